@@ -46,7 +46,7 @@ def recommended(machine: Machine, slowed: float, salt: str, *, defaults_run_agai
     while (
         ask := (now := final_comparison.ranking_state(field, speeds, validation_runs, Budget().max_pairs, salt)).next
     ) is not None:
-        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
+        validation_runs.append(ValidationRun(ask.trial, ask.comparison_block, "worker", machine.run(gains[ask.trial])))
     is_challenger = now.challenger is not None and ranking.recommends_challenger(field, now.log_ratios)
     return now.challenger if is_challenger and now.challenger is not None else now.baseline, len(validation_runs)
 

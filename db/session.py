@@ -23,6 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError, Opera
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.db import outbox
 from shardtune.db.clock import DatabaseClock
 from shardtune.db.limits import DatabaseLimits
@@ -176,7 +177,8 @@ def make_engine(url: str, limits: DatabaseLimits | None = None, **options: Any) 
             limits.give_up_silent_servers(engine)
         return engine
     assert parsed.database is not None
-    Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    if not Path(parsed.database).parent.exists():
+        private_folder.make(Path(parsed.database).parent, "database_url")
     engine = create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000}, **options)
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "begin", _begin_sqlite)

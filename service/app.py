@@ -17,8 +17,7 @@ from shardtune.service.canaries import judge
 from shardtune.service.http import error_answers, fair_queue_middleware, idempotent_requests, openapi, pre_body_auth
 from shardtune.service.http.error_codes import Problem
 from shardtune.service.http.input_guard import INPUT_GUARD
-from shardtune.service.leasing import long_poll
-from shardtune.service.lifecycle import expiry
+from shardtune.service.leasing import long_poll, reclaim
 from shardtune.service.observability.telemetry import SPAN_ATTRIBUTES, telemetry_config
 from shardtune.service.process import clock
 from shardtune.service.process.context import Context
@@ -49,7 +48,7 @@ from shardtune.service.webhooks import deliveries
 
 _LOOPS = (
     clock.keep_reading,
-    expiry.keep_sweeping,
+    reclaim.keep_sweeping,
     wait_for_worker.keep_beginning,
     event_stream.keep_polling,
     long_poll.keep_looking,

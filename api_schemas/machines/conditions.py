@@ -94,7 +94,7 @@ class Conditions(Schema):
     """Seconds during which the control group's CPU limit stopped threads, summed over CPUs."""
     rank_pace_s: tuple[float, ...] = Field(default=(), max_length=5000)
     """Seconds each rank took for the same small calculation before training; a much slower rank is a straggler."""
-    neighbours: int = Field(default=0, ge=0)
+    co_tenants: int = Field(default=0, ge=0)
     """Workers that ran something on other devices of the host during the run, according to the service's leases."""
 
     @classmethod

@@ -16,11 +16,11 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 class RecommendationState(StrEnum):
-    """State of a recommendation: `proposed → serving → retired`, or `proposed → rejected | retired`; a retired
+    """State of a recommendation: `proposed → recommended → retired`, or `proposed → rejected | retired`; a retired
     recommendation may become active again."""
 
     PROPOSED = "proposed"
-    SERVING = "serving"
+    RECOMMENDED = "recommended"
     RETIRED = "retired"
     REJECTED = "rejected"
 
@@ -69,7 +69,7 @@ class DecisionAction(StrEnum):
     """Action of a decision by a person or by the service about a recommendation."""
 
     PROPOSED = "proposed"
-    SERVED = "served"
+    RECOMMENDED = "recommended"
     KEPT = "kept"
     """The result of a new study was not faster than the current recommendation."""
     APPROVED = "approved"
@@ -147,8 +147,8 @@ class Difference(Schema):
     """Field in which the nearest known tuning target differs from the requested one."""
 
     field: str
-    wanted: JsonValue
-    found: JsonValue
+    requested_value: JsonValue
+    known_value: JsonValue
 
 
 class Confidence(Schema):

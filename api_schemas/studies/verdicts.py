@@ -11,7 +11,7 @@ class OpenVerdict(Schema):
     """Further paired runs that would settle an undecided verdict."""
 
     pairs: int
-    won: int
+    won_pairs: int
     """Number of pairs of runs in which the candidate was faster."""
     more_pairs: int | None
     """Number of further pairs that would confirm the candidate if they resemble the pairs so far (`add_pairs` of an

@@ -237,7 +237,7 @@ class Finding(Schema):
     expected_gain: float = Field(ge=0, le=1)
     """Fraction of the step time that the change is expected to save, estimated from the trace and not measured. 0 for
     `out_of_memory`, whose remedy makes the configuration fit."""
-    tried: RemedyResult | None = None
+    remedy_result: RemedyResult | None = None
     """Measured result of the remedy; None if it has not been tried."""
 
 

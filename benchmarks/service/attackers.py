@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from benchmarks.service.workers import INVENTORY, client
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from tests.support.service.simulated_worker import CLUSTER, SPEC
 
 _BODY_BYTES = 1 << 20

@@ -47,7 +47,9 @@ def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -
         ask := (now := final_comparison.ranking_state(field, speeds, validation_runs, max_pairs, salt)).next
     ) is not None:
         measured = machine.measure(gains[ask.trial])
-        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", measured.speed, load=measured.load))
+        validation_runs.append(
+            ValidationRun(ask.trial, ask.comparison_block, "worker", measured.speed, load=measured.load)
+        )
     is_winner = ranking.recommends_challenger(field, now.log_ratios)
     is_too_busy = not is_winner and too_busy.blocks_verdict(len(now.log_ratios), len(now.uneven_loads))
     runs = machine.counted + machine.repeats - searched

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Update, and_, bindparam, func, select, text, update
+from sqlalchemy import Update, and_, bindparam, func, or_, select, text, update
 from sqlalchemy.orm import Session, joinedload, load_only
 
 from shardtune.api_schemas.trials.measurements import Progress, StepTimeRange
@@ -41,8 +41,8 @@ _WORKER_AND_HELD = (
             RunRow.attempt,
             RunRow.worker_session,
             RunRow.started_at,
-            RunRow.fingerprint_key,
             RunRow.progress,
+            RunRow.lease_repeats,
         )
     )
 )
@@ -68,6 +68,14 @@ _EXPIRED = (
     .where(RunRow.state == TrialState.RUNNING, RunRow.lease_until < bindparam("now"))
     .order_by(RunRow.lease_until)
 )
+_OVERDUE = (
+    select(RunRow)
+    .where(
+        RunRow.state == TrialState.RUNNING,
+        or_(RunRow.deadline_at < bindparam("now"), RunRow.deadline_at.is_(None)),
+    )
+    .order_by(RunRow.id)
+)
 _ATTEMPTS = (
     select(AttemptRow, webhooks.ANY_ENABLED)
     .where(AttemptRow.run_id == bindparam("run_id"))
@@ -81,7 +89,7 @@ def add_run(
     trial: TrialRow | None,
     purpose: RunPurpose,
     now: datetime,
-    block: int | None = None,
+    comparison_block: int | None = None,
     undecided_s: StepTimeRange | None = None,
 ) -> RunRow:
     """Add a waiting run; with a `block`, it belongs to the study's current final comparison (paired runs that decide).
@@ -93,8 +101,8 @@ def add_run(
         trial=trial,
         position=following.scalar_subquery(),
         purpose=purpose,
-        comparison_round=study.comparison_round if block is not None else 0,
-        comparison_block=block,
+        comparison_round=study.comparison_round if comparison_block is not None else 0,
+        comparison_block=comparison_block,
         undecided_s=undecided_s,
         state=TrialState.WAITING,
         attempt=0,
@@ -161,6 +169,11 @@ def expired(session: Session, now: datetime) -> Sequence[RunRow]:
     return session.scalars(_EXPIRED, {"now": now}).all()
 
 
+def overdue(session: Session, now: datetime) -> Sequence[RunRow]:
+    """Return the running runs whose deadline has passed, or has not been computed."""
+    return session.scalars(_OVERDUE, {"now": now}).all()
+
+
 def runs_of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]:
     """Return the running runs leased by a worker's earlier sessions."""
     return session.scalars(
@@ -181,6 +194,7 @@ def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease
     # Only the wait of earlier attempts is kept: it counts towards the study's limit.
     waited_s = run.progress.waited_s if run.progress is not None else None
     run.progress = None if waited_s is None else Progress(phase="starting", waited_s=waited_s)
+    run.lease_repeats, run.deadline_at, run.extended_at_progress = 0, None, None
     session.add(
         AttemptRow(run=run, attempt=run.attempt, worker_id=worker.id, worker_session=worker.session, started_at=now)
     )

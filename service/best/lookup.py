@@ -207,7 +207,8 @@ def find_in_session(
     names, row = min(comparable, key=lambda pair: target_distance.distance(pair[0]))
     measured_fields = targets_by_id[row.recommended_id or ""]
     differences = (
-        Difference(field=name, wanted=requested_fields.get(name), found=measured_fields.get(name)) for name in names
+        Difference(field=name, requested_value=requested_fields.get(name), known_value=measured_fields.get(name))
+        for name in names
     )
     return _best_config(row, tuple(differences), context.now())
 
@@ -247,9 +248,9 @@ def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Co
 def _best_config(
     row: TuningTargetRow, differences: tuple[Difference, ...], now: datetime, asked_key: str | None = None
 ) -> BestConfig:
-    serving = row.recommended
-    assert serving is not None
-    answer = serving.answer
+    recommended = row.recommended
+    assert recommended is not None
+    answer = recommended.answer
     result = answer.result
     return BestConfig(
         target_key=row.target_key,
@@ -260,10 +261,10 @@ def _best_config(
         changed_fields=row.changed_fields,
         is_pinned=row.is_pinned,
         confidence=_confidence(row, differences),
-        measured_at=serving.created_at,
-        age_s=max(0.0, (now - serving.created_at).total_seconds()),
-        recommendation_id=serving.id,
-        study_id=serving.study_id,
+        measured_at=recommended.created_at,
+        age_s=max(0.0, (now - recommended.created_at).total_seconds()),
+        recommendation_id=recommended.id,
+        study_id=recommended.study_id,
         description=result.best.description,
         verdict=result.verdict,
         too_busy=result.too_busy,

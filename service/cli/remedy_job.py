@@ -37,7 +37,9 @@ def measure_remedy(
         request = remedy_study(recorded, finding)
         if request is not None:
             sys.stderr.write(f"measuring the remedy: {finding.remedy}\n")
-            measured = finding.model_copy(update={"tried": _run_study(request, recorded, state_dir, worker_options)})
+            measured = finding.model_copy(
+                update={"remedy_result": _run_study(request, recorded, state_dir, worker_options)}
+            )
             return diagnosis.model_copy(
                 update={"findings": (*diagnosis.findings[:index], measured, *diagnosis.findings[index + 1 :])},
             )

@@ -39,7 +39,8 @@ class Problem(BaseModel):
 CODES: dict[str, Meaning] = {
     "bad_request": Meaning(400, "The request cannot be read."),
     "protocol_version": Meaning(
-        400, "The worker speaks another version of the protocol; install the service's release on it."
+        400,
+        "The worker and the service speak no common version of the protocol; the message names the side to upgrade.",
     ),
     "key_required": Meaning(401, "An API key is required."),
     "key_invalid": Meaning(401, "The API key is unknown, expired or revoked."),

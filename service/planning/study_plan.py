@@ -52,7 +52,7 @@ class NewValidationRun:
     """
 
     trial_number: int
-    block: int
+    comparison_block: int
     undecided_s: StepTimeRange | None = None
 
 
@@ -231,7 +231,7 @@ def validation_run(
     tokens_per_rank = snapshot.spec.workload.tokens_per_step / snapshot.cluster.world_size
     return NewValidationRun(
         next_run.trial,
-        next_run.block,
+        next_run.comparison_block,
         run_length.block_range(next_run, searched, snapshot.validation_runs, tokens_per_rank),
     )
 

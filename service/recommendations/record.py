@@ -56,7 +56,7 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
     ):
         has_replaced = row.recommended is not None
         make_current(session, row, recommendation, now)
-        record_decision(session, row, recommendation, DecisionAction.SERVED, SERVICE, None, now)
+        record_decision(session, row, recommendation, DecisionAction.RECOMMENDED, SERVICE, None, now)
         if has_replaced:
             notify(session, EventType.BEST_REPLACED, recommendation, now)
     else:
@@ -189,7 +189,7 @@ def make_current(
     """
     if row.recommended is not None and row.recommended.id != recommendation.id:
         row.recommended.state = RecommendationState.RETIRED
-    recommendation.state = RecommendationState.SERVING
+    recommendation.state = RecommendationState.RECOMMENDED
     row.recommended, row.recommended_id, row.updated_at = recommendation, recommendation.id, now
     row.fingerprint_key = recommendation.answer.fingerprint.content_key()
     # A new measurement is fresh by definition; a rollback keeps the marks of the fingerprint it was measured on.

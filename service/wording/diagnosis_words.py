@@ -87,8 +87,8 @@ def expected_in_words(diagnosis: Diagnosis) -> str:
 def _finding_lines(number: int, finding: Finding) -> Iterator[str]:
     yield f"{number}. {FINDING_TITLES[finding.kind]}: {finding.evidence}."
     yield f"   change: {finding.remedy}{expected_saving(finding)}."
-    if finding.tried is not None:
-        yield f"   tried: {remedy_in_words(finding.tried)}."
+    if finding.remedy_result is not None:
+        yield f"   tried: {remedy_in_words(finding.remedy_result)}."
 
 
 def expected_saving(finding: Finding) -> str:

@@ -181,7 +181,7 @@ def checkpoint_cost(check: ResumeCheck, every_s: float) -> str | None:
 
 def undecided_text(verdict: OpenVerdict) -> str:
     """Describe an undecided final comparison, and the number of paired runs that would decide it."""
-    text = f"undecided: the candidate won {verdict.won} of {verdict.pairs} pairs"
+    text = f"undecided: the candidate won {verdict.won_pairs} of {verdict.pairs} pairs"
     if verdict.disturbed_runs:
         text += f", and other processes disturbed {verdict.disturbed_runs} of their runs"
     if verdict.more_pairs is None:

@@ -37,7 +37,7 @@ def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int |
     if foreign == 0 or cores:
         # The worker saw the cores. Windows that differ on a quiet machine are a property of the configuration.
         return foreign_load(foreign or 0.0, cluster, cores) if cores else None
-    if measured.conditions is not None and measured.conditions.neighbours:
+    if measured.conditions is not None and measured.conditions.co_tenants:
         # Co-tenants come and go as planned, in search runs, which guide the search and decide nothing.
         return None
     spread = measured.step_time_half_width_s / measured.step_time_s

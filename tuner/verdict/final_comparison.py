@@ -46,7 +46,7 @@ class ValidationRun:
     """Complete validation run: a repeat of a trial in the final comparison."""
 
     trial: int
-    block: int
+    comparison_block: int
     worker: str
     tokens_per_s_per_gpu: float
     hosts: frozenset[str] = frozenset()
@@ -60,7 +60,7 @@ class NextRun:
     """Validation run that the final comparison needs now."""
 
     trial: int
-    block: int
+    comparison_block: int
     arms: tuple[int, ...]
     """Numbers of the trials that take part in the comparison block of this validation run."""
 
@@ -138,7 +138,7 @@ def _run_pairs(
         pair = blocks.take((baseline, challenger))
         if isinstance(pair, NextRun):
             # The block that was left out may have been the last one that the limit on pairs allows.
-            next_run = pair if pair.block < last else None
+            next_run = pair if pair.comparison_block < last else None
             break
         loads = blocks.loads_before(baseline, challenger)
         if too_busy.is_even(*loads):
@@ -210,7 +210,7 @@ class _ComparisonBlocks:
         self._salt = salt
         self._runs: dict[int, list[ValidationRun]] = {}
         for run in runs:
-            self._runs.setdefault(run.block, []).append(run)
+            self._runs.setdefault(run.comparison_block, []).append(run)
 
     def add(self, arms: Sequence[int], log_speeds: LogSpeeds) -> NextRun | None:
         """Append the speeds of the next complete comparison block to `log_speeds` and return None, or return the run

@@ -138,7 +138,7 @@ def _co_tenant_note(trial: Observation) -> tuple[str, ...]:
     co-tenants."""
     conditions = trial.measurement.conditions if trial.measurement is not None else None
     # Search runs may share their host with other workers, validation runs never do.
-    is_shared = conditions is not None and conditions.neighbours > 0 and not trial.validation_runs
+    is_shared = conditions is not None and conditions.co_tenants > 0 and not trial.validation_runs
     return ("its speed was measured beside other workers of its host: it may be faster alone",) if is_shared else ()
 
 

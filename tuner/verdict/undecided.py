@@ -32,7 +32,9 @@ def open_verdict(log_ratios: Sequence[float], disturbed: int) -> OpenVerdict:
     `disturbed`: validation runs that count although their machine was disturbed.
     """
     pairs, lost = len(log_ratios), sum(ratio <= 0 for ratio in log_ratios)
-    return OpenVerdict(pairs=pairs, won=pairs - lost, more_pairs=_more_pairs(pairs, lost), disturbed_runs=disturbed)
+    return OpenVerdict(
+        pairs=pairs, won_pairs=pairs - lost, more_pairs=_more_pairs(pairs, lost), disturbed_runs=disturbed
+    )
 
 
 def _more_pairs(pairs: int, lost: int) -> int | None:

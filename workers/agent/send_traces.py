@@ -7,7 +7,8 @@ from pathlib import Path
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import Lease
-from shardtune.workers.agent.client import ClientError, WorkerClient
+from shardtune.workers.agent.client import WorkerClient
+from shardtune.workers.agent.client_errors import ClientError
 
 log = logging.getLogger(__name__)
 

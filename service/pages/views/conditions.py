@@ -62,9 +62,9 @@ def _timing(measured: Measurement) -> list[tuple[str, str]]:
 
 def _machine(conditions: Conditions) -> list[tuple[str, str]]:
     sentences: list[tuple[str, str]] = []
-    if conditions.neighbours:
+    if conditions.co_tenants:
         sentences.append(
-            ("quiet", f"{_co_tenants(conditions.neighbours)} of its host meanwhile: its speed only guides the search")
+            ("quiet", f"{_co_tenants(conditions.co_tenants)} of its host meanwhile: its speed only guides the search")
         )
     cores = conditions.foreign_cpu_cores
     if cores is not None:

@@ -137,7 +137,7 @@ def _answer(result: StudyResult) -> tuple[str, str]:
     figures = f"{result.speedup.value:.2f}× the baseline's speed (95 % interval {low:.2f} to {high:.2f}"
     if result.undecided is not None:
         kept = "Keep the baseline until it is decided." if result.candidate else "The faster of the two is recommended."
-        won = f"won {result.undecided.won} of {result.undecided.pairs} pairs"
+        won = f"won {result.undecided.won_pairs} of {result.undecided.pairs} pairs"
         return "warn", f"Undecided: the fastest candidate {won}, {figures}). {kept}"
     # Only an interval entirely below 1 says "slower"; one that includes 1 says nothing about the direction.
     if high < 1:

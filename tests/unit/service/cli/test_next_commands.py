@@ -47,7 +47,7 @@ def undecided(more_pairs: int | None, max_pairs: int = 24) -> tuple[Study, Study
         trial_number=0, config=config, description="x", tokens_per_s_per_gpu=1, peak_allocated_gib=None,
         peak_reserved_gib=None, runs=1,
     )  # fmt: skip
-    open_verdict = OpenVerdict(pairs=7, won=5, more_pairs=more_pairs)
+    open_verdict = OpenVerdict(pairs=7, won_pairs=5, more_pairs=more_pairs)
     result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED, undecided=open_verdict)
     return study, result
 

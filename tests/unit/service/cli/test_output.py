@@ -117,7 +117,7 @@ def test_an_unconfirmed_challenger_is_the_candidate_and_the_baseline_is_best() -
 
 def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_be_believed() -> None:
     noisy = Speedup(value=1.65, ci95=(0.86, 5.81), pairs=7, ratios=(0.86, 1.5, 1.6, 1.65, 1.7, 2.0, 5.81))
-    settle = OpenVerdict(pairs=7, won=6, more_pairs=3, disturbed_runs=2)
+    settle = OpenVerdict(pairs=7, won_pairs=6, more_pairs=3, disturbed_runs=2)
     beside = AgainstDefault(
         trial_number=2,
         description="DDP, micro batch 8",

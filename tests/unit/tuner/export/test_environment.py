@@ -24,7 +24,7 @@ def sourced(script: str) -> dict[str, str]:
     """The variables that the script's lines of exports leave, as bash understands them."""
     lines = "\n".join(line for line in script.splitlines() if line.startswith(("export ", "#")))
     done = subprocess.run(["bash", "-c", f"{lines}\nenv -0"], capture_output=True, text=True, check=True, env={})
-    return dict(item.split("=", 1) for item in done.stdout.split("\0") if item)
+    return dict(variable.split("=", 1) for variable in done.stdout.split("\0") if variable)
 
 
 def test_the_launcher_exports_what_was_measured() -> None:

@@ -208,7 +208,7 @@ def test_without_a_users_baseline_the_better_point_estimate_is_recommended_and_t
     assert (field.baseline, field.defaults) == (0, (0, 1))
     ahead = answer(history, field, [1.3, 0.8, 1.35, 1.3, 1.3, 1.7, 1.2], 1)
     assert (ahead.best.trial_number, ahead.baseline.trial_number, ahead.candidate) == (1, 0, None)
-    assert ahead.verdict is Verdict.UNDECIDED and ahead.undecided.won == 6 and ahead.undecided.more_pairs == 3
+    assert ahead.verdict is Verdict.UNDECIDED and ahead.undecided.won_pairs == 6 and ahead.undecided.more_pairs == 3
     behind = answer(history, field, [0.9, 0.8, 0.95, 0.9, 1.01, 0.7, 0.9], 1)
     assert behind.best == behind.baseline and behind.verdict is Verdict.NOT_FASTER
     own = ranking.pick_finalists([complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 98, "default")], True, AGREED)

@@ -66,7 +66,7 @@ def play(speed, field=MATCH, salt="study-1", most_pairs=20, worker="w", searched
     """Make every run a final comparison asks for; `speed` is a function of trial and run number."""
     runs, searched = [], dict.fromkeys(field.members, 100.0) | (searched or {})
     while (ask := ranking_state(field, searched, runs, most_pairs, salt).next) is not None:
-        runs.append(ValidationRun(ask.trial, ask.block, worker, speed(ask.trial, len(runs))))
+        runs.append(ValidationRun(ask.trial, ask.comparison_block, worker, speed(ask.trial, len(runs))))
     return runs, ranking_state(field, searched, runs, most_pairs, salt)
 
 
@@ -74,7 +74,7 @@ def test_slower_candidates_are_eliminated_before_the_pairs():
     field = Finalists(0, tuple(range(1, 13)))
     runs, end = play(lambda trial, _: 100.0 + trial, field, searched={trial: 100.0 + trial for trial in range(1, 13)})
     assert end.challenger == 12 and len(end.log_ratios) == 7
-    blocks = [{run.trial for run in runs if run.block == block} for block in range(11)]
+    blocks = [{run.trial for run in runs if run.comparison_block == block} for block in range(11)]
     assert [len(block) for block in blocks] == [12, 8, 4, 4, *[2] * 7]
     assert blocks[1] == set(range(5, 13)) and blocks[2] == {9, 10, 11, 12} and blocks[4] == {0, 12}
     assert len(runs) == final_comparison.max_runs(12, 7)
@@ -82,8 +82,8 @@ def test_slower_candidates_are_eliminated_before_the_pairs():
 
 def test_candidates_far_behind_are_eliminated_before_their_round_is_due():
     runs, end = play(lambda trial, _: 50.0 * (trial + 1), Finalists(0, tuple(range(1, 10))))
-    assert {run.trial for run in runs if run.block == 1} == {8, 9}
-    assert end.challenger == 9 and {run.trial for run in runs if run.block > 2} == {0, 9}
+    assert {run.trial for run in runs if run.comparison_block == 1} == {8, 9}
+    assert end.challenger == 9 and {run.trial for run in runs if run.comparison_block > 2} == {0, 9}
 
 
 def test_one_disturbed_run_does_not_eliminate_the_fastest():
@@ -104,7 +104,7 @@ def test_the_default_that_is_fastest_in_validation_runs_is_the_baseline_however_
     speeds = {0: 688.0, 1: 1000.0, 2: 300.0, 4: 950.0}
     runs, end = play(lambda trial, _: speeds[trial], field, searched={0: 688.0, 1: 350.0, 2: 300.0, 4: 950.0})
     assert (end.baseline, end.challenger) == (1, 4)
-    assert [{run.trial for run in runs if run.block == block} for block in (0, 1)] == [{0, 1, 2}, {1, 4}]
+    assert [{run.trial for run in runs if run.comparison_block == block} for block in (0, 1)] == [{0, 1, 2}, {1, 4}]
     assert len(runs) <= final_comparison.max_runs(1, 20, defaults=3)
 
 
@@ -135,17 +135,17 @@ def test_a_block_on_other_hosts_of_the_same_worker_does_not_count(other, block):
     hosts = [frozenset(("n0", "n1")), frozenset(("n0", other))]
     runs = [ValidationRun(trial, 0, "w", 100.0, hosts[trial == 3]) for trial in (1, 2, 3)]
     next_run = ranking_state(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
-    assert isinstance(next_run, NextRun) and next_run.block == block
+    assert isinstance(next_run, NextRun) and next_run.comparison_block == block
 
 
 def test_a_block_of_two_workers_does_not_count():
     runs = [ValidationRun(trial, 0, "w" if trial < 3 else "v", 100.0) for trial in (1, 2, 3)]
     next_run = ranking_state(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
-    assert isinstance(next_run, NextRun) and next_run.block == 1
+    assert isinstance(next_run, NextRun) and next_run.comparison_block == 1
 
 
 def test_blocks_that_never_count_end_too():
     runs: list[ValidationRun] = []
     while (ask := ranking_state(Finalists(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").next) is not None:
-        runs.append(ValidationRun(ask.trial, ask.block, f"w{len(runs)}", 100.0))
+        runs.append(ValidationRun(ask.trial, ask.comparison_block, f"w{len(runs)}", 100.0))
     assert len(runs) == 40 and ranking_state(Finalists(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").log_ratios == ()

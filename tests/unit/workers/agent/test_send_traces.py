@@ -4,7 +4,7 @@ import pytest
 
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import Lease, TraceTask
-from shardtune.workers.agent.client import LeaseLost, RequestRejected, Unreachable
+from shardtune.workers.agent.client_errors import LeaseLost, RequestRejected, Unreachable
 from shardtune.workers.agent.send_traces import send_traces
 from tests.support.service.simulated_worker import diagnosis, failure
 from tests.support.workers.worker_fakes import make_task

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.training.search_space import KnobValue
+from shardtune.api_schemas.names import PrintableText
 from shardtune.api_schemas.trials.expected_parts import ExpectedPart
 
 PART_NAMES = ("compute", "optimizer", "transferring", "waiting", "copies", "data", "host", "idle")
@@ -34,13 +34,13 @@ class MemoryMoment(Schema):
     reserves nothing."""
     phase: MemoryPhase
     """Phase of the training step at the moment; recomputation for backward counts as `backward`."""
-    module: str = Field(examples=["model.layers.17.mlp"])
+    module: PrintableText = Field(examples=["model.layers.17.mlp"])
     """Innermost module that was running at the moment; empty if none, such as in the loss or the optimizer."""
-    kinds: dict[str, int] = Field(examples=[{"activations": 41_000_000, "parameters": 8_000_000}])
+    kinds: dict[PrintableText, int] = Field(examples=[{"activations": 41_000_000, "parameters": 8_000_000}])
     """Bytes of tensors at the moment by kind (`MEMORY_KINDS`). `activations` include temporary tensors of backward;
     `gathered`: parameters of other ranks; `buckets`: buffers of reductions; `logits`: the output head's result and the
     loss."""
-    holders: dict[str, int] = {}
+    holders: dict[PrintableText, int] = {}
     """Bytes of activations at the moment by the module that created them, largest first."""
 
     def describe(self) -> str:
@@ -59,7 +59,7 @@ class MemoryMoment(Schema):
 class ProfilerRecording(Schema):
     """Facts about a run recorded under the profiler, including the profiler's overhead."""
 
-    folder: str = Field(examples=["work/run-5d1e0c2f7f6f-1/traces"])
+    folder: PrintableText = Field(examples=["work/run-5d1e0c2f7f6f-1/traces"])
     """Folder on the worker with one trace per rank."""
     bytes: int
     """Compressed size in bytes of all ranks' traces."""
@@ -148,8 +148,8 @@ class Timeline(Schema):
 class CollectiveFigures(Schema):
     """Time and traffic of the collectives of one kind and purpose, per step and rank."""
 
-    kind: str = Field(examples=["all_gather"])
-    purpose: str = Field(examples=["parameters"])
+    kind: PrintableText = Field(examples=["all_gather"])
+    purpose: PrintableText = Field(examples=["parameters"])
     """Purpose of the collectives, derived from kind and size: parameters, gradients, activations, small values (a norm,
     a loss, a count) or other."""
     group_size: int | None
@@ -204,7 +204,7 @@ class RemedyResult(Schema):
     """Measured result of a finding's remedy in a follow-up study: alternating validation runs with and without the
     remedy."""
 
-    study_id: str
+    study_id: PrintableText
     """Id of the follow-up study with all its runs."""
     outcome: Literal["faster", "not_faster", "undecided", "too_busy", "does_not_run"]
     """Outcome of the remedy by the rules of a study's verdict; `does_not_run`: the configuration exceeded the memory
@@ -214,7 +214,7 @@ class RemedyResult(Schema):
     measured."""
     ci95: tuple[float, float] | None = None
     pairs: int = 0
-    why: str = ""
+    why: PrintableText = ""
     """Reason why the configuration with the remedy does not run; empty otherwise."""
 
 
@@ -223,15 +223,15 @@ class Finding(Schema):
 
     kind: FindingKind
     """Name of the rule that detected the problem; docs/explanation/diagnosis.md describes each."""
-    evidence: str = Field(examples=["exposed all-gathers take 38% of the step"])
+    evidence: PrintableText = Field(examples=["exposed all-gathers take 38% of the step"])
     """Evidence for the finding, with its figures."""
     measured: float
     """Measured value that the rule compares with its threshold, as a fraction of the step."""
     threshold: float
     """Threshold above which the rule reports a finding."""
-    remedy: str = Field(examples=["dp_shard 4 instead of 8"])
+    remedy: PrintableText = Field(examples=["dp_shard 4 instead of 8"])
     """Recommended change, as text."""
-    knobs: dict[str, KnobValue] = {}
+    knobs: dict[PrintableText, bool | int | float | PrintableText] = {}
     """Recommended change as knobs of the search space; empty if the traces' trial is not known, or no knob makes the
     change."""
     expected_gain: float = Field(ge=0, le=1)
@@ -270,5 +270,5 @@ class Diagnosis(Schema):
     machine's rates are not known."""
     recorded: ProfilerRecording | None = None
     """Facts about the run that recorded the traces; None if existing traces were analysed."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[PrintableText, ...] = ()
     """Questions that the traces cannot answer, each with the reason."""

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.conditions import MOST_PROGRAMS, Conditions, ProgramLoad
-from shardtune.api_schemas.names import ONE_LINE
+from shardtune.api_schemas.names import ONE_LINE, PrintableText
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
 from shardtune.api_schemas.trials.diagnosis import MemoryMoment
 from shardtune.api_schemas.trials.failures import Failure
@@ -155,11 +155,11 @@ class Measurement(Schema):
     data_wait_fraction: float | None = None
     """Fraction of the timed windows spent waiting for data, on the rank that waited most; None if data is created
     outside of the windows."""
-    suspect: str | None = Field(default=None, max_length=1000)
+    suspect: PrintableText | None = Field(default=None, max_length=1000)
     """Reason why the measurements are impossible; such a result is neither used as an answer nor by the sampler."""
     conditions: Conditions | None = None
     """State of the machine during the run, as observed by its worker."""
-    disturbed: str | None = Field(default=None, max_length=1000)
+    disturbed: PrintableText | None = Field(default=None, max_length=1000)
     """Disturbance by other programs in a run that still counts, because the study's budget allowed no further repeat;
     set by the service."""
     cores_left: float | None = None

@@ -97,7 +97,8 @@ def explain(
 def show(diagnosis: Diagnosis) -> None:
     """Print the parts of each rank, the collectives, three sentences, the findings and the notes."""
     # Rich assumes 80 columns for a pipe, and would break each row over several lines.
-    console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
+    # No markup: the texts are a worker's, and Rich would make links and styles of what they hold in brackets.
+    console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False, markup=False)
     console.print(_parts_table(diagnosis))
     console.print(columns_in_words(diagnosis), style="dim")
     if diagnosis.collectives:

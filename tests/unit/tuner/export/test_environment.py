@@ -28,10 +28,14 @@ def sourced(script: str) -> dict[str, str]:
 
 
 def test_the_launcher_exports_what_was_measured() -> None:
-    sources = sourced(files(study("GLOO_SOCKET_IFNAME=eth1", "OMP_PROC_BIND=close"), contender_of(KEEP))["launch.sh"])
+    sources = sourced(
+        files(study("GLOO_SOCKET_IFNAME=eth1", "OMP_PROC_BIND=close", "NCCL_ALGO=Ring"), contender_of(KEEP))[
+            "launch.sh"
+        ]
+    )
     assert sources.items() >= {
         "OMP_NUM_THREADS": "4", "MALLOC_TRIM_THRESHOLD_": "2147483647", "OMP_PROC_BIND": "close",
-        "GLOO_SOCKET_IFNAME": "eth1",
+        "GLOO_SOCKET_IFNAME": "lo", "NCCL_ALGO": "Ring",
     }.items()  # fmt: skip
     plain = sourced(files(study(), contender_of(TrialConfig(strategy=DdpConfig())))["launch.sh"])
     assert plain["OMP_NUM_THREADS"] == "4" and not any(name.startswith("MALLOC") for name in plain)

@@ -92,7 +92,7 @@ AttemptParam = Annotated[
 @router.put(
     "/runs/{run_id}/traces/{rank}",
     status_code=204,
-    responses=problems("unknown_run", "unknown_session", "lease_lost", "content_too_large"),
+    responses=problems("unknown_run", "unknown_session", "lease_lost", "content_too_large", "unsupported_media_type"),
     openapi_extra=_TRACE,
 )
 async def store_raw_trace(
@@ -104,5 +104,8 @@ async def store_raw_trace(
     declared = request.headers.get("content-length", "0")
     # Checked by the announced size first, so that a body that is too large is not read.
     store_trace.check_size(context, int(declared) if declared.isdecimal() else 0)
-    content = await request.body()
+    content = bytearray()
+    async for chunk in request.stream():
+        # In one growing buffer: `request.body()` would hold every byte twice.
+        content += chunk
     await run_in_threadpool(store_trace.store, context, run_id, rank, session, attempt, content)

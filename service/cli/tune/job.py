@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyState
@@ -24,6 +22,7 @@ from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasibl
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.processes import detect_inventory
 from shardtune.service.cli.signals import raise_on_signals
+from shardtune.service.cli.terminal import PrintableConsole
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.progress_lines import LineView
 
@@ -216,7 +215,7 @@ def _study_to_continue(client: api.ServiceClient, options: TuneOptions) -> Study
 
 def _follow_study(client: api.ServiceClient, worker: local_stack.LocalWorker, study_id: str) -> Study:
     """Show the progress of the study until it ends."""
-    console = Console(stderr=True)
+    console = PrintableConsole(stderr=True)
     started = time.monotonic()
     with live_table.LiveView(console) if console.is_terminal else LineView(print_progress) as view:
         while True:

@@ -144,7 +144,7 @@ class CandidateScores:
         # Rows with an untried axis or backend stay in the shortlist even where the prediction calls them slow: each runs
         # once.
         named = first_untried(order[_SHORTLIST:], pool.axes, ())
-        named += first_of_backends(order, pool.backends, {config.backend for config in self._tried_configs})
+        named += first_of_backends(order, pool.backends, self._known_backends)
         remaining = np.setdiff1d(np.array(named, dtype=np.intp), order[:_SHORTLIST])
         return np.concatenate([order[:_SHORTLIST], np.union1d(random_rows, remaining)])
 
@@ -172,18 +172,24 @@ class CandidateScores:
 
     @cached_property
     def untried(self) -> list[int]:
-        """Indices of candidates of backends that no trial has used and that will probably run, by falling utility."""
-        tried_backends = {config.backend for config in self._tried_configs}
+        """Indices of candidates of backends whose speed here no trial has shown and that will probably run, by falling
+        utility."""
         backends = (self._pool.backends[row] for row in self.candidates[self._order])
         return [
             int(index)
             for index, backend in zip(self._order, backends, strict=True)
-            if backend not in tried_backends and self._risk[index] < _MOST_RISK
+            if backend not in self._known_backends and self._risk[index] < _MOST_RISK
         ]
 
     @cached_property
     def _order(self) -> Rows:
         return np.argsort(-self.utility, kind="stable")
+
+    @cached_property
+    def _known_backends(self) -> set[str]:
+        """Backends that a trial of this study, or of another one on this hardware, has used."""
+        others = [obs.config for obs in self._view.warm] + [run.config for run in self._related]
+        return {config.backend for config in (*self._tried_configs, *others)}
 
     @cached_property
     def _tried_configs(self) -> list[TrialConfig]:

@@ -10,9 +10,11 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.prediction.calibration import PARTS
+from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.guided_sampler.pool import Pool, PredictedRows, PredictionBasis, predict_rows
-from shardtune.tuner.search.guided_sampler.sampler import GuidedSampler, Knowledge
+from shardtune.tuner.search.guided_sampler.sampler import CandidateScores, GuidedSampler, Knowledge
 from shardtune.tuner.search.guided_sampler.twins import Twins, before_second_twins, first_of_backends
+from shardtune.tuner.search.samplers.draw import SearchView
 from shardtune.tuner.search.space.backends.registry import BACKENDS, KNOBS
 from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.suggest import next_config
@@ -158,6 +160,22 @@ def test_a_backend_that_failed_was_tried(pool: Pool) -> None:
     assert backend_after([*twin_first, *failed]) in BACKENDS
     cancelled = [replace(obs, state=TrialState.CANCELLED, failure=None) for obs in failed]
     assert backend_after([*twin_first, *cancelled]) == backend_after(twin_first)
+
+
+def test_a_backend_that_another_study_on_the_machine_tried_is_known(uneven_pool: Pool) -> None:
+    """A later study spends no trial on a backend only because it is the first of this study."""
+    rows = [uneven_pool.backends.index(backend) for backend in ("fsdp1", "fsdp2")]
+    related = [
+        ComparedRun("another", uneven_pool.config(row), True, None, dict.fromkeys(PARTS, 0.1), 1.0) for row in rows
+    ]
+
+    def untried_backends(known: Sequence[ComparedRun]) -> set[str]:
+        view = SearchView(uneven_pool.space, (), (), (), 0)
+        scores = CandidateScores(uneven_pool, Knowledge(LIMIT_GIB, related=known), view)
+        return {uneven_pool.backends[int(scores.candidates[index])] for index in scores.untried}
+
+    assert untried_backends(()) == set(BACKENDS)
+    assert untried_backends(related) == {"ddp", "zero"}
 
 
 def test_untried_backends_come_just_before_the_first_second_twin() -> None:

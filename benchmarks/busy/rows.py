@@ -115,7 +115,7 @@ def rows_of(
 
 def _measured(rows: Iterable[Mapping[str, Any]], number_of: Mapping[int, int]) -> Iterable[Run]:
     for row in rows:
-        if row["measurement"] is None or row["state"] != "complete":
+        if row["measurement"] is None or row["state"] not in ("complete", "pruned"):
             continue
         measurement = json.loads(row["measurement"])
         yield Run(

@@ -56,11 +56,16 @@ class Evidence:
 
 
 def _were_repeated(evidence: Evidence, match: Match) -> bool:
-    numbers, fastest = [int(text) for text in re.findall(r"\d+", match[1])], int(match[2])
-    medians = {number: typical_speed(evidence.rows, number) for number in (*numbers, fastest)}
-    if not all(evidence.rows.speeds(number) for number in medians):
-        return False
-    return medians[fastest] == max(speed for speed in medians.values() if speed is not None)
+    return all(evidence.rows.speeds(int(text)) for text in re.findall(r"\d+", match[1]))
+
+
+def _was_fastest(evidence: Evidence, match: Match) -> bool:
+    numbers = [int(text) for text in re.findall(r"\d+", f"{match[1]} {match[2]}")]
+    return max(numbers, key=lambda number: typical_speed(evidence.rows, number) or 0.0) == int(match[2])
+
+
+def _was_paired(evidence: Evidence, match: Match) -> bool:
+    return int(match[1]) == evidence.paired[0] and bool(evidence.pair_ratios)
 
 
 def _count_disturbed(evidence: Evidence, match: Match) -> bool:
@@ -105,9 +110,10 @@ def _agreement(evidence: Evidence, match: Match) -> bool:
 
 
 def _against_default(evidence: Evidence, match: Match) -> bool:
-    runs = 1 if match[2] == "one run" else int(match[2].split()[0])
-    speeds = {(rate(typical_speed(evidence.rows, t.number) or 0.0), max(1, len(evidence.rows.speeds(t.number)))) for t in evidence.rows.trials}  # fmt: skip
-    return (match[1], runs) in speeds
+    rows, runs = evidence.rows, 1 if match[2] in ("in one run", "by search runs") else int(match[2].split()[1])
+    figures = {(rate(typical_speed(rows, t.number) or 0.0), max(1, len(rows.speeds(t.number)))) for t in rows.trials}
+    searched = {(rate(run.speed), 1) for run in rows.search}
+    return (match[1], runs) in figures | searched
 
 
 def _runs_of_best(evidence: Evidence, match: Match) -> bool:
@@ -115,24 +121,58 @@ def _runs_of_best(evidence: Evidence, match: Match) -> bool:
     return max(1, len(evidence.rows.speeds(evidence.best))) == runs
 
 
+def _disturbed_searches(evidence: Evidence, match: Match) -> bool:
+    complete = {trial.number for trial in evidence.rows.trials if trial.state == "complete"}
+    everything = evidence.rows.search
+    counts = {
+        (sum(run.is_disturbed for run in runs), len(runs))
+        for runs in (everything, [run for run in everything if run.trial in complete])
+    }
+    return (int(match[1]), int(match[2])) in counts
+
+
+def _has_no_pair(evidence: Evidence, _match: Match) -> bool:
+    return not evidence.pair_ratios
+
+
+def _has_no_undisturbed_pair(evidence: Evidence, _match: Match) -> bool:
+    return len(evidence.pair_ratios) <= evidence.paired_disturbances
+
+
+def _is_alone(evidence: Evidence, _match: Match) -> bool:
+    return sum(trial.state == "complete" for trial in evidence.rows.trials) == 1
+
+
 def _resumed(evidence: Evidence, _match: Match) -> bool:
     return evidence.rows.resume_checks > 0
 
 
 CHECKS: tuple[tuple[str, Callable[[Evidence, Match], bool]], ...] = (
-    (r"^(?:also run again|run again, too): trials? ([\d, ]+); trial (\d+) was the fastest", _were_repeated),
+    (r"^(?:also run again|run again, too): trials? ([\d, ]+)", _were_repeated),
+    (r"trials? ([\d, ]+); trial (\d+) was the fastest", _was_fastest),
+    (r"; trial (\d+) went into the pairs", _was_paired),
     (r"(\d+) of the (\d+) (?:validation|fresh) runs of trial (\d+) count although disturbed", _count_disturbed),
-    (r"^(\d+) (?:paired runs after|pairs of fresh runs)(?:.*: from ([\d.]+)× to ([\d.]+)×)?", _count_pairs),
+    (r"^(\d+) (?:paired runs? after|pairs of fresh runs)(?:.*: from ([\d.]+)× to ([\d.]+)×)?", _count_pairs),
     (r"the candidate won (\d+) of (\d+) pairs", _count_won),
-    (r"disturbed (\d+) of their runs|(\d+) of their runs were disturbed", _disturbed_pairs),
+    (
+        r"disturbed (\d+) of (?:their|these) (?:\d+ )?(?:runs|pairs)|(\d+) of their runs were disturbed",
+        _disturbed_pairs,
+    ),
     (r"disturbed (\d+) of (\d+) (paired|search) runs", _too_busy),
-    (r"^a short search: (\d+) configurations were measured(?:, all of them with micro batch (\d+))?", _short_search),
+    (r"^(\d+) of (\d+) search runs (?:was|were) disturbed", _disturbed_searches),
+    (r"no pair of candidate and baseline was completed", _has_no_pair),
+    (r"no pair was undisturbed", _has_no_undisturbed_pair),
+    (r"^a short search: (\d+) configurations were measured(?:.*?, all of them with micro batch (\d+))?", _short_search),
     (r"agree with those of (.+)$", _agreement),
-    (r"the speed of .* \(([\d,.]+) tokens/s/GPU in (one run|\d+ runs)", _against_default),
-    (r"^measured in (one run|\d+ runs), without", _runs_of_best),
+    (r"^only one configuration was measured", _is_alone),
+    (
+        r"the speed of .* \(([\d,.]+) tokens/s/GPU (in one run|in \d+ (?:validation )?runs?|by search runs)",
+        _against_default,
+    ),
+    (r"^measured in (one run|\d+ runs), ", _runs_of_best),
     (r"^checkpoint resume: passed|^went on from its own checkpoint", _resumed),
 )
-"""Patterns of sentences with their checks, for this checkout's words and those of f1021fe. All that match are applied."""
+"""Patterns of sentences with their checks, for this checkout's words and those of f1021fe; all that match apply."""
 
 
 def check(answer: Mapping[str, Any], rows: StudyRows) -> Statements:

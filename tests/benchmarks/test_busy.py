@@ -74,7 +74,12 @@ TRUE_SENTENCES = (
     "undecided: the candidate won 7 of 7 pairs, and other processes disturbed 1 of their runs; at this rate",
     "undecided: the candidate won 7 of 7 pairs, and 1 of their runs were disturbed by other programs; if it goes on",
     "also run again: trial 0; trial 1 was the fastest in these runs",
+    "also run again: trial 0; trial 1 went into the pairs",
+    "7 paired runs after the search (each in new processes): from 1.50× to 1.56×; other processes disturbed 1 of these pairs",
+    "a short search: 3 configurations were measured in full; a larger budget may find a faster one",
     "a short search: 3 configurations were measured; a larger budget may find a faster one",
+    "1.33x the speed of FSDP2 (120 tokens/s/GPU by search runs; the only micro batch measured)",
+    "1.53x the speed of DDP (100 tokens/s/GPU in 7 validation runs, at least one of them disturbed; the only micro batch)",
     "losses, gradient norms and weights agree with those of FSDP2",
     "1.53x the speed of DDP, micro batch 1 (100 tokens/s/GPU in 7 runs; tried at no other micro batch)",
     "the machine was too busy to answer: other programs disturbed 1 of 14 paired runs and kept 1.4 CPU cores busy",
@@ -94,6 +99,12 @@ FALSE_SENTENCES = (
     "1.53x the speed of DDP, micro batch 1 (111 tokens/s/GPU in 7 runs; tried at no other micro batch)",
     "checkpoint resume: passed (4 steps, 45.5 MiB saved in 0.08 s)",
     "the machine was too busy to answer: other programs disturbed 2 of 3 search runs",
+    "also run again: trial 1; trial 0 went into the pairs",
+    "7 paired runs after the search (each in new processes); other processes disturbed 5 of these pairs",
+    "2 of 3 search runs were disturbed by other processes: what ran there may be faster than measured",
+    "undecided: no pair of candidate and baseline was completed",
+    "undecided: the candidate won 7 of 7 pairs; no pair was undisturbed, and only a quieter machine can decide it",
+    "only one configuration was measured, so no other confirms its losses",
 )
 
 

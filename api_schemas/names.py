@@ -71,6 +71,10 @@ def printable(value: JsonValue) -> JsonValue:
             return value
 
 
+PrintableText = Annotated[str, BeforeValidator(printable)]
+"""Words for people that a worker chose: one line, in which control characters are replaced."""
+
+
 def model_name_of(text: str) -> str:
     """Derive a valid model name from another text, such as the path in a config.json."""
     kept = re.sub(rf"[^{_MODEL_CHARACTERS}]+", "-", text).strip(" -+=(),:@")

@@ -4,7 +4,8 @@ Every module and every folder here is one command: `python -m benchmarks.NAME`. 
 and the parts of it beside that.
 
 - Accuracy of the predictor: predictor, own_trials, parallel, tracker, host_costs.
-- Search and final comparison: search, verdicts, baseline, challenges, repeats, planted_environment.
+- Search and final comparison: search, verdicts, baseline, challenges, repeats, planted_environment,
+  busy.
 - Diagnosis: diagnosis.
 - Service and pages: service, pages.
 - Trials and hosts: warm_cold, dispatch, hosts, host_faults, long_run, gpu_report.

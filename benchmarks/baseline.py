@@ -36,7 +36,7 @@ def recommended(machine: Machine, slowed: float, salt: str, *, defaults_run_agai
     gains = [math.log1p(GAIN) if arm == FASTER else 0.0 for arm in range(TRIALS)]
     searched = {arm: machine.run(gain) for arm, gain in enumerate(gains)}
     speeds = {arm: run.speed * math.exp(slowed if arm == FASTER else 0.0) for arm, run in searched.items()}
-    disturbed = {arm for arm, run in searched.items() if run.is_disturbed}
+    disturbed = {arm for arm, run in searched.items() if run.load.is_disturbed}
     baseline = max((SLOWER, FASTER), key=lambda arm: speeds[arm])
     field = Finalists(
         baseline, final_comparison.finalists_among(speeds, disturbed, baseline), defaults=(SLOWER, FASTER)

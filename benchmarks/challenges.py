@@ -47,7 +47,7 @@ def run_challenge(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple
             now := final_comparison.ranking_state(field, searched, validation_runs, challenge.MAX_PAIRS, salt, rule)
         ).next
     ) is not None:
-        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", run(ask.trial)))
+        validation_runs.append(ValidationRun(ask.trial, ask.comparison_block, "worker", run(ask.trial)))
     finding = challenge.outcome(now.log_ratios, challenge.MAX_PAIRS, first)
     return finding if finding != "faster" or rival == 1 else "wrong arm", len(speeds) + len(validation_runs)
 

@@ -46,9 +46,9 @@ def co_tenants(session: Session, worker: WorkerRow) -> Sequence[CoTenant]:
         .where(or_(RunRow.id.is_not(None), and_(WorkerRow.host_wait.is_not(None), WorkerRow.is_draining.is_(False))))
     )
     return [
-        CoTenant(offer.share, seen_at, waits, purpose, system_study)
+        CoTenant(offer.host_partition, seen_at, waits, purpose, system_study)
         for offer, seen_at, waits, purpose, system_study in session.execute(query)
-        if offer.share is not None
+        if offer.host_partition is not None
     ]
 
 

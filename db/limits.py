@@ -13,8 +13,13 @@ from sqlalchemy import URL, Engine, event
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from shardtune.api_schemas.protocol import REQUEST_TIMEOUT_S
+
 _MS = 1000
 _LEAST_S = 1.0
+MOST_LOCK_S = 0.8 * REQUEST_TIMEOUT_S
+"""Maximum seconds of waiting for a lock, whatever the lease: a worker that waits for the response must get "try again"
+before it gives up, or its request would go on without it."""
 _LEAST_CONNECT_S = 2
 """Minimum connect timeout in seconds; libpq raises smaller values to two."""
 _PROBES = 3
@@ -27,9 +32,8 @@ class DatabaseLimits:
 
     connections: int = 15
     """Maximum number of open connections."""
-    lock_s: float = 4.0
-    """Maximum seconds of waiting for a row lock, or for a free connection. Shorter than a worker waits for a response
-    (5 s)."""
+    lock_s: float = MOST_LOCK_S
+    """Maximum seconds of waiting for a row lock, or for a free connection; at most `MOST_LOCK_S`."""
     statement_s: float = 10.0
     """Maximum seconds of one statement, including waits for row locks."""
     idle_s: float = 10.0
@@ -44,7 +48,7 @@ class DatabaseLimits:
         ends."""
         return cls(
             connections,
-            lock_s=max(_LEAST_S, lease_s / 5),
+            lock_s=min(MOST_LOCK_S, max(_LEAST_S, lease_s / 5)),
             statement_s=max(2 * _LEAST_S, lease_s / 2),
             idle_s=max(2 * _LEAST_S, lease_s / 2),
             silence_s=max(3 * _LEAST_S, lease_s * 0.6),

@@ -23,8 +23,10 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError, Opera
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.db import outbox
 from shardtune.db.clock import DatabaseClock
+from shardtune.db.error_texts import hide_values
 from shardtune.db.limits import DatabaseLimits
 from shardtune.db.revisions import reject_unknown_revision, script_config
 from shardtune.db.tables.types import as_text
@@ -169,15 +171,17 @@ def make_engine(url: str, limits: DatabaseLimits | None = None, **options: Any) 
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
         bounded = {"connect_args": limits.connect_args(parsed), **limits.pool()} if limits is not None else {}
-        engine = create_engine(parsed, **bounded, **options)
+        engine = create_engine(parsed, hide_parameters=True, **bounded, **options)
         event.listen(engine, "checkin", _note_use)
         event.listen(engine, "checkout", partial(_check_idle, engine))
+        hide_values(engine)
         if limits is not None:
             limits.give_up_silent_servers(engine)
         return engine
     assert parsed.database is not None
-    Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(parsed, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000}, **options)
+    if not Path(parsed.database).parent.exists():
+        private_folder.make(Path(parsed.database).parent, "database_url")
+    engine = create_engine(parsed, hide_parameters=True, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000}, **options)
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

@@ -1,17 +1,35 @@
 """Store and read raw profiler traces, within each project's storage limit."""
 
+import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
-from sqlalchemy import delete, or_, select, tuple_
+from sqlalchemy import delete, func, literal_column, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from shardtune.db.tables.studies import RunRow
 from shardtune.db.tables.traces import TraceRow
 
 
+class StoredContent(NamedTuple):
+    """Identity and size of one stored trace."""
+
+    run_id: str
+    rank: int
+    size: int
+    created_at: datetime
+    """Moment of storing; a trace that replaces this one has a later moment."""
+
+
 def put(
-    session: Session, run: RunRow, project_id: str, rank: int, content: bytes, most_bytes: int, now: datetime
+    session: Session,
+    run: RunRow,
+    project_id: str,
+    rank: int,
+    content: bytes | bytearray,
+    most_bytes: int,
+    now: datetime,
 ) -> None:
     """Store a rank's trace and delete traces of the trial's earlier runs; also delete the project's oldest traces until
     `most_bytes` suffices."""
@@ -39,7 +57,26 @@ def stored(session: Session, run_id: str) -> Sequence[tuple[int, int]]:
     return [(trace.rank, trace.size) for trace in session.execute(query)]
 
 
-def content(session: Session, run_id: str, rank: int) -> bytes | None:
-    """Return a trace as compressed by the rank; None if it is not stored or was deleted."""
-    query = select(TraceRow.content).where(TraceRow.run_id == run_id, TraceRow.rank == rank)
-    return session.scalars(query).one_or_none()
+def find(session: Session, run_id: str, rank: int) -> StoredContent | None:
+    """Return the identity and size of a rank's trace; None if it is not stored or was deleted."""
+    query = select(TraceRow.size, TraceRow.created_at).where(TraceRow.run_id == run_id, TraceRow.rank == rank)
+    row = session.execute(query).one_or_none()
+    return None if row is None else StoredContent(run_id, rank, row.size, row.created_at)
+
+
+def piece(session: Session, trace: StoredContent, start: int, length: int) -> bytes:
+    """Return some bytes of a trace as compressed by the rank; empty if the trace was deleted or replaced since."""
+    same = (TraceRow.run_id == trace.run_id, TraceRow.rank == trace.rank, TraceRow.created_at == trace.created_at)
+    if session.get_bind().dialect.name != "sqlite":
+        return (
+            session.scalars(select(func.substr(TraceRow.content, start + 1, length)).where(*same)).one_or_none() or b""
+        )
+    row_id = session.scalars(select(literal_column("rowid")).select_from(TraceRow).where(*same)).one_or_none()
+    if row_id is None:
+        return b""
+    # SQLite's substr() would load the whole trace for each piece.
+    connection = session.connection().connection.driver_connection
+    assert isinstance(connection, sqlite3.Connection)
+    with connection.blobopen(TraceRow.__tablename__, "content", row_id, readonly=True) as blob:
+        blob.seek(start)
+        return blob.read(length)

@@ -14,11 +14,17 @@ from shardtune.service import pages, retention
 from shardtune.service.access import actions, auth
 from shardtune.service.best import watch_staleness
 from shardtune.service.canaries import judge
-from shardtune.service.http import error_answers, fair_queue_middleware, idempotent_requests, openapi, pre_body_auth
+from shardtune.service.http import (
+    error_answers,
+    fair_queue_middleware,
+    idempotent_requests,
+    memory_budget,
+    openapi,
+    pre_body_auth,
+)
 from shardtune.service.http.error_codes import Problem
 from shardtune.service.http.input_guard import INPUT_GUARD
-from shardtune.service.leasing import long_poll
-from shardtune.service.lifecycle import expiry
+from shardtune.service.leasing import long_poll, reclaim
 from shardtune.service.observability.telemetry import SPAN_ATTRIBUTES, telemetry_config
 from shardtune.service.process import clock
 from shardtune.service.process.context import Context
@@ -49,7 +55,7 @@ from shardtune.service.webhooks import deliveries
 
 _LOOPS = (
     clock.keep_reading,
-    expiry.keep_sweeping,
+    reclaim.keep_sweeping,
     wait_for_worker.keep_beginning,
     event_stream.keep_polling,
     long_poll.keep_looking,
@@ -112,6 +118,7 @@ def create_app(
     pages.install(app)
     # Order matters: each middleware wraps those before it. The queue is inside, so that senders without a valid key are
     # rejected without taking a slot.
+    memory_budget.install(app)
     fair_queue_middleware.install(app)
     pre_body_auth.install(
         app, pre_body_auth.AuthPrefix(pre_body_auth.API, auth.authenticate_before_body), *pages.ENTRIES

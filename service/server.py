@@ -16,6 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from shardtune.service.process.byte_budget import PIECE_BYTES
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 
@@ -97,6 +98,8 @@ class Connection(H11Protocol):
         if peer is not None and peer.family in (socket.AF_INET, socket.AF_INET6):
             # The kernel ends the connection if the client does not read the response for so long.
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.receive_s * 1000))
+        # The default of 64 KiB would be multiplied by every client that does not read.
+        transport.set_write_buffer_limits(high=PIECE_BYTES)
         self._start_deadline(self._limits.receive_s)
         if len(self.connections) > self._limits.crowd:
             next(iter(self._limits.arriving)).abort()

@@ -7,10 +7,11 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from shardtune.api_schemas.protocol import REQUEST_TIMEOUT_S
 from shardtune.api_schemas.times import check_windows, check_zone
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.resume_check import ResumePlan
-from shardtune.db.limits import DatabaseLimits
+from shardtune.db.limits import MOST_LOCK_S, DatabaseLimits
 from shardtune.db.session import parse_url
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
@@ -29,7 +30,7 @@ class Settings(BaseSettings):
     """Maximum number of Postgres connections that one service process opens."""
     database_lock_s: float | None = Field(default=None, gt=0)
     """Maximum number of seconds that a request waits for a row locked by another transaction, or for a free database
-    connection. Default: a fifth of `lease_s`.
+    connection; 4 at most, because workers wait 5 seconds for a response. Default: a fifth of `lease_s`, at most 4.
     """
     database_statement_s: float | None = Field(default=None, gt=0)
     """Maximum duration of one SQL statement in seconds. Default: half of `lease_s`."""
@@ -186,6 +187,16 @@ class Settings(BaseSettings):
     @classmethod
     def _readable_windows(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
         return check_windows("retune_windows", windows)
+
+    @field_validator("database_lock_s")
+    @classmethod
+    def _ends_before_a_request(cls, seconds: float | None) -> float | None:
+        if seconds is not None and seconds > MOST_LOCK_S:
+            raise ValueError(
+                f"database_lock_s ({seconds:g}) must be at most {MOST_LOCK_S:g}, because workers wait "
+                f"{REQUEST_TIMEOUT_S:g} s for a response; unset SHARDTUNE_DATABASE_LOCK_S, or lower it"
+            )
+        return seconds
 
     @field_validator("docs_dir")
     @classmethod

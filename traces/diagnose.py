@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from statistics import fmean
 
 from shardtune.api_schemas.trials.diagnosis import (
@@ -46,7 +47,13 @@ def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
     ordered = [shift_trace(trace, offset) for trace, offset in zip(ordered, offsets, strict=True)]
     moving = join_moments(ordered, instances)
     times = [RankTimes(trace, moments) for trace, moments in zip(ordered, moving, strict=True)]
-    steps = [(trace.rank, step) for trace, own in zip(ordered, times, strict=True) for step in own.steps()]
+    numbers = sorted({number for own in times for number in own.step_numbers})
+    shown = numbers[len(numbers) // 2] if numbers else None
+    steps = [
+        (trace.rank, step)
+        for at, (trace, own) in enumerate(zip(ordered, times, strict=True))
+        for step in own.steps(shown if at < _MOST_LANES else None)
+    ]
     if not steps:
         raise UnreadableTrace(
             f"trace ({ordered[0].name}): nothing ran on the device within its steps; record whole steps (call prof.step() "
@@ -140,19 +147,17 @@ def _use_figures(
 
 
 def _timeline(steps: Sequence[tuple[int, StepTimes]]) -> Timeline | None:
-    """Return a timeline of the middle step, on one time scale for all ranks."""
-    numbers = sorted({step.step for _, step in steps})
-    chosen = numbers[len(numbers) // 2]
-    shown = [(rank, step) for rank, step in steps if step.step == chosen][:_MOST_LANES]
-    longest = max(step.parts.step_s for _, step in shown)
+    """Return a timeline of the step whose moments were kept, on one time scale for all ranks."""
+    shown = [(rank, step, step.moments) for rank, step in steps if step.moments is not None][:_MOST_LANES]
+    longest = max((step.parts.step_s for _, step, _ in shown), default=0.0)
     if longest <= 0:
         return None
     lanes = []
-    for rank, step in shown:
+    for rank, step, moments in shown:
         length = round(1e9 * step.parts.step_s)
-        parts, communication = step.moments.lane(length, 1e9 * longest / _CELLS)
+        parts, communication = moments.lane(length, 1e9 * longest / _CELLS)
         lanes.append(Lane(rank=rank, parts=parts, communication=communication))
-    return Timeline(step=chosen, seconds=_rounded(longest), lanes=tuple(lanes))
+    return Timeline(step=shown[0][1].step, seconds=_rounded(longest), lanes=tuple(lanes))
 
 
 def _late_rank(
@@ -192,7 +197,9 @@ def _notes(traces: Sequence[RankTrace], has_whole: bool, offsets: Sequence[int])
     if not communicates:
         yield "no collectives of NCCL or gloo are in the traces: one process, or another library; communication is 0"
     if world is not None and len(traces) < world:
-        missing = sorted(set(range(world)) - {trace.rank for trace in traces})
+        known = {trace.rank for trace in traces}
+        # One more than is told, and no list of all: a trace may claim any number of ranks.
+        missing = list(islice((rank for rank in range(world) if rank not in known), _MOST_RANKS_TOLD + 1))
         shown = ", ".join(map(str, missing[:_MOST_RANKS_TOLD])) + (", …" if len(missing) > _MOST_RANKS_TOLD else "")
         yield f"{len(traces)} of {world} ranks: what the others did (rank {shown}) is not known"
     if any(trace.has_unnamed_groups for trace in traces):

@@ -12,6 +12,8 @@ from shardtune.traces.json_pieces import UnreadableTrace, too_large
 from shardtune.traces.rank_trace import RankTrace
 
 MOST_RANKS = 64
+_MOST_EVENTS = 12_000_000
+"""Maximum number of events of all ranks together, which are analysed in memory at once."""
 
 
 def diagnose_folder(folder: Path) -> Diagnosis:
@@ -20,7 +22,12 @@ def diagnose_folder(folder: Path) -> Diagnosis:
     Raises:
         UnreadableTrace: the folder has no traces, or a trace cannot be read to its end.
     """
-    return diagnosis([_read(path) for path in _trace_files(folder)])
+    traces: list[RankTrace] = []
+    for path in _trace_files(folder):
+        # Each rank may use what the ranks before it left.
+        left = _MOST_EVENTS - sum(trace.events for trace in traces)
+        traces.append(_read(path, min(left, kineto.MOST_EVENTS)))
+    return diagnosis(traces)
 
 
 def _trace_files(folder: Path) -> Sequence[Path]:
@@ -40,7 +47,10 @@ def _trace_files(folder: Path) -> Sequence[Path]:
     return files
 
 
-def _read(path: Path) -> RankTrace:
+def _read(path: Path, most_events: int) -> RankTrace:
+    # A pipe or a device would be read forever.
+    if not path.is_file():
+        raise UnreadableTrace(f"trace ({path.name}) is no file; leave it out")
     try:
         with path.open("rb") as file:
             is_packed = file.read(2) == b"\x1f\x8b"
@@ -48,7 +58,7 @@ def _read(path: Path) -> RankTrace:
                 raise too_large(path.name, kineto.MOST_BYTES)
             file.seek(0)
             stream = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_packed else file
-            return kineto.read(stream, path.name)
+            return kineto.read(stream, path.name, most_events=most_events)
     except OSError as error:
         raise UnreadableTrace(
             f"trace ({path.name}) cannot be read: {error.strerror or error}; check the file"

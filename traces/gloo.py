@@ -1,12 +1,13 @@
 """Collectives of CPU ranks: operations on gloo's threads, matched with torch's calls. A gloo thread records neither
 group nor kind of the call (a reduce-scatter runs as an all-reduce of the whole input); torch's call does."""
 
-import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from shardtune.traces import json_fields
 from shardtune.traces.kinds import collective_kind, dtype_bytes
+from shardtune.traces.nccl import MOST_RANKS
 from shardtune.traces.rank_trace import Collective
 
 
@@ -15,16 +16,35 @@ class GlooOperation(NamedTuple):
 
     start: int
     end: int
-    name: str
-    arguments: dict[str, Any]
+    kind: str
+    elements: int
+    """Number of elements of the operation's inputs."""
+    element_bytes: int | None
 
 
 class HostCall(NamedTuple):
     """Collective call `c10d::…` on the training thread."""
 
     moment: int
-    name: str
-    arguments: dict[str, Any]
+    kind: str
+    elements: int
+    """Number of elements of all inputs together."""
+    largest: int
+    smallest: int
+    """Number of elements of the largest and the smallest input; inputs without elements do not count."""
+
+
+def gloo_operation(start: int, end: int, name: str, arguments: dict[str, Any]) -> GlooOperation:
+    """Return a gloo operation from its event."""
+    sizes = (dtype_bytes(json_fields.text(dtype)) for dtype in json_fields.items(arguments.get("Input type")))
+    size = next((size for size in sizes if size), None)
+    return GlooOperation(start, end, collective_kind(name), sum(_sizes(arguments)), size)
+
+
+def host_call(moment: int, name: str, arguments: dict[str, Any]) -> HostCall:
+    """Return torch's call of a collective from its event."""
+    sizes = [size for size in _sizes(arguments) if size]
+    return HostCall(moment, collective_kind(name), sum(sizes), max(sizes, default=0), min(sizes, default=0))
 
 
 def collectives_of(
@@ -34,7 +54,7 @@ def collectives_of(
     `group_size`: size of the group, if all ranks form a single one."""
     calls = _Calls(host_calls)
     return [
-        _collective(operation, calls.of(sum(_sizes(operation.arguments))), base, group_size)
+        _collective(operation, calls.of(operation.elements), base, group_size)
         for operation in sorted(operations, key=_start)
     ]
 
@@ -44,14 +64,13 @@ def _start(operation: GlooOperation) -> int:
 
 
 def _collective(operation: GlooOperation, call: "_Call | None", base: int, all_ranks: int | None) -> Collective:
-    elements = sum(_sizes(operation.arguments))
-    call = call or _Call(operation.start, collective_kind(operation.name), 0, None)
+    elements = operation.elements
+    call = call or _Call(operation.start, operation.kind, 0, None)
     group_size = call.group_size or all_ranks
     if not call.elements and call.kind == "all_gather":
         elements *= group_size or 0
     message_elements = max(call.elements, elements) or None
-    sizes = [dtype_bytes(str(dtype)) for dtype in operation.arguments.get("Input type") or []]
-    size = next((size for size in sizes if size), None)
+    size = operation.element_bytes
     return Collective(
         kind=call.kind,
         start=operation.start + base,
@@ -81,15 +100,15 @@ class _Calls:
     def __init__(self, host_calls: Sequence[HostCall]) -> None:
         self._by_elements: dict[int, deque[_Call]] = defaultdict(deque)
         for call in sorted(host_calls, key=lambda call: call.moment):
-            sizes, kind = [size for size in _sizes(call.arguments) if size], collective_kind(call.name)
-            largest, smallest = max(sizes, default=0), min(sizes, default=0)
-            if kind in ("all_gather", "reduce_scatter") and largest > smallest:
-                gloo_elements = smallest if kind == "all_gather" else largest
-                self._by_elements[gloo_elements].append(_Call(call.moment, kind, largest, largest // smallest))
+            largest, smallest = call.largest, call.smallest
+            if call.kind in ("all_gather", "reduce_scatter") and largest > smallest:
+                gloo_elements = smallest if call.kind == "all_gather" else largest
+                ranks = json_fields.count(largest // smallest, MOST_RANKS)
+                self._by_elements[gloo_elements].append(_Call(call.moment, call.kind, largest, ranks))
             else:
                 # An all-gather into a list of tensors shows what goes in only.
-                message_elements = 0 if kind == "all_gather" else sum(sizes)
-                self._by_elements[sum(sizes)].append(_Call(call.moment, kind, message_elements, None))
+                message_elements = 0 if call.kind == "all_gather" else call.elements
+                self._by_elements[call.elements].append(_Call(call.moment, call.kind, message_elements, None))
 
     def of(self, elements: int) -> _Call | None:
         """Return and remove the first unused call with this number of elements."""
@@ -99,18 +118,14 @@ class _Calls:
 
 def _sizes(arguments: dict[str, Any]) -> list[int]:
     """Return the number of elements of each tensor among an operator's inputs, summed for a list; 0 for other inputs."""
-    shapes, types = arguments.get("Input Dims") or [], arguments.get("Input type") or []
-    return [_elements(shape, str(of)) for shape, of in zip(shapes, types, strict=False)]
+    shapes, types = (json_fields.items(arguments.get(name)) for name in ("Input Dims", "Input type"))
+    return [_elements(shape, json_fields.text(of)) for shape, of in zip(shapes, types, strict=False)]
 
 
 def _elements(shape: Any, type_name: str) -> int:
-    if not isinstance(shape, list):
-        return 0
-    if type_name.endswith("TensorList") or any(isinstance(inner, list) for inner in shape):
-        return sum(
-            math.prod(inner)
-            for inner in shape
-            if isinstance(inner, list) and not any(isinstance(n, list) for n in inner)
-        )
+    dimensions = json_fields.items(shape)
+    if type_name.endswith("TensorList") or any(isinstance(inner, list) for inner in dimensions):
+        return sum(json_fields.elements(inner) for inner in dimensions if isinstance(inner, list))
     # A tensor without dimensions has one element; a number has the type `Scalar`.
-    return math.prod(shape) if dtype_bytes(type_name) is not None else 0
+    is_tensor = isinstance(shape, list) and dtype_bytes(type_name) is not None
+    return json_fields.elements(shape) if is_tensor else 0

@@ -8,10 +8,12 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from shardtune.api_schemas.printable_text import printable
+
 EVENTS = "traceEvents"
-_CHUNK = 1 << 22
+_CHUNK = 1 << 20
 _BETWEEN = re.compile(r"[\s,]*")
-_LARGEST = 1 << 26
+_LARGEST = 1 << 23
 """Maximum characters of one JSON value; if a value has not been parsed within this length, more text will not help."""
 _MARGIN = 64
 """Number of characters at the end of the buffer within which a number may be incomplete."""
@@ -19,6 +21,10 @@ _MARGIN = 64
 
 class UnreadableTrace(ValueError):
     """Error for a trace that cannot be analysed; the message contains the trace's name, the problem and the remedy."""
+
+    def __init__(self, message: str) -> None:
+        # File names and parts of a trace are in it, which must not reach a terminal as they are.
+        super().__init__(printable(message))
 
 
 def too_large(name: str, most_bytes: int) -> UnreadableTrace:
@@ -54,10 +60,14 @@ class JsonPieces:
         while self._peek() != "}":
             key = self._value()
             self._skip(":")
+            if not isinstance(key, str):
+                raise UnreadableTrace(
+                    f"trace ({self._name}) is no JSON near byte {self._read}: a name is no text; {_REMEDY}"
+                )
             if key == EVENTS and self._peek() == "[":
                 yield from ((EVENTS, event) for event in self._elements())
             else:
-                yield str(key), self._value()
+                yield key, self._value()
 
     def _elements(self) -> Iterator[Any]:
         self._skip("[")
@@ -70,13 +80,18 @@ class JsonPieces:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._at)
-            except json.JSONDecodeError as error:
-                # Most likely it goes on in the next chunk.
+            except RecursionError:
+                raise UnreadableTrace(
+                    f"trace ({self._name}) is nested too deeply near byte {self._read}; {_REMEDY}"
+                ) from None
+            except ValueError as error:
+                # Also a number of thousands of digits, which Python does not convert. Most likely it goes on in the next chunk.
                 if not self._fill():
                     raise self._cut() from None
                 if len(self._text) - self._at > _LARGEST:
                     raise UnreadableTrace(
-                        f"trace ({self._name}) is no JSON near byte {self._read}: {error.msg}; {_REMEDY}"
+                        f"trace ({self._name}) has a value of more than {_LARGEST >> 20} MiB, or is no JSON near byte "
+                        f"{self._read}: {getattr(error, 'msg', error)}; {_REMEDY}"
                     ) from None
                 continue
             if end > len(self._text) - _MARGIN and not isinstance(value, dict | list | str) and self._fill():

@@ -8,11 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.trials.diagnosis import PART_LETTERS, PART_NAMES, StepParts
+from shardtune.traces.json_pieces import UnreadableTrace
 from shardtune.traces.kinds import purpose
 from shardtune.traces.rank_trace import RankTrace, StepMark, Work
 from shardtune.traces.spans import Segments, Spans, clip, contains, spans, union
 
 _S = 1e-9
+_MOST_USES = 256
+_MOST_CELLS = 1 << 27
+"""Maximum number of pieces of a step, times the number of layers of intervals; each takes a byte or more."""
 Pieces = NDArray[np.bool_]
 Use = tuple[str, str, int | None]
 """Kind, purpose and group size of a collective, by which collectives are grouped."""
@@ -36,8 +40,8 @@ class StepTimes:
     communication_s: float
     hidden_s: float
     uses: dict[Use, UseTimes]
-    moments: "Moments"
-    """The step cut into pieces, from which a timeline is drawn."""
+    moments: "Moments | None"
+    """The step cut into pieces, from which a timeline is drawn; None for steps that no timeline shows."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class RankTimes:
     calculated."""
 
     def __init__(self, trace: RankTrace, moving_from: Sequence[int]) -> None:
-        self._trace = trace
+        self._trace, self._windows = trace, windows(trace)
         in_optimizer = contains(trace.optimizer, trace.compute.launched[:, 0])
         self._compute, self._optimizer = trace.compute.spans[~in_optimizer], trace.compute.spans[in_optimizer]
         self._uses: dict[Use, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
@@ -106,23 +110,32 @@ class RankTimes:
             waited.append((collective.start, moment))
             moved.append((moment, collective.end))
 
-    def steps(self) -> Iterator[StepTimes]:
-        """Times of every step recorded in the trace."""
-        yield from (self._step(window) for window in windows(self._trace))
+    @property
+    def step_numbers(self) -> list[int]:
+        """Numbers of the steps recorded in the trace, in order of time."""
+        return [window.number for window in self._windows]
 
-    def _step(self, window: StepMark) -> StepTimes:
+    def steps(self, shown: int | None) -> Iterator[StepTimes]:
+        """Times of every step recorded in the trace, with the moments of the step with the number `shown` only: those
+        of all steps would take gigabytes for a long trace."""
+        for window in self._windows:
+            yield self._step(window, is_shown=window.number == shown)
+
+    def _step(self, window: StepMark, is_shown: bool) -> StepTimes:
         start, end = window.start, window.end
         waited = [spans(waits) for waits, _ in self._uses.values()]
         moved = [spans(moves) for _, moves in self._uses.values()]
         layers = self._layers(_all(waited), _all(moved), start, end)
-        pieces = Segments([layer for _, layer in layers] + waited + moved, start, end)
+        intervals = [layer for _, layer in layers] + waited + moved
+        self._check_size(intervals, start, end)
+        pieces = Segments(intervals, start, end)
         shown = np.array([PART_NAMES.index(name) for name, _ in layers] + [PART_NAMES.index("host")])
         part = shown[pieces.first_active(len(layers))]
         parts = {f"{name}_s": pieces.time(part == i) * _S for i, name in enumerate(PART_NAMES)}
         is_busy: Pieces = np.isin(part, [PART_NAMES.index("compute"), PART_NAMES.index("optimizer")])
         communicates: Pieces = np.any(pieces.active[len(layers) :], axis=0)
         return StepTimes(
-            moments=Moments(pieces, start, part, is_busy, communicates),
+            moments=Moments(pieces, start, part, is_busy, communicates) if is_shown else None,
             step=window.number,
             parts=StepParts(**parts),
             communication_s=pieces.time(communicates) * _S,
@@ -136,6 +149,15 @@ class RankTimes:
                 for use, waits, moving in self._rows(pieces, len(layers))
             },
         )
+
+    def _check_size(self, intervals: Sequence[Spans], start: int, end: int) -> None:
+        """Reject a step that would be cut into too many pieces of too many layers; both grow with what a file says."""
+        pieces = sum(2 * len(clip(layer, start, end)) for layer in intervals)
+        if len(self._uses) > _MOST_USES or len(intervals) * pieces > _MOST_CELLS:
+            raise UnreadableTrace(
+                f"trace ({self._trace.name}): a step has {pieces // 2:,} events and {len(self._uses)} kinds, purposes and "
+                "group sizes of collectives, more than are analysed; record shorter steps"
+            )
 
     def _rows(self, pieces: Segments, before: int) -> Iterator[tuple[Use, Pieces, Pieces]]:
         count = len(self._uses)

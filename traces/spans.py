@@ -9,8 +9,9 @@ Spans = NDArray[np.int64]
 """Array of time intervals with shape (n, 2): start and end. Intervals may overlap and need not be sorted."""
 
 
-def spans(pairs: Sequence[tuple[int, int]]) -> Spans:
-    """Return an array of time intervals from (start, end) pairs; an empty one without pairs."""
+def spans(pairs: Sequence[tuple[int, int]] | Sequence[int]) -> Spans:
+    """Return an array of time intervals from (start, end) pairs, or from starts and ends in turn; an empty one without
+    pairs."""
     return np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.training.models import ModelSummary
@@ -166,8 +167,9 @@ def check_disk(root: Path, min_free_gib: float) -> None:
 
     Raises:
         DiskFull: less than `min_free_gib` free.
+        ValueError: the folder is not this user's alone.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    private_folder.make(root, "work_dir")
     free_gib = shutil.disk_usage(root).free / GIB
     if free_gib < min_free_gib:
         raise DiskFull(

@@ -22,6 +22,7 @@ class Scope(StrEnum):
     STUDIES_WRITE = "studies:write"
     CONFIGS_READ = "configs:read"
     WORKERS_LEASE = "workers:lease"
+    METRICS_READ = "metrics:read"
     ADMIN = "admin"
 
 

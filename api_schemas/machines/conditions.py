@@ -10,6 +10,22 @@ from shardtune.api_schemas.names import ONE_LINE
 
 Text = Annotated[str, Field(max_length=200, pattern=ONE_LINE)]
 _MOST_DEVICES = 256
+MOST_PROGRAMS = 5
+"""Maximum number of programs named in a run's conditions."""
+
+
+class ProgramLoad(Schema):
+    """CPU cores that one program (all of its processes together) used on average, as `top` would show it."""
+
+    name: Text = Field(examples=["clang"])
+    """Short name of the program, without its command line."""
+    cores: float = Field(ge=0, le=1e6, examples=[0.9])
+    """Average number of CPU cores that the program used."""
+
+
+def program_names(programs: Sequence[ProgramLoad]) -> str:
+    """Name programs with their CPU cores, as `top` would: `chrome 0.9, cc1plus 0.4`."""
+    return ", ".join(f"{program.name} {program.cores:.1f}" for program in programs)
 
 
 class DeviceSeen(Schema):
@@ -69,23 +85,28 @@ class Conditions(Schema):
     """State of each GPU of the run. If the list is shortened, GPUs with something unusual come first."""
     foreign_cpu_cores: float | None = None
     """Average number of CPU cores that processes other than the ranks used during the run."""
+    foreign_programs: tuple[ProgramLoad, ...] = Field(default=(), max_length=MOST_PROGRAMS)
+    """Programs behind `foreign_cpu_cores`, busiest first. Empty: nothing was busy, or the worker cannot see the
+    processes, such as those outside of its container."""
     memory_available_gib: float | None = None
     """Host memory in GiB available before the ranks started, within the control group's limit."""
     cpu_throttled_s: float | None = None
     """Seconds during which the control group's CPU limit stopped threads, summed over CPUs."""
     rank_pace_s: tuple[float, ...] = Field(default=(), max_length=5000)
     """Seconds each rank took for the same small calculation before training; a much slower rank is a straggler."""
-    neighbours: int = Field(default=0, ge=0)
+    co_tenants: int = Field(default=0, ge=0)
     """Workers that ran something on other devices of the host during the run, according to the service's leases."""
 
     @classmethod
     def joined(cls, parts: Sequence["Conditions"]) -> "Conditions":
         """Combine the observed states of several hosts, in the order of their ranks, or of several launches."""
         devices = [device for part in parts for device in part.devices]
+        busiest = max(parts, key=lambda part: part.foreign_cpu_cores or 0.0, default=cls())
         return cls(
             nodes=tuple(node for part in parts for node in part.nodes),
             devices=tuple(sorted(devices, key=lambda device: device.is_quiet)[:_MOST_DEVICES]),
             foreign_cpu_cores=max(_without_none(part.foreign_cpu_cores for part in parts), default=None),
+            foreign_programs=busiest.foreign_programs,
             memory_available_gib=min(_without_none(part.memory_available_gib for part in parts), default=None),
             cpu_throttled_s=max(_without_none(part.cpu_throttled_s for part in parts), default=None),
             rank_pace_s=tuple(pace for part in parts for pace in part.rank_pace_s),

@@ -240,7 +240,7 @@ class Offer(Schema):
     counts as two. Empty: not tested."""
     measured: MeasuredHardware | None = None
     """Result of `measure-hardware` on this machine under the current fingerprint; None if not measured."""
-    share: HostPartition | None = None
+    host_partition: HostPartition | None = None
     """Partition of a host that several workers divide (`shardtune worker --split`); None if the worker uses the host
     alone."""
 

@@ -21,24 +21,27 @@ class HostPartition(Schema):
     """Id of the host, equal for all workers of one machine since its last boot."""
     devices: tuple[Device, ...] = Field(min_length=1, max_length=MOST_DEVICES, examples=[["cpu0"]])
     """Devices of the partition: UUIDs of GPUs, or cores for CPU ranks."""
-    crosses: tuple[Device, ...] = Field(default=(), max_length=MOST_DEVICES, examples=[["cpu0", "cpu1"]])
+    shared_link_devices: tuple[Device, ...] = Field(default=(), max_length=MOST_DEVICES, examples=[["cpu0", "cpu1"]])
     """Devices of the host whose collectives would use the same links as this partition: devices under the same PCIe
     switches or NUMA nodes. Empty for a single device, which has no collectives, and where NVLink joins each pair."""
     least_ranks: int = Field(default=1, ge=1)
     """Minimum number of ranks of a study for this partition; studies with fewer ranks go to smaller partitions of the
     host."""
-    part: float = Field(default=1.0, gt=0, le=1)
+    fraction: float = Field(default=1.0, gt=0, le=1)
     """Fraction of the host's cores and memory that belongs to the partition."""
 
     def conflicts_with(self, other: "HostPartition") -> bool:
         """Whether runs on two partitions would disturb each other, because the partitions share a device or need the
         same links."""
-        return not (set(self.devices).isdisjoint(other.devices) and set(self.crosses).isdisjoint(other.crosses))
+        return not (
+            set(self.devices).isdisjoint(other.devices)
+            and set(self.shared_link_devices).isdisjoint(other.shared_link_devices)
+        )
 
 
 class HostWait(Schema):
     """State of a worker that waits until enough of its host is free."""
 
     since: datetime
-    is_alone: bool
+    is_exclusive: bool
     """Whether the worker waits for an exclusive run, during which nothing else may run on the host."""

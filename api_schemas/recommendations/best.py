@@ -10,16 +10,17 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.studies.study import Contender, Speedup, Study, StudyRequest, StudyResult, Verdict
+from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 
 
 class RecommendationState(StrEnum):
-    """State of a recommendation: `proposed → serving → retired`, or `proposed → rejected | retired`; a retired
+    """State of a recommendation: `proposed → recommended → retired`, or `proposed → rejected | retired`; a retired
     recommendation may become active again."""
 
     PROPOSED = "proposed"
-    SERVING = "serving"
+    RECOMMENDED = "recommended"
     RETIRED = "retired"
     REJECTED = "rejected"
 
@@ -68,7 +69,7 @@ class DecisionAction(StrEnum):
     """Action of a decision by a person or by the service about a recommendation."""
 
     PROPOSED = "proposed"
-    SERVED = "served"
+    RECOMMENDED = "recommended"
     KEPT = "kept"
     """The result of a new study was not faster than the current recommendation."""
     APPROVED = "approved"
@@ -146,8 +147,8 @@ class Difference(Schema):
     """Field in which the nearest known tuning target differs from the requested one."""
 
     field: str
-    wanted: JsonValue
-    found: JsonValue
+    requested_value: JsonValue
+    known_value: JsonValue
 
 
 class Confidence(Schema):
@@ -181,6 +182,8 @@ class BestConfig(Schema):
     description: str
     """Short description of the configuration for people."""
     verdict: Verdict
+    too_busy: BusyMachine | None = None
+    """Cause of the verdict `too_busy`; None for other verdicts."""
     speedup: Speedup | None
     renewed: EarlierVerdict | None = None
     """Earlier verdict on the configuration, if a retune confirmed that it is still the best."""
@@ -200,8 +203,8 @@ class ResolveRequest(Schema):
     accept_nearest: bool = False
     """Whether to accept the nearest known configuration instead of starting a study."""
     lowest_confidence: ConfidenceLevel = ConfidenceLevel.MEDIUM
-    """Lowest accepted confidence of a nearest configuration: `medium` differs only in the workload; `low` may also
-    differ in model, cluster or software, and must be requested explicitly."""
+    """Lowest accepted confidence. `medium`: a nearest configuration differs only in the workload. `low` must be
+    requested explicitly: it may also differ in model, cluster or software, or come from a machine that was too busy."""
 
 
 class Resolved(Schema):

@@ -86,7 +86,7 @@ class ScheduleSpec(Schema):
     for `drift` it sets when canaries run; rejected for other triggers."""
     timezone: str = Field(default="UTC", max_length=64)
     """IANA time zone in which `cron` and `windows` are interpreted."""
-    cases: TargetSelection = TargetSelection()
+    targets: TargetSelection = TargetSelection()
     overlap: Overlap = Overlap.SKIP
     """Rule for a tick that is due while retunes of the previous tick are unfinished: skip the tick, or run it after
     they have ended."""
@@ -138,9 +138,9 @@ class Tick(Schema):
     """Time at which the tick was due; for a manual tick, the time of the request."""
     kind: TickKind
     state: TickState
-    stands_for: int = 1
+    merged_ticks: int = 1
     """Number of ticks merged into this tick: itself, and the missed ticks before it."""
-    cases: int = 0
+    targets: int = 0
     """Number of recommendations whose retune the tick requested."""
     reason: str | None = None
 

@@ -37,7 +37,7 @@ class ComparedConfig(Schema):
     """Short description of the configuration's strategy for people."""
     search: MeasuredSpeed | None = None
     """Speed measured in the configuration's search run; None if not measured."""
-    fresh: MeasuredSpeed | None = None
+    validation: MeasuredSpeed | None = None
     """Speed measured in the validation runs of the study's last final comparison (paired runs that decide); None if the
     configuration was not in it."""
     speedup: Speedup | None = None

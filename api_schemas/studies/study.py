@@ -11,7 +11,7 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, ClusterChoice, Fingerprint
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.system_studies import SystemStudy
-from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
+from shardtune.api_schemas.studies.verdicts import AgainstDefault, BusyMachine, OpenVerdict
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSummary
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import Precision, Workload, WorkloadRequest
@@ -23,6 +23,8 @@ DEFAULT_TRIALS, MOST_TRIALS = 40, 10_000
 """Default maximum number of trials in a search, and the largest number that a budget may set."""
 MOST_WAIT_S = 30 * 86_400.0
 """Longest time in seconds that a study may wait for a worker."""
+MOST_QUIET_WAIT_S = 7 * 86_400.0
+"""Longest time in seconds that a study may wait in all until machines are quiet."""
 
 
 SamplerName = Literal["guided", "tpe", "gp", "random"]
@@ -56,7 +58,7 @@ class Budget(Schema):
     detect smaller gains."""
     repeat_disturbed: float = Field(default=0.5, ge=0, le=3)
     """Maximum number of runs repeated because other programs disturbed the machine, as a fraction of the runs that
-    count; 0: none, so that disturbed runs count and are marked."""
+    count; 0: none. Disturbed runs that count may make the verdict `too_busy`."""
     prune: bool = True
     """Whether to end a search trial during warm-up once it is certainly more than 10 % slower than the fastest so far,
     where neither run was disturbed by other programs.
@@ -119,6 +121,9 @@ class StudyRequest(Schema):
     wait_for_worker_s: float | None = Field(default=None, gt=0, le=MOST_WAIT_S)
     """Seconds to wait for a worker if none has the cluster (`GET /v1/demand` shows the demand); then the study fails.
     null: the study is rejected at once."""
+    wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
+    """Seconds, summed over all runs, that workers may wait before runs until other programs leave the machine; then
+    the runs take place anyway. null: no waiting. Workers that wait at the same time may each use the rest."""
 
     @field_validator("baseline", mode="before")
     @classmethod
@@ -223,8 +228,11 @@ class Verdict(StrEnum):
     NOT_FASTER = "not_faster"
     """The candidate is not faster by a relevant gain (`tuner.verdict.undecided`), by runs beside the baseline's."""
     UNDECIDED = "undecided"
-    """The candidate may be faster: the pairs were too few, too disturbed, or their ratios vary too much; or no other
-    configuration was feasible, so that nothing was compared."""
+    """The candidate may be faster: the pairs were too few, or their ratios vary too much; or no other configuration was
+    feasible, so that nothing was compared."""
+    TOO_BUSY = "too_busy"
+    """The machine was too busy to answer: the verdict would rest on runs that other programs disturbed
+    (`tuner.verdict.too_busy`)."""
 
 
 class FinalComparison(Schema):
@@ -243,6 +251,11 @@ class FinalComparison(Schema):
     gpu_seconds: float
     ratios: tuple[float, ...] = ()
     """Ratio of challenger speed to baseline speed in each pair, even if too few for an interval."""
+    uneven_pairs: int = 0
+    """Number of further pairs that were left out, because other programs left their two runs different numbers of CPU
+    cores."""
+    disturbed_runs: int = 0
+    """Number of the pairs' runs that other programs disturbed, equally in both runs of a pair."""
 
 
 class StudyResult(Schema):
@@ -266,6 +279,8 @@ class StudyResult(Schema):
     undecided: OpenVerdict | None = None
     """Further paired runs that would settle the verdict; None unless the verdict is `undecided`, and where there was
     nothing to compare."""
+    too_busy: BusyMachine | None = None
+    """Cause of a `too_busy` verdict and the runs that it lacks; None for other verdicts."""
     against_defaults: tuple[AgainstDefault, ...] = ()
     """Speed of `best` compared with each documented default that ran, except itself."""
     final_comparison: FinalComparison | None = None

@@ -5,7 +5,14 @@ from pydantic import Field, JsonValue, model_validator
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import ClusterChoice
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import MOST_PAIRS, MOST_TRIALS, Budget, Objective, StudyRequest
+from shardtune.api_schemas.studies.study import (
+    MOST_PAIRS,
+    MOST_QUIET_WAIT_S,
+    MOST_TRIALS,
+    Budget,
+    Objective,
+    StudyRequest,
+)
 from shardtune.api_schemas.training.models import ModelChoice
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import WorkloadRequest
@@ -24,6 +31,9 @@ class Extension(Schema):
     count."""
     add_pairs: int | None = Field(default=None, ge=1, le=MOST_PAIRS)
     """Additional pairs of validation runs that the study may use before its verdict."""
+    wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
+    """Additional seconds that workers may wait before the study's runs until the machine is quiet; given with one of
+    the other fields, since it adds no runs."""
 
     @model_validator(mode="after")
     def _check_any_field(self) -> "Extension":
@@ -51,6 +61,8 @@ class CloneRequest(Schema):
     """Baseline of the new study; null: no baseline, even if the old study has one."""
     space: SpaceLimits | None = None
     seed: int | None = Field(default=None, ge=0, lt=2**31)
+    wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
+    """Seconds that the new study's runs may wait in all until machines are quiet."""
 
     def applied_to(self, spec: StudyRequest) -> StudyRequest:
         """Return the request for the new study; a copied workload keeps its precision."""

@@ -1,14 +1,17 @@
-"""Schemas of verdict details: further paired runs that would settle an undecided verdict, and the result compared with
-each documented default."""
+"""Schemas of verdict details: further paired runs that would settle an undecided verdict, the machine that was too busy
+to answer, and the result compared with each documented default."""
+
+from typing import Literal
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.machines.conditions import ProgramLoad, program_names
 
 
 class OpenVerdict(Schema):
     """Further paired runs that would settle an undecided verdict."""
 
     pairs: int
-    won: int
+    won_pairs: int
     """Number of pairs of runs in which the candidate was faster."""
     more_pairs: int | None
     """Number of further pairs that would confirm the candidate if they resemble the pairs so far (`add_pairs` of an
@@ -18,6 +21,40 @@ class OpenVerdict(Schema):
     disturbed_runs: int = 0
     """Number of runs in these pairs that count although other programs disturbed the machine, because they had already
     been repeated the maximum number of times."""
+
+
+class BusyMachine(Schema):
+    """Cause of a `too_busy` verdict: the disturbed runs, the programs that took the cores, and the runs that it
+    lacks."""
+
+    rests_on: Literal["pairs", "search"]
+    """Runs that were disturbed: the `pairs` of the final comparison, or the runs of the `search` that chose its
+    candidates."""
+    runs: int
+    """Number of these runs, not counting attempts that were discarded and repeated."""
+    disturbed_runs: int
+    """Number of these runs during which other programs disturbed the machine."""
+    uneven_pairs: int
+    """Number of pairs that do not count because of unequal load: a run was disturbed, and other programs left the
+    other one more or fewer cores."""
+    missing_runs: int
+    """Number of further runs on a quiet machine that would allow a verdict."""
+    foreign_cpu_cores: float | None = None
+    """CPU cores that other programs used during a disturbed run (median); None if no worker could observe it."""
+    programs: tuple[ProgramLoad, ...] = ()
+    """Programs that took the cores, averaged over the disturbed runs, busiest first."""
+
+    def describe(self) -> str:
+        """Describe why the machine was too busy to answer, what took the cores, and which runs are missing."""
+        kind = "paired runs" if self.rests_on == "pairs" else "search runs"
+        text = (
+            f"the machine was too busy to answer: other programs disturbed {self.disturbed_runs} of {self.runs} {kind}"
+        )
+        if self.foreign_cpu_cores is not None:
+            named = program_names(self.programs) or "no process of theirs is visible to the worker"
+            text += f" and kept {self.foreign_cpu_cores:.1f} CPU cores busy ({named})"
+        runs = "1 more run" if self.missing_runs == 1 else f"{self.missing_runs} more runs"
+        return f"{text}; an answer takes {runs} on a quiet machine"
 
 
 class AgainstDefault(Schema):

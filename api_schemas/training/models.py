@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.names import ClassName, ModelName, ModulePath, OwnName, model_name_of
+from shardtune.api_schemas.names import ClassName, ModelName, ModulePath, OwnName, PrintableText, model_name_of
 from shardtune.api_schemas.training.search_space import Backend
 
 _PRESETS = files("shardtune.api_schemas.training") / "presets"
@@ -204,17 +204,17 @@ class ModelSummary(Schema):
     context_heads: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
     """Greatest common divisor of the model's head counts, which `context_parallel` (ranks that share each sample) must
     divide. 1: samples cannot be shared among ranks; None: not determined."""
-    context_note: str | None = Field(default=None, max_length=1000)
+    context_note: PrintableText | None = Field(default=None, max_length=1000)
     """Reason, other than the number of heads, why ranks cannot share a sample of this model (context parallelism)."""
     tensor_divisor: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
     """Greatest common divisor of the model's head counts and block widths, which `tensor_parallel` (ranks that split
     the model) must divide. 1: the model cannot be split; None: not determined."""
-    tensor_note: str | None = Field(default=None, max_length=1000)
+    tensor_note: PrintableText | None = Field(default=None, max_length=1000)
     """Reason, other than the model's sizes, why ranks cannot split the model (tensor parallelism)."""
     pipeline_blocks: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
     """Maximum number of pipeline stages (`pipeline_parallel`) into which the model can be cut, one block each. 1: the
     model cannot be cut; None: not determined."""
-    pipeline_note: str | None = Field(default=None, max_length=1000)
+    pipeline_note: PrintableText | None = Field(default=None, max_length=1000)
     """Reason, other than the number of blocks, why the model cannot be cut into pipeline stages."""
     experts: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
     """Number of experts per layer, which `expert_parallel` (ranks that divide the experts) must divide. 1: the experts
@@ -222,9 +222,9 @@ class ModelSummary(Schema):
     expert_width: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
     """Greatest common divisor of the row counts of the experts' weights. Where an expert is sharded over several ranks,
     the number of shards must divide it."""
-    expert_note: str | None = Field(default=None, max_length=1000)
+    expert_note: PrintableText | None = Field(default=None, max_length=1000)
     """Reason, other than the number of experts, why ranks cannot divide the model's experts (expert parallelism)."""
-    note: str | None = Field(default=None, max_length=1000)
+    note: PrintableText | None = Field(default=None, max_length=1000)
     """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known, or if the
     user's own code builds the model."""
 

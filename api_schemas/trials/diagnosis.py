@@ -1,12 +1,12 @@
 """Schemas of the diagnosis of a training job from its profiler traces: time by part of the step, by rank and by
 collective, with findings."""
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.training.search_space import KnobValue
+from shardtune.api_schemas.names import PrintableText
 from shardtune.api_schemas.trials.expected_parts import ExpectedPart
 
 PART_NAMES = ("compute", "optimizer", "transferring", "waiting", "copies", "data", "host", "idle")
@@ -18,29 +18,36 @@ MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "gathered
 _PLACES = {"building": "while the model was built", "optimizer": "in the optimizer"}
 MemoryPhase = Literal["building", "forward", "backward", "optimizer"]
 
+# A worker sends diagnoses, and pages divide by their figures and add them up: each has a bound that a job can reach.
+Seconds = Annotated[float, Field(ge=0, le=1e10)]
+Bytes = Annotated[float, Field(ge=0, le=1e30)]
+WholeBytes = Annotated[int, Field(ge=0, lt=2**62)]
+RankNumber = Annotated[int, Field(ge=0, lt=2**31)]
+StepCount = Annotated[int, Field(ge=0, lt=2**31)]
+
 
 class MemoryMoment(Schema):
     """Memory of one rank at one moment: when it first exceeded its limit, or else at its peak."""
 
-    rank: int
-    bytes: int = Field(gt=0)
+    rank: RankNumber
+    bytes: int = Field(gt=0, lt=2**62)
     """Bytes of tensors at the moment, as counted by the allocator."""
-    limit_bytes: int | None
+    limit_bytes: WholeBytes | None
     """Memory limit of a rank in bytes; None if none was declared."""
-    peak_bytes: int
+    peak_bytes: WholeBytes
     """Peak bytes of tensors in the whole run, reached at this moment or later."""
-    reserved_bytes: int | None = Field(default=None, ge=0, examples=[8_500_000_000])
+    reserved_bytes: int | None = Field(default=None, ge=0, lt=2**62, examples=[8_500_000_000])
     """Bytes that the allocator had reserved on the GPU at the moment, used or not; None on CPU ranks, whose allocator
     reserves nothing."""
     phase: MemoryPhase
     """Phase of the training step at the moment; recomputation for backward counts as `backward`."""
-    module: str = Field(examples=["model.layers.17.mlp"])
+    module: PrintableText = Field(examples=["model.layers.17.mlp"])
     """Innermost module that was running at the moment; empty if none, such as in the loss or the optimizer."""
-    kinds: dict[str, int] = Field(examples=[{"activations": 41_000_000, "parameters": 8_000_000}])
+    kinds: dict[PrintableText, WholeBytes] = Field(examples=[{"activations": 41_000_000, "parameters": 8_000_000}])
     """Bytes of tensors at the moment by kind (`MEMORY_KINDS`). `activations` include temporary tensors of backward;
     `gathered`: parameters of other ranks; `buckets`: buffers of reductions; `logits`: the output head's result and the
     loss."""
-    holders: dict[str, int] = {}
+    holders: dict[PrintableText, WholeBytes] = {}
     """Bytes of activations at the moment by the module that created them, largest first."""
 
     def describe(self) -> str:
@@ -59,21 +66,21 @@ class MemoryMoment(Schema):
 class ProfilerRecording(Schema):
     """Facts about a run recorded under the profiler, including the profiler's overhead."""
 
-    folder: str = Field(examples=["work/run-5d1e0c2f7f6f-1/traces"])
+    folder: PrintableText = Field(examples=["work/run-5d1e0c2f7f6f-1/traces"])
     """Folder on the worker with one trace per rank."""
-    bytes: int
+    bytes: WholeBytes
     """Compressed size in bytes of all ranks' traces."""
-    steps: int
+    steps: StepCount
     """Number of steps recorded by each rank."""
-    step_s: float
+    step_s: Seconds
     """Seconds of a step recorded under the profiler, on the slowest rank."""
-    plain_step_s: float
+    plain_step_s: Seconds
     """Seconds of the last step before the recording, without the profiler."""
-    elapsed_s: float
+    elapsed_s: Seconds
     """Seconds of the whole profiled run."""
-    foreign_cpu_cores: float | None = Field(default=None, ge=0, examples=[0.1])
+    foreign_cpu_cores: float | None = Field(default=None, ge=0, le=1e6, examples=[0.1])
     """Average number of CPU cores that other programs used during the run; None if it could not be observed."""
-    host_cpu_cores: int | None = Field(default=None, ge=1, examples=[32])
+    host_cpu_cores: int | None = Field(default=None, ge=1, le=1_000_000, examples=[32])
     """Number of CPU cores available to the ranks of the host."""
     memory: MemoryMoment | None = None
     """Memory at its peak on the rank with the most; without modules for a compiled model. None if there were more
@@ -84,24 +91,24 @@ class StepParts(Schema):
     """Seconds of one step of one rank, divided into parts; each moment belongs to exactly one part, so that the parts
     sum to the step."""
 
-    compute_s: float = 0.0
+    compute_s: Seconds = 0.0
     """Seconds of forward and backward computation (kernels; on CPU ranks operators). Overlapping communication is
     hidden and not counted separately."""
-    optimizer_s: float = 0.0
+    optimizer_s: Seconds = 0.0
     """Seconds of gradient clipping and the optimizer's update."""
-    transferring_s: float = 0.0
+    transferring_s: Seconds = 0.0
     """Seconds of collectives without overlapping computation, after the last rank of the group had joined."""
-    waiting_s: float = 0.0
+    waiting_s: Seconds = 0.0
     """Seconds of collectives without overlapping computation, before the last rank of the group had joined; 0 if the
     trace does not separate them (see `Diagnosis.notes`)."""
-    copies_s: float = 0.0
+    copies_s: Seconds = 0.0
     """Seconds of device memory copies and fills without other overlapping work; includes offloading."""
-    data_s: float = 0.0
+    data_s: Seconds = 0.0
     """Seconds of waiting for the next batch of data."""
-    host_s: float = 0.0
+    host_s: Seconds = 0.0
     """Seconds in which the host had launched no work: Python, dispatch, synchronisation. On CPU ranks, all time not in
     another part."""
-    idle_s: float = 0.0
+    idle_s: Seconds = 0.0
     """Seconds in which launched work had not begun (launch latency, dependencies between streams); GPU only."""
 
     @property
@@ -113,20 +120,20 @@ class StepParts(Schema):
 class RankStep(Schema):
     """Time of one step on one rank, divided into parts."""
 
-    rank: int
-    step: int
+    rank: RankNumber
+    step: StepCount
     parts: StepParts
     """Seconds of the step by part."""
-    communication_s: float
+    communication_s: Seconds
     """Seconds in which any collective ran on the rank."""
-    hidden_s: float
+    hidden_s: Seconds
     """Seconds of communication that overlapped with computation."""
 
 
 class Lane(Schema):
     """One rank's step in a timeline, divided into cells of equal length; each cell shows the part at its middle."""
 
-    rank: int
+    rank: RankNumber
     parts: str = Field(max_length=1000, pattern="^[cotwpdhi]*$", examples=["hccccttco"])
     """Parts of the step, one letter per cell: c compute, o optimizer, t transferring, w waiting, p copies, d data, h
     host, i idle."""
@@ -138,48 +145,48 @@ class Lane(Schema):
 class Timeline(Schema):
     """Timeline of one training step on the first ranks, each from its own start."""
 
-    step: int
-    seconds: float
+    step: StepCount
+    seconds: Seconds
     """Seconds of the longest lane; the others' lengths are proportional to their number of cells."""
-    lanes: tuple[Lane, ...]
+    lanes: tuple[Lane, ...] = Field(min_length=1)
     """One lane for each of the first ranks."""
 
 
 class CollectiveFigures(Schema):
     """Time and traffic of the collectives of one kind and purpose, per step and rank."""
 
-    kind: str = Field(examples=["all_gather"])
-    purpose: str = Field(examples=["parameters"])
+    kind: PrintableText = Field(examples=["all_gather"])
+    purpose: PrintableText = Field(examples=["parameters"])
     """Purpose of the collectives, derived from kind and size: parameters, gradients, activations, small values (a norm,
     a loss, a count) or other."""
-    group_size: int | None
+    group_size: RankNumber | None
     """Number of ranks in the collective's group; None if the trace does not contain it."""
-    calls: float
+    calls: Annotated[float, Field(ge=0, le=1e12)]
     """Number of calls of the collective per step and rank."""
-    message_bytes: float | None
+    message_bytes: Bytes | None
     """Bytes per call: the gathered result, the scattered input, or the reduced buffer; None if the trace does not
     contain it."""
-    moved_bytes: float | None
+    moved_bytes: Bytes | None
     """Bytes transferred over each rank's link, assuming a ring algorithm."""
-    transferring_s: float
+    transferring_s: Seconds
     """Seconds of the collectives after the last rank had joined, including overlap with computation."""
-    waiting_s: float
+    waiting_s: Seconds
     """Seconds of the collectives before the last rank had joined."""
-    exposed_s: float
+    exposed_s: Seconds
     """Seconds of the collectives without overlapping computation."""
-    bytes_per_s: float | None
+    bytes_per_s: float | None = Field(ge=0, le=1e40)
     """Bus bandwidth in bytes per second as in nccl-tests: moved bytes over transfer seconds."""
 
 
 class LateRank(Schema):
     """Rank for which the other ranks wait most."""
 
-    rank: int
-    share_of_waiting: float
+    rank: RankNumber
+    share_of_waiting: float = Field(ge=0, le=1)
     """Fraction of all waiting time that ended when this rank joined a collective."""
-    others_wait_s: float
+    others_wait_s: Seconds
     """Mean seconds per step that the other ranks waited for this rank."""
-    steps: int
+    steps: StepCount
     """Number of steps in which the others waited most for this rank."""
 
 
@@ -204,17 +211,17 @@ class RemedyResult(Schema):
     """Measured result of a finding's remedy in a follow-up study: alternating validation runs with and without the
     remedy."""
 
-    study_id: str
+    study_id: PrintableText
     """Id of the follow-up study with all its runs."""
-    outcome: Literal["faster", "not_faster", "undecided", "does_not_run"]
+    outcome: Literal["faster", "not_faster", "undecided", "too_busy", "does_not_run"]
     """Outcome of the remedy by the rules of a study's verdict; `does_not_run`: the configuration exceeded the memory
     limit, failed, or trained something else."""
-    speedup: float | None = None
+    speedup: float | None = Field(default=None, gt=0, le=1e6)
     """Speed with the remedy divided by speed without it: the median over the pairs of runs; None if it could not be
     measured."""
     ci95: tuple[float, float] | None = None
-    pairs: int = 0
-    why: str = ""
+    pairs: StepCount = 0
+    why: PrintableText = ""
     """Reason why the configuration with the remedy does not run; empty otherwise."""
 
 
@@ -223,21 +230,21 @@ class Finding(Schema):
 
     kind: FindingKind
     """Name of the rule that detected the problem; docs/explanation/diagnosis.md describes each."""
-    evidence: str = Field(examples=["exposed all-gathers take 38% of the step"])
+    evidence: PrintableText = Field(examples=["exposed all-gathers take 38% of the step"])
     """Evidence for the finding, with its figures."""
-    measured: float
+    measured: float = Field(ge=-1e12, le=1e12)
     """Measured value that the rule compares with its threshold, as a fraction of the step."""
-    threshold: float
+    threshold: float = Field(ge=-1e12, le=1e12)
     """Threshold above which the rule reports a finding."""
-    remedy: str = Field(examples=["dp_shard 4 instead of 8"])
+    remedy: PrintableText = Field(examples=["dp_shard 4 instead of 8"])
     """Recommended change, as text."""
-    knobs: dict[str, KnobValue] = {}
+    knobs: dict[PrintableText, bool | int | float | PrintableText] = {}
     """Recommended change as knobs of the search space; empty if the traces' trial is not known, or no knob makes the
     change."""
     expected_gain: float = Field(ge=0, le=1)
     """Fraction of the step time that the change is expected to save, estimated from the trace and not measured. 0 for
     `out_of_memory`, whose remedy makes the configuration fit."""
-    tried: RemedyResult | None = None
+    remedy_result: RemedyResult | None = None
     """Measured result of the remedy; None if it has not been tried."""
 
 
@@ -245,17 +252,17 @@ class Diagnosis(Schema):
     """Diagnosis of a training job from its profiler traces."""
 
     device: Literal["cuda", "cpu"]
-    world_size: int | None
+    world_size: int | None = Field(ge=1, lt=2**31)
     """Number of ranks of the job, according to its traces."""
-    ranks: tuple[int, ...]
+    ranks: tuple[RankNumber, ...] = Field(min_length=1)
     """Numbers of the ranks whose traces were read."""
-    step_s: float
+    step_s: Seconds
     """Mean seconds of a step over steps and ranks, measured under the profiler."""
     parts: StepParts
     """Mean seconds by part of the step, over steps and ranks."""
     overlap: float | None = Field(default=None, ge=0, le=1)
     """Fraction of communication time that overlapped with computation; None without communication."""
-    steps: tuple[RankStep, ...]
+    steps: tuple[RankStep, ...] = Field(min_length=1)
     """Time of each recorded step of each rank."""
     collectives: tuple[CollectiveFigures, ...]
     """Figures of the collectives, those with the longest non-overlapping time first."""
@@ -270,5 +277,15 @@ class Diagnosis(Schema):
     machine's rates are not known."""
     recorded: ProfilerRecording | None = None
     """Facts about the run that recorded the traces; None if existing traces were analysed."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[PrintableText, ...] = ()
     """Questions that the traces cannot answer, each with the reason."""
+
+    @model_validator(mode="after")
+    def _check_ranks(self) -> Self:
+        """Reject steps of ranks that are not listed."""
+        with_steps, listed = {step.rank for step in self.steps}, set(self.ranks)
+        if not with_steps <= listed or len(listed) != len(self.ranks):
+            raise ValueError(
+                f"ranks ({list(self.ranks[:8])}) must be the different ranks of the steps; list each rank whose trace was read"
+            )
+        return self

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from shardtune.api_schemas.base import Schema
 
 ExpectedName = Literal["computing", "launching", "communication", "optimizer"]
@@ -14,7 +16,7 @@ class ExpectedPart(Schema):
     """Name of the part of the step. `launching`: host work and gaps after launches on GPUs (on CPU ranks part of
     `computing`). `communication`: time without overlapping work, including waiting for other ranks. `optimizer`:
     includes clipping and the visible part of offloading."""
-    expected_s: float
+    expected_s: float = Field(ge=0, le=1e10)
     """Predicted seconds, from rates measured on the machine or from the catalogue, without correction by trials."""
-    measured_s: float
+    measured_s: float = Field(ge=0, le=1e10)
     """Seconds measured under the profiler, which slows the host down."""

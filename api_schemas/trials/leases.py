@@ -1,6 +1,8 @@
-"""Schemas of messages between workers and the service. Deadlines are seconds from now, never clock times."""
+"""Messages between workers and the service. Deadlines are seconds from now, never clock times.
 
-from datetime import datetime
+A change of a message needs a new protocol version (api_schemas.protocol); tests/protocol notices one without.
+"""
+
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -8,6 +10,7 @@ from pydantic import Field
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, Inventory
 from shardtune.api_schemas.names import ONE_LINE, ProgramOutput, RowId, StudyId
+from shardtune.api_schemas.protocol import ProtocolMessage
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
@@ -15,13 +18,6 @@ from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan, Progress
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
-
-PROTOCOL_VERSION = 3
-"""Version of the worker protocol, increased when a worker of the previous version would misread a message. Since
-version 3 the service assigns session names."""
-SUPPORTED_PROTOCOL_VERSIONS: tuple[int, ...] = (PROTOCOL_VERSION,)
-"""Protocol versions that the service accepts. Workers of version 2 chose their own sessions, which another client could
-take over; they are told to upgrade (`protocol_version`)."""
 
 Session = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
 """Random name of one worker session, known only to the worker and the service. A restarted worker gets a new session,
@@ -108,10 +104,16 @@ TASK_KINDS: tuple[str, ...] = ("model_summary", "trial", "resume_check", "trace"
 """Kinds of tasks that a worker of this release lists in its inventory."""
 
 
-class Registration(Schema):
-    """Request of a worker to register, or to send its changed inventory."""
+class Registration(ProtocolMessage):
+    """Request of a worker to register, or to send its changed inventory. A service of any release must be able to read
+    it, so later versions only add fields."""
 
     protocol_version: int
+    """Newest protocol version that the worker speaks."""
+    oldest_protocol_version: int | None = None
+    """Oldest protocol version that the worker speaks; None: it speaks `protocol_version` only."""
+    release: str | None = Field(default=None, max_length=64, pattern=ONE_LINE)
+    """Release of shardtune that the worker runs, for people."""
     session: Session | None = None
     """Session of a running worker whose inventory has changed; None if the worker has just started."""
     name: str = Field(min_length=1, max_length=200, pattern=ONE_LINE)
@@ -120,9 +122,11 @@ class Registration(Schema):
     inventory: Inventory
 
 
-class Registered(Schema):
+class Registered(ProtocolMessage):
     """Response of the service to a worker's registration."""
 
+    protocol_version: int
+    """Protocol version of all later messages of the session: the newest that both sides speak."""
     worker_id: str
     session: Session
     """Session of the worker, which every later message must contain."""
@@ -132,36 +136,7 @@ class Registered(Schema):
     """Seconds between two heartbeats (requests that renew a lease)."""
 
 
-class Worker(Schema):
-    """Worker as shown to users: its machine, state and current run."""
-
-    worker_id: str
-    name: str
-    inventory: Inventory
-    registered_at: datetime
-    """Time at which the worker's current session began; a change means that the worker was restarted."""
-    seen_at: datetime
-    """Time of the last request in the worker's session."""
-    project_id: str | None = None
-    """Project to whose studies the worker is limited; None: all projects."""
-    is_live: bool
-    """Whether the worker sent a request recently; only live workers are used for new studies."""
-    is_draining: bool = False
-    """Whether the worker gets no more runs; its current run may finish."""
-    run_id: str | None = None
-    """Id of the run that the worker executes, if the run belongs to one of the caller's projects."""
-    condition: str | None = None
-    """Problem of the worker found by canaries (speed checks): slower than before while other workers are not."""
-
-
-class WorkerPage(Schema):
-    """Page of workers, sorted by name."""
-
-    workers: tuple[Worker, ...]
-    next_page_token: str | None = None
-
-
-class LeaseRequest(Schema):
+class LeaseRequest(ProtocolMessage):
     """Request of a worker for a run. Repeating the request returns the session's current lease."""
 
     protocol_version: int
@@ -173,7 +148,18 @@ class LeaseRequest(Schema):
     are not assigned. None: unknown."""
 
 
-class Lease(Schema):
+class QuietWait(ProtocolMessage):
+    """Order to wait before a run until other programs leave the machine."""
+
+    most_s: float = Field(gt=0)
+    """Maximum seconds to wait; then the run takes place anyway."""
+    most_foreign_cores: float = Field(ge=0)
+    """Largest number of CPU cores that other programs may use on a quiet machine."""
+    waited_s: float = Field(default=0, ge=0)
+    """Seconds that earlier attempts at the run have waited; the run's progress includes them."""
+
+
+class Lease(ProtocolMessage):
     """Lease of one attempt at a run to one worker session."""
 
     run_id: RowId
@@ -189,11 +175,13 @@ class Lease(Schema):
     """Maximum duration of the run, in seconds from now."""
     no_progress_s: float
     """Seconds without progress of any rank after which the worker ends the run."""
-    is_alone: bool = False
+    is_exclusive: bool = False
     """Whether nothing else may run on the host during this run, because its result decides a comparison."""
+    quiet_wait: QuietWait | None = None
+    """Wait before this run until the machine is quiet; None: the run begins at once."""
 
 
-class Heartbeat(Schema):
+class Heartbeat(ProtocolMessage):
     """Request of a worker to renew its lease, with the progress of the run."""
 
     protocol_version: int
@@ -202,7 +190,7 @@ class Heartbeat(Schema):
     progress: Progress | None = None
 
 
-class HeartbeatAnswer(Schema):
+class HeartbeatAnswer(ProtocolMessage):
     """Response to a heartbeat, with instructions for the run."""
 
     action: Literal["continue", "stop"]
@@ -213,7 +201,7 @@ class HeartbeatAnswer(Schema):
     """Whether the worker will get no more runs after this one."""
 
 
-class Report(Schema):
+class Report(ProtocolMessage):
     """Report of a worker about the end of an attempt, with exactly one of `measurement`, `model_summary`,
     `resume_check`, `diagnosis`, `failure`."""
 
@@ -228,13 +216,26 @@ class Report(Schema):
     """Diagnosis from the recorded traces; the service replaces its findings by its own."""
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
-    """GPU-seconds of the attempt: wall seconds × ranks."""
+    """GPU-seconds of the attempt: wall seconds × ranks, without the wait for a quiet machine. The service bounds the figure
+    by the time of the lease."""
+    waited_s: float | None = Field(default=None, ge=0, le=1e9)
+    """Seconds that the run's attempts have waited until the machine was quiet; None if they did not wait."""
     log_tail: ProgramOutput | None = Field(default=None, max_length=20_000)
     """Last lines of the failed rank's output, for people."""
 
 
-class ReportAnswer(Schema):
+class ReportAnswer(ProtocolMessage):
     """Response of the service to a worker's report."""
 
     applied: bool
     """Whether the report was applied; False if the same report had been applied before."""
+
+
+class UnreadableLease(ProtocolMessage):
+    """Report of a worker that it cannot read the lease of a run; the service gives the run to another worker."""
+
+    protocol_version: int
+    session: Session
+    attempt: AttemptNumber
+    message: ProgramOutput = Field(max_length=2000)
+    """Description of the fields that the worker cannot read, for people."""

@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.machines.conditions import Conditions
-from shardtune.api_schemas.names import ONE_LINE
+from shardtune.api_schemas.machines.conditions import MOST_PROGRAMS, Conditions, ProgramLoad
+from shardtune.api_schemas.names import ONE_LINE, PrintableText
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
 from shardtune.api_schemas.trials.diagnosis import MemoryMoment
 from shardtune.api_schemas.trials.failures import Failure
@@ -155,13 +155,16 @@ class Measurement(Schema):
     data_wait_fraction: float | None = None
     """Fraction of the timed windows spent waiting for data, on the rank that waited most; None if data is created
     outside of the windows."""
-    suspect: str | None = Field(default=None, max_length=1000)
+    suspect: PrintableText | None = Field(default=None, max_length=1000)
     """Reason why the measurements are impossible; such a result is neither used as an answer nor by the sampler."""
     conditions: Conditions | None = None
     """State of the machine during the run, as observed by its worker."""
-    disturbed: str | None = Field(default=None, max_length=1000)
-    """Disturbance by other programs in a run that still counts, because it could not be repeated any more; set by
-    the service."""
+    disturbed: PrintableText | None = Field(default=None, max_length=1000)
+    """Disturbance by other programs in a run that still counts, because the study's budget allowed no further repeat;
+    set by the service."""
+    cores_left: float | None = None
+    """CPU cores that other programs left for the run's ranks, at most as many as the ranks need; None if the worker
+    could not observe it. Set by the service."""
 
 
 class DiskRate(Schema):
@@ -230,7 +233,17 @@ class RankReport(Schema):
 class Progress(Schema):
     """Progress of a run, as last written by rank 0."""
 
-    phase: Literal["starting", "building", "warming_up", "measuring", "training", "saving", "loading", "finishing"]
+    phase: Literal[
+        "waiting_for_quiet",
+        "starting",
+        "building",
+        "warming_up",
+        "measuring",
+        "training",
+        "saving",
+        "loading",
+        "finishing",
+    ]
     step: int = 0
     tokens_per_s_per_gpu: float | None = None
     """Speed in tokens per second and GPU over the windows timed so far."""
@@ -239,3 +252,9 @@ class Progress(Schema):
     step."""
     steps_left: int | None = None
     """Minimum number of steps that the plan still needs."""
+    foreign_cpu_cores: float | None = Field(default=None, ge=0, le=1e6)
+    """CPU cores that other programs use, while the run waits until the machine is quiet; None in other phases."""
+    foreign_programs: tuple[ProgramLoad, ...] = Field(default=(), max_length=MOST_PROGRAMS)
+    """Programs that keep the machine busy while the run waits, busiest first."""
+    waited_s: float | None = Field(default=None, ge=0, le=1e9)
+    """Seconds that the run's attempts have waited so far until the machine is quiet; None if they did not wait."""

@@ -31,7 +31,7 @@ class ResumeMeasurement(Schema):
     """Number of steps trained before the checkpoint; data continues from there."""
     losses: tuple[float, ...] = Field(max_length=MOST_TIMES)
     """Losses of every step in the processes that saved the checkpoint: one uninterrupted run."""
-    went_on: tuple[StepRecord, ...] = Field(min_length=1, max_length=MOST_RECORDS)
+    uninterrupted: tuple[StepRecord, ...] = Field(min_length=1, max_length=MOST_RECORDS)
     """Steps after the checkpoint, recorded in the processes that saved it and continued."""
     resumed: tuple[StepRecord, ...] = Field(max_length=MOST_RECORDS)
     """Steps after the checkpoint, recorded in the new processes that loaded it."""
@@ -61,10 +61,10 @@ class ResumeMeasurement(Schema):
 
     @model_validator(mode="after")
     def _same_steps(self) -> Self:
-        ours, theirs = [r.step for r in self.went_on], [r.step for r in self.resumed]
+        ours, theirs = [r.step for r in self.uninterrupted], [r.step for r in self.resumed]
         if ours != theirs or ours[0] != self.saved_at_step:
             raise ValueError(
-                f"resumed (steps {theirs}) and went_on (steps {ours}) must be the same steps, beginning with "
+                f"resumed (steps {theirs}) and uninterrupted (steps {ours}) must be the same steps, beginning with "
                 f"saved_at_step ({self.saved_at_step})"
             )
         return self

@@ -130,6 +130,8 @@ class Attempt(Schema):
     finished_at: datetime | None
     end: AttemptEnd | None
     """Reason why the attempt ended; None while it runs."""
+    failure_message: str | None = None
+    """Description of the failure with which the attempt ended; None if it ended without one."""
     gpu_seconds: float | None
 
 
@@ -142,7 +144,7 @@ class Run(Schema):
     final_comparison: int | None = None
     """Number of the final comparison that a validation run belongs to. If different from the study's current number,
     the run no longer counts."""
-    block: int | None = None
+    comparison_block: int | None = None
     """Number of the comparison block (runs executed directly after each other) within the final comparison."""
     state: TrialState
     measurement: Measurement | None = None

@@ -128,15 +128,16 @@ def _measure(
                 _say(f"round {number}: {len(order) - index} configurations are left")
                 return
             task = TrialTask(model=spec.model, workload=spec.workload, cluster=cluster, config=config, plan=PLAN)
-            result, seconds = _undisturbed(place, task, 10_000 * number + 10 * index)
+            result, seconds, _ = run_undisturbed(place, task, 10_000 * number + 10 * index)
             columns = {key: value for key, value in outcome(result, place.fingerprint).items() if key in COLUMNS}
             wall = f"{seconds:.2f}"
             append(path, COLUMNS, {"config": text_of(config), "round": str(number), "wall_s": wall, **columns})
             _say(f"round {number}, {index + 1} of {len(order)}: {config.describe()}: {columns}")
 
 
-def _undisturbed(place: Workplace, task: TrialTask, number: int) -> tuple[Measurement | Failure, float]:
-    """A run's outcome and seconds; repeated, as a study does, while other programs take the cores."""
+def run_undisturbed(place: Workplace, task: TrialTask, number: int) -> tuple[Measurement | Failure, float, str | None]:
+    """A run's outcome, its seconds, and why it is disturbed; repeated, as a study does, while other programs take the
+    cores."""
     repeat = 0
     while True:
         begun = time.monotonic()
@@ -145,7 +146,7 @@ def _undisturbed(place: Workplace, task: TrialTask, number: int) -> tuple[Measur
         assert not isinstance(result, ModelSummary)
         why = disturbance.reason(result, task.cluster, os.cpu_count) if isinstance(result, Measurement) else None
         if why is None or repeat == disturbance.MAX_REPEATS:
-            return result, seconds
+            return result, seconds, why
         _say(f"repeated: {why}")
         repeat += 1
 

@@ -5,18 +5,17 @@ import json
 import random
 import secrets
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
-from typing import Any
 
 import httpx
 
+from benchmarks.service import memory_attackers
+from benchmarks.service.targets import Harm, Targets, address, send
 from benchmarks.service.workers import INVENTORY, client
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from tests.support.service.simulated_worker import CLUSTER, SPEC
 
 _BODY_BYTES = 1 << 20
@@ -26,38 +25,6 @@ _GIVE_UP_S = 20.0
 # Made once: their cost is the attackers', who have machines of their own.
 _DOCUMENT = json.dumps({"model": [[[index]] for index in range(_BODY_BYTES // 16)]}).encode()
 _FORM = "&".join(f"f{index}={'x' * 10}" for index in range(_BODY_BYTES // 18)).encode()
-
-
-@dataclass
-class Targets:
-    """Targets of attackers."""
-
-    urls: Sequence[str]
-    victim: str
-    """Another service, which stops after a while."""
-    victim_until_s: float
-    """Time of its stop on the monotonic clock; nothing is sent there afterwards."""
-    key: str
-    """An administrator's of a project of their own."""
-    canary: str
-    """A word in everything that the other project owns."""
-    foreign: Sequence[str]
-    """Paths of the other project's things, without the word."""
-    tarpit: str
-    """A receiver that takes messages and never answers."""
-    pause_s: float
-    """Seconds between two requests of one client."""
-    kinds: Sequence[str]
-    """Clients per kind of `KINDS`."""
-
-
-@dataclass
-class Harm:
-    """Results of an attack."""
-
-    statuses: Counter[str] = field(default_factory=Counter)
-    """Answers by kind and status; `cut` where the service closed the connection."""
-    leaks: list[str] = field(default_factory=list)
 
 
 Attack = Callable[[httpx.AsyncClient, Targets, Harm, random.Random], Awaitable[None]]
@@ -91,45 +58,24 @@ async def _keep_on(
         await asyncio.sleep(targets.pause_s * chooser.uniform(0.5, 1.5))
 
 
-async def _send(
-    http: httpx.AsyncClient, targets: Targets, harm: Harm, kind: str, method: str, path: str, **request: Any
-) -> httpx.Response:
-    headers = {"Authorization": f"Bearer {request.pop('key', targets.key)}"} | request.pop("headers", {})
-    url = _address(targets) + path
-    try:
-        answer = await http.request(method, url, headers=headers, **request)
-    except httpx.TransportError:
-        harm.statuses[f"{kind} cut"] += 1
-        raise
-    harm.statuses[f"{kind} {answer.status_code}"] += 1
-    if targets.canary in answer.text or targets.canary in str(answer.headers):
-        harm.leaks.append(f"{method} {path}: {targets.canary} in a {answer.status_code}")
-    return answer
-
-
-def _address(targets: Targets) -> str:
-    is_alive = time.monotonic() < targets.victim_until_s
-    return random.choice([*targets.urls, targets.victim] if is_alive else targets.urls)
-
-
 async def _bad_key(http: httpx.AsyncClient, targets: Targets, harm: Harm, chooser: random.Random) -> None:
     """A large document with a key that is none."""
     path = chooser.choice(["/v1/studies", "/v1/workers", "/v1/best:resolve", "/v1/leases"])
     headers = {"content-type": "application/json"}
     key = secrets.token_urlsafe(32)
-    await _send(http, targets, harm, "bad_key", "POST", path, content=_DOCUMENT, headers=headers, key=key)
+    await send(http, targets, harm, "bad_key", "POST", path, content=_DOCUMENT, headers=headers, key=key)
 
 
 async def _form(http: httpx.AsyncClient, targets: Targets, harm: Harm, _chooser: random.Random) -> None:
     """A form of many fields at a door that needs no key."""
     headers = {"content-type": "application/x-www-form-urlencoded"}
-    await _send(http, targets, harm, "form", "POST", "/login", content=_FORM, headers=headers)
+    await send(http, targets, harm, "form", "POST", "/login", content=_FORM, headers=headers)
 
 
 async def _slow_body(_http: httpx.AsyncClient, targets: Targets, harm: Harm, chooser: random.Random) -> None:
     """A request of which a byte a second arrives."""
-    address = httpx.URL(_address(targets))
-    reader, writer = await asyncio.open_connection(address.host, address.port)
+    url = httpx.URL(address(targets))
+    reader, writer = await asyncio.open_connection(url.host, url.port)
     head = f"POST /v1/studies HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {targets.key}\r\ncontent-length: {_BODY_BYTES}\r\n"
     try:
         # Half of them never end their headers.
@@ -151,28 +97,28 @@ async def _slow_body(_http: httpx.AsyncClient, targets: Targets, harm: Harm, cho
 async def _tarpit(http: httpx.AsyncClient, targets: Targets, harm: Harm, chooser: random.Random) -> None:
     """Webhooks to a receiver that never answers, and events for them."""
     spec = SPEC | {"cluster": CLUSTER.model_dump(), "seed": chooser.randrange(10**6)}
-    await _send(http, targets, harm, "tarpit", "POST", "/v1/webhooks", json={"url": targets.tarpit})
-    answer = await _send(http, targets, harm, "tarpit", "POST", "/v1/studies", json=spec)
+    await send(http, targets, harm, "tarpit", "POST", "/v1/webhooks", json={"url": targets.tarpit})
+    answer = await send(http, targets, harm, "tarpit", "POST", "/v1/studies", json=spec)
     if answer.status_code == 201:
         study_id = answer.json()["study_id"]
-        await _send(http, targets, harm, "tarpit", "POST", f"/v1/studies/{study_id}:cancel")
+        await send(http, targets, harm, "tarpit", "POST", f"/v1/studies/{study_id}:cancel")
 
 
 async def _names(http: httpx.AsyncClient, targets: Targets, harm: Harm, chooser: random.Random) -> None:
     """One of a thousand workers that nobody has, with as much in its inventory as is taken."""
     inventory = INVENTORY | {"causal_lm_types": [f"{'x' * 50}{index}" for index in range(500)]}
     body = {"protocol_version": PROTOCOL_VERSION, "name": f"w{chooser.randrange(_NAMES)}", "session": None}
-    await _send(http, targets, harm, "names", "POST", "/v1/workers", json=body | {"inventory": inventory})
+    await send(http, targets, harm, "names", "POST", "/v1/workers", json=body | {"inventory": inventory})
 
 
 async def _pry(http: httpx.AsyncClient, targets: Targets, harm: Harm, chooser: random.Random) -> None:
     """Requests for the other project's objects, by every list and by their ids."""
     lists = ["/v1/studies", "/v1/workers", "/v1/webhooks", "/v1/keys", "/v1/fingerprints", "/v1/recommendations"]
     pages = ["/metrics", "/readyz", "/workers", "/studies", "/"]
-    answer = await _send(http, targets, harm, "pry", "GET", chooser.choice(lists + pages))
+    answer = await send(http, targets, harm, "pry", "GET", chooser.choice(lists + pages))
     if targets.foreign:
         path = chooser.choice(targets.foreign)
-        answer = await _send(http, targets, harm, "pry", "GET", path)
+        answer = await send(http, targets, harm, "pry", "GET", path)
         if answer.is_success:
             harm.leaks.append(f"GET {path}: {answer.status_code}")
 
@@ -184,4 +130,7 @@ KINDS: Mapping[str, Attack] = {
     "tarpit": _tarpit,
     "names": _names,
     "pry": _pry,
+    "trace_bomb": memory_attackers.trace_bomb,
+    "unfinished_upload": memory_attackers.unfinished_upload,
+    "slow_reader": memory_attackers.slow_reader,
 }

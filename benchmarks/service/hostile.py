@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.service import attackers, figures, load
+from benchmarks.service.own_trace import own_trace
 from benchmarks.service.silent_receiver import silent_receiver
+from benchmarks.service.targets import Harm, Targets
 from shardtune.api_schemas.access.keys import KeySpec, Scope
 from shardtune.db.session import Database, upgrade
 from shardtune.service.access import manage_keys
@@ -98,10 +100,13 @@ def main() -> int:
         stack.callback(database.close)
         tarpit = stack.enter_context(silent_receiver())
         urls = [replica.url for replica in replicas[:-1]]
-        targets = attackers.Targets(
-            urls, replicas[-1].url, 0.0, hostile_key, _CANARY, [], tarpit, options.pause_s, options.kinds
+        trace = own_trace(urls[0], hostile_key) if "slow_reader" in options.kinds else ""
+        targets = Targets(
+            urls, replicas[-1].url, 0.0, hostile_key, _CANARY, trace, [], tarpit, options.pause_s, options.kinds
         )
+        calm_mib = max(replica.memory_mib() for replica in replicas[:-1])
         alone, beside, harm = _take_turns(options, database, replicas, targets, honest_key)
+        peak_mib = max(replica.memory_mib(peak=True) for replica in replicas)
     answer = {
         "machine": figures.machine(),
         "options": vars(options),
@@ -109,6 +114,7 @@ def main() -> int:
         "alone": alone.answer(),
         "leaks": len(harm.leaks),
         "leaked": harm.leaks[:20],
+        "replica_mib": {"before": round(calm_mib), "peak": round(peak_mib)},
         "hostile": dict(sorted(harm.statuses.items())),
     }
     print(json.dumps(answer, default=str) if options.json else json.dumps(answer, indent=1, default=str))
@@ -157,11 +163,11 @@ def _take_turns(
     options: argparse.Namespace,
     database: Database,
     replicas: list[Replica],
-    targets: attackers.Targets,
+    targets: Targets,
     honest_key: str,
-) -> tuple[Phase, Phase, attackers.Harm]:
+) -> tuple[Phase, Phase, Harm]:
     urls = [replica.url for replica in replicas[:-1]]
-    alone, beside, harm = Phase(), Phase(), attackers.Harm()
+    alone, beside, harm = Phase(), Phase(), Harm()
     for number in range(options.rounds):
         plan = load.Plan(
             options.workers, options.studies, options.trials, options.run_s, key=honest_key, name=f"{_CANARY}-{number}"
@@ -179,9 +185,9 @@ def _beside(
     urls: list[str],
     plan: load.Plan,
     victim: Replica,
-    targets: attackers.Targets,
+    targets: Targets,
     clients: int,
-    harm: attackers.Harm,
+    harm: Harm,
 ) -> load.Done:
     """The honest load, while the others send, and one replica stops in the middle of whatever it does."""
     processes = multiprocessing.get_context("spawn")

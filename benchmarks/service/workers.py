@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 
 from shardtune.api_schemas.machines.hardware import Inventory
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, TASK_KINDS
+from shardtune.api_schemas.trials.leases import TASK_KINDS
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, MODEL_SUMMARY, measurement, restarted, speed_of
 
 _RETRY_S = 0.1

@@ -15,6 +15,7 @@ from benchmarks.repeats import CLUSTER, Repeat
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.tuner.verdict import disturbance
+from shardtune.tuner.verdict.run_load import RunLoad
 
 BLOCK = 10
 """Runs drawn together: about a minute of the recorded machine."""
@@ -29,14 +30,15 @@ class Draw(NamedTuple):
     """Logarithm of its speed over the configuration's usual one."""
     is_disturbed: bool = False
     """Whether the product's rule discards the run, by its recorded circumstances."""
+    cores_left: float | None = None
+    """Cores that other programs left for its ranks; None where the record has none."""
 
 
-class CountedRun(NamedTuple):
-    """A run that counts."""
+class MeasuredRun(NamedTuple):
+    """One run that counts."""
 
     speed: float
-    is_disturbed: bool
-    """Whether it counts although disturbed, because it was repeated as often as allowed."""
+    load: RunLoad
 
 
 Noise = Iterator[Draw]
@@ -55,9 +57,14 @@ def _of_record(rows: Sequence[Repeat]) -> list[Draw]:
     is_disturbed = [why_disturbed(row) is not None for row in rows]
     usual = {row.configuration: _usual(row.configuration, rows, is_disturbed) for row in rows}
     return [
-        Draw(math.log(row.tokens_per_s_per_gpu) - usual[row.configuration], is_out)
+        Draw(math.log(row.tokens_per_s_per_gpu) - usual[row.configuration], is_out, _cores_left(row))
         for row, is_out in zip(rows, is_disturbed, strict=True)
     ]
+
+
+def _cores_left(row: Repeat) -> float | None:
+    foreign = row.foreign_cpu_cores
+    return None if foreign is None else disturbance.cores_left(foreign, CLUSTER, CORES)
 
 
 def _usual(configuration: str, rows: Sequence[Repeat], is_disturbed: Sequence[bool]) -> float:
@@ -114,7 +121,7 @@ class Machine:
         self.counted = self.repeats = 0
         self._noise, self._share = noise, repeat_disturbed
 
-    def run(self, log_speed: float) -> CountedRun:
+    def run(self, log_speed: float) -> MeasuredRun:
         """The run that counts, of an arm with this true speed."""
         of_run = 0
         while True:
@@ -122,5 +129,6 @@ class Machine:
             may = disturbance.may_repeat(self._share, of_run, self.repeats, self.counted)
             if not (drawn.is_disturbed and may):
                 self.counted += 1
-                return CountedRun(math.exp(log_speed + drawn.deviation), drawn.is_disturbed)
+                load = RunLoad(drawn.is_disturbed, drawn.cores_left)
+                return MeasuredRun(math.exp(log_speed + drawn.deviation), load)
             of_run, self.repeats = of_run + 1, self.repeats + 1

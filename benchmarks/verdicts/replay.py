@@ -11,7 +11,7 @@ from benchmarks.verdicts.noise import Machine, Record, resampled
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study import Budget
 from shardtune.api_schemas.studies.study import Verdict as StudyVerdict
-from shardtune.tuner.verdict import final_comparison, paired_test, undecided
+from shardtune.tuner.verdict import final_comparison, paired_test, too_busy, undecided
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
 from shardtune.tuner.verdict.final_comparison import RankingState
 
@@ -29,6 +29,8 @@ class Verdict:
     """Runs of its final comparison, repeats included."""
     searched: int
     """Runs of its search, repeats included."""
+    is_too_busy: bool = False
+    """Whether nothing was settled because of uneven pairs."""
 
 
 def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -> Verdict:
@@ -36,12 +38,13 @@ def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -
     searched = {arm: machine.run(gain) for arm, gain in enumerate(gains)}
     search_runs = machine.counted + machine.repeats
     speeds = {arm: run.speed for arm, run in searched.items()}
-    disturbed = {arm for arm, run in searched.items() if run.is_disturbed}
+    disturbed = {arm for arm, run in searched.items() if run.load.is_disturbed}
     field = Finalists(BASELINE, final_comparison.finalists_among(speeds, disturbed, BASELINE))
     now = play(machine, gains, field, speeds, disturbed, salt, max_pairs)
     verdict = undecided.verdict(now.pairs, paired_test.speedup(now.log_ratios), now.is_far_behind)
     winner = now.challenger if verdict is StudyVerdict.CONFIRMED else None
-    return Verdict(winner, machine.counted + machine.repeats - search_runs, search_runs)
+    is_too_busy = winner is None and too_busy.blocks_verdict(len(now.pairs), len(now.uneven_pairs))
+    return Verdict(winner, machine.counted + machine.repeats - search_runs, search_runs, is_too_busy)
 
 
 def play(
@@ -60,7 +63,7 @@ def play(
         if now.next is None:
             return now
         run = machine.run(gains[now.next.trial])
-        runs.append(ValidationRun(now.next.trial, now.next.block, "worker", run.speed, is_disturbed=run.is_disturbed))
+        runs.append(ValidationRun(now.next.trial, now.next.comparison_block, "worker", run.speed, load=run.load))
 
 
 def replay(
@@ -110,6 +113,7 @@ def report(
         "aa": {
             "studies": studies,
             "false_winner_rate": false / studies,
+            "too_busy_rate": sum(verdict.is_too_busy for _, verdict in alike) / studies,
             "upper95": round(upper95(false, studies), 4),
             "runs_per_study": round(fmean(verdict.runs for _, verdict in alike), 1),
         },
@@ -118,6 +122,7 @@ def report(
             "gain": GAIN,
             "power": right / studies,
             "wrong_arm_rate": wrong / studies,
+            "too_busy_rate": sum(verdict.is_too_busy for _, verdict in planted) / studies,
             "runs_per_study": round(fmean(verdict.runs for _, verdict in planted), 1),
             "most_runs": max(verdict.runs for _, verdict in planted),
             "all_runs_per_study": round(fmean(verdict.runs + verdict.searched for _, verdict in planted), 1),

@@ -17,7 +17,7 @@ from shardtune.db.tables.studies import StudyRow
 
 _MOST_CANDIDATES = 100
 _RECOMMENDING_ACTIONS = (
-    DecisionAction.SERVED,
+    DecisionAction.RECOMMENDED,
     DecisionAction.RENEWED,
     DecisionAction.APPROVED,
     DecisionAction.PINNED,
@@ -85,6 +85,12 @@ def recommended_clusters(session: Session, project_id: str) -> Sequence[Cluster]
         .order_by(TuningTargetRow.updated_at.desc())
         .limit(_MOST_CANDIDATES)
     )
+    return session.scalars(query).all()
+
+
+def projects_with_recommendation(session: Session) -> Sequence[str]:
+    """Return the projects that have a recommended configuration, which retunes and canaries may measure."""
+    query = select(TuningTargetRow.project_id).where(TuningTargetRow.recommended_id.is_not(None)).distinct()
     return session.scalars(query).all()
 
 
@@ -180,7 +186,7 @@ def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> di
 
 def active_recommendations(session: Session, study_id: str) -> Sequence[RecommendationRow]:
     """Return a study's recommendations that are current or wait for approval."""
-    states = (RecommendationState.SERVING, RecommendationState.PROPOSED)
+    states = (RecommendationState.RECOMMENDED, RecommendationState.PROPOSED)
     query = select(RecommendationRow).where(RecommendationRow.study_id == study_id, RecommendationRow.state.in_(states))
     return session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id)).all()
 
@@ -225,6 +231,14 @@ def decisions(
     query = select(DecisionRow).where(DecisionRow.project_id == project_id, DecisionRow.target_key == target_key)
     query = query.order_by(DecisionRow.id.desc()).limit(limit)
     return session.scalars(query if after is None else query.where(DecisionRow.id < after)).all()
+
+
+def is_approved(session: Session, recommendation_id: str) -> bool:
+    """Return whether a person has approved a recommendation."""
+    query = select(DecisionRow.id).where(
+        DecisionRow.recommendation_id == recommendation_id, DecisionRow.action == DecisionAction.APPROVED
+    )
+    return session.scalars(query.limit(1)).first() is not None
 
 
 def previous_recommendation(session: Session, row: TuningTargetRow) -> RecommendationRow | None:

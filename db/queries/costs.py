@@ -28,17 +28,18 @@ class InFlight:
     ranks: int
 
 
-def spent_since(session: Session, project_id: str | None, moment: datetime) -> float:
-    """Return the GPU-seconds of attempts in the service's own studies that ended since a given moment, of one project
-    (None: all)."""
+def spent_since(session: Session, project_id: str | None, moment: datetime) -> dict[str, float]:
+    """Return by project the GPU-seconds of attempts in the service's own studies that ended since a given moment, of one
+    project (None: all)."""
     query = (
-        select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
+        select(StudyRow.project_id, func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0).label("gpu_seconds"))
         .join(RunRow, RunRow.id == AttemptRow.run_id)
         .join(StudyRow, StudyRow.id == RunRow.study_id)
         .where(AttemptRow.finished_at >= moment, StudyRow.purpose != StudyPurpose.USER)
+        .group_by(StudyRow.project_id)
     )
     query = query if project_id is None else query.where(StudyRow.project_id == project_id)
-    return session.scalars(query).one() or 0.0
+    return {row.project_id: row.gpu_seconds for row in session.execute(query)}
 
 
 def in_flight(session: Session, now: datetime) -> list[InFlight]:

@@ -8,10 +8,10 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Update, and_, bindparam, func, select, text, update
+from sqlalchemy import Update, and_, bindparam, func, or_, select, text, update
 from sqlalchemy.orm import Session, joinedload, load_only
 
-from shardtune.api_schemas.trials.measurements import StepTimeRange
+from shardtune.api_schemas.trials.measurements import Progress, StepTimeRange
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
@@ -41,6 +41,8 @@ _WORKER_AND_HELD = (
             RunRow.attempt,
             RunRow.worker_session,
             RunRow.started_at,
+            RunRow.progress,
+            RunRow.lease_repeats,
         )
     )
 )
@@ -66,6 +68,14 @@ _EXPIRED = (
     .where(RunRow.state == TrialState.RUNNING, RunRow.lease_until < bindparam("now"))
     .order_by(RunRow.lease_until)
 )
+_OVERDUE = (
+    select(RunRow)
+    .where(
+        RunRow.state == TrialState.RUNNING,
+        or_(RunRow.deadline_at < bindparam("now"), RunRow.deadline_at.is_(None)),
+    )
+    .order_by(RunRow.id)
+)
 _ATTEMPTS = (
     select(AttemptRow, webhooks.ANY_ENABLED)
     .where(AttemptRow.run_id == bindparam("run_id"))
@@ -79,7 +89,7 @@ def add_run(
     trial: TrialRow | None,
     purpose: RunPurpose,
     now: datetime,
-    block: int | None = None,
+    comparison_block: int | None = None,
     undecided_s: StepTimeRange | None = None,
 ) -> RunRow:
     """Add a waiting run; with a `block`, it belongs to the study's current final comparison (paired runs that decide).
@@ -91,8 +101,8 @@ def add_run(
         trial=trial,
         position=following.scalar_subquery(),
         purpose=purpose,
-        comparison_round=study.comparison_round if block is not None else 0,
-        comparison_block=block,
+        comparison_round=study.comparison_round if comparison_block is not None else 0,
+        comparison_block=comparison_block,
         undecided_s=undecided_s,
         state=TrialState.WAITING,
         attempt=0,
@@ -159,6 +169,11 @@ def expired(session: Session, now: datetime) -> Sequence[RunRow]:
     return session.scalars(_EXPIRED, {"now": now}).all()
 
 
+def overdue(session: Session, now: datetime) -> Sequence[RunRow]:
+    """Return the running runs whose deadline has passed, or has not been computed."""
+    return session.scalars(_OVERDUE, {"now": now}).all()
+
+
 def runs_of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]:
     """Return the running runs leased by a worker's earlier sessions."""
     return session.scalars(
@@ -175,10 +190,20 @@ def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease
     run.attempt += 1
     run.worker_id, run.worker_session, run.host_id = worker.id, worker.session, worker.host_id
     run.fingerprint_key, run.measured_for = worker.fingerprint_key, worker.project_id
-    run.started_at, run.lease_until, run.progress = now, lease_until, None
+    run.started_at, run.lease_until = now, lease_until
+    # Only the wait of earlier attempts is kept: it counts towards the study's limit.
+    waited_s = run.progress.waited_s if run.progress is not None else None
+    run.progress = None if waited_s is None else Progress(phase="starting", waited_s=waited_s)
+    run.lease_repeats, run.deadline_at, run.extended_at_progress = 0, None, None
     session.add(
         AttemptRow(run=run, attempt=run.attempt, worker_id=worker.id, worker_session=worker.session, started_at=now)
     )
+
+
+def waited_s(session: Session, study_id: str) -> float:
+    """Return the seconds that all runs of a study have waited until their machines were quiet."""
+    stored = session.scalars(select(RunRow.progress).where(RunRow.study_id == study_id, RunRow.progress.is_not(None)))
+    return sum(progress.waited_s or 0.0 for progress in stored if progress is not None)
 
 
 def write_guarded(session: Session, run_id: str, attempt: int, worker_session: str, **values: Any) -> bool:

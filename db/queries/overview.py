@@ -64,8 +64,10 @@ def best_ids(
         .select_from(StudyRow)
         .where(StudyRow.result.is_not(None), *_of_project(project_id))
     )
-    is_served = and_(RecommendationRow.study_id == StudyRow.id, RecommendationRow.state == RecommendationState.SERVING)
-    ranked = ranked.outerjoin(RecommendationRow, is_served)
+    is_recommended = and_(
+        RecommendationRow.study_id == StudyRow.id, RecommendationRow.state == RecommendationState.RECOMMENDED
+    )
+    ranked = ranked.outerjoin(RecommendationRow, is_recommended)
     shown = ranked.outerjoin(TuningTargetRow, TuningTargetRow.recommended_id == RecommendationRow.id).subquery()
     query = select(StudyRow.id).join(shown, shown.c.id == StudyRow.id).where(shown.c.position == 1)
     query = query.where(*_matching(text, device))

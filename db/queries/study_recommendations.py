@@ -13,9 +13,9 @@ from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, RecommendationRow]:
     """Return for each study its current recommendation, or else its newest one."""
     query = select(RecommendationRow).where(RecommendationRow.study_id.in_(study_ids))
-    is_serving = RecommendationRow.state == RecommendationState.SERVING
+    is_recommended = RecommendationRow.state == RecommendationState.RECOMMENDED
     # Of one study the last of them stays.
-    return {row.study_id: row for row in session.scalars(query.order_by(is_serving, RecommendationRow.created_at))}
+    return {row.study_id: row for row in session.scalars(query.order_by(is_recommended, RecommendationRow.created_at))}
 
 
 def newest_of_study(session: Session, study_id: str) -> RecommendationRow | None:

@@ -83,6 +83,9 @@ def begin(
     """Store a worker's new session and offer. The caller must have locked the worker."""
     if row.session != worker_session:
         row.session, row.registered_at, row.host_wait = worker_session, now, None
+        if row.set_aside is not None:
+            # The restarted worker may be of another release by now.
+            row.is_draining, row.set_aside = False, None
     row.inventory, row.offer, row.fingerprint_key = inventory, inventory.offer, inventory.fingerprint.content_key()
     row.seen_at, row.holder_id, row.forgotten_at = now, holder_id, None
     row.host_id = _host_id(inventory, row.project_id)
@@ -93,7 +96,7 @@ def begin(
 def _host_id(inventory: Inventory, project_id: str | None) -> str | None:
     """Return the id of a host within one project, so that a worker's claim about its host cannot block other projects'
     workers."""
-    return None if inventory.share is None else f"{project_id or '*'}/{inventory.share.host}"
+    return None if inventory.host_partition is None else f"{project_id or '*'}/{inventory.host_partition.host}"
 
 
 def lock(session: Session, worker_id: str) -> WorkerRow | None:

@@ -86,6 +86,8 @@ class WorkerRow(Row):
     """Time of the last request in the worker's session."""
     is_draining: Mapped[bool] = mapped_column(default=False)
     """Whether the worker gets no more runs; remains set after a restart of the worker."""
+    set_aside: Mapped[str | None] = mapped_column(Text)
+    """Reason why the service drains the worker by itself, until the worker restarts or a person resumes it."""
     condition: Mapped[str | None] = mapped_column(Text)
     """Problem of the worker found by a canary (speed check); None if none was found."""
     forgotten_at: Mapped[datetime | None]
@@ -243,6 +245,13 @@ class RunRow(Row):
     started_at: Mapped[datetime | None]
     """Start time of the current attempt."""
     lease_until: Mapped[datetime | None]
+    lease_repeats: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Number of times that the current attempt's lease was sent again because its worker asked for work."""
+    deadline_at: Mapped[datetime | None]
+    """Time at which the service ends the current attempt, even if its worker renews the lease; None: not computed yet,
+    because a service of an older release leased the run."""
+    extended_at_progress: Mapped[Progress | None] = mapped_column(Stored(Progress))
+    """Progress that extended the deadline last; only other progress extends it again."""
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
     measured_for: Mapped[str | None] = mapped_column(String(32))
     """Id of the only project that may use the run's measurement, since its worker belongs to this project; None: all

@@ -84,6 +84,7 @@ _BY_SCOPE: Mapping[Scope, Sequence[Action]] = {
         Action.CANCEL_RETUNE,
     ),
     Scope.WORKERS_LEASE: (Action.LEASE,),
+    Scope.METRICS_READ: (Action.READ_METRICS,),
     Scope.ADMIN: tuple(Action),
 }
 

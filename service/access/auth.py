@@ -19,6 +19,7 @@ from shardtune.db.queries import keys
 from shardtune.db.tables.access import ApiKeyRow
 from shardtune.service.access import actions, local_only
 from shardtune.service.access.actions import Action
+from shardtune.service.access.route_scopes import check_route_scopes
 from shardtune.service.http.errors import TooManyRequests, Unauthorized
 from shardtune.service.process.context import Context, context_of
 from shardtune.service.process.principal import LOCAL, Principal
@@ -117,14 +118,15 @@ def requires(action: Action) -> Any:
 
 
 async def authenticate_before_body(request: Request) -> None:
-    """Authenticate the sender of an API request before its body is read.
+    """Authenticate the sender of an API request, and check the scopes of its route, before its body is read.
 
     Raises:
         Unauthorized: a key is required and missing, or invalid.
-        Forbidden: no keys exist, and the request does not come from this machine.
+        Forbidden: the key lacks a scope, or no keys exist and the request does not come from this machine.
     """
     credentials = await _bearer(request)
-    await run_in_threadpool(_authenticate_request, request, context_of(request), credentials)
+    principal = await run_in_threadpool(_authenticate_request, request, context_of(request), credentials)
+    check_route_scopes(request, principal)
 
 
 def _authenticated_sender(request: Request) -> Principal | None:

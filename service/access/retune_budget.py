@@ -1,26 +1,31 @@
 """Budget of retuning: GPU-seconds per day for all projects together (SHARDTUNE_RETUNE_GPU_SECONDS_PER_DAY) and for each
 project.
 
-A day runs from midnight to midnight in the limit's time zone. Attempts of retunes and canaries that ended in it count,
+Every project that has recommendations has a share in the fleet's budget (retune_shares). A day runs from midnight to midnight in the limit's time zone. Attempts of retunes and canaries that ended in it count,
 and every running one with its likely cost. A run that would not fit is not leased.
 """
 
 import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas import times
 from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.retuning.retunes import RetunePolicy
-from shardtune.db.queries import costs, keys
+from shardtune.db.queries import best, costs, keys
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import StudyRow
+from shardtune.service.access import retune_shares
 from shardtune.service.process.context import Context
 
 # Later retunes are expected to cost what the last one did.
 _CHALLENGE_FRACTION = 1 / 3
 """Fraction of a study's cost that the first retune of its result is expected to cost."""
+NOTHING_PROMISED: Mapping[str, float] = {}
 _RUN_S = 60.0
 """Seconds that a run is expected to take if no similar run was ever measured."""
 
@@ -44,6 +49,10 @@ class Account:
 
     limit: BudgetLimit
     gpu_seconds_left: float
+    promised: float = 0.0
+    """GPU-seconds that the running retunes will probably still use, of those that are left."""
+    is_shared: bool = False
+    """Whether other projects have shares in the limit."""
 
     @property
     def explanation(self) -> str:
@@ -52,6 +61,7 @@ class Account:
         return (
             f"{limit.owner} may use {limit.gpu_seconds:g} GPU-seconds a day for retuning ({limit.timezone}), "
             f"of which {max(0.0, self.gpu_seconds_left):.0f} are left"
+            + (" for this project, beside the shares of others" if self.is_shared else "")
         )
 
 
@@ -70,9 +80,13 @@ def lock_ledger(session: Session) -> None:
     keys.lock_project(session, DEFAULT_PROJECT)
 
 
-def budgets_of(context: Context, session: Session, project_id: str) -> list[Account]:
+def budgets_of(
+    context: Context, session: Session, project_id: str, promised: Mapping[str, float] = NOTHING_PROMISED
+) -> list[Account]:
     """Limits that apply to a project's retunes, each with the GPU-seconds left today; the limit with the least left
     comes first.
+
+    `promised`: GPU-seconds by project that running retunes will probably still use.
     """
     now, settings, policy = context.now(), context.settings, policy_of(session, project_id)
     limits = []
@@ -86,12 +100,32 @@ def budgets_of(context: Context, session: Session, project_id: str) -> list[Acco
         (run.project_id, max(run.seconds * run.ranks, likely_run_cost(session, run.study_id, run.ranks)))
         for run in (costs.in_flight(session, now) if limits else ())
     ]
-    accounts_left = []
-    for limit in limits:
-        spent = costs.spent_since(session, limit.project_id, times.midnight(limit.timezone, now))
-        spent += sum(cost for project, cost in running_costs if limit.project_id in (None, project))
-        accounts_left.append(Account(limit, limit.gpu_seconds - spent))
-    return sorted(accounts_left, key=lambda account: account.gpu_seconds_left)
+    accounts = [_account(session, limit, project_id, running_costs, promised, now) for limit in limits]
+    return sorted(accounts, key=lambda account: account.gpu_seconds_left)
+
+
+def _account(
+    session: Session,
+    limit: BudgetLimit,
+    project_id: str,
+    running_costs: Sequence[tuple[str, float]],
+    promised: Mapping[str, float],
+    now: datetime,
+) -> Account:
+    begins = times.midnight(limit.timezone, now)
+    used = defaultdict(float, costs.spent_since(session, limit.project_id, begins))
+    for project, cost in running_costs:
+        used[project] += cost
+    later = {project: used[project] + promised.get(project, 0.0) for project in {*used, *promised}}
+    entitled = {project_id, *([] if limit.project_id else best.projects_with_recommendation(session))}
+    day_left = max(0.0, 1 - (now - begins) / timedelta(days=1))
+
+    def left(use: Mapping[str, float]) -> float:
+        if limit.project_id is not None:
+            return limit.gpu_seconds - use.get(project_id, 0.0)
+        return retune_shares.left_of_fleet(limit.gpu_seconds, use, project_id, entitled, day_left)
+
+    return Account(limit, left(used), left(used) - left(later), is_shared=len(entitled) > 1)
 
 
 def admits_run(context: Context, session: Session, study: StudyRow) -> bool:

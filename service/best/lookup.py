@@ -20,7 +20,7 @@ from shardtune.db.queries import best
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.service.best import local_clusters, pending_approval, target_distance
 from shardtune.service.http import etags
-from shardtune.service.http.errors import NotFound
+from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.decisions import target_tag as tag_of_case
 from shardtune.service.recommendations.record import project_of, unknown_target
@@ -31,10 +31,13 @@ from shardtune.tuner import export
 log = logging.getLogger(__name__)
 
 
-def find_by_key(context: Context, target_key: str, project_id: str | None = None) -> BestConfig:
+def find_by_key(
+    context: Context, target_key: str, lowest: ConfidenceLevel, project_id: str | None = None
+) -> BestConfig:
     """Recommendation stored under a target key (id of a tuning target on a fingerprint).
 
     Raises:
+        Conflict: the machine was too busy for an answer with the confidence `lowest`.
         NotFound: the key has no recommendation, or its recommendation waits for approval.
     """
     with context.db.read() as session:
@@ -43,18 +46,40 @@ def find_by_key(context: Context, target_key: str, project_id: str | None = None
             raise pending_approval.awaits_approval(
                 best.newest_proposal(session, row.project_id, row.target_key) if row else None
             ) or unknown_target(target_key)
-        return _best_config(row, (), context.now(), target_key)
+        return reject_too_busy(_best_config(row, (), context.now(), target_key), lowest)
+
+
+def reject_too_busy(best_config: BestConfig, lowest: ConfidenceLevel) -> BestConfig:
+    """Return a recommendation unless it came from a machine that was too busy, and the request asks for more confidence.
+
+    Raises:
+        Conflict: the recommendation is from such a machine, and `lowest` is not low.
+    """
+    if best_config.verdict is not Verdict.TOO_BUSY or lowest is ConfidenceLevel.LOW:
+        return best_config
+    raise Conflict(
+        "too_busy",
+        f"study {best_config.study_id} of this tuning target could not answer, because its machine was too busy; extend the "
+        "study on a quiet machine (add_pairs, wait_for_quiet_s), or accept its recommendation with lowest_confidence=low",
+    )
 
 
 def find_by_target(
-    context: Context, cases: Sequence[TuningTarget], lowest: ConfidenceLevel | None, project_id: str | None = None
+    context: Context,
+    cases: Sequence[TuningTarget],
+    lowest: ConfidenceLevel,
+    project_id: str | None = None,
+    *,
+    is_exact: bool = False,
 ) -> BestConfig:
     """Recommendation for the first of these tuning targets that has one, measured on any fingerprint, fresh before
     stale; else the recommendation nearest to the first target.
 
-    `lowest`: minimum confidence of a nearest recommendation; None: exact matches only.
+    `lowest`: minimum confidence of a nearest recommendation, and of one from a machine that was too busy. `is_exact`:
+    return no nearest recommendation.
 
     Raises:
+        Conflict: the machine of the only recommendation was too busy for an answer with this confidence.
         NotFound: no recommendation qualifies, or the only one waits for approval.
     """
     project_id = project_of(context, project_id)
@@ -62,15 +87,17 @@ def find_by_target(
         best_config = next(
             (exact for case in cases if (exact := find_in_session(context, session, project_id, case, None))), None
         )
-        if best_config is None and lowest is not None:
+        if best_config is None and not is_exact:
             best_config = find_in_session(context, session, project_id, cases[0], lowest)
         proposed = None if best_config else pending_approval.newest_proposal(session, project_id, cases)
         is_unknown = best_config is None and proposed is None
         # Looked up only to tell the sender what a wider question would give.
         wider = find_in_session(context, session, project_id, cases[0], ConfidenceLevel.LOW) if is_unknown else None
     if best_config is not None:
-        return best_config
-    raise pending_approval.awaits_approval(proposed) or _no_recommendation(cases[0], lowest, wider)
+        return reject_too_busy(best_config, lowest)
+    raise pending_approval.awaits_approval(proposed) or _no_recommendation(
+        cases[0], None if is_exact else lowest, wider
+    )
 
 
 def _no_recommendation(case: TuningTarget, lowest: ConfidenceLevel | None, wider_match: BestConfig | None) -> NotFound:
@@ -154,7 +181,8 @@ def find_in_session(
     """
     exact_rows = best.targets_on_any_fingerprint(session, project_id, case.target_key_without_fingerprint)
     if exact_rows:
-        return _best_config(min(exact_rows, key=lambda row: row.freshness != Freshness.FRESH), (), context.now())
+        row = min(exact_rows, key=lambda row: (_is_too_busy(row), row.freshness != Freshness.FRESH))
+        return _best_config(row, (), context.now())
     if lowest is None:
         return None
     # Only targets of the same architecture and device are read: a nearer one cannot be of another.
@@ -172,15 +200,21 @@ def find_in_session(
         (names, row)
         for names, row in comparable
         if target_distance.may_stand_in(requested_fields, targets_by_id[row.recommended_id or ""], names, lowest)
+        and (lowest is ConfidenceLevel.LOW or not _is_too_busy(row))
     ]
     if not comparable:
         return None
     names, row = min(comparable, key=lambda pair: target_distance.distance(pair[0]))
     measured_fields = targets_by_id[row.recommended_id or ""]
     differences = (
-        Difference(field=name, wanted=requested_fields.get(name), found=measured_fields.get(name)) for name in names
+        Difference(field=name, requested_value=requested_fields.get(name), known_value=measured_fields.get(name))
+        for name in names
     )
     return _best_config(row, tuple(differences), context.now())
+
+
+def _is_too_busy(row: TuningTargetRow) -> bool:
+    return row.recommended is not None and row.recommended.answer.result.verdict is Verdict.TOO_BUSY
 
 
 def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Confidence:
@@ -197,6 +231,12 @@ def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Co
         is_low = is_low or target_distance.is_far([item.field for item in differences])
         reasons.append("measured for another tuning target: " + ", ".join(item.field for item in differences))
     answer = row.recommended.answer
+    comparison = answer.result.final_comparison
+    if answer.result.too_busy is not None:
+        is_low = True
+        reasons.append(answer.result.too_busy.describe())
+    elif comparison is not None and comparison.disturbed_runs:
+        reasons.append(f"other programs disturbed {comparison.disturbed_runs} runs of the final comparison")
     if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):
         reasons.append("no configuration was confirmed to beat the baseline")
     return Confidence(
@@ -208,9 +248,9 @@ def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Co
 def _best_config(
     row: TuningTargetRow, differences: tuple[Difference, ...], now: datetime, asked_key: str | None = None
 ) -> BestConfig:
-    serving = row.recommended
-    assert serving is not None
-    answer = serving.answer
+    recommended = row.recommended
+    assert recommended is not None
+    answer = recommended.answer
     result = answer.result
     return BestConfig(
         target_key=row.target_key,
@@ -221,12 +261,13 @@ def _best_config(
         changed_fields=row.changed_fields,
         is_pinned=row.is_pinned,
         confidence=_confidence(row, differences),
-        measured_at=serving.created_at,
-        age_s=max(0.0, (now - serving.created_at).total_seconds()),
-        recommendation_id=serving.id,
-        study_id=serving.study_id,
+        measured_at=recommended.created_at,
+        age_s=max(0.0, (now - recommended.created_at).total_seconds()),
+        recommendation_id=recommended.id,
+        study_id=recommended.study_id,
         description=result.best.description,
         verdict=result.verdict,
+        too_busy=result.too_busy,
         speedup=result.speedup,
         renewed=answer.renewed,
         best=result.best,

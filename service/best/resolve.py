@@ -26,7 +26,8 @@ def resolve(
     Raises:
         Invalid: there is no recommendation, and no worker has the cluster.
         NotFound: a recommendation waits for approval.
-        Conflict: the last study of this target failed, as a new one would, or its result was rejected.
+        Conflict: the last study of this target failed, as a new one would, its result was rejected, or its machine was
+            too busy.
     """
     try:
         # Tried after the rejection: hosts that come and go may be gone when a platform asks again.
@@ -49,10 +50,11 @@ def _find_without_worker(context: Context, request: ResolveRequest, project_id: 
     study = request.study
     precision, _ = stated_precision(study)
     workload = study.workload if precision is None else study.workload.model_copy(update={"precision": precision})
-    lowest = request.lowest_confidence if request.accept_nearest else None
     try:
         cases = lookup.targets_of(context, study.model, workload, compatibility.named_cluster(study), project_id)
-        return lookup.find_by_target(context, cases, lowest, project_id)
+        return lookup.find_by_target(
+            context, cases, request.lowest_confidence, project_id, is_exact=not request.accept_nearest
+        )
     except NotFound as not_found:
         if not_found.code == "awaits_approval":
             raise
@@ -78,6 +80,8 @@ def _resolve_with_worker(
             else pending_approval.awaits_approval(pending_approval.newest_proposal(session, project_id, [case]))
         )
     if best_config is not None:
+        # Rejected, not measured again: a platform that keeps asking would start one study after the other.
+        lookup.reject_too_busy(best_config, request.lowest_confidence)
         return _store_answer(context, idempotency, Resolved(best=best_config), 200)
     if awaits_approval is not None:
         raise awaits_approval

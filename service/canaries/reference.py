@@ -38,7 +38,7 @@ class CanaryReference:
 
 
 def reference_of(
-    session: Session, row: TuningTargetRow, serving: RecommendationRow, worker_id: str | None = None
+    session: Session, row: TuningTargetRow, recommended: RecommendationRow, worker_id: str | None = None
 ) -> CanaryReference:
     """Reference speed of a recommendation, and the speeds of one worker's later canaries of the recommended
     configuration.
@@ -46,7 +46,7 @@ def reference_of(
     target_canaries = canaries.of_target(session, row.project_id, row.target_key)
     lineage = _lineage(
         session,
-        serving,
+        recommended,
         {canary.recommendation_id for canary in target_canaries if canary.verdict == CanaryVerdict.DRIFT},
     )
     # The oldest recommendation of the lineage comes first, so its runs fill the reference before later ones.
@@ -69,14 +69,14 @@ def reference_of(
     return CanaryReference(drift.expected_speed(runs), max(0, drift.FEWEST - len(runs)), earlier)
 
 
-def _lineage(session: Session, serving: RecommendationRow, drifted: Collection[str]) -> list[RecommendationRow]:
+def _lineage(session: Session, recommended: RecommendationRow, drifted: Collection[str]) -> list[RecommendationRow]:
     """A recommendation and the earlier recommendations that it renewed on the same fingerprint (hardware and software
     versions), oldest first.
     """
     # Without the earlier ones, a slow decline could hide in retunes that follow each other. After drift was announced,
     # the retune's own runs are the new reference.
-    lineage, config = [serving], serving.answer.result.best.config
-    for earlier in best.earlier_recommendations(session, serving):
+    lineage, config = [recommended], recommended.answer.result.best.config
+    for earlier in best.earlier_recommendations(session, recommended):
         if lineage[0].answer.renewed is None or earlier.id in drifted:
             break
         if earlier.answer.result.best.config == config:

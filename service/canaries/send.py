@@ -54,7 +54,7 @@ def watched_targets(context: Context, session: Session) -> list[tuple[str, str, 
         covering = [
             schedule
             for schedule in drifts
-            if schedule.project_id == row.project_id and includes(session, row, schedule.spec.cases)
+            if schedule.project_id == row.project_id and includes(session, row, schedule.spec.targets)
         ]
         if any(not schedule.is_paused for schedule in covering) or (period_s and not covering):
             watched_targets.append((row.project_id, row.target_key, None if covering else period_s))
@@ -116,26 +116,29 @@ def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
 
 
 def suitable_workers(
-    context: Context, session: Session, row: TuningTargetRow, serving: RecommendationRow
+    context: Context, session: Session, row: TuningTargetRow, recommended: RecommendationRow
 ) -> list[WorkerRow]:
     """Live workers with a fingerprint (hardware and software versions) on which the recommendation was measured, so
     that speeds are comparable.
     """
-    answer = serving.answer
+    answer = recommended.answer
     live_workers = system_studies.suitable_workers(context, session, row.project_id, answer.model, answer.cluster)
-    return [worker for worker in live_workers if not compatibility.changed_fields(worker, serving.study)]
+    return [worker for worker in live_workers if not compatibility.changed_fields(worker, recommended.study)]
 
 
 def _due_moment(context: Context, session: Session, row: TuningTargetRow, period_s: float | None) -> datetime | None:
     """Moment for which a canary of a recommendation is due now. None: no canary is due."""
-    serving, now = row.recommended, context.now()
-    if serving is None:
+    recommended, now = row.recommended, context.now()
+    if recommended is None:
         return None
-    if serving.answer.result.best.runs < drift.FEWEST and reference.reference_of(session, row, serving).missing_runs:
+    if (
+        recommended.answer.result.best.runs < drift.FEWEST
+        and reference.reference_of(session, row, recommended).missing_runs
+    ):
         target_canaries = canaries.of_target(session, row.project_id, row.target_key)
-        if not any(canary.recommendation_id == serving.id for canary in target_canaries):
-            return serving.created_at
-    if period_s is None or now - serving.created_at < timedelta(seconds=period_s):
+        if not any(canary.recommendation_id == recommended.id for canary in target_canaries):
+            return recommended.created_at
+    if period_s is None or now - recommended.created_at < timedelta(seconds=period_s):
         return None
     return now - (now - _EPOCH) % timedelta(seconds=period_s)
 

@@ -5,15 +5,17 @@ from collections.abc import Sequence
 
 from shardtune.service.cli.commands.app import app
 from shardtune.service.cli.errors import CliError
+from shardtune.service.cli.terminal import printable_output
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code; an expected failure is printed, not raised."""
-    try:
-        app(args=None if arguments is None else list(arguments))
-    except CliError as error:
-        for line in error.lines:
-            sys.stderr.write(f"{line}\n")
-        sys.exit(error.exit_code)
+    with printable_output():
+        try:
+            app(args=None if arguments is None else list(arguments))
+        except CliError as error:
+            for line in error.lines:
+                sys.stderr.write(f"{line}\n")
+            sys.exit(error.exit_code)

@@ -11,6 +11,7 @@ from alembic.util import CommandError
 from filelock import FileLock, Timeout
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.db.preparation import prepare_database
 from shardtune.db.revisions import DatabaseNotMigrated
 from shardtune.db.session import Database
@@ -72,14 +73,14 @@ def state_directory(path: Path) -> Iterator[Path]:
     """Create and lock the state directory, so that only this command uses it.
 
     Raises:
-        InputError: the directory cannot be written, or another command uses it.
+        InputError: the directory cannot be written, other users can write in it, or another command uses it.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        resolved = _private(path)
         # The kernel releases the lock of a command that was killed, so that no stale lock keeps the next one out.
-        lock = FileLock(path / "tune.lock", timeout=0)
+        lock = FileLock(resolved / "tune.lock", timeout=0)
         with lock:
-            yield path.resolve()
+            yield resolved
     except Timeout:
         raise InputError(
             f"--state-dir ({path}) is in use by another shardtune; wait for it, or choose another directory"
@@ -88,6 +89,13 @@ def state_directory(path: Path) -> Iterator[Path]:
         raise InputError(
             f"--state-dir ({path}) cannot be written: {error.strerror}; choose another directory"
         ) from None
+
+
+def _private(state_dir: Path) -> Path:
+    try:
+        return private_folder.make(state_dir, "--state-dir")
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 @contextmanager

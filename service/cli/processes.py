@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.hardware import Inventory
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.parent_death import dies_with_parent
@@ -33,7 +34,7 @@ class Child:
 
     def start(self, pass_fds: Sequence[int] = ()) -> None:
         """Start the process; the kernel kills it when this process dies, for whatever reason."""
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        private_folder.make(self.log.parent, "folder of the logs")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 dies_with_parent(self.command),

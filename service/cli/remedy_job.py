@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Literal
 from uuid import uuid4
 
 from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Budget, Study, StudyRequest, Verdict
@@ -19,7 +20,12 @@ from shardtune.tuner.diagnosis.findings import traced_trial
 
 _PAIRS = 2 * FEWEST_PAIRS
 """Maximum number of paired runs: a remedy that needs more to be confirmed is hardly worth the change."""
-_OUTCOMES = {Verdict.CONFIRMED: "faster", Verdict.NOT_FASTER: "not_faster", Verdict.UNDECIDED: "undecided"}
+_OUTCOMES: dict[Verdict, Literal["faster", "not_faster", "undecided", "too_busy"]] = {
+    Verdict.CONFIRMED: "faster",
+    Verdict.NOT_FASTER: "not_faster",
+    Verdict.UNDECIDED: "undecided",
+    Verdict.TOO_BUSY: "too_busy",
+}
 _NO_REMEDY = "no finding proposes a change of knobs that could be measured"
 
 
@@ -31,7 +37,9 @@ def measure_remedy(
         request = remedy_study(recorded, finding)
         if request is not None:
             sys.stderr.write(f"measuring the remedy: {finding.remedy}\n")
-            measured = finding.model_copy(update={"tried": _run_study(request, recorded, state_dir, worker_options)})
+            measured = finding.model_copy(
+                update={"remedy_result": _run_study(request, recorded, state_dir, worker_options)}
+            )
             return diagnosis.model_copy(
                 update={"findings": (*diagnosis.findings[:index], measured, *diagnosis.findings[index + 1 :])},
             )

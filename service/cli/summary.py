@@ -26,6 +26,7 @@ def as_json(
         "speedup": None,
         "verdict": result.verdict.value,
         "undecided": result.undecided.model_dump(mode="json") if result.undecided else None,
+        "too_busy": result.too_busy.model_dump(mode="json") if result.too_busy else None,
         "against_defaults": [row.model_dump(mode="json") for row in result.against_defaults],
         "trust": [{"tone": reason.tone, "text": reason.text} for reason in reasons],
         "final_comparison": result.final_comparison.model_dump(mode="json", exclude={"ratios"})
@@ -112,6 +113,8 @@ def _describe(contender: Contender) -> str:
 
 
 def _speedup(result: StudyResult) -> str:
+    if result.verdict is Verdict.TOO_BUSY:
+        return _too_busy(result)
     if result.speedup is None:
         return _without_interval(result)
     low, high = result.speedup.ci95
@@ -134,6 +137,15 @@ def _without_interval(result: StudyResult) -> str:
         return f"not faster: keep the baseline (candidate {median(comparison.ratios):.2f}x in {count})"
     kept = "keep the baseline until it is decided" if result.candidate else "the faster of the two is recommended"
     return f"undecided: {kept} ({count}, too few for an interval)"
+
+
+def _too_busy(result: StudyResult) -> str:
+    kept = "keep the baseline" if result.best == result.baseline else "the recommendation is not shown to be faster"
+    if result.speedup is None:
+        return f"not known, the machine was too busy: {kept}"
+    low, high = result.speedup.ci95
+    seen = f"{result.speedup.value:.2f}x [{low:.2f}, {high:.2f}] in {result.speedup.pairs} pairs"
+    return f"not known, the machine was too busy: {kept} (seen: {seen})"
 
 
 def _final_comparison(final_comparison: FinalComparison) -> str:

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from shardtune.service.cli.errors import InputError
 
-EXPORTED = ("config.json", "launch.sh", "launch.sbatch", "accelerate.yaml", "train_snippet.py", "ds_config.json")
+EXPORTED = (
+    *("config.json", "launch.sh", "launch.sbatch", "accelerate.yaml", "train_snippet.py", "ds_config.json"),
+    ".deepspeed_env",
+)
 """All file names of exports; files of an earlier export that the new one lacks are removed."""
 
 

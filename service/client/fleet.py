@@ -6,10 +6,10 @@ from pydantic import TypeAdapter
 
 from shardtune.api_schemas.machines.demand import Demand
 from shardtune.api_schemas.machines.fingerprints import FingerprintDetail, FingerprintRecord
+from shardtune.api_schemas.machines.workers import Worker
 from shardtune.api_schemas.retuning.costs import CostReport
 from shardtune.api_schemas.retuning.retunes import Retune
 from shardtune.api_schemas.retuning.schedules import Schedule, ScheduleSpec
-from shardtune.api_schemas.trials.leases import Worker
 from shardtune.service.client.transport import Calls
 
 _WORKERS = TypeAdapter(list[Worker])

@@ -28,6 +28,8 @@ _HTTP_CODES = {
     405: "method_not_allowed",
     413: "content_too_large",
     422: "invalid_request",
+    429: "too_many_bytes",
+    503: "memory_busy",
 }
 """Error codes of this API for errors that the web framework raises, by HTTP status."""
 _RETRY_S = 2

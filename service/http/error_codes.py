@@ -39,7 +39,8 @@ class Problem(BaseModel):
 CODES: dict[str, Meaning] = {
     "bad_request": Meaning(400, "The request cannot be read."),
     "protocol_version": Meaning(
-        400, "The worker speaks another version of the protocol; install the service's release on it."
+        400,
+        "The worker and the service speak no common version of the protocol; the message names the side to upgrade.",
     ),
     "key_required": Meaning(401, "An API key is required."),
     "key_invalid": Meaning(401, "The API key is unknown, expired or revoked."),
@@ -95,9 +96,13 @@ CODES: dict[str, Meaning] = {
     "key_revoked": Meaning(409, "The API key was revoked or has expired."),
     "study_failed": Meaning(409, "The last study of this tuning target failed."),
     "answer_rejected": Meaning(409, "The result of the last study of this tuning target was rejected."),
+    "too_busy": Meaning(
+        409, "The machine was too busy to answer for this tuning target; `lowest_confidence=low` accepts what is known."
+    ),
     "nothing_to_decide": Meaning(409, "The decision does not apply to the present state."),
     "precondition_failed": Meaning(412, "`If-Match` names another version than the present one."),
     "content_too_large": Meaning(413, "The body has more bytes or values than its address accepts."),
+    "unsupported_media_type": Meaning(415, "The address does not read bodies of this media type."),
     "invalid_request": Meaning(422, "Fields of the request are wrong; `errors` lists them."),
     "invalid_page_token": Meaning(422, "The page token is not from this list with these filters."),
     "invalid_idempotency_key": Meaning(422, "The `Idempotency-Key` is empty, too long or not printable ASCII."),
@@ -114,11 +119,15 @@ CODES: dict[str, Meaning] = {
     ),
     "quota_running_studies": Meaning(429, "The project runs the maximum number of studies; see `Retry-After`."),
     "quota_gpu_seconds": Meaning(429, "The project's GPU-seconds of the day are used up; see `Retry-After`."),
+    "too_many_bytes": Meaning(
+        429, "The sender's unfinished bodies and unread responses use its share of memory; see `Retry-After`."
+    ),
     "internal_error": Meaning(500, "The service failed on this request; its log has the reason."),
     "database_busy": Meaning(
         503, "Another transaction holds a lock that the request needs, or a statement took too long; try again."
     ),
     "database_unreachable": Meaning(503, "The database does not answer; try again."),
+    "memory_busy": Meaning(503, "The memory for bodies and responses is in use by other senders; see `Retry-After`."),
     "database_not_migrated": Meaning(503, "The database's schema is of another revision than the service."),
 }
 

@@ -13,7 +13,8 @@ from shardtune.service.http.error_codes import problems
 from shardtune.service.http.field_texts import FieldTexts
 
 _METHODS = ("get", "post", "put", "patch", "delete")
-_CODES_ANYWHERE = ("invalid_request", "internal_error", "database_busy", "database_unreachable")
+_CODES_OF_MEMORY = ("too_many_bytes", "memory_busy")
+_CODES_ANYWHERE = ("invalid_request", "internal_error", "database_busy", "database_unreachable", *_CODES_OF_MEMORY)
 _CODES_WITH_BODY = ("bad_request", "content_too_large")
 _CODES_WITH_IDEMPOTENCY_KEY = ("invalid_idempotency_key", "idempotency_key_reused", "content_too_large")
 _CODES_WITH_API_KEY = ("key_required", "key_invalid", "scope_missing", "local_only", "quota_requests")

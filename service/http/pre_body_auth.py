@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shardtune.service.http.errors import ApiError
 from shardtune.service.process.context import context_of
 from shardtune.service.process.fair_queue import FairQueue
 
@@ -26,12 +27,16 @@ API = "/v1/"
 """Path prefix of the API. All other addresses are pages, or accept no body."""
 
 _KIB = 1024
-_DEFAULT_MAX_BYTES = 64 * _KIB
+DEFAULT_MAX_BYTES = 64 * _KIB
 """Maximum size in bytes of a request body whose address has no entry in the table below."""
 # Each value may be a mistake, whose description takes about a kilobyte. A prediction for a thousand configurations has
 # half as many values.
 _MAX_VALUES = 50_000
 """Maximum number of values in a request body, estimated by counting its separators."""
+OCTET_STREAM = "application/octet-stream"
+"""Media type of compressed request bodies. No other one is read there: JSON of that size takes gigabytes when it is
+parsed."""
+_MAX_SHOWN = 80
 _COMPRESSED = r"/v1/runs/[^/]+/traces/[^/]+"
 """Path of compressed request bodies, whose separators are not counted because nobody parses them."""
 _MAX_BYTES_BY_PATH = tuple(
@@ -91,17 +96,32 @@ class _PreBodyAuth:
             # Queued fairly: a sender with many requests must not keep others from being authenticated.
             async with self._queue.slot(context_of(request).known_senders.sender_of(scope)):
                 await authenticate(request)
-        max_bytes = _max_bytes(scope["path"])
+        is_trace = re.fullmatch(_COMPRESSED, scope["path"]) is not None
+        if is_trace and _media_type(request) != OCTET_STREAM:
+            raise _wrong_media_type(request)
+        max_bytes = max_body_bytes(scope["path"])
         declared = request.headers.get("content-length", "0")
         # A longer number exceeds every limit, and Python limits the digits that int() converts.
         if len(declared) > 18 or int(declared) > max_bytes:
             raise _too_large(max_bytes)
-        max_values = max_bytes if re.fullmatch(_COMPRESSED, scope["path"]) else _MAX_VALUES
+        max_values = max_bytes if is_trace else _MAX_VALUES
         await self._app(scope, _limit_body(receive, max_bytes, max_values), send)
 
 
-def _max_bytes(path: str) -> int:
-    return next((limit for pattern, limit in _MAX_BYTES_BY_PATH if pattern.fullmatch(path)), _DEFAULT_MAX_BYTES)
+def max_body_bytes(path: str) -> int:
+    """Maximum size in bytes of a request body at an address."""
+    return next((limit for pattern, limit in _MAX_BYTES_BY_PATH if pattern.fullmatch(path)), DEFAULT_MAX_BYTES)
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _wrong_media_type(request: Request) -> ApiError:
+    given = _media_type(request)[:_MAX_SHOWN] or "none"
+    return ApiError(
+        "unsupported_media_type", f"content-type ({given}) must be {OCTET_STREAM}: a trace is sent as it is compressed"
+    )
 
 
 def _limit_body(receive: Receive, max_bytes: int, max_values: int) -> Receive:

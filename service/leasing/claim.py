@@ -22,11 +22,13 @@ from shardtune.db.queries import studies
 from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.access import quotas
+from shardtune.service.leasing import unread_leases
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, StudyBusy, WorkRequest
 from shardtune.service.leasing.grant import SEEN_WRITE_INTERVAL, lease_run, lease_waiting, renew_lease
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
-from shardtune.service.workers.registry import check_protocol, with_lease, worker_of_session
+from shardtune.service.workers.protocol_versions import check_protocol
+from shardtune.service.workers.registry import with_lease, worker_of_session
 from shardtune.service.workers.reservations import find_reservations
 
 log = logging.getLogger(__name__)
@@ -81,6 +83,9 @@ def record_request(context: Context, request: LeaseRequest) -> Lease | Idle:
             worker.seen_at = context.now()
         if lease is not None:
             return lease
+        if leased_run is not None and unread_leases.take_back_unread(context, leased_run):
+            with context.db.read() as session:
+                worker = worker_of_session(context, session, request.session)
     return _idle(worker, request)
 
 
@@ -100,7 +105,7 @@ def claim(context: Context, request: LeaseRequest, worker_row: WorkerRow | None 
     reserved = offer.reserved
     try:
         for group in (offer.users, offer.background):
-            result = _first_with_work(context, group, WorkRequest(request.session, request.ends_in_s))
+            result = _first_with_work(context, group, WorkRequest.of(request))
             match result:
                 case Granted(lease):
                     return lease
@@ -139,7 +144,7 @@ def claim_next_in_block(context: Context, request: LeaseRequest, worker: WorkerR
         # The unique index per session rejects a second run for a session that claimed elsewhere meanwhile; the general
         # claim then finds that lease.
         with suppress(IntegrityError):
-            result = lease_waiting(context, open_study, WorkRequest(request.session, request.ends_in_s))
+            result = lease_waiting(context, open_study, WorkRequest.of(request))
             return result.lease if isinstance(result, Granted) else None
     return None
 
@@ -236,7 +241,11 @@ def _idle(worker: WorkerRow, request: LeaseRequest) -> Idle:
     # A run too long for a worker that must end soon may suit another of the same hardware.
     # On a shared host the answer depends on the host's other workers, so it holds for this worker alone.
     ends = "" if request.ends_in_s is None and worker.host_id is None else worker.id
-    return Idle(worker, f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {kinds} {ends}")
+    # A lease may say what only newer versions of the protocol can express.
+    release = f"{kinds} {request.protocol_version}"
+    return Idle(
+        worker, f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {release} {ends}"
+    )
 
 
 def _spent_projects(context: Context, session: Session, open_studies: Sequence[OpenStudy]) -> set[str]:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from shardtune.api_schemas.trials.leases import Lease
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
+from shardtune.api_schemas.trials.leases import Lease, LeaseRequest
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,13 @@ class WorkRequest:
     """Id of the worker session: a new one is issued at each start of the worker."""
     ends_in_s: float | None = None
     """Seconds until the worker must end, for example at the end of its Slurm job. None: unknown."""
+    protocol_version: int = PROTOCOL_VERSION
+    """Protocol version in which the worker reads the lease."""
+
+    @classmethod
+    def of(cls, request: LeaseRequest) -> "WorkRequest":
+        """Return the part of a worker's request that a study needs."""
+        return cls(request.session, request.ends_in_s, request.protocol_version)
 
 
 @dataclass(frozen=True)

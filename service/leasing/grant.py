@@ -17,7 +17,7 @@ from shardtune.db.queries import fingerprints, leases, studies, trials
 from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.access import retune_budget
-from shardtune.service.leasing import host_exclusivity, lease_message
+from shardtune.service.leasing import host_exclusivity, lease_message, run_limits, unread_leases
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, NoWaitingRun, StudyBusy, WorkRequest
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import calibrations, study_snapshot
@@ -215,6 +215,11 @@ def _lease_waiting(
     """
     if asking.ends_in_s is not None and lease_message.foreseen_s(context, study, run) > asking.ends_in_s:
         return NoRun()
+    inexpressible = lease_message.why_inexpressible(context, study, run, asking.protocol_version)
+    if inexpressible is not None:
+        if study.reason is None:
+            study.reason = compatibility.waiting_reason(worker, inexpressible)
+        return NoRun()
     # Runs of one block are compared with each other, so they stay on the devices of the worker that began it as long as
     # that worker lives.
     beginners = trials.workers_of_block(session, run) if run.comparison_block is not None else frozenset()
@@ -244,16 +249,25 @@ def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow,
     extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "worker": worker.name, "purpose": run.purpose}
     context.metrics.count_grant(run.purpose)
     log.info("lease granted", extra=extra | {"trial": run.trial.number if run.trial else None})
-    return lease_message.lease(context, study, run)
+    lease = lease_message.lease(context, session, study, run)
+    run.deadline_at = run_limits.deadline_at(now, lease.deadline_s)
+    return lease
 
 
 def renew_lease(context: Context, session: Session, run: RunRow) -> Lease | None:
-    """Renew the lease that a worker session already has. None: the lease was lost just now."""
+    """Renew the lease that a worker session already has. None: the lease was lost just now, or was repeated so often
+    that its worker seems not to read it.
+    """
     # An answer that never arrived makes the worker ask again; it must get the run it already holds instead of a second
     # one.
-    until = context.now() + timedelta(seconds=context.settings.lease_s)
-    if not leases.write_guarded(session, run.id, run.attempt, run.worker_session or "", lease_until=until):
+    if run.lease_repeats >= unread_leases.MOST_LEASE_REPEATS:
+        return None
+    values = {
+        "lease_until": context.now() + timedelta(seconds=context.settings.lease_s),
+        "lease_repeats": run.lease_repeats + 1,
+    }
+    if not leases.write_guarded(session, run.id, run.attempt, run.worker_session or "", **values):
         return None
     study = studies.get(session, run.study_id)
     assert study is not None
-    return lease_message.lease(context, study, run)
+    return lease_message.lease(context, session, study, run)

@@ -31,7 +31,7 @@ _SILENT = timedelta(seconds=45)
 Outcome = TypeVar("Outcome", Measurement, Failure)
 
 
-def is_alone(purpose: RunPurpose, system_study: SystemStudy | None) -> bool:
+def needs_exclusive_host(purpose: RunPurpose, system_study: SystemStudy | None) -> bool:
     """Whether a run needs its host alone, with no other worker's run beside it: true for validation runs, resume
     checks, traces, canaries and challenges.
     """
@@ -44,22 +44,22 @@ def admits(context: Context, session: Session, study: StudyRow, run: RunRow, wor
 
     The caller has locked the study, and leases the run in this transaction.
     """
-    assert worker.host_id is not None and worker.offer.share is not None
+    assert worker.host_id is not None and worker.offer.host_partition is not None
     # Reading the co-tenants and writing the lease happen under this lock, so that two replicas never both find the host
     # free.
     hosts.lock_host(session, worker.host_id)
-    now, is_exclusive = context.now(), is_alone(run.purpose, study.system_study)
+    now, is_exclusive = context.now(), needs_exclusive_host(run.purpose, study.system_study)
     # A worker that asked before keeps its place, unless the kind of its wait changed: an exclusive run queues by
     # itself.
     earlier_wait = (
-        worker.host_wait if worker.host_wait is not None and worker.host_wait.is_alone == is_exclusive else None
+        worker.host_wait if worker.host_wait is not None and worker.host_wait.is_exclusive == is_exclusive else None
     )
-    own_wait = earlier_wait or HostWait(since=now, is_alone=is_exclusive)
+    own_wait = earlier_wait or HostWait(since=now, is_exclusive=is_exclusive)
     co_tenants = [
         co_tenant if now - co_tenant.seen_at < _SILENT else replace(co_tenant, host_wait=None)
         for co_tenant in hosts.co_tenants(session, worker)
     ]
-    is_free = not any(must_wait_for(worker.offer.share, own_wait, tenant) for tenant in co_tenants)
+    is_free = not any(must_wait_for(worker.offer.host_partition, own_wait, tenant) for tenant in co_tenants)
     # A worker whose exclusive run begins keeps its place until it asks and there is no further run: the runs of a pair
     # follow each other, and a search that slipped in between would disturb the second.
     worker.host_wait = own_wait if is_exclusive or not is_free else None
@@ -71,15 +71,15 @@ def must_wait_for(partition: HostPartition, own_wait: HostWait, co_tenant: CoTen
     or for its earlier place in the queue.
     """
     if co_tenant.purpose is not None:
-        co_tenant_is_alone = is_alone(co_tenant.purpose, co_tenant.system_study)
-        return co_tenant_is_alone or own_wait.is_alone or partition.conflicts_with(co_tenant.host_partition)
+        co_tenant_is_exclusive = needs_exclusive_host(co_tenant.purpose, co_tenant.system_study)
+        return co_tenant_is_exclusive or own_wait.is_exclusive or partition.conflicts_with(co_tenant.host_partition)
     if co_tenant.host_wait is None:
         return False
-    comes_first = (not co_tenant.host_wait.is_alone, co_tenant.host_wait.since) < (
-        not own_wait.is_alone,
+    comes_first = (not co_tenant.host_wait.is_exclusive, co_tenant.host_wait.since) < (
+        not own_wait.is_exclusive,
         own_wait.since,
     )
-    return comes_first and (co_tenant.host_wait.is_alone or partition.conflicts_with(co_tenant.host_partition))
+    return comes_first and (co_tenant.host_wait.is_exclusive or partition.conflicts_with(co_tenant.host_partition))
 
 
 def with_co_tenants(session: Session, run: RunRow, ended: JudgedEnd) -> JudgedEnd:
@@ -99,5 +99,5 @@ def with_co_tenants(session: Session, run: RunRow, ended: JudgedEnd) -> JudgedEn
 def _with_co_tenant_count(outcome: Outcome | None, count: int) -> Outcome | None:
     if outcome is None:
         return None
-    conditions = (outcome.conditions or Conditions()).model_copy(update={"neighbours": count})
+    conditions = (outcome.conditions or Conditions()).model_copy(update={"co_tenants": count})
     return outcome.model_copy(update={"conditions": conditions})

@@ -1,22 +1,25 @@
 """Build the lease message for a worker: the task of the run, and time limits in seconds from now."""
 
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION, CannotExpress, expressed
 from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialOrigin, TrialState
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
-from shardtune.service.leasing import host_exclusivity, run_limits
+from shardtune.service.leasing import host_exclusivity, quiet_waits, run_limits
 from shardtune.service.process.context import Context
 from shardtune.tuner.objective import available_gib
 
 
-def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
+def lease(context: Context, session: Session, study: StudyRow, run: RunRow) -> Lease:
     """Build the lease message of a run's current attempt."""
     assert run.state is TrialState.RUNNING and run.started_at is not None
     settings = context.settings
     # Limits are sent as seconds from now, not as times: the worker's clock may be wrong, and it must count on a
     # monotonic one.
     elapsed_s = (context.now() - run.started_at).total_seconds()
-    task = _task(context, study, run)
+    task = task_of(context, study, run)
     limits = run_limits.of(settings, run, task)
     return Lease(
         run_id=run.id,
@@ -28,16 +31,35 @@ def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
         heartbeat_s=settings.heartbeat_s,
         deadline_s=max(1.0, limits.deadline_s - elapsed_s),
         no_progress_s=limits.no_progress_s,
-        is_alone=host_exclusivity.is_alone(run.purpose, study.system_study),
+        is_exclusive=host_exclusivity.needs_exclusive_host(run.purpose, study.system_study),
+        quiet_wait=quiet_waits.order(session, study, run),
     )
+
+
+def deadline_s(context: Context, study: StudyRow, run: RunRow) -> float:
+    """Maximum duration of a run in seconds, as its worker gets it with the lease."""
+    return run_limits.of(context.settings, run, task_of(context, study, run)).deadline_s
 
 
 def foreseen_s(context: Context, study: StudyRow, run: RunRow) -> float:
     """Number of seconds that a waiting run is not expected to exceed."""
-    return run_limits.foreseen_s(run, _task(context, study, run))
+    return run_limits.foreseen_s(run, task_of(context, study, run))
 
 
-def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
+def why_inexpressible(context: Context, study: StudyRow, run: RunRow, protocol_version: int) -> str | None:
+    """Reason why a run's task cannot be expressed in a worker's protocol version; None if it can."""
+    # A worker that ignores a field which it does not know would measure something else than the trial.
+    if protocol_version >= PROTOCOL_VERSION:
+        return None
+    try:
+        expressed(task_of(context, study, run), protocol_version)
+    except CannotExpress as error:
+        return str(error)
+    return None
+
+
+def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
+    """Build the task of a run."""
     spec = study.spec
     if run.trial is None:
         return ModelSummaryTask(model=spec.model, workload=spec.workload)

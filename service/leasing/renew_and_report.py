@@ -9,18 +9,20 @@ from datetime import timedelta
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
+from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, workers
 from shardtune.db.tables.studies import AttemptRow, RunRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.leasing import host_exclusivity, preemption
-from shardtune.service.lifecycle import advance, outcomes, traces
+from shardtune.service.lifecycle import advance, charges, outcomes, traces
 from shardtune.service.lifecycle.locked_run import lock_run
 from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.planning import study_snapshot
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
-from shardtune.service.workers.registry import check_protocol, worker_of_session
+from shardtune.service.workers.protocol_versions import check_protocol
+from shardtune.service.workers.registry import worker_of_session
 
 _RESULT_FIELDS = ("measurement", "model_summary", "resume_check", "diagnosis", "failure")
 _RESULT_FIELD = {
@@ -57,7 +59,7 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
         if leases.get(session, run_id) is None:
             raise NotFound("unknown_run", f"run {run_id} does not exist; stop its ranks and ask for a lease")
         attempt = leases.attempt_of(session, run_id, heartbeat.attempt)
-    return HeartbeatAnswer(action="stop", reason=_why_lost(attempt, heartbeat.session), lease_s=lease_s)
+    return HeartbeatAnswer(action="stop", reason=why_lost(attempt, heartbeat.session), lease_s=lease_s)
 
 
 def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
@@ -90,17 +92,23 @@ def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
         snapshot_before = context.planner_cache.snapshot(locked_run.study.id, locked_run.study.version)
         if snapshot_before is not None:
             locked_run.rejected = snapshot_before.rejected
-        ended = host_exclusivity.with_co_tenants(session, locked_run.run, _judged_end(report, key, explained_diagnosis))
-        outcomes.apply_end(session, locked_run, ended, context.now())
+        if report.waited_s is not None:
+            locked_run.run.progress = Progress(phase="finishing", waited_s=report.waited_s)
+        assert attempt is not None, "checked with the lease"
+        now = context.now()
+        charged = charges.reported(locked_run.study, locked_run.run, attempt, report.gpu_seconds, now)
+        judged_end = _judged_end(report, key, explained_diagnosis, charged)
+        outcomes.apply_end(
+            session, locked_run, host_exclusivity.with_co_tenants(session, locked_run.run, judged_end), now
+        )
         confirming_s = (
-            None if snapshot_before is None else _validation_gpu_seconds(snapshot_before, locked_run.run, report)
+            None if snapshot_before is None else _validation_gpu_seconds(snapshot_before, locked_run.run, charged)
         )
         snapshot = study_snapshot.read_study(
             session, locked_run.study, locked_run.trials, locked_run.rejected, confirming_s
         )
         snapshot, continues_block = advance.begin_next(context, session, locked_run, snapshot)
-    end = (attempt.end if attempt is not None else None) or "unknown"
-    context.metrics.count_end(locked_run.run.purpose, end, report.gpu_seconds)
+    context.metrics.count_end(locked_run.run.purpose, attempt.end or "unknown", charged)
     context.planner_cache.keep_snapshot(snapshot)
     # The worker's next request takes the next run of the block directly, without a look at other studies.
     if continues_block:
@@ -111,11 +119,11 @@ def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
     return ReportAnswer(applied=True)
 
 
-def _validation_gpu_seconds(before: StudySnapshot, run: RunRow, report: Report) -> float:
+def _validation_gpu_seconds(before: StudySnapshot, run: RunRow, charged: float) -> float:
     """GPU-seconds of all final comparisons of a study so far, from the snapshot taken before the present report."""
     # A query would make SQLAlchemy flush the pending changes first, and the rest again later.
     _, spent_s = before.final_comparison_cost
-    return spent_s + (report.gpu_seconds if run.purpose == RunPurpose.VALIDATION else 0.0)
+    return spent_s + (charged if run.purpose == RunPurpose.VALIDATION else 0.0)
 
 
 def _is_repeated_report(attempt: AttemptRow | None, report: Report, content_key: str) -> bool:
@@ -132,7 +140,7 @@ def _is_repeated_report(attempt: AttemptRow | None, report: Report, content_key:
 def _check_is_leaseholder(run: RunRow, attempt: AttemptRow | None, report: Report) -> None:
     is_live = run.state is TrialState.RUNNING and run.attempt == report.attempt and run.worker_session == report.session
     if not is_live:
-        reason = _why_lost(attempt, report.session)
+        reason = why_lost(attempt, report.session)
         raise Conflict("lease_lost", f"attempt ({report.attempt}) of {run.id}: {reason}; nothing was changed")
 
 
@@ -149,9 +157,9 @@ def _check_single_result(run: RunRow, report: Report) -> None:
         )
 
 
-def _judged_end(report: Report, key: str, diagnosis: Diagnosis | None) -> JudgedEnd:
+def _judged_end(report: Report, key: str, diagnosis: Diagnosis | None, charged: float) -> JudgedEnd:
     return JudgedEnd(
-        gpu_seconds=report.gpu_seconds,
+        gpu_seconds=charged,
         measurement=report.measurement,
         model_summary=report.model_summary,
         resume_check=report.resume_check,
@@ -164,9 +172,12 @@ def _judged_end(report: Report, key: str, diagnosis: Diagnosis | None) -> Judged
     )
 
 
-def _why_lost(attempt: AttemptRow | None, worker_session: str) -> str:
+def why_lost(attempt: AttemptRow | None, worker_session: str) -> str:
+    """Reason why a worker session has no lease of an attempt, for the worker's log."""
     if attempt is None or attempt.worker_session != worker_session:
         return "the lease belongs to another session"
     if attempt.end == TrialState.CANCELLED.value:
         return "cancelled"
-    return f"lease lost: the attempt has ended ({attempt.end})"
+    # Only the service itself ends an attempt as these while a worker still holds it; it says why.
+    explained = attempt.failure is not None and attempt.report_key is None
+    return f"lease lost: {attempt.failure.message if explained and attempt.failure else f'the attempt has ended ({attempt.end})'}"

@@ -2,6 +2,7 @@
 time.
 """
 
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
@@ -15,11 +16,38 @@ extends the limit by the measured step time.
 """
 
 
+_OVERDUE_FACTOR = 2
+"""Factor by which an attempt may outlast its worker's deadline until the service ends it: time to wait for devices
+before the launch, and to send traces and the report after the end.
+"""
+_MOST_EXTENSION = 10
+"""Largest factor by which progress extends a deadline, for the worker as well (`workers.agent.supervise`)."""
+
+
 class LeaseLimits(NamedTuple):
     """Time limits of a run in seconds: the total since its start, and the time without any progress."""
 
     deadline_s: float
     no_progress_s: float
+
+
+def deadline_at(started_at: datetime, deadline_s: float) -> datetime:
+    """Time at which the service ends an attempt, given the deadline that its worker keeps."""
+    return started_at + timedelta(seconds=_OVERDUE_FACTOR * deadline_s)
+
+
+def extended_deadline(run: RunRow, deadline_s: float, now: datetime) -> datetime | None:
+    """Later deadline of an overdue run that has progressed since its last extension; None if it has not, or if the
+    largest extension is used up.
+    """
+    progress, started_at = run.progress, run.started_at
+    # The worker repeats the last progress with each heartbeat, also while its agent hangs: only a change counts.
+    if started_at is None or progress is None or progress == run.extended_at_progress:
+        return None
+    steps_s = _SLOWDOWN * (progress.step_s or 0.0) * (progress.steps_left or 0)
+    latest = deadline_at(started_at, _MOST_EXTENSION * deadline_s)
+    extended = min(latest, now + timedelta(seconds=min(deadline_s + steps_s, _MOST_EXTENSION * deadline_s)))
+    return extended if extended > now else None
 
 
 def of(settings: Settings, run: RunRow, task: Task) -> LeaseLimits:

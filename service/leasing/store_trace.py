@@ -27,7 +27,9 @@ def check_size(context: Context, size: int) -> None:
         )
 
 
-def store(context: Context, run_id: str, rank: int, worker_session: str, attempt: int, content: bytes) -> None:
+def store(
+    context: Context, run_id: str, rank: int, worker_session: str, attempt: int, content: bytes | bytearray
+) -> None:
     """Store a rank's raw trace, replacing the traces of the trial's earlier runs. Deletes the project's oldest traces
     if the project's traces exceed their limit.
 

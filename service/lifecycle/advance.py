@@ -82,7 +82,9 @@ def begin_next(
     if not isinstance(step, NewValidationRun):
         return snapshot, False
     trial = next(row for row in locked_run.trials if row.number == step.trial_number)
-    run = leases.add_run(session, study, trial, RunPurpose.VALIDATION, context.now(), step.block, step.undecided_s)
+    run = leases.add_run(
+        session, study, trial, RunPurpose.VALIDATION, context.now(), step.comparison_block, step.undecided_s
+    )
     study.version += 1
     return snapshot_after(
         snapshot, step, study.version, run.state
@@ -196,7 +198,9 @@ def apply_step(
         case NewValidationRun():
             trial_row = trials.by_number(session, study.id, step.trial_number)
             assert trial_row is not None
-            run = leases.add_run(session, study, trial_row, RunPurpose.VALIDATION, now, step.block, step.undecided_s)
+            run = leases.add_run(
+                session, study, trial_row, RunPurpose.VALIDATION, now, step.comparison_block, step.undecided_s
+            )
         case NewResumeRun():
             winner = trials.by_number(session, study.id, step.trial_number)
             assert winner is not None

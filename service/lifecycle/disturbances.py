@@ -11,14 +11,19 @@ from shardtune.tuner.verdict import disturbance
 
 
 def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> Measurement | Failure:
-    """Check a run's measurement for disturbance by other programs: returns the failure that repeats the run, or marks a
-    measurement that counts nevertheless as disturbed.
+    """Check a run's measurement for disturbance by other programs: returns the failure that repeats the run, or the
+    measurement with the cores left for its ranks, marked as disturbed where it counts nevertheless.
 
     The caller has locked the run.
     """
     study, repeat_limit = locked_run.study, locked_run.study.spec.budget.repeat_disturbed
+    foreign = measurement.conditions.foreign_cpu_cores if measurement.conditions is not None else None
+    cores = _cpu_count(session, locked_run) if foreign else None
+    left = disturbance.cores_left(foreign, study.cluster, cores) if foreign and cores else None
+    # Set here whatever the worker reported: the service decides both fields.
+    measurement = measurement.model_copy(update={"disturbed": None, "cores_left": left})
     # Judged even where nothing is repeated: a disturbed run must neither end early nor pass as undisturbed.
-    reason = disturbance.reason(measurement, study.cluster, lambda: _cpu_count(session, locked_run))
+    reason = disturbance.reason(measurement, study.cluster, lambda: cores)
     if reason is None:
         return measurement
     # Repeats are bounded per run and per study: a machine that never gets quiet must not hold up a study.

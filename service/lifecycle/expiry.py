@@ -5,16 +5,16 @@ one.
 from collections.abc import Callable
 from functools import partial
 
-from starlette.concurrency import run_in_threadpool
+from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import leases
-from shardtune.db.tables.studies import RunRow, StudyRow
-from shardtune.service.lifecycle import advance, outcomes
-from shardtune.service.lifecycle.locked_run import lock_run
+from shardtune.db.tables.studies import RunRow
+from shardtune.service.lifecycle import advance, charges, outcomes
+from shardtune.service.lifecycle.locked_run import LockedRun, lock_run
 from shardtune.service.lifecycle.outcomes import JudgedEnd
-from shardtune.service.process.background import run_every, sum_unlocked
+from shardtune.service.process.background import sum_unlocked
 from shardtune.service.process.context import Context
 
 
@@ -33,13 +33,24 @@ def _end_expired(context: Context, run: RunRow) -> bool:
     return end_lost_attempt(context, run.id, lambda row: _is_expired(context, row), reason)
 
 
+def end_message(reason: str) -> str:
+    """Message of the failure with which the service ends an attempt."""
+    return f"the attempt ended because {reason}"[:4000]
+
+
 def end_lost_attempt(
-    context: Context, run_id: str, condition: Callable[[RunRow], bool], reason: str, is_release: bool = False
+    context: Context,
+    run_id: str,
+    condition: Callable[[RunRow], bool],
+    reason: str,
+    is_release: bool = False,
+    after_end: Callable[[Session, LockedRun], None] = lambda _session, _locked_run: None,
 ) -> bool:
     """End the current attempt of a run as `worker_lost` if `condition` is true for the locked run; returns whether it
     was ended.
 
-    `is_release`: end the attempt as if the worker had returned the run, which does not count as a fault.
+    `is_release`: end the attempt as if the worker had returned the run, which does not count as a fault. `after_end`:
+    further changes of the same transaction.
     """
     with context.db.write() as session:
         locked_run = lock_run(session, run_id)
@@ -47,44 +58,23 @@ def end_lost_attempt(
         run = locked_run.run
         if run.state is not TrialState.RUNNING or not condition(run):
             return False
-        failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {reason}")
         ended = JudgedEnd(
-            gpu_seconds=_gpu_seconds_until_silence(context, locked_run.study, run),
-            failure=failure,
+            gpu_seconds=charges.until_silence(locked_run.study, run, context.settings.lease_s),
+            failure=Failure(kind=FailureKind.WORKER_LOST, message=end_message(reason)),
             is_release=is_release,
         )
         outcomes.apply_end(session, locked_run, ended, context.now())
-    context.metrics.count_end(run.purpose, ended.end, ended.gpu_seconds)
-    # After the commit, in transactions of its own; if the process dies here, `advance.catch_up` does it at the next
-    # start.
-    advance.advance(context, run.study_id)
+        after_end(session, locked_run)
+    advance_after_end(context, run, ended)
     return True
 
 
-async def keep_sweeping(context: Context) -> None:
-    """Take the due steps left by a killed service, then end expired attempts at intervals until cancelled."""
-    # Without this loop no lost run would ever be retried.
-    task: Callable[[Context], object] = advance.catch_up
-
-    async def step() -> None:
-        nonlocal task
-        await run_in_threadpool(task, context)
-        task = sweep
-
-    # Replaced only after success: a database that is away at the start must not lose the catch-up.
-
-    await run_every(context.settings.sweep_s, at_once=True, looking_for_expired_leases=step)
+def advance_after_end(context: Context, run: RunRow, ended: JudgedEnd) -> None:
+    """Count the end of an attempt, and take the study's next steps; call it after the commit of the end."""
+    context.metrics.count_end(run.purpose, ended.end, ended.gpu_seconds)
+    # In transactions of its own; if the process dies here, `advance.catch_up` does it at the next start.
+    advance.advance(context, run.study_id)
 
 
 def _is_expired(context: Context, run: RunRow) -> bool:
     return run.lease_until is not None and run.lease_until < context.now()
-
-
-def _gpu_seconds_until_silence(context: Context, study: StudyRow, run: RunRow) -> float:
-    """GPU-seconds of an attempt up to the last request of its worker, which is one lease duration before the lease
-    expires.
-    """
-    if run.started_at is None or run.lease_until is None:
-        return 0.0
-    alive_s = (run.lease_until - run.started_at).total_seconds() - context.settings.lease_s
-    return max(0.0, alive_s) * (1 if run.purpose == RunPurpose.MODEL_SUMMARY else study.cluster.world_size)

@@ -35,6 +35,9 @@ lost each time.
 # A run that never ends the same way twice would otherwise be retried forever.
 _MAX_TRIES = 4
 """Maximum number of attempts at one run, whatever their ends."""
+_MAX_RELEASES = 50
+"""Number of times that a run may be returned. Restarts and preemptions of honest workers come minutes apart; a worker
+that returns all it gets wrote 150 attempts in 19 s."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,8 @@ def next_state(
         is_first = ended.end not in earlier
         return TrialState.WAITING if might_fit and is_first else TrialState.INFEASIBLE
     if ended.is_release:
-        # A release is nobody's fault: the run waits again, however often.
-        return TrialState.WAITING
+        # A release is nobody's fault: the run waits again. But a worker could take and return it for ever.
+        return TrialState.WAITING if earlier.count(AttemptEnd.RELEASED) + 1 < _MAX_RELEASES else TrialState.FAILED
     if purpose == RunPurpose.MODEL_SUMMARY and failure.kind is FailureKind.CRASH:
         # Building on the meta device is deterministic: a second attempt would crash alike.
         return TrialState.FAILED

@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from shardtune.db.queries import keys, page_sessions
 from shardtune.service.access import actions, auth, local_only
 from shardtune.service.access.actions import Action
+from shardtune.service.access.route_scopes import check_route_scopes
 from shardtune.service.http.errors import Unauthorized
 from shardtune.service.pages import cookies
 from shardtune.service.process.context import Context, context_of
@@ -51,13 +52,14 @@ def log_out(context: Context, token: str) -> None:
 
 
 async def identify_sender(request: Request) -> None:
-    """Identify the sender of a form before its body is read.
+    """Identify the sender of a form, and check the scopes of its route, before its body is read.
 
     Raises:
         LoginNeeded: the browser is not logged in, and there are keys.
-        Forbidden: there are no keys, and the request does not come from this machine.
+        Forbidden: the key lacks a scope, or there are no keys and the request does not come from this machine.
     """
-    await run_in_threadpool(_identify_once, request, context_of(request))
+    principal = await run_in_threadpool(_identify_once, request, context_of(request))
+    check_route_scopes(request, principal)
 
 
 def session_is_valid(context: Context, token: str) -> bool:

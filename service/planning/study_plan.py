@@ -53,7 +53,7 @@ class NewValidationRun:
     """
 
     trial_number: int
-    block: int
+    comparison_block: int
     undecided_s: StepTimeRange | None = None
 
 
@@ -241,7 +241,7 @@ def validation_run(snapshot: StudySnapshot, next_run: NextRun, searched: Mapping
     tokens_per_rank = snapshot.spec.workload.tokens_per_step / snapshot.cluster.world_size
     return NewValidationRun(
         next_run.trial,
-        next_run.block,
+        next_run.comparison_block,
         run_length.block_range(next_run, searched, snapshot.validation_runs, tokens_per_rank),
     )
 

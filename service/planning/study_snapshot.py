@@ -21,6 +21,7 @@ from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.warm_start import WarmStart
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
 from shardtune.tuner.verdict.resume_check import ResumeRun
+from shardtune.tuner.verdict.run_load import RunLoad
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def _validation_run(run: RunRow, comparison_round: int) -> ValidationRun | None:
         run.worker_id or "",
         run.measurement.tokens_per_s_per_gpu,
         hosts,
-        run.measurement.disturbed is not None,
+        RunLoad.of(run.measurement),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -13,6 +14,7 @@ from shardtune.service.observability.metrics import Metrics
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.dns_resolver import DnsResolver
 from shardtune.service.process.event_signal import EventSignal, StreamLimits
+from shardtune.service.process.fair_queue import FairQueue
 from shardtune.service.process.known_senders import KnownSenders
 from shardtune.service.process.principal import LOCAL, Principal
 from shardtune.service.process.request_rates import RequestRates
@@ -20,6 +22,8 @@ from shardtune.service.process.target_cache import TargetCache
 from shardtune.service.process.usage_counts import UsageCounts
 from shardtune.service.process.work_signal import WorkSignal
 from shardtune.service.settings import Settings
+
+_TRACE_READS = 4
 
 
 class Stopping:
@@ -65,6 +69,8 @@ class Context:
     rates: RequestRates = field(default_factory=RequestRates)
     dns_resolver: DnsResolver = field(default_factory=DnsResolver)
     known_senders: KnownSenders = field(default_factory=KnownSenders)
+    trace_reads: FairQueue = field(default_factory=partial(FairQueue, _TRACE_READS, _TRACE_READS // 2))
+    """Slots for reading a piece of a raw trace; downloads are the only requests that read after their response began."""
     principal: Principal = LOCAL
     _once_true: _OnceTrue = field(default_factory=_OnceTrue)
 

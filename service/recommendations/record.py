@@ -22,7 +22,7 @@ from shardtune.api_schemas.recommendations.best import (
     RecommendationState,
 )
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
-from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.studies.study import StudyResult, Verdict
 from shardtune.db import outbox
 from shardtune.db.queries import best
 from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTargetRow
@@ -46,22 +46,31 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
     if needs_approval(context, study) or row.is_pinned:
         notify(session, EventType.BEST_PROPOSED, recommendation, now)
         return
-    # A study that was extended replaces its own earlier result, whether it became faster or not.
+    is_too_busy = study.result.verdict is Verdict.TOO_BUSY
+    # A study that was extended replaces its own earlier result, whether it became faster or not. Speeds from a busy
+    # machine replace no other study's.
     if (
         row.recommended is None
         or row.recommended.study_id == study.id
-        or recommended_speed(recommendation) > recommended_speed(row.recommended)
+        or (not is_too_busy and _is_faster(recommendation, row.recommended))
     ):
         has_replaced = row.recommended is not None
         make_current(session, row, recommendation, now)
-        record_decision(session, row, recommendation, DecisionAction.SERVED, SERVICE, None, now)
+        record_decision(session, row, recommendation, DecisionAction.RECOMMENDED, SERVICE, None, now)
         if has_replaced:
             notify(session, EventType.BEST_REPLACED, recommendation, now)
     else:
         recommendation.state = RecommendationState.RETIRED
-        record_decision(
-            session, row, recommendation, DecisionAction.KEPT, SERVICE, f"{row.recommended.id} is faster", now
-        )
+        reason = "the machine was too busy" if is_too_busy else f"{row.recommended.id} is faster"
+        record_decision(session, row, recommendation, DecisionAction.KEPT, SERVICE, reason, now)
+
+
+def _is_faster(recommendation: RecommendationRow, recommended: RecommendationRow) -> bool:
+    """Whether a new result replaces the recommendation of another study: it is faster, or the other one came from a
+    machine that was too busy.
+    """
+    was_too_busy = recommended.answer.result.verdict is Verdict.TOO_BUSY
+    return was_too_busy or recommended_speed(recommendation) > recommended_speed(recommended)
 
 
 def needs_approval(context: Context, study: StudyRow) -> bool:
@@ -133,6 +142,7 @@ def notify(
         "recommendation_id": recommendation.id,
         "description": contender.description,
         "tokens_per_s_per_gpu": contender.tokens_per_s_per_gpu,
+        "verdict": recommendation.answer.result.verdict.value,
     }
     outbox.notify(
         session,
@@ -179,7 +189,7 @@ def make_current(
     """
     if row.recommended is not None and row.recommended.id != recommendation.id:
         row.recommended.state = RecommendationState.RETIRED
-    recommendation.state = RecommendationState.SERVING
+    recommendation.state = RecommendationState.RECOMMENDED
     row.recommended, row.recommended_id, row.updated_at = recommendation, recommendation.id, now
     row.fingerprint_key = recommendation.answer.fingerprint.content_key()
     # A new measurement is fresh by definition; a rollback keeps the marks of the fingerprint it was measured on.

@@ -66,16 +66,18 @@ def replace_incumbent(context: Context, session: Session, old: TuningTargetRow, 
     if needs_approval(context, study) or row.is_pinned or old.is_pinned:
         notify(session, EventType.BEST_PROPOSED, replacement, now, reason=reason)
         return PROPOSED
-    serving = row.recommended
+    recommended = row.recommended
     # The new fingerprint may have a recommendation of its own, from a study that ran there; the faster one stays.
-    has_other = row.target_key != old.target_key and serving is not None and not _has_as_baseline(study.result, serving)
-    if has_other and serving is not None and recommended_speed(serving) >= recommended_speed(replacement):
+    has_other = (
+        row.target_key != old.target_key and recommended is not None and not _has_as_baseline(study.result, recommended)
+    )
+    if has_other and recommended is not None and recommended_speed(recommended) >= recommended_speed(replacement):
         replacement.state = RecommendationState.RETIRED
-        record_decision(session, row, replacement, DecisionAction.KEPT, SERVICE, f"{serving.id} is faster", now)
+        record_decision(session, row, replacement, DecisionAction.KEPT, SERVICE, f"{recommended.id} is faster", now)
         _supersede(session, old, row, now)
         return KEPT_BACK
     make_current(session, row, replacement, now)
-    record_decision(session, row, replacement, DecisionAction.SERVED, SERVICE, reason, now)
+    record_decision(session, row, replacement, DecisionAction.RECOMMENDED, SERVICE, reason, now)
     _supersede(session, old, row, now)
     notify(session, EventType.BEST_REPLACED, replacement, now, reason=reason)
     return RECOMMENDED
@@ -146,6 +148,6 @@ def is_incumbent(row: TuningTargetRow, study: StudyRow) -> bool:
     return row.recommended is not None and row.recommended.answer.result.best.config == study.baseline
 
 
-def _has_as_baseline(result: StudyResult, serving: RecommendationRow) -> bool:
+def _has_as_baseline(result: StudyResult, recommended: RecommendationRow) -> bool:
     """Whether the baseline of a study's result is the current recommendation."""
-    return result.baseline.config == serving.answer.result.best.config
+    return result.baseline.config == recommended.answer.result.best.config

@@ -29,6 +29,13 @@ def withdraw(session: Session, recommendation: RecommendationRow, by: str, reaso
     session.flush()
 
 
+def is_decided(session: Session, recommendation: RecommendationRow) -> bool:
+    """Whether an administrator has pinned or approved a recommendation. The caller has locked the study."""
+    row = best.lock(session, recommendation.project_id, recommendation.target_key)
+    is_pinned = row is not None and row.is_pinned and row.recommended_id == recommendation.id
+    return is_pinned or best.is_approved(session, recommendation.id)
+
+
 def _make_current_instead(
     session: Session, row: TuningTargetRow, earlier: RecommendationRow | None, now: datetime
 ) -> None:

@@ -2,7 +2,8 @@
 likely benefit.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -94,23 +95,27 @@ def _check_budget(context: Context, session: Session, row: RetuneRow) -> Admissi
             f"waits for {len(own_retunes)} running retunes: one at a time for each live worker", row.project_id
         )
     cost, run_cost = retune_budget.likely_cost(session, row), retune_budget.most_expensive_run(session, row)
-    for account in retune_budget.budgets_of(context, session, row.project_id):
+    promised = _promised_gpu_seconds(session, running)
+    for account in retune_budget.budgets_of(context, session, row.project_id, promised):
         limit = account.limit
         if run_cost > limit.gpu_seconds:
             return Skip(f"one run takes about {run_cost:.0f} GPU-seconds, but {account.explanation}; raise the limit")
-        promised = _promised_gpu_seconds(
-            session, [other for other in running if limit.project_id in (None, other.project_id)]
-        )
-        remaining = account.gpu_seconds_left - promised
+        remaining = account.gpu_seconds_left - account.promised
         # A retune more expensive than a whole day's budget runs over several days: it needs enough for one run, and no
         # other retune beside it.
         is_long = cost > limit.gpu_seconds
-        if remaining <= 0 or remaining < (run_cost if is_long else cost) or (is_long and promised > 0):
-            promised_text = f", {promised:.0f} of them promised to running retunes" if promised else ""
-            return Postponed(f"waits for the next day: {account.explanation}{promised_text}", row.project_id)
+        if remaining <= 0 or remaining < (run_cost if is_long else cost) or (is_long and account.promised > 0):
+            promised_text = f", {account.promised:.0f} of them promised to running retunes" if account.promised else ""
+            return Postponed(
+                f"waits for budget, at most until the next day: {account.explanation}{promised_text}", row.project_id
+            )
     return Admitted()
 
 
-def _promised_gpu_seconds(session: Session, running: Sequence[RetuneRow]) -> float:
-    """GPU-seconds that the running retunes (repeated measurements of recommendations) will probably still use."""
-    return sum(max(0.0, retune_budget.likely_cost(session, row) - retunes.spent(session, row)) for row in running)
+def _promised_gpu_seconds(session: Session, running: Sequence[RetuneRow]) -> Mapping[str, float]:
+    """GPU-seconds by project that the running retunes (repeated measurements of recommendations) will probably still
+    use."""
+    promised: defaultdict[str, float] = defaultdict(float)
+    for row in running:
+        promised[row.project_id] += max(0.0, retune_budget.likely_cost(session, row) - retunes.spent(session, row))
+    return promised

@@ -19,6 +19,8 @@ def finding_of(session: Session, study: StudyRow) -> ChallengeOutcome:
     """
     assert study.result is not None
     history, result = tuple(challengers.observations_of(session, study)), study.result
+    if result.verdict is Verdict.TOO_BUSY:
+        return "inconclusive"
     if result.final_comparison is None:
         return "kept"  # No challenger was feasible.
     rival = result.best if result.candidate is None else result.candidate

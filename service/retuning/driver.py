@@ -23,7 +23,7 @@ Advance = Callable[[Context, RetuneRow], None]
 called repeatedly.
 """
 
-_WAITS_PREFIX = "waits for the next day: "
+_WAITS_PREFIX = "waits for budget, at most until the next day: "
 
 
 def drive(context: Context, start: Start, advance: Advance) -> int:

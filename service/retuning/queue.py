@@ -116,7 +116,7 @@ def _find_policy(
     trigger = _TRIGGERS.get(cause)
     if trigger is not None and schedule is None and case is not None:
         project_schedules = schedules.of_trigger(session, project_id, trigger)
-        covering = [row for row in project_schedules if includes(session, case, row.spec.cases)]
+        covering = [row for row in project_schedules if includes(session, case, row.spec.targets)]
         schedule = next((row for row in covering if not row.is_paused), None)
         if covering and schedule is None:
             why_not = f"schedule {covering[0].id} is responsible for this, but paused"

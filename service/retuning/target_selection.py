@@ -15,7 +15,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.workers import registry
 
 
-def select_targets(context: Context, session: Session, project_id: str, cases: TargetSelection) -> list[str]:
+def select_targets(context: Context, session: Session, project_id: str, selection: TargetSelection) -> list[str]:
     """Keys of the tuning targets that a schedule selects now, in order: one per model, workload and cluster.
 
     Of recommendations that differ only in fingerprint, those of live workers are selected; without any, the newest.
@@ -23,25 +23,25 @@ def select_targets(context: Context, session: Session, project_id: str, cases: T
     live = set(registry.live_fingerprints(context, session, project_id))
     rows_by_target: dict[str, list[TuningTargetRow]] = {}
     for row in schedules.recommended_targets(session, project_id):
-        if includes(session, row, cases):
+        if includes(session, row, selection):
             rows_by_target.setdefault(row.target_key_without_fingerprint, []).append(row)
     return sorted(row.target_key for rows in rows_by_target.values() for row in _present(rows, live))
 
 
-def includes(session: Session, row: TuningTargetRow, cases: TargetSelection) -> bool:
+def includes(session: Session, row: TuningTargetRow, selection: TargetSelection) -> bool:
     """Whether a schedule's selection includes a tuning target (model, workload, cluster)."""
-    if cases.target_keys:
+    if selection.target_keys:
         # Compared without fingerprint: the named key may belong to hardware or software that has changed since.
-        named_targets = (best.get_target(session, row.project_id, key) for key in cases.target_keys)
+        named_targets = (best.get_target(session, row.project_id, key) for key in selection.target_keys)
         return any(
             named_target is not None
             and named_target.target_key_without_fingerprint == row.target_key_without_fingerprint
             for named_target in named_targets
         )
-    if cases.model is None:
+    if selection.model is None:
         return True
-    return row.model_type == cases.model or (
-        row.recommended is not None and row.recommended.answer.model.name == cases.model
+    return row.model_type == selection.model or (
+        row.recommended is not None and row.recommended.answer.model.name == selection.model
     )
 
 

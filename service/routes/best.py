@@ -72,7 +72,7 @@ TargetKeyParam = Annotated[
     dependencies=READ,
     response_model=BestConfig,
     responses=problems(
-        "unknown_best", "awaits_approval", "unknown_project", "unknown_file", "not_acceptable", "no_worker"
+        "unknown_best", "awaits_approval", "unknown_project", "unknown_file", "not_acceptable", "no_worker", "too_busy"
     )
     | etags.UNCHANGED,
 )
@@ -98,7 +98,9 @@ def read_best_config(
     ] = "nearest",
     lowest_confidence: Annotated[
         ConfidenceLevel,
-        Query(description="Lowest confidence of the nearest one; `low` includes other models, clusters or software."),
+        Query(
+            description="Lowest confidence; `low` includes other models, clusters or software, and answers of busy machines."
+        ),
     ] = ConfidenceLevel.MEDIUM,
     format: Annotated[
         str | None, Query(description="`json`, or the name of an exported file such as `launch.sh`.")
@@ -109,10 +111,10 @@ def read_best_config(
     changes nothing.
     """
     if target_key is not None:
-        best_config = lookup.find_by_key(context, target_key, project)
+        best_config = lookup.find_by_key(context, target_key, lowest_confidence, project)
     else:
         targets = lookup.targets_of(context, *best_query.parse_target(model, cluster, workload), project)
-        best_config = lookup.find_by_target(context, targets, None if match == "exact" else lowest_confidence, project)
+        best_config = lookup.find_by_target(context, targets, lowest_confidence, project, is_exact=match == "exact")
     # Counted in memory: a GET that wrote a row would wait for other writers.
     context.usage_counts.add(record.project_of(context, project), best_config.target_key)
     # One URL has several representations, so caches must store them apart.

@@ -3,16 +3,17 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from shardtune.api_schemas.trials.diagnosis_runs import TrialDiagnosis
+from shardtune.db.traces import StoredContent
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.idempotent_requests import IdempotencyDep
-from shardtune.service.process.context import ContextDep
+from shardtune.service.process.context import Context, ContextDep
 from shardtune.service.routes.studies import READ, StudyIdParam
-from shardtune.service.studies import diagnoses
+from shardtune.service.studies import diagnoses, trace_download
 
 router = APIRouter(prefix="/v1/studies/{study_id}/trials", tags=["studies"])
 
@@ -50,7 +51,8 @@ def read_raw_trace(
     """Download the raw trace of one rank from the trial's last run under the profiler; `traces` of the diagnosis lists
     them.
     """
-    return attached_trace(diagnoses.raw_trace(context, study_id, number, rank), study_id, number, rank)
+    trace = diagnoses.raw_trace(context, study_id, number, rank)
+    return attached_trace(context, trace, f"{study_id}-{number}")
 
 
 @router.post(
@@ -70,9 +72,12 @@ def diagnose_trial(
     return diagnoses.request_diagnosis(context, study_id, number, once)
 
 
-def attached_trace(content: bytes, study_id: str, number: int, rank: int) -> Response:
-    """Response with a trace that a browser saves as a file."""
+def attached_trace(context: Context, trace: StoredContent, name: str) -> Response:
+    """Response with a trace that a browser saves as a file, under the name of its trial and rank."""
     # Never shown inline: the content comes from a worker.
-    name = f"{study_id}-{number}-rank-{rank}.json.gz"
-    headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
-    return Response(content, media_type=GZIP, headers=headers)
+    headers = {
+        "Content-Disposition": f'attachment; filename="{name}-rank-{trace.rank}.json.gz"',
+        "Content-Length": str(trace.size),
+        "X-Content-Type-Options": "nosniff",
+    }
+    return StreamingResponse(trace_download.pieces(context, trace), media_type=GZIP, headers=headers)

@@ -108,7 +108,8 @@ def delete_study(
     withdraw: Annotated[
         bool,
         Query(
-            description="Withdraw its recommendation; the previous one takes its place. Otherwise the recommendation stays."
+            description="Withdraw its recommendation; the previous one takes its place. Otherwise the recommendation stays. "
+            "One that an administrator has pinned or approved needs the scope `admin`."
         ),
     ] = False,
     if_match: IfMatchParam = None,

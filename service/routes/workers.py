@@ -1,8 +1,10 @@
 """Routes of workers."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
-from shardtune.api_schemas.trials.leases import Registered, Registration, Worker, WorkerPage
+from shardtune.api_schemas.machines.workers import Worker, WorkerPage
+from shardtune.api_schemas.protocol import Incoming
+from shardtune.api_schemas.trials.leases import Registered, Registration
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
@@ -10,23 +12,28 @@ from shardtune.service.http.idempotent_requests import IdempotencyDep
 from shardtune.service.http.paging import LimitParam, PageTokenParam
 from shardtune.service.process.context import ContextDep
 from shardtune.service.workers import registry
+from shardtune.service.workers.protocol_versions import written_for
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
 
 
 @router.post(
     "",
+    response_model=Registered,
     dependencies=[requires(Action.LEASE)],
     responses=problems(
         "protocol_version", "worker_name_taken", "unknown_session", "too_many_workers", "quota_registrations"
     ),
 )
-def register_worker(context: ContextDep, registration: Registration, once: IdempotencyDep) -> Registered:
+def register_worker(
+    context: ContextDep, registration: Incoming[Registration], once: IdempotencyDep
+) -> Registered | Response:
     """Register a worker: it gets a session, and runs of its former session are ended.
 
     A request with the worker's present session updates the worker's inventory.
     """
-    return registry.register(context, registration, once)
+    registered = registry.register(context, registration, once)
+    return written_for(registered.protocol_version, registered)
 
 
 @router.get("", dependencies=[requires(Action.READ_STUDIES)], responses=problems("invalid_page_token"))

@@ -16,7 +16,7 @@ class DueTick:
 
     at: datetime
     runs: bool
-    stands_for: int = 1
+    merged_ticks: int = 1
     """Number of ticks that this tick covers: itself, and missed ticks before it that were merged into it."""
 
 
@@ -34,16 +34,16 @@ def account_for_ticks(ticks: Sequence[datetime], now: datetime, spec: ScheduleSp
         return on_time_due
     match spec.catch_up:
         case CatchUp.NONE:
-            return [DueTick(missed[-1], runs=False, stands_for=len(missed)), *on_time_due]
+            return [DueTick(missed[-1], runs=False, merged_ticks=len(missed)), *on_time_due]
         case CatchUp.MERGED if on_time_due:
-            return [DueTick(on_time_due[0].at, runs=True, stands_for=len(missed) + 1), *on_time_due[1:]]
+            return [DueTick(on_time_due[0].at, runs=True, merged_ticks=len(missed) + 1), *on_time_due[1:]]
         case CatchUp.MERGED:
-            return [DueTick(missed[-1], runs=True, stands_for=len(missed))]
+            return [DueTick(missed[-1], runs=True, merged_ticks=len(missed))]
         case CatchUp.ALL:
             # A limit, so that a service that was down for weeks does not start hundreds of retunes.
             caught_up = missed[-spec.catch_up_limit :]
             dropped = missed[: len(missed) - len(caught_up)]
-            dropped_due = [DueTick(dropped[-1], runs=False, stands_for=len(dropped))] if dropped else []
+            dropped_due = [DueTick(dropped[-1], runs=False, merged_ticks=len(dropped))] if dropped else []
             return [*dropped_due, *(DueTick(at, runs=True) for at in caught_up), *on_time_due]
         case _:
             assert_never(spec.catch_up)

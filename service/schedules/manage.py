@@ -186,11 +186,11 @@ def _check_cron(context: Context, spec: ScheduleSpec) -> None:
 
 
 def _check_cases(session: Session, project_id: str, spec: ScheduleSpec) -> None:
-    for key in spec.cases.target_keys:
+    for key in spec.targets.target_keys:
         row = best.get_target(session, project_id, key)
         if row is None or row.recommended is None:
             message = f"target_keys ({key}) has no recommendation in project {project_id}; GET /v1/recommendations"
-            raise invalid("cases.target_keys", key, message)
+            raise invalid("targets.target_keys", key, message)
 
 
 def _tick_view(row: ScheduleTickRow) -> Tick:
@@ -198,7 +198,7 @@ def _tick_view(row: ScheduleTickRow) -> Tick:
         at=row.at,
         kind=row.kind,
         state=row.state,
-        stands_for=row.merged_ticks,
-        cases=row.targets,
+        merged_ticks=row.merged_ticks,
+        targets=row.targets,
         reason=row.reason,
     )

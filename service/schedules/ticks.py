@@ -129,7 +129,7 @@ def _insert_tick(
         at=due_tick.at,
         kind=kind,
         state=TickState.QUEUED,
-        merged_ticks=due_tick.stands_for,
+        merged_ticks=due_tick.merged_ticks,
         targets=0,
         created_at=now,
     )
@@ -145,7 +145,7 @@ def _begin_tick(
     requested the tick.
     """
     spec = row.spec
-    keys = target_selection.select_targets(context, session, row.project_id, spec.cases)
+    keys = target_selection.select_targets(context, session, row.project_id, spec.targets)
     tick.targets = len(keys)
     tick.state, tick.reason = (
         (TickState.STARTED, None) if keys else (TickState.SKIPPED, "no recommendation matches the schedule's targets")

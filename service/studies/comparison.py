@@ -97,7 +97,7 @@ def _config_view(context: Context, study: StudyRow, row: TrialRow) -> ComparedCo
         config=row.config,
         description=row.config.describe(),
         search=_speed_of_run(search_measurement) if search_measurement else None,
-        fresh=_speed_of_runs(validation_speeds) if validation_speeds else None,
+        validation=_speed_of_runs(validation_speeds) if validation_speeds else None,
         speedup=_speedup(study.result, row.number),
         is_baseline=study.result is not None and study.result.baseline.trial_number == row.number,
         peak_allocated_gib=measured.memory.peak_allocated_gib if measured else None,

@@ -9,8 +9,9 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.studies.study import Study, StudyState
 from shardtune.db.queries import best, studies
 from shardtune.db.tables.studies import StudyRow
+from shardtune.service.access.actions import SCOPES, Action
 from shardtune.service.http import etags
-from shardtune.service.http.errors import Conflict
+from shardtune.service.http.errors import Conflict, Forbidden
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle import transitions
 from shardtune.service.process.context import Context
@@ -29,6 +30,7 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
 
     Raises:
         Conflict: the service created the study for a retune or a canary.
+        Forbidden: an administrator has pinned or approved the result that would be withdrawn.
         PreconditionFailed: the study has changed since the sender read it.
     """
     now = context.now()
@@ -74,5 +76,13 @@ def undelete(
 
 
 def _withdraw_recommendations(context: Context, session: Session, row: StudyRow) -> None:
+    may_decide = not context.principal.scopes.isdisjoint(SCOPES[Action.DECIDE_ON_BEST])
     for recommendation in best.active_recommendations(session, row.id):
+        if not may_decide and withdrawal.is_decided(session, recommendation):
+            raise Forbidden(
+                "scope_missing",
+                f"withdraw (true) would undo an administrator's decision: {recommendation.id} was pinned or approved, which "
+                f"needs a key with the scope admin; key {context.principal.name} lacks it. Delete the study without withdraw, "
+                "or ask an administrator",
+            )
         withdrawal.withdraw(session, recommendation, context.principal.name, "its study was deleted", context.now())

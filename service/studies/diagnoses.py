@@ -52,8 +52,8 @@ def read_diagnosis(context: Context, study_id: str, number: int) -> TrialDiagnos
         return _view(session, study, trial, run)
 
 
-def raw_trace(context: Context, study_id: str, number: int, rank: int) -> bytes:
-    """Raw trace of a rank from the trial's last run under the profiler, compressed by gzip.
+def raw_trace(context: Context, study_id: str, number: int, rank: int) -> stored_traces.StoredContent:
+    """Raw trace of a rank from the trial's last run under the profiler; `trace_download` reads its bytes.
 
     Raises:
         NotFound: no such study or trial, no diagnosis was requested, or the trace is not stored (any more).
@@ -63,8 +63,8 @@ def raw_trace(context: Context, study_id: str, number: int, rank: int) -> bytes:
         run = trials.newest_trace(session, _must_have_trial(session, study_id, number))
         if run is None:
             raise _no_diagnosis(study_id, number)
-        content = stored_traces.content(session, run.id, rank)
-        if content is None:
+        trace = stored_traces.find(session, run.id, rank)
+        if trace is None:
             stored_ranks = (
                 ", ".join(str(stored_rank) for stored_rank, _ in stored_traces.stored(session, run.id)) or "none"
             )
@@ -73,7 +73,7 @@ def raw_trace(context: Context, study_id: str, number: int, rank: int) -> bytes:
                 f"no trace of rank {rank} is stored of trial {number} of study {study_id} (stored ranks: {stored_ranks}); "
                 "a trace that was too large, is too old or made room for newer ones may still be on the worker",
             )
-        return content
+        return trace
 
 
 def newest_diagnosis(session: Session, study: StudyRow, number: int) -> TrialDiagnosis | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyState, Verdict
+from shardtune.api_schemas.studies.study import MOST_QUIET_WAIT_S, Study, StudyPhase, StudyState, Verdict
 from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies
@@ -128,6 +128,10 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
             )
     elif row.phase is StudyPhase.DONE:
         _check_more_pairs(row)
+    wait_s = more.wait_for_quiet_s
+    if wait_s is not None:
+        wait_s = min(MOST_QUIET_WAIT_S, (row.spec.wait_for_quiet_s or 0.0) + wait_s)
+        row.spec = row.spec.model_copy(update={"wait_for_quiet_s": wait_s})
     row.spec = row.spec.model_copy(update={"budget": budget})
     row.version += 1
     if more.searches and not is_searching:

@@ -91,7 +91,7 @@ def _run_view(row: RunRow) -> Run:
         run_id=row.id,
         purpose=row.purpose,
         final_comparison=row.comparison_round if row.purpose == "validation" else None,
-        block=row.comparison_block,
+        comparison_block=row.comparison_block,
         state=row.state,
         measurement=row.measurement,
         resume_check=row.resume_check,
@@ -109,5 +109,6 @@ def _attempt_view(row: AttemptRow) -> Attempt:
         started_at=row.started_at,
         finished_at=row.finished_at,
         end=row.end,
+        failure_message=row.failure.message if row.failure is not None else None,
         gpu_seconds=row.gpu_seconds,
     )

@@ -31,7 +31,10 @@ def figure_rows(compared: Comparison) -> tuple[ComparedLine, ...]:
             # An interval of steps within one run says less than the range over validation runs: both rows stay apart.
             ("tokens/s/GPU, search run (95 % interval)", [_speed_with_range(side.search) for side in sides]),
             *((("against the first (search runs)", _relative_speeds(sides)),) if compared.is_one_subject else ()),
-            ("tokens/s/GPU, validation runs (slowest to fastest)", [_speed_with_range(side.fresh) for side in sides]),
+            (
+                "tokens/s/GPU, validation runs (slowest to fastest)",
+                [_speed_with_range(side.validation) for side in sides],
+            ),
             ("speed-up over its study's baseline (paired runs)", [_speedup(side) for side in sides]),
             ("peak memory", [study_words.memory(side.peak_gib) or _NONE for side in sides]),
             ("step time (search run)", [_NONE if s.step_time_s is None else _seconds(s.step_time_s) for s in sides]),

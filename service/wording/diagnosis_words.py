@@ -87,8 +87,8 @@ def expected_in_words(diagnosis: Diagnosis) -> str:
 def _finding_lines(number: int, finding: Finding) -> Iterator[str]:
     yield f"{number}. {FINDING_TITLES[finding.kind]}: {finding.evidence}."
     yield f"   change: {finding.remedy}{expected_saving(finding)}."
-    if finding.tried is not None:
-        yield f"   tried: {remedy_in_words(finding.tried)}."
+    if finding.remedy_result is not None:
+        yield f"   tried: {remedy_in_words(finding.remedy_result)}."
 
 
 def expected_saving(finding: Finding) -> str:
@@ -108,7 +108,12 @@ def remedy_in_words(attempt: RemedyResult) -> str:
     if attempt.speedup is None or attempt.ci95 is None:
         return f"no result ({runs})"
     low, high = (100 * (end - 1) for end in attempt.ci95)
-    words = {"faster": "", "not_faster": "did not help: ", "undecided": "undecided: "}[attempt.outcome]
+    words = {
+        "faster": "",
+        "not_faster": "did not help: ",
+        "undecided": "undecided: ",
+        "too_busy": "the machine was too busy: ",
+    }[attempt.outcome]
     return f"{words}{100 * (attempt.speedup - 1):+.0f} % [{low:.0f}, {high:.0f}] ({runs})"
 
 

@@ -13,9 +13,9 @@ def hosts(inventory: Inventory) -> str:
     """List a worker's hosts as `n0 (eth0), n1 (eth0)`, or its partition as `cpu0, cpu1 of n0`; empty for one complete
     host or unknown hosts.
     """
-    if inventory.share is not None:
-        devices = [device[:_UUID_CHARACTERS] for device in inventory.share.devices]
-        return f"{listing(devices)} of {inventory.details.get('host') or inventory.share.host}"
+    if inventory.host_partition is not None:
+        devices = [device[:_UUID_CHARACTERS] for device in inventory.host_partition.devices]
+        return f"{listing(devices)} of {inventory.details.get('host') or inventory.host_partition.host}"
     # `details` is free-form JSON that workers of other versions also send: trust no type.
     listed = inventory.details.get("hosts")
     if inventory.cluster.nodes == 1 or not isinstance(listed, list):

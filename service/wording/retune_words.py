@@ -67,9 +67,9 @@ def tick_result(ended: Tick) -> str:
     by = " by hand" if ended.kind == "manual" else ""
     action: str = ended.state
     if ended.state == "started":
-        action = f"requested {ended.cases} retune{'s' if ended.cases != 1 else ''}"
+        action = f"requested {ended.targets} retune{'s' if ended.targets != 1 else ''}"
     # Missed ticks are merged into one; without their number the history would show gaps.
-    more = f", for {ended.stands_for} ticks" if ended.stands_for > 1 else ""
+    more = f", for {ended.merged_ticks} ticks" if ended.merged_ticks > 1 else ""
     why = f" ({ended.reason})" if ended.reason else ""
     return f"{by}: {action}{more}{why}"
 

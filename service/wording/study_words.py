@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from shardtune.api_schemas import formatting
+from shardtune.api_schemas.machines.conditions import program_names
 from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyResult
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.trials.measurements import Progress
@@ -203,7 +204,7 @@ def undecided_text(verdict: OpenVerdict) -> str:
     """Describe an undecided final comparison, and the number of paired runs that would decide it."""
     if not verdict.pairs:
         return "undecided: no pair of candidate and baseline was completed"
-    text = f"undecided: the candidate won {verdict.won} of {verdict.pairs} pairs"
+    text = f"undecided: the candidate won {verdict.won_pairs} of {verdict.pairs} pairs"
     if verdict.disturbed_runs:
         text += f", and other processes disturbed {verdict.disturbed_runs} of their {2 * verdict.pairs} runs"
     if verdict.disturbed_pairs == verdict.pairs:
@@ -270,6 +271,8 @@ def final_comparison_position(study: Study, trials: Sequence[Trial]) -> str:
     complete, most = len(validation_runs(study, trials)), most_validation_runs(study)
     if complete < most:
         return f"final comparison, run {complete + 1} of at most {most}"
+    if study.phase is StudyPhase.FINAL_COMPARISON and study.result is None and most:
+        return f"final comparison, run {complete + 1}: pairs under unequal load run again"
     return validation_position(study, complete)
 
 
@@ -308,6 +311,8 @@ def describe_step(progress: Progress | None) -> str:
     """Describe the current phase and training step of a run."""
     if progress is None:
         return "starting ranks"
+    if progress.phase == "waiting_for_quiet":
+        return _waiting_text(progress)
     words = {
         "starting": "starting ranks",
         "building": "building the model",
@@ -317,3 +322,12 @@ def describe_step(progress: Progress | None) -> str:
     }
     phase = words.get(progress.phase, progress.phase)
     return f"{phase}, step {progress.step}" if progress.step else phase
+
+
+def _waiting_text(progress: Progress) -> str:
+    """Describe what a run waits for until the machine is quiet, and for how long it has waited."""
+    text = "waiting until the machine is quiet"
+    if progress.foreign_cpu_cores is not None:
+        named = f": {program_names(progress.foreign_programs)}" if progress.foreign_programs else ""
+        text += f" (other programs keep {progress.foreign_cpu_cores:.1f} CPU cores busy{named})"
+    return text + (f", {duration(progress.waited_s)} so far" if progress.waited_s is not None else "")

@@ -37,6 +37,8 @@ def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
     reasons = [
         _paired_runs(result),
         *_undecided(result),
+        *_too_busy(result),
+        *_uneven_pairs(result),
         *_other_candidates(result, stored),
         *_disturbed_runs(result, stored),
         *_disturbed_searches(result),
@@ -84,6 +86,29 @@ def _resume_check(check: ResumeCheck, every_s: float) -> list[Trust]:
 
 def _undecided(result: StudyResult) -> list[Trust]:
     return [Trust("warn", study_words.undecided_text(result.undecided))] if result.undecided is not None else []
+
+
+def _too_busy(result: StudyResult) -> list[Trust]:
+    return [Trust("bad", result.too_busy.describe())] if result.too_busy is not None else []
+
+
+def _uneven_pairs(result: StudyResult) -> list[Trust]:
+    """Name the pairs that were left out, and those that count although other programs slowed both of their runs."""
+    comparison = result.final_comparison
+    if comparison is None:
+        return []
+    reasons = []
+    if comparison.uneven_pairs:
+        pairs = "1 more pair was" if comparison.uneven_pairs == 1 else f"{comparison.uneven_pairs} more pairs were"
+        reasons.append(
+            Trust("quiet", f"{pairs} left out, because other programs left the two runs unequal numbers of cores")
+        )
+    if comparison.disturbed_runs:
+        text = (
+            f"other programs slowed {comparison.disturbed_runs} of the {2 * comparison.pairs} paired runs, equally in"
+        )
+        reasons.append(Trust("warn", f"{text} both runs of a pair; the speed-up on a quiet machine may differ"))
+    return reasons
 
 
 def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:

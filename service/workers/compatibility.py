@@ -207,7 +207,7 @@ def _is_in_scope(worker: WorkerRow, study: StudyRow) -> bool:
 def _leaves_to_smaller_workers(offer: Offer, cluster: Cluster) -> bool:
     """Whether a worker leaves a study of this size to workers with fewer devices of the same host."""
     # On a divided host a small study on a large partition would block devices that a large study needs.
-    return offer.share is not None and cluster.world_size < offer.share.least_ranks
+    return offer.host_partition is not None and cluster.world_size < offer.host_partition.least_ranks
 
 
 def rejection_reason(worker: WorkerRow, study: StudyRow) -> str:
@@ -225,8 +225,13 @@ def rejection_reason(worker: WorkerRow, study: StudyRow) -> str:
     )
 
 
+def waiting_reason(worker: WorkerRow, cause: str) -> str:
+    """Reason of a study that waits for another worker, since this one cannot execute its runs."""
+    return f"{_REJECTION}{worker.name} {cause}"
+
+
 def is_rejection(reason: str | None) -> bool:
-    """Whether the reason stored with a study was written by `rejection_reason`."""
+    """Whether the reason stored with a study names a worker that gets none of its runs."""
     return reason is not None and reason.startswith(_REJECTION)
 
 

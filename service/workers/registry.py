@@ -7,23 +7,18 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.machines.workers import Worker, WorkerPage
 from shardtune.api_schemas.studies.study import StudyPhase
-from shardtune.api_schemas.trials.leases import (
-    SUPPORTED_PROTOCOL_VERSIONS,
-    Registered,
-    Registration,
-    Worker,
-    WorkerPage,
-)
+from shardtune.api_schemas.trials.leases import Registered, Registration
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import keys, leases, workers
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.http import paging
-from shardtune.service.http.errors import Conflict, NotFound, WrongProtocol
+from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle.expiry import end_lost_attempt
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility, worker_limits
+from shardtune.service.workers import compatibility, protocol_versions, worker_limits
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +30,10 @@ def register(context: Context, registration: Registration, idempotency: Idempote
     session.
 
     Raises:
+        WrongProtocol: worker and service speak no common protocol version.
         Conflict: another key's worker has the name, or the session is not the worker's present one.
     """
-    check_protocol(registration.protocol_version)
+    protocol_version = protocol_versions.agree(registration)
     # Runs are ended in transactions of their own below: a study is locked before its workers everywhere (note [lock
     # order]).
     settings, sender, now, name = context.settings, context.principal, context.now(), registration.name
@@ -51,6 +47,7 @@ def register(context: Context, registration: Registration, idempotency: Idempote
         workers.begin(session, worker, requested_session or issued, registration.inventory, now, sender.holder_id)
         lost_runs = [run.id for run in leases.runs_of_earlier_sessions(session, worker)]
         registered = Registered(
+            protocol_version=protocol_version,
             worker_id=worker.id,
             session=worker.session,
             lease_s=settings.lease_s,
@@ -117,20 +114,6 @@ def forget(context: Context, worker_id: str) -> None:
         log.info("worker forgotten", extra={"worker": row.name})
 
 
-def check_protocol(version: int) -> None:
-    """Reject a worker whose protocol version the service does not support.
-
-    Raises:
-        WrongProtocol: lists the supported versions.
-    """
-    if version not in SUPPORTED_PROTOCOL_VERSIONS:
-        raise WrongProtocol(
-            "protocol_version",
-            f"protocol_version ({version}) is none the service speaks ({' and '.join(map(str, SUPPORTED_PROTOCOL_VERSIONS))}); "
-            "install the same release of shardtune on both sides",
-        )
-
-
 def drain(context: Context, worker_id: str, draining: bool, idempotency: IdempotencyKey = NO_KEY) -> Worker:
     """Stop leasing new runs to a worker, or resume. The worker's running work may finish.
 
@@ -139,7 +122,7 @@ def drain(context: Context, worker_id: str, draining: bool, idempotency: Idempot
     """
     with idempotency.write(context) as session:
         row = _lock_administered(context, session, worker_id)
-        row.is_draining = draining
+        row.is_draining, row.set_aside = draining, None
         log.info("worker drained" if draining else "worker takes work again", extra={"worker": row.name})
         return idempotency.answer(session, _worker_view(context, session, row))
 
@@ -185,6 +168,7 @@ def _build_view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
         project_id=row.project_id,
         is_live=is_live,
         is_draining=row.is_draining,
+        set_aside=row.set_aside,
         run_id=run_id,
         condition=row.condition,
     )

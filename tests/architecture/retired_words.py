@@ -102,4 +102,6 @@ RETIRED = (
         ("ConnectionRefusedError", "connection refused", "ECONNREFUSED", "a worker is refused."),
         code_only=True,
     ),
+    RetiredWord(r"stands_for", "merged_ticks", "its stands_for"),
+    RetiredWord(r"went_on", "uninterrupted (steps of the processes that saved the checkpoint)", "went_on"),
 )

@@ -106,7 +106,7 @@ class Row(Schema):
 LIMIT = 3
 """Constant text."""
 '''
-    assert {(item.kind, item.text, item.line) for item in docstrings(ast.parse(source))} == {
+    assert {(docstring.kind, docstring.text, docstring.line) for docstring in docstrings(ast.parse(source))} == {
         ("module", "Module text.", 1),
         ("class", "Class text.", 3),
         ("attribute", "Attribute text.", 5),

@@ -16,6 +16,9 @@ TEXTS = (
 )
 HISTORY = (
     "benchmarks/search/table.py",
+    "benchmarks/busy/rows.py",
+    "benchmarks/busy/sentences.py",
+    "tests/benchmarks/test_busy.py",
     "tests/benchmarks/test_search.py",
     "db/migrations/versions/",
     "docs/reference/glossary.md",

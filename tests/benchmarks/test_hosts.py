@@ -31,7 +31,7 @@ def test_layouts_have_tensor_parallelism_within_a_host_under_stages_and_over_bot
     spec = spec_of("layouts")
     strategies = [config.strategy for config in space_of(spec).enumerate()]
     fsdp2 = [strategy for strategy in strategies if isinstance(strategy, Fsdp2Config)]
-    assert {(2, 2), (4, 1), (2, 1), (1, 2), (1, 1)} == {(item.tensor_parallel, item.stages) for item in fsdp2}
+    assert {(2, 2), (4, 1), (2, 1), (1, 2), (1, 1)} == {(layout.tensor_parallel, layout.stages) for layout in fsdp2}
     assert spec.budget.max_trials is not None and spec.budget.max_trials < len(strategies)
 
 

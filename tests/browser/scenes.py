@@ -58,13 +58,13 @@ class Story:
         """The worker comes back with other software: one case is measured again; others are skipped, asked for by hand, or wait."""
         policy = {"requires_approval": True, "retuning": {"on_fingerprint": False}}
         self._stack.http.put("/v1/projects/default", json=policy).raise_for_status()
-        self._schedule("upgrades", trigger="fingerprint", cases={"model": "tiny-llama"}, planned_gpu_hours=2000)
+        self._schedule("upgrades", trigger="fingerprint", targets={"model": "tiny-llama"}, planned_gpu_hours=2000)
         self._stack.start_worker()
         retune = until(lambda: self._list("/v1/retunes"), 60, "a retune is asked for")[0]["retune_id"]
         self._study("proposed", "tiny-gpt2", GPT2, budget=5)
         self._ended("proposed")
         until(lambda: self._get(f"/v1/retunes/{retune}")["state"] == "ended", 200, "the retune ends")
-        cheap = {"planned_gpu_hours": 0.001, "likely_gain": 0.01, "cases": {"model": "wide-llama"}}
+        cheap = {"planned_gpu_hours": 0.001, "likely_gain": 0.01, "targets": {"model": "wide-llama"}}
         self._post(f"/v1/schedules/{self._schedule('short-runs', trigger='manual', **cheap)}:run")
         until(lambda: any(r["outcome"] == "skipped" for r in self._list("/v1/retunes")), 30, "one is skipped")
         weekly = {"trigger": "cron", "cron": "0 3 * * 0", "timezone": "Europe/Berlin", "windows": ["03:00-03:30"]}

@@ -125,7 +125,7 @@ def places_without_knob(r: Registries, kind: str, varied: str | None = None) -> 
     sample = list(drawn(kind, backend, varied))
     fields = {name for name in schema.model_fields if name != "kind"}
     knobs = {*backend.to_knobs(sample[0].config.strategy), *_COMMON}
-    known_names, decided = {*COMMON, *backend.knobs}, {name for item in sample for name in item.table}
+    known_names, decided = {*COMMON, *backend.knobs}, {name for case in sample for name in case.table}
     places = [f"{_place(SPACE, kind, name)}: no row for {name!r}" for name in sorted(knobs - known_names)]
     places += [f"{_place(SPACE, kind, name)}: draw never decides {name!r}" for name in sorted(knobs - decided)]
     places += [f"{KNOB_WORDS} lacks {name!r}" for name in sorted(knobs - set(r.knob_words))]

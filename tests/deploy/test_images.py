@@ -147,7 +147,7 @@ def test_the_worker_trains_without_root_on_a_file_system_that_cannot_be_written_
     stated = tmp_path / "said"
     with (
         stated.open("wb") as out,
-        image.running(["--work-dir", "/work", "run-trial", "/task.json", "--json"], {}, out) as training,
+        image.running(["--work-dir", "/work/worker", "run-trial", "/task.json", "--json"], {}, out) as training,
     ):
         assert training.wait(300) == 0
     measured = json.loads(stated.read_text())

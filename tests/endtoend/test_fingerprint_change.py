@@ -95,8 +95,8 @@ def test_a_new_driver_makes_the_answer_stale_and_one_retune_renews_it(replicas: 
     assert ended["challenge_study_id"] is not None and ended["outcome"] in ("kept", "replaced", "inconclusive"), ended
     assert len(replicas.get("/v1/retunes")["retunes"]) == 1
     if ended["outcome"] != "inconclusive":
-        serving = replicas.get("/v1/recommendations", state="serving")["recommendations"]
-        assert "560.35.03" in {item["answer"]["fingerprint"]["driver"] for item in serving}
+        serving = replicas.get("/v1/recommendations", state="recommended")["recommendations"]
+        assert "560.35.03" in {recommendation["answer"]["fingerprint"]["driver"] for recommendation in serving}
 
 
 def _best(replicas: Replicas, key: str) -> Any:

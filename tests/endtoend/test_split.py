@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from shardtune.db.session import Database
 from shardtune.db.tables.studies import AttemptRow, RunRow
-from shardtune.service.leasing.host_exclusivity import is_alone
+from shardtune.service.leasing.host_exclusivity import needs_exclusive_host
 from tests.support.processes.stack import Stack, study, until
 
 pytestmark = [
@@ -46,7 +46,7 @@ def test_searches_of_two_studies_go_side_by_side_and_validation_runs_have_the_ma
     )
     (cluster,) = {str(worker["inventory"]["cluster"]): worker["inventory"]["cluster"] for worker in workers}.values()
     assert cluster["gpus_per_node"] == 1
-    devices = [set(worker["inventory"]["share"]["devices"]) for worker in workers]
+    devices = [set(worker["inventory"]["host_partition"]["devices"]) for worker in workers]
     assert devices[0].isdisjoint(devices[1])
     studies = [stack.create(study(cluster=cluster)) for _ in workers]
     until(
@@ -62,14 +62,14 @@ def test_searches_of_two_studies_go_side_by_side_and_validation_runs_have_the_ma
         leases: list[Lease] = [tuple(row) for row in session.execute(query)]
     database.close()
     pairs = [pair for pair in combinations(leases, 2) if together(*pair)]
-    decided = [lease for lease in leases if is_alone(lease[1].purpose, None)]
+    decided = [lease for lease in leases if needs_exclusive_host(lease[1].purpose, None)]
     assert len(decided) > 10 and not [pair for pair in pairs if any(lease in decided for lease in pair)]
     beside = {run.id for pair in pairs for _, run in pair if run.measurement is not None}
     assert beside, "no two trials ran at once"
     for _, run in leases:
         if run.measurement is not None:
             assert run.measurement.conditions is not None
-            assert (run.measurement.conditions.neighbours > 0) == (run.id in beside)
+            assert (run.measurement.conditions.co_tenants > 0) == (run.id in beside)
 
     below = agent.children(recursive=True)
     agent.kill()

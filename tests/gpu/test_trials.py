@@ -55,8 +55,8 @@ def test_a_resumed_trial_continues_training(machine: GpuMachine, strategy: dict[
     result = machine.run(ResumeTask.model_validate({"trial": task.model_dump(), "plan": {"max_train_s": 0.1}}))
     assert isinstance(result, ResumeMeasurement), result
     bounds = parity.tolerance(task.workload.precision)
-    for went_on, resumed in zip(result.went_on, result.resumed, strict=True):
-        assert parity.step_difference(went_on, resumed, bounds, "the run that was not interrupted") is None
+    for uninterrupted, resumed in zip(result.uninterrupted, result.resumed, strict=True):
+        assert parity.step_difference(uninterrupted, resumed, bounds, "the run that was not interrupted") is None
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO3 | {"stage": 2}, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])

@@ -30,7 +30,7 @@ SMALLER = {
     "--min-nodes=4": "--min-nodes=2",
     "--nodes=4": "--nodes=2",
     "--num-gpus=8": "--num-gpus=0",
-    "--work-dir=/work": "--work-dir=/tmp/work",
+    "--work-dir=/work/worker": "--work-dir=/tmp/work",
     "/work": "/tmp/work",
 }
 """Two hosts without GPUs instead of four with eight; what a pod mounts is in its /tmp."""
@@ -49,7 +49,7 @@ class Pods:
 
     def run(self, host: Host, container: dict[str, Any], words: list[str], pod: str = "") -> None:
         """Run the container's command with its variables."""
-        own = {item["name"]: self._value(item, pod) for item in container.get("env", [])}
+        own = {variable["name"]: self._value(variable, pod) for variable in container.get("env", [])}
         inputs = {f"SHARDTUNE_WORKER_{name}": value for name, value in ONE_RANK.items()} | own
         inputs["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         smaller = [SMALLER.get(word, word).replace("$(POD_NAME)", pod) for word in words]
@@ -91,7 +91,9 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
 
 def containers(name: str) -> list[dict[str, Any]]:
     """All of an overlay's file, in the order in which they stand there."""
-    return [item for document in yaml.safe_load_all((OVERLAYS / name).read_text()) for item in found_in(document)]
+    return [
+        container for document in yaml.safe_load_all((OVERLAYS / name).read_text()) for container in found_in(document)
+    ]
 
 
 def found_in(node: Any) -> Iterator[dict[str, Any]]:

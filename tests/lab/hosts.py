@@ -113,8 +113,10 @@ def _visible() -> list[str]:
     """Folders under /tmp that hosts need: the repository, the interpreter's, libraries built for it."""
     extensions = os.environ.get("TORCH_EXTENSIONS_DIR")
     needed = [str(REPOSITORY), sys.prefix, sys.base_prefix, *sys.path, *([extensions] if extensions else [])]
-    folders = sorted({Path(item).resolve() for item in needed if item and Path(item).is_dir()})
+    folders = sorted({Path(path).resolve() for path in needed if path and Path(path).is_dir()})
     under_tmp = [folder for folder in folders if folder.is_relative_to(_TMP)]
     return [
-        str(item) for item in under_tmp if not any(item != other and item.is_relative_to(other) for other in under_tmp)
+        str(folder)
+        for folder in under_tmp
+        if not any(folder != other and folder.is_relative_to(other) for other in under_tmp)
     ]

@@ -29,5 +29,5 @@ def _as_on_hosts_of(ranks: int, folder: Path) -> None:
 def test_groups_follow_the_hosts(tmp_path: Path, per_host: int, groups: list[tuple[int, int]]) -> None:
     preloaded_forks.ranks(_as_on_hosts_of, per_host, tmp_path, logs=tmp_path, count=4)
     collectives = MeasuredHardware.model_validate_json((tmp_path / "hardware.json").read_bytes()).collectives
-    assert list(dict.fromkeys((item.ranks, item.nodes) for item in collectives)) == groups
+    assert list(dict.fromkeys((collective.ranks, collective.nodes) for collective in collectives)) == groups
     assert len(collectives) == 3 * 2 * len(groups)

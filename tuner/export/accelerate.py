@@ -43,7 +43,7 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
     )
     return fill(
         "accelerate.yaml",
-        description=remark(source.contender.description),
+        description=remark(source.description),
         start=remark(_start_command(source, parts)),
         comments=comments,
         document=yaml.safe_dump(stated, sort_keys=False).rstrip(),

@@ -1,7 +1,8 @@
 """Environment in which a configuration was measured, for each exported file: the variables that Shardtune sets, and
 those set on the worker.
 
-A worker's values are not trusted: a value that could name a file appears in a comment and is never set.
+A worker is not trusted: a variable is set where `allowed_variables` has its name and the form of its value. Every other
+one appears in a comment.
 """
 
 import re
@@ -9,22 +10,14 @@ import shlex
 
 from shardtune.api_schemas.strategies.rank_environment import KEPT_MEMORY, variables
 from shardtune.api_schemas.training.environment_settings import by_name, setting_of
+from shardtune.tuner.export.allowed_variables import is_allowed
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
-
-_HARMLESS = re.compile(r"[\w.,:;=+%-]{1,150}", re.ASCII)
-"""Regular expression of values that are safe to set: flags, numbers and lists of them, without a path, a line end or
-anything that a shell or a loader would interpret."""
-
-
-_NAMES_FILES = re.compile(r"FILE|PATH|DIR|LIB|PLUGIN|PRELOAD|DUMP")
-"""Regular expression of variable names whose value may name a file that a job overwrites or a library that it loads,
-although the value is a plain word."""
 
 
 def settings(source: ExportSource) -> dict[str, str]:
     """Environment variables to set for the ranks so that they run as measured, by name."""
-    worker, fingerprint = _harmless_settings(source), source.study.fingerprint
+    worker, fingerprint = _allowed_settings(source), source.study.fingerprint
     cores = fingerprint.cpu_count if fingerprint is not None else 0
     return worker | variables(source.config, worker, cores, source.cluster.gpus_per_node)
 
@@ -60,9 +53,9 @@ def notes(source: ExportSource) -> tuple[str, ...]:
 
 def unset_notes(source: ExportSource) -> tuple[str, ...]:
     """Notes on environment variables that the worker had set and no exported file sets."""
-    exported, recorded = _harmless_settings(source), _recorded_settings(source)
+    exported, recorded = _allowed_settings(source), _recorded_settings(source)
     return tuple(
-        f"environment: the worker also had {name} set, to {recorded[name]}"
+        f"environment: the worker also had {name} set, to {remark(recorded[name])}"
         for name in sorted(recorded.keys() - exported)
     )
 
@@ -72,17 +65,14 @@ def env_file(source: ExportSource) -> str:
     return "".join(f"{name}={value}\n" for name, value in settings(source).items())
 
 
-def _harmless_settings(source: ExportSource) -> dict[str, str]:
-    recorded = _recorded_settings(source)
-    return {
-        name: value for name, value in recorded.items() if not _NAMES_FILES.search(name) and _HARMLESS.fullmatch(value)
-    }
+def _allowed_settings(source: ExportSource) -> dict[str, str]:
+    return {name: value for name, value in _recorded_settings(source).items() if is_allowed(name, value)}
 
 
 def _recorded_settings(source: ExportSource) -> dict[str, str]:
-    """Environment variables recorded on the worker, by name, their values quoted for comments."""
+    """Environment variables recorded on the worker, by name: the values are a stranger's."""
     fingerprint = source.study.fingerprint
     reported = by_name(fingerprint.environment or ()) if fingerprint is not None else {}
     # A worker of any make reports the names, so they are checked as the values are.
-    valid = {name: value for name, value in reported.items() if re.fullmatch(r"[A-Z][A-Z0-9_]{0,99}", name)}
-    return {name: remark(value) for name, value in sorted(valid.items()) if setting_of(name) is not None}
+    names = [name for name in sorted(reported) if re.fullmatch(r"[A-Z][A-Z0-9_]{0,99}", name) and setting_of(name)]
+    return {name: reported[name] for name in names}

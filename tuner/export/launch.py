@@ -15,7 +15,7 @@ def script(source: ExportSource) -> str:
     multi_node = source.cluster.nodes > 1
     return fill(
         "launch.sh",
-        description=remark(source.contender.description),
+        description=remark(source.description),
         machines=remark(source.machines),
         multi_node="\n# Run it on every node, with MASTER_ADDR the first node's address." if multi_node else "",
         environment="\n".join(_environment_lines(source)),
@@ -29,7 +29,7 @@ def batch_script(source: ExportSource) -> str:
     cluster = source.cluster
     return fill(
         "launch.sbatch",
-        description=remark(source.contender.description),
+        description=remark(source.description),
         machines=remark(source.machines),
         nodes=str(cluster.nodes),
         gpus="" if source.on_cpu else f"\n#SBATCH --gpus-per-node={cluster.gpus_per_node}",

@@ -38,7 +38,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     )
     text = fill(
         "lightning_strategy.py",
-        description=in_docstring(source.contender.description),
+        description=in_docstring(source.description),
         release=RELEASE,
         lossy=comment(lossy, "", in_docstring),
         names=parts.values["class"],

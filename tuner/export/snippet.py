@@ -60,7 +60,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
     return fill(
         "train_snippet.py",
         model_name=in_docstring(source.study.spec.model.name),
-        description=in_docstring(source.contender.description),
+        description=in_docstring(source.description),
         figures=in_docstring(_describe_measurement(source)),
         needs=parts.needs,
         command=f"{command_prefix(source)}torchrun {torchrun_options(source)} train_snippet.py --steps 10",

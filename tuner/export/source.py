@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from shardtune.api_schemas.base import Dtype
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Contender, Study
+from shardtune.api_schemas.studies.study import Contender, Study, Verdict
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.leases import TrialTask
@@ -33,6 +33,14 @@ class ExportSource:
     def config(self) -> TrialConfig:
         """Measured configuration that the export reproduces."""
         return self.contender.config
+
+    @property
+    def description(self) -> str:
+        """Description of the exported configuration, with a warning if its study's machine was too busy to answer."""
+        result = self.study.result
+        is_too_busy = result is not None and result.verdict is Verdict.TOO_BUSY
+        warning = " (verdict too_busy: the machine was too busy to tell whether anything is faster)"
+        return self.contender.description + (warning if is_too_busy else "")
 
     @property
     def workload(self) -> Workload:

@@ -34,7 +34,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     lossy = (*differences(config, rendered_config, "torchtitan"), *besides)
     text = fill(
         "torchtitan.toml",
-        description=remark(source.contender.description),
+        description=remark(source.description),
         release=RELEASE,
         lossy=comment(lossy, "# "),
         document=_toml(_sections(source, mesh)),

@@ -47,7 +47,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     )
     snippet = fill(
         "trainer_snippet.py",
-        description=in_docstring(source.contender.description),
+        description=in_docstring(source.description),
         release=RELEASE,
         lossy=comment(lossy, "", in_docstring),
         by_hand=parts.code,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.tuner.verdict.run_load import UNDISTURBED, PairLoads, RunLoad, is_even
 
 NEAR_FRACTION = 0.9
 """Fraction of another trial's speed below which a trial is far behind it; also the fraction of the fastest candidate's
@@ -29,14 +30,13 @@ class ValidationRun:
     """Complete validation run: a repeat of a trial in the final comparison."""
 
     trial: int
-    block: int
+    comparison_block: int
     worker: str
     tokens_per_s_per_gpu: float
     hosts: frozenset[str] = frozenset()
     """Hosts on which the validation run took place; a worker that spans several hosts may get other hosts for its next
     run."""
-    is_disturbed: bool = False
-    """Whether the run counts although other programs disturbed its machine."""
+    load: RunLoad = UNDISTURBED
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class NextRun:
     """Validation run that the final comparison needs now."""
 
     trial: int
-    block: int
+    comparison_block: int
     arms: tuple[int, ...]
     """Numbers of the trials that take part in the comparison block of this validation run."""
 
@@ -55,8 +55,18 @@ class Pair:
 
     log_ratio: float
     """Natural logarithm of the challenger's speed over the baseline's."""
-    disturbed_runs: int = 0
-    """Number of the two runs that count although other programs disturbed the machine."""
+    loads: PairLoads = (UNDISTURBED, UNDISTURBED)
+    """Loads of other programs during the two runs."""
+
+    @property
+    def disturbed_runs(self) -> int:
+        """Number of the two runs that other programs disturbed."""
+        return sum(load.is_disturbed for load in self.loads)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether both runs had the same conditions: undisturbed, or about as many cores left by other programs."""
+        return is_even(*self.loads)
 
 
 class ComparisonBlocks:
@@ -81,7 +91,7 @@ class ComparisonBlocks:
         """Complete blocks so far: number of the block, then the run of each of its trials."""
         self._runs: dict[int, list[ValidationRun]] = {}
         for run in runs:
-            self._runs.setdefault(run.block, []).append(run)
+            self._runs.setdefault(run.comparison_block, []).append(run)
 
     def take(self, arms: Sequence[int]) -> dict[int, ValidationRun] | NextRun:
         """Runs of the next complete comparison block by trial number, or the run that is missing from the block."""
@@ -104,6 +114,11 @@ class ComparisonBlocks:
             for runs in self._taken.values()
             if challenger in runs and baseline in runs
         )
+
+    def pairs_by_evenness(self, challenger: int, baseline: int) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
+        """Pairs of two trials whose runs had equal load, and those whose runs had not."""
+        pairs = self.pairs(challenger, baseline)
+        return tuple(pair for pair in pairs if pair.is_even), tuple(pair for pair in pairs if not pair.is_even)
 
     def is_far_behind(self, trial: int, other: int) -> bool:
         """Whether undisturbed validation runs beside those of another trial, and nothing else, show that a trial is far
@@ -140,7 +155,7 @@ class ComparisonBlocks:
 
 def _pair(challenger: ValidationRun, baseline: ValidationRun) -> Pair:
     ratio = math.log(challenger.tokens_per_s_per_gpu) - math.log(baseline.tokens_per_s_per_gpu)
-    return Pair(ratio, challenger.is_disturbed + baseline.is_disturbed)
+    return Pair(ratio, (challenger.load, baseline.load))
 
 
 def _undisturbed_speed(log_speeds: Sequence[float]) -> float:

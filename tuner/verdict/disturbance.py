@@ -37,7 +37,7 @@ def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int |
     if foreign == 0 or cores:
         # The worker saw the cores. Windows that differ on a quiet machine are a property of the configuration.
         return foreign_load(foreign or 0.0, cluster, cores) if cores else None
-    if measured.conditions is not None and measured.conditions.neighbours:
+    if measured.conditions is not None and measured.conditions.co_tenants:
         # Co-tenants come and go as planned, in search runs, which guide the search and decide nothing.
         return None
     spread = measured.step_time_half_width_s / measured.step_time_s
@@ -48,9 +48,23 @@ def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int |
 
 def foreign_load(foreign: float, cluster: Cluster, cores: int) -> str | None:
     """Message that other programs used too many of a host's CPU cores during a run; None where they did not."""
-    needed = cores if cluster.device == "cpu" else min(cores, CORES_PER_GPU * cluster.gpus_per_node)
-    is_too_much = foreign - (cores - needed) > MAX_FOREIGN_FRACTION * needed
+    is_too_much = foreign > most_foreign_cores(cluster, cores)
     return f"other programs kept {foreign:.1f} of {cores} cores busy" if is_too_much else None
+
+
+def most_foreign_cores(cluster: Cluster, cores: int) -> float:
+    """Largest number of a host's CPU cores that other programs may use during a run that counts as undisturbed."""
+    needed = _needed_cores(cluster, cores)
+    return (cores - needed) + MAX_FOREIGN_FRACTION * needed
+
+
+def cores_left(foreign: float, cluster: Cluster, cores: int) -> float:
+    """Number of a host's CPU cores that other programs left for a run's ranks, at most as many as the ranks need."""
+    return round(max(0.0, min(_needed_cores(cluster, cores), cores - foreign)), 2)
+
+
+def _needed_cores(cluster: Cluster, cores: int) -> float:
+    return cores if cluster.device == "cpu" else min(cores, CORES_PER_GPU * cluster.gpus_per_node)
 
 
 def may_repeat(repeat_fraction: float, run_repeats: int, study_repeats: int, complete_runs: int) -> bool:

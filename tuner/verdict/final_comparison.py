@@ -6,6 +6,7 @@
 - The last candidate runs in pairs with the baseline until `tuner.verdict.paired_test` decides. These pairs alone can
   confirm a gain: they had no part in any choice, so one comparison needs protection, however many candidates there
   were. Runs beside the baseline's that show a candidate far behind end the comparison earlier.
+- A pair whose runs had unequal load is left out, and another one takes its place (`tuner.verdict.too_busy`).
 
 Nothing is dropped before it has run beside the baseline. Everything is derived from the stored runs. Blocks whose runs
 were on different workers, or on other hosts of one worker, are left out.
@@ -15,9 +16,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.tuner.verdict import paired_test
+from shardtune.tuner.verdict import paired_test, too_busy
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION, ComparisonBlocks, NextRun, Pair, ValidationRun
 from shardtune.tuner.verdict.paired_test import Decision
+from shardtune.tuner.verdict.run_load import PairLoads
 
 MAX_CANDIDATES = 20
 # The first round has the search's run besides its own, so a single disturbed run eliminates no candidate.
@@ -43,18 +45,30 @@ class RankingState:
     challenger: int | None
     """Number of the trial compared with the baseline; None during screening."""
     pairs: tuple[Pair, ...]
-    """Pairs of the challenger and the baseline that decide, in the order of the runs."""
+    """Pairs of the challenger and the baseline that count, in the order of the runs."""
     next: NextRun | None
     """Next validation run that the final comparison needs; None once the verdict is final."""
     is_far_behind: bool = False
     """Whether runs beside the baseline's showed the challenger far behind, so that no further pair was run."""
     lost_blocks: int = 0
     """Number of comparison blocks left out because their runs were on different workers or hosts."""
+    uneven_pairs: tuple[Pair, ...] = ()
+    """Pairs that were left out because other programs loaded their two runs unequally."""
 
     @property
     def log_ratios(self) -> tuple[float, ...]:
         """Natural logarithm of the challenger's speed over the baseline's, one number for each pair of runs."""
         return tuple(pair.log_ratio for pair in self.pairs)
+
+    @property
+    def even_loads(self) -> tuple[PairLoads, ...]:
+        """Loads of other programs during the two runs of each pair that counts."""
+        return tuple(pair.loads for pair in self.pairs)
+
+    @property
+    def uneven_loads(self) -> tuple[PairLoads, ...]:
+        """Loads during the two runs of each pair that was left out because they were unequal."""
+        return tuple(pair.loads for pair in self.uneven_pairs)
 
 
 def finalists_among(
@@ -125,21 +139,31 @@ def _run_pairs(
 ) -> RankingState:
     if blocks.is_far_behind(challenger, baseline):
         # Nobody was chosen by these runs: they only show that no pair could be won.
-        fresh = blocks.pairs(challenger, baseline)
-        return RankingState(baseline, challenger, fresh, None, True, blocks.lost_blocks)
-    pairs: list[Pair] = []
+        even, uneven = blocks.pairs_by_evenness(challenger, baseline)
+        return RankingState(baseline, challenger, even, None, True, blocks.lost_blocks, uneven)
+    pairs, uneven_pairs = list[Pair](), list[Pair]()
     last = blocks.block + most_pairs
     missing_run: NextRun | None = None
-    while blocks.block < last and decide([pair.log_ratio for pair in pairs], most_pairs) == "open":
+    is_far_behind = False
+    while blocks.block < last and too_busy.may_go_on(len(uneven_pairs), most_pairs) and not is_far_behind:
+        if decide([pair.log_ratio for pair in pairs], most_pairs) != "open":
+            break
         block = blocks.take((baseline, challenger))
         if isinstance(block, NextRun):
             # The block that was left out may have been the last one that the limit on pairs allows.
-            missing_run = block if block.block < last else None
+            missing_run = block if block.comparison_block < last else None
             break
-        pairs.append(blocks.pairs(challenger, baseline)[-1])
-        if blocks.is_far_behind(challenger, baseline):
-            return RankingState(baseline, challenger, tuple(pairs), None, True, blocks.lost_blocks)
-    return RankingState(baseline, challenger, tuple(pairs), missing_run, lost_blocks=blocks.lost_blocks)
+        pair = blocks.pairs(challenger, baseline)[-1]
+        if pair.is_even:
+            pairs.append(pair)
+        else:
+            uneven_pairs.append(pair)
+            # Another pair takes its place: `most_pairs` limits the pairs that count.
+            last += 1
+        is_far_behind = blocks.is_far_behind(challenger, baseline)
+    return RankingState(
+        baseline, challenger, tuple(pairs), missing_run, is_far_behind, blocks.lost_blocks, tuple(uneven_pairs)
+    )
 
 
 def _find_fastest_default(field: Finalists, blocks: ComparisonBlocks) -> int | NextRun:

@@ -10,13 +10,12 @@ from shardtune.api_schemas.studies.study import (
     FEWEST_PAIRS,
     Contender,
     FinalComparison,
-    Speedup,
     StudyResult,
     Verdict,
 )
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.verdict import paired_test, undecided
+from shardtune.tuner.verdict import paired_test, too_busy, undecided
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION
 from shardtune.tuner.verdict.contenders import compare_with_defaults, contender
 from shardtune.tuner.verdict.final_comparison import RankingState, finalists_among
@@ -106,11 +105,18 @@ def result(
             pairs=len(pairs),
             disturbed_pairs=sum(pair.disturbed_runs > 0 for pair in pairs),
             runs=cost[0],
+            uneven_pairs=len(ranking_state.uneven_pairs),
+            disturbed_runs=too_busy.count_disturbed(ranking_state.even_loads),
             gpu_seconds=cost[1],
             ratios=tuple(math.exp(pair.log_ratio) for pair in pairs),
         ),
     )
-    notes = (*field.notes, *_default_note(baseline_trial, field, trials), *_comparison_notes(ranking_state, speedup))
+    study_result = too_busy.checked(study_result, history, ranking_state.even_loads, ranking_state.uneven_loads)
+    notes = (
+        *field.notes,
+        *_default_note(baseline_trial, field, trials),
+        *_comparison_notes(ranking_state, study_result),
+    )
     return _with_default_comparison(study_result, history, notes)
 
 
@@ -126,11 +132,11 @@ def _repeated(numbers: Sequence[int], trials: Mapping[int, Observation]) -> tupl
     return tuple(sorted(repeated, key=lambda number: -_search_speed(trials[number])))
 
 
-def _comparison_notes(ranking_state: RankingState, speedup: Speedup | None) -> tuple[str, ...]:
+def _comparison_notes(ranking_state: RankingState, result: StudyResult) -> tuple[str, ...]:
     """Notes for the user on a comparison without an interval: why it has too few pairs."""
     if ranking_state.is_far_behind:
         return (_far_behind_note(ranking_state),)
-    if speedup is not None:
+    if result.speedup is not None or result.too_busy is not None:
         return ()
     count, lost = len(ranking_state.pairs), ranking_state.lost_blocks
     note = f"too few pairs for an interval: {count} of at least {FEWEST_PAIRS}"
@@ -173,7 +179,7 @@ def _co_tenant_note(trial: Observation) -> tuple[str, ...]:
     co-tenants."""
     conditions = trial.measurement.conditions if trial.measurement is not None else None
     # Search runs may share their host with other workers, validation runs never do.
-    is_shared = conditions is not None and conditions.neighbours > 0 and not trial.validation_runs
+    is_shared = conditions is not None and conditions.co_tenants > 0 and not trial.validation_runs
     return ("its speed was measured beside other workers of its host: it may be faster alone",) if is_shared else ()
 
 

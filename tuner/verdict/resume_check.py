@@ -43,7 +43,7 @@ def resume_failure(measured: ResumeMeasurement, precision: Precision) -> Failure
     """Description of how the resumed processes failed to continue the same training within the memory limit; None where
     they succeeded."""
     bounds = parity.tolerance(precision)
-    for continued, resumed in zip(measured.went_on, measured.resumed, strict=True):
+    for continued, resumed in zip(measured.uninterrupted, measured.resumed, strict=True):
         reason = parity.step_difference(continued, resumed, bounds, "the processes that saved")
         if reason is not None:
             message = f"training changes after a resume from its checkpoint in new processes: {reason}"
@@ -99,7 +99,7 @@ def _as_resume_check(run: ResumeRun, backend: str, every_s: float) -> ResumeChec
 
 
 def _with_figures(check: ResumeCheck, measured: ResumeMeasurement, backend: str, every_s: float) -> ResumeCheck:
-    pairs = zip(measured.went_on, measured.resumed, strict=True)
+    pairs = zip(measured.uninterrupted, measured.resumed, strict=True)
     return check.model_copy(
         update={
             "steps_before": measured.saved_at_step,

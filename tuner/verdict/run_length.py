@@ -51,7 +51,7 @@ def block_range(
     # pair stays a fair coin.
     speeds_by_trial = {trial: [search_speeds[trial]] for trial in due.arms}
     for run in validation_runs:
-        if run.block < due.block:
+        if run.comparison_block < due.comparison_block:
             speeds_by_trial.get(run.trial, []).append(run.tokens_per_s_per_gpu)
     first, second, *_ = sorted(tokens_per_step_per_gpu / median(speeds) for speeds in speeds_by_trial.values())
     centre, half_width = math.sqrt(first * second), math.sqrt(NEAR_FRACTION)

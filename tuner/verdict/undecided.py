@@ -43,7 +43,7 @@ def open_verdict(pairs: Sequence[Pair]) -> OpenVerdict:
     count, lost = len(pairs), sum(pair.log_ratio <= 0 for pair in pairs)
     return OpenVerdict(
         pairs=count,
-        won=count - lost,
+        won_pairs=count - lost,
         more_pairs=_more_pairs(count, lost),
         disturbed_pairs=sum(pair.disturbed_runs > 0 for pair in pairs),
         disturbed_runs=sum(pair.disturbed_runs for pair in pairs),

@@ -62,13 +62,13 @@ class Workplace:
     of its devices."""
 
     @contextmanager
-    def devices(self, is_alone: bool, give_up: Callable[[], bool]) -> Iterator[bool]:
+    def devices(self, is_exclusive: bool, give_up: Callable[[], bool]) -> Iterator[bool]:
         """Acquire the devices for the duration of a run; yields false if `give_up` ended the wait. On a shared host no
         run touches the devices before."""
         if self.acquire_devices is None:
             yield True
             return
-        with self.acquire_devices(is_alone, give_up) as are_ours:
+        with self.acquire_devices(is_exclusive, give_up) as are_ours:
             yield are_ours and self.is_ready(give_up)
 
     def is_ready(self, give_up: Callable[[], bool]) -> bool:

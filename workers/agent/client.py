@@ -1,21 +1,18 @@
 """HTTP client of the worker protocol. One method per call; `call_patiently` repeats calls that can succeed later.
 
-ClientError
-├── Unreachable     no answer, or a temporary refusal (408, 425, 429, 5xx, a key that is being rotated): try again
-├── LeaseLost       the run is no longer this worker's (404, 409, 410): kill the ranks, report nothing
-└── RequestRejected any other 4xx: the same request would be rejected again
+Errors are in client_errors; responses reads what the service answers.
 """
 
+import json
 import random
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TypeVar
 
 import httpx
-from pydantic import ValidationError
 
 from shardtune.api_schemas.access.credentials import KeySource
-from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION, REQUEST_TIMEOUT_S, CannotExpress
 from shardtune.api_schemas.trials.leases import (
     Heartbeat,
     HeartbeatAnswer,
@@ -25,7 +22,16 @@ from shardtune.api_schemas.trials.leases import (
     Registration,
     Report,
     ReportAnswer,
+    UnreadableLease,
 )
+from shardtune.workers.agent.client_errors import (
+    LeaseLost,
+    LeaseUnreadable,
+    RequestRejected,
+    Unreachable,
+    VersionRejected,
+)
+from shardtune.workers.agent.responses import detail, expect, problem_field, read_lease
 
 _UNAUTHORIZED = 401
 _LATER = {408, 425, 429}
@@ -35,24 +41,8 @@ _JSON = {"content-type": "application/json"}
 _TRACE_S = 30.0
 """Timeout in seconds of uploading a trace of some megabytes, during which the lease is still renewed."""
 
-Answer = TypeVar("Answer", bound=Schema)
+VersionedMessage = Registration | LeaseRequest | Heartbeat | Report | UnreadableLease
 Value = TypeVar("Value")
-
-
-class ClientError(Exception):
-    """Request to the service that did not succeed; base class of the client's errors."""
-
-
-class Unreachable(ClientError):
-    """The service did not answer, or cannot answer now."""
-
-
-class LeaseLost(ClientError):
-    """The service does not know this worker session or this attempt, or no longer does: the lease is lost."""
-
-
-class RequestRejected(ClientError):
-    """The service rejected the request as invalid or not permitted; the same request would be rejected again."""
 
 
 class _WorkerKey(httpx.Auth):
@@ -81,7 +71,11 @@ class WorkerClient:
     """HTTP client of one worker session; threads may share it (httpx clients allow it)."""
 
     def __init__(
-        self, base_url: str, timeout_s: float = 5.0, keys: KeySource | None = None, proxy: str | None = None
+        self,
+        base_url: str,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        keys: KeySource | None = None,
+        proxy: str | None = None,
     ) -> None:
         """Open the HTTP client; `proxy` is the only proxy used."""
         self._keys = keys or KeySource()
@@ -103,21 +97,34 @@ class WorkerClient:
 
     def register(self, registration: Registration) -> Registered:
         """Register the worker with the service and return the worker session."""
-        return _expect(self._post("/v1/workers", registration), Registered)
+        return expect(self._post("/v1/workers", registration), Registered)
 
     def lease(self, request: LeaseRequest) -> Lease | None:
         """Request a lease on work; None when there is no work. `LeaseLost` here means that the service does not know
-        the worker session."""
+        the worker session.
+
+        Raises:
+            LeaseUnreadable: the response is a lease that this release cannot read.
+        """
         response = self._post("/v1/leases", request, self._timeout_s + request.wait_s)
-        return None if response.status_code == 204 else _expect(response, Lease)
+        if response.status_code == 204:
+            return None
+        return read_lease(response)
+
+    def hand_back_unread(self, session: str, protocol_version: int, error: LeaseUnreadable) -> ReportAnswer:
+        """Report that a lease cannot be read, so that the service gives its run to another worker at once."""
+        message = UnreadableLease(
+            protocol_version=protocol_version, session=session, attempt=error.attempt, message=str(error)
+        )
+        return expect(self._post(f"/v1/runs/{error.run_id}/unreadable", message), ReportAnswer)
 
     def heartbeat(self, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
         """Renew the lease of a run and return the service's answer."""
-        return _expect(self._post(f"/v1/runs/{run_id}/heartbeat", heartbeat), HeartbeatAnswer)
+        return expect(self._post(f"/v1/runs/{run_id}/heartbeat", heartbeat), HeartbeatAnswer)
 
     def report(self, run_id: str, report: Report) -> ReportAnswer:
         """Deliver the result of an attempt; delivering the same report again is harmless."""
-        return _expect(self._post(f"/v1/runs/{run_id}/report", report), ReportAnswer)
+        return expect(self._post(f"/v1/runs/{run_id}/report", report), ReportAnswer)
 
     def store_trace(self, session: str, run_id: str, attempt: int, rank: int, content: bytes) -> None:
         """Upload a rank's compressed trace; a second upload replaces the first."""
@@ -132,8 +139,15 @@ class WorkerClient:
         """Wait until the service reports that it is ready."""
         self._call("GET", "/readyz")
 
-    def _post(self, path: str, body: Schema, timeout_s: float | None = None) -> httpx.Response:
-        return self._call("POST", path, body.model_dump_json(), timeout_s)
+    def _post(self, path: str, body: VersionedMessage, timeout_s: float | None = None) -> httpx.Response:
+        # A registration precedes the agreement on a version: it is written in full, and an older service ignores the rest.
+        if body.protocol_version >= PROTOCOL_VERSION:
+            return self._call("POST", path, body.model_dump_json(), timeout_s)
+        try:
+            content = body.written_for(body.protocol_version)
+        except CannotExpress as error:
+            raise RequestRejected(f"POST {path}: {error}") from error
+        return self._call("POST", path, json.dumps(content), timeout_s)
 
     def _call(
         self,
@@ -156,31 +170,15 @@ class WorkerClient:
         if response.is_success:
             self._was_accepted = True
             return response
-        text = f"{method} {path}: {response.status_code} {_detail(response)}"
+        text = f"{method} {path}: {response.status_code} {detail(response)}"
         if response.status_code >= 500 or response.status_code in _LATER:
             raise Unreachable(text)
         # A key that worked before is being rotated: its file will have the new one soon.
         if response.status_code == _UNAUTHORIZED and self._was_accepted and self._keys.file is not None:
             raise Unreachable(f"{text}; waiting for another key in {self._keys.file}")
+        if problem_field(response, "code") == "protocol_version":
+            raise VersionRejected(text)
         raise LeaseLost(text) if response.status_code in _LOST else RequestRejected(text)
-
-
-def _expect(response: httpx.Response, answer: type[Answer]) -> Answer:
-    try:
-        return answer.model_validate_json(response.content)
-    except ValidationError as error:
-        # Most likely a proxy's page or a service of another version; both are temporary.
-        raise Unreachable(f"{response.request.url.path} answered something that is no {answer.__name__}") from error
-
-
-def _detail(response: httpx.Response) -> str:
-    """Field `detail` of a response that is a problem document (RFC 9457), else the start of the response's
-    body."""
-    try:
-        problem = response.json()
-    except ValueError:
-        return response.text[:300]
-    return str(problem.get("detail", problem))[:1000] if isinstance(problem, dict) else str(problem)[:300]
 
 
 def backoff_s(first_s: float = 0.2, limit_s: float = 5.0, chooser: random.Random | None = None) -> Iterator[float]:

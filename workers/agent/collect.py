@@ -81,7 +81,7 @@ def resume_measurement(
     return ResumeMeasurement(
         saved_at_step=saved[0].step,
         losses=before[0].losses,
-        went_on=before[0].trajectory,
+        uninterrupted=before[0].trajectory,
         resumed=after[0].trajectory,
         save_s=max(part.seconds for part in saved),
         load_s=max(part.seconds for part in loaded),

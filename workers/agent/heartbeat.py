@@ -5,9 +5,11 @@ import logging
 import threading
 from collections.abc import Callable
 
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, Heartbeat, Lease
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
+from shardtune.api_schemas.trials.leases import Heartbeat, Lease
 from shardtune.api_schemas.trials.measurements import Progress
-from shardtune.workers.agent.client import LeaseLost, RequestRejected, Unreachable, WorkerClient
+from shardtune.workers.agent.client import WorkerClient
+from shardtune.workers.agent.client_errors import LeaseLost, RequestRejected, Unreachable
 from shardtune.workers.clock import LeaseClock, now_s
 
 log = logging.getLogger(__name__)
@@ -24,6 +26,7 @@ class HeartbeatThread(threading.Thread):
         leased_at_s: float,
         progress: Callable[[], Progress | None],
         renewed: Callable[[float], None] = lambda _: None,
+        protocol_version: int = PROTOCOL_VERSION,
     ):
         """Prepare the heartbeat thread; after every renewal it calls `renewed` with the new `ranks_end_s`."""
         super().__init__(name=f"heartbeat-{lease.run_id}", daemon=True)
@@ -32,6 +35,7 @@ class HeartbeatThread(threading.Thread):
         self._lease = lease
         self._progress = progress
         self._renewed = renewed
+        self._protocol_version = protocol_version
         self._finished = threading.Event()
         self._clock = LeaseClock(leased_at_s, lease.lease_s)
         self._stop_reason: str | None = None
@@ -62,7 +66,7 @@ class HeartbeatThread(threading.Thread):
         # The lease counts from the sending: the answer may have been under way for long.
         sent_at_s = now_s()
         heartbeat = Heartbeat(
-            protocol_version=PROTOCOL_VERSION,
+            protocol_version=self._protocol_version,
             session=self._session,
             attempt=self._lease.attempt,
             progress=self._progress(),

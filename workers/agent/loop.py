@@ -12,22 +12,25 @@ from shardtune.api_schemas.machines.hardware import Fingerprint, Inventory
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, Lease, LeaseRequest, Registered, Registration, Report
+from shardtune.api_schemas.trials.leases import Lease, LeaseRequest, Report
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent import words
 from shardtune.workers.agent.analysis import diagnose
 from shardtune.workers.agent.attempt import AttemptResult, Workplace, run_attempt
-from shardtune.workers.agent.client import (
+from shardtune.workers.agent.client import WorkerClient, call_patiently
+from shardtune.workers.agent.client_errors import (
     ClientError,
     LeaseLost,
+    LeaseUnreadable,
     RequestRejected,
     Unreachable,
-    WorkerClient,
-    call_patiently,
+    VersionRejected,
 )
 from shardtune.workers.agent.heartbeat import HeartbeatThread
+from shardtune.workers.agent.quiet_wait import Waiter
 from shardtune.workers.agent.send_traces import send_traces
+from shardtune.workers.agent.session import WorkerSession, warn_unreachable
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.clock import now_s
 from shardtune.workers.config.settings import WorkerSettings
@@ -37,7 +40,6 @@ from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 _LEASE_WAIT_S = 2.0
 """Seconds for which the service may keep a lease request open; the agent notices a signal after this time at the
 latest."""
-_RIVAL_WINDOW_S, _MOST_REGISTRATIONS = 60.0, 3
 
 Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Diagnosis | Failure
 
@@ -63,8 +65,7 @@ class Agent:
         self._workplace = workplace
         self._inventory = inventory
         self._interrupt = interrupt
-        self._session = ""
-        self._registered_s: list[float] = []
+        self._session = WorkerSession(client, settings.pool_name, lambda: bool(interrupt))
         self._inspect_again = inspect_again
         self._inspected_s = now_s()
 
@@ -75,7 +76,7 @@ class Agent:
             RequestRejected: the service does not accept this worker, or another worker has its name.
             DiskFull, LaunchFailed, RanksAlive, DevicesUnfit: this machine cannot run trials; the agent leases no more.
         """
-        if self._register() is None:
+        if self._session.register(self._inventory) is None:
             return
         while not self._interrupt:
             # Before leasing: a machine that cannot work must not turn every trial it is given into a failure.
@@ -88,22 +89,6 @@ class Agent:
             if lease is not None:
                 self._work_on(lease, sent_at_s)
                 prune(self._workplace.work_dir, self._settings.keep_trials, self._settings.keep_failed)
-
-    def _register(self, *, anew: bool = True) -> Registered | None:
-        registration = Registration(
-            protocol_version=PROTOCOL_VERSION,
-            session=None if anew else self._session,
-            name=self._settings.pool_name,
-            inventory=self._inventory,
-        )
-        registered = call_patiently(
-            lambda: self._client.register(registration), give_up=lambda: bool(self._interrupt), on_unreachable=_warn
-        )
-        if registered is not None:
-            self._session = registered.session
-            self._registered_s.append(now_s())
-            log.info("registered as %s (%s)", registration.name, registered.worker_id)
-        return registered
 
     def _notice_changes(self) -> None:
         """Register the worker again when its hardware, software versions or settings have changed."""
@@ -118,16 +103,13 @@ class Agent:
         )
         self._workplace = dataclasses.replace(self._workplace, fingerprint=fingerprint)
         self._inventory = self._inventory.model_copy(update={"fingerprint": fingerprint})
-        try:
-            self._register(anew=False)
-        except LeaseLost as error:
-            self._register_anew(error)
+        self._session.send_inventory(self._inventory)
 
     def _lease(self) -> Lease | None:
         ends_in_s = self._workplace.ends_in_s()
         request = LeaseRequest(
-            protocol_version=PROTOCOL_VERSION,
-            session=self._session,
+            protocol_version=self._session.protocol_version,
+            session=self._session.id,
             wait_s=_LEASE_WAIT_S,
             ends_in_s=None if ends_in_s is None else max(0.0, ends_in_s),
         )
@@ -135,36 +117,41 @@ class Agent:
             # One request per call: the lease's clock starts at the time of sending.
             return self._client.lease(request)
         except Unreachable as error:
-            _warn(error)
+            warn_unreachable(error)
             # A rejection also shows that the service answers; the next lease request decides what it means.
             with contextlib.suppress(LeaseLost, RequestRejected):
                 call_patiently(self._client.wait_ready, give_up=lambda: bool(self._interrupt))
-        except LeaseLost as error:
-            self._register_anew(error)
+        except LeaseUnreadable as error:
+            self._hand_back_unread(error)
+        except (LeaseLost, VersionRejected) as error:
+            self._session.register_anew(self._inventory, error)
         return None
 
-    def _register_anew(self, lost: LeaseLost) -> None:
-        """Register again after the service lost this worker session, such as when its database was replaced.
-
-        Raises:
-            RequestRejected: it happened repeatedly within a minute.
-        """
-        log.warning("the service does not know this session (any more), registering again: %s", lost)
-        # A live worker with our name closes our sessions as we close its: without a limit the two would do so for ever.
-        recent = [moment for moment in self._registered_s if now_s() - moment < _RIVAL_WINDOW_S]
-        if len(recent) > _MOST_REGISTRATIONS:
-            raise RequestRejected(
-                f"name ({self._settings.pool_name}) seems to belong to another live worker, which closes our sessions; "
-                "stop one of the two, or give it another --name"
-            )
-        self._register()
+    def _hand_back_unread(self, error: LeaseUnreadable) -> None:
+        """Return a run whose lease this release cannot read; the service gives this worker no more runs."""
+        log.error(
+            "the lease of run %s cannot be read by this release (%s); install the service's release on this worker and "
+            "restart it",
+            error.run_id,
+            error,
+        )
+        # An older service has no such request; it takes the run back when this worker asks for work often enough.
+        with contextlib.suppress(ClientError):
+            self._client.hand_back_unread(self._session.id, self._session.protocol_version, error)
 
     def _work_on(self, lease: Lease, sent_at_s: float) -> None:
         name = f"{lease.run_id}-{lease.attempt}"
         log.info("run %s, attempt %d: %s", lease.run_id, lease.attempt, words.task(lease))
         directory = TrialDir(self._workplace.work_dir / name)
+        waiter = Waiter(lease.quiet_wait)
         heartbeat = HeartbeatThread(
-            self._client, self._session, lease, sent_at_s, progress=directory.progress, renewed=directory.write_deadline
+            self._client,
+            self._session.id,
+            lease,
+            sent_at_s,
+            progress=lambda: waiter.with_wait(directory.progress()),
+            renewed=directory.write_deadline,
+            protocol_version=self._session.protocol_version,
         )
 
         def create() -> TrialDir:
@@ -180,11 +167,15 @@ class Agent:
         limits = RunLimits(lease.deadline_s, lease.no_progress_s)
         heartbeat.start()
         try:
-            with self._workplace.devices(lease.is_alone, lambda: bool(interrupted())) as are_ours:
-                attempted = run_attempt(self._workplace, lease.task, create, limits, interrupted) if are_ours else None
+            with self._workplace.devices(lease.is_exclusive, lambda: bool(interrupted())) as are_ours:
+                if are_ours:
+                    # With the devices: what this worker's neighbours run would not be quiet for this run either.
+                    waiter.wait(lambda: bool(interrupted()))
+                may_run = are_ours and not interrupted()
+                attempted = run_attempt(self._workplace, lease.task, create, limits, interrupted) if may_run else None
             if attempted is not None:
                 # Renewing goes on until the report is answered, so that a long retry does not cost the lease.
-                self._report(lease, attempted)
+                self._report(lease, attempted, waiter.waited_s)
             elif self._interrupt:
                 self._release(lease)
             else:
@@ -196,23 +187,26 @@ class Agent:
             heartbeat.finish()
             heartbeat.join(timeout=1.0)
 
-    def _report(self, lease: Lease, attempted: AttemptResult) -> None:
+    def _report(self, lease: Lease, attempted: AttemptResult, waited_s: float | None) -> None:
         result: Result = attempted.result
         if isinstance(result, ProfilerRecording):
-            result = send_traces(self._client, self._session, lease, diagnose(result))
+            result = send_traces(self._client, self._session.id, lease, diagnose(result))
         log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
         try:
-            self._deliver(lease, self._report_of(lease, attempted, result))
+            self._deliver(lease, self._report_of(lease, attempted, result, waited_s))
         except RequestRejected as error:
             # Without a report, the service would hand out the same attempt again, and reject its result again, without end.
             log.error("the result of run %s was rejected: %s", lease.run_id, error)
             failure = Failure(kind=FailureKind.SETUP, message=f"the service rejected the result: {error}"[:4000])
-            self._deliver(lease, self._report_of(lease, dataclasses.replace(attempted, log_tail=None), failure))
+            attempted = dataclasses.replace(attempted, log_tail=None)
+            self._deliver(lease, self._report_of(lease, attempted, failure, waited_s))
 
-    def _report_of(self, lease: Lease, attempted: AttemptResult, result: Result) -> Report:
+    def _report_of(
+        self, lease: Lease, attempted: AttemptResult, result: Result, waited_s: float | None = None
+    ) -> Report:
         return Report(
-            protocol_version=PROTOCOL_VERSION,
-            session=self._session,
+            protocol_version=self._session.protocol_version,
+            session=self._session.id,
             attempt=lease.attempt,
             measurement=result if isinstance(result, Measurement) else None,
             model_summary=result if isinstance(result, ModelSummary) else None,
@@ -221,6 +215,7 @@ class Agent:
             failure=result if isinstance(result, Failure) else None,
             gpu_seconds=attempted.gpu_seconds,
             log_tail=attempted.log_tail,
+            waited_s=waited_s,
         )
 
     def _deliver(self, lease: Lease, report: Report) -> None:
@@ -233,7 +228,7 @@ class Agent:
             answer = call_patiently(
                 lambda: self._client.report(lease.run_id, report),
                 give_up=lambda: bool(self._interrupt),
-                on_unreachable=_warn,
+                on_unreachable=warn_unreachable,
             )
         except LeaseLost as error:
             log.warning("the result of run %s came too late: %s", lease.run_id, error)
@@ -250,7 +245,3 @@ class Agent:
             self._client.report(lease.run_id, self._report_of(lease, AttemptResult(failure, 0.0, 0, None), failure))
         except ClientError as error:
             log.warning("could not release run %s: %s", lease.run_id, error)
-
-
-def _warn(error: Unreachable) -> None:
-    log.warning("the service does not answer, trying again: %s", error)

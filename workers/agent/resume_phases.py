@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.trials.leases import ResumeTask, Task
 from shardtune.workers.agent.failures import first_failure
@@ -28,7 +29,7 @@ def run_to_end(
     """Run all launches of a task; returns the end of the last launch, with the time of all launches together.
 
     Raises:
-        ValueError: a resume check over several hosts has no `shared_dir` that all of them see.
+        ValueError: a resume check over several hosts has no `shared_dir` that all of them see, or another user's.
         LaunchFailed: ranks could not be started.
         RanksAlive: ranks survived SIGKILL.
     """
@@ -51,7 +52,8 @@ def _require_shared(shared_dir: Path | None, nodes: int) -> Path:
             f"a resume check over {nodes} hosts saves where all of them can load; give the worker --shared-dir, a folder "
             "that every host sees"
         )
-    return shared_dir
+    # Ranks load what lies there: nobody else may have put it there.
+    return private_folder.make(private_folder.of_this_user(shared_dir), "shared_dir")
 
 
 def _launch(ranks: int, checkpoint: Path | None) -> Launch:

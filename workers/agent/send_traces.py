@@ -2,20 +2,29 @@
 upload."""
 
 import logging
+import time
 from pathlib import Path
 
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import Lease
-from shardtune.workers.agent.client import ClientError, WorkerClient
+from shardtune.workers.agent.client import WorkerClient, call_patiently
+from shardtune.workers.agent.client_errors import ClientError, Unreachable
 
 log = logging.getLogger(__name__)
 
+_PATIENCE_S = 30.0
+"""Seconds for which the upload of one trace is repeated; a service whose memory is in use rejects it for a while."""
+
 
 def send_traces(
-    client: WorkerClient, session: str, lease: Lease, diagnosis: Diagnosis | Failure
+    client: WorkerClient,
+    session: str,
+    lease: Lease,
+    diagnosis: Diagnosis | Failure,
+    patience_s: float = _PATIENCE_S,
 ) -> Diagnosis | Failure:
-    """Upload the ranks' traces in order, each with one attempt; returns the diagnosis, with a note on the first missing
+    """Upload the ranks' traces in order, waiting for a busy service; returns the diagnosis, with a note on the first missing
     rank if an upload failed."""
     if isinstance(diagnosis, Failure) or diagnosis.recorded is None:
         return diagnosis
@@ -23,9 +32,23 @@ def send_traces(
     for rank in diagnosis.ranks:
         try:
             content = (folder / f"rank_{rank}.json.gz").read_bytes()
-            client.store_trace(session, lease.run_id, lease.attempt, rank, content)
+            _send_patiently(client, session, lease, rank, content, patience_s)
         except (ClientError, OSError) as error:
             log.warning("the trace of rank %d was not sent: %s", rank, error)
             note = f"the service stores no raw trace from rank {rank} on; they are with the worker ({error})"
             return diagnosis.model_copy(update={"notes": (*diagnosis.notes, note[:1000])})
     return diagnosis
+
+
+def _send_patiently(
+    client: WorkerClient, session: str, lease: Lease, rank: int, content: bytes, patience_s: float
+) -> None:
+    errors: list[Unreachable] = []
+    ends_s = time.monotonic() + patience_s
+
+    def send() -> bool:
+        client.store_trace(session, lease.run_id, lease.attempt, rank, content)
+        return True
+
+    if call_patiently(send, lambda: time.monotonic() > ends_s, errors.append) is None:
+        raise errors[-1]

@@ -38,7 +38,7 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
         if hosts is None:
             return DONE
         hosts = replace(hosts, offered=with_rates(settings, hosts, interrupt))
-        if settings.share is not None and not start_line.wait_for_all(lambda: bool(interrupt)):
+        if settings.host_partition is not None and not start_line.wait_for_all(lambda: bool(interrupt)):
             return DONE
         offered = hosts.offered
         rates = ", ".join(f"{flops_per_s(rate)} in {dtype}" for dtype, rate in offered.matmul_flops.items())
@@ -87,12 +87,14 @@ def workplace(settings: WorkerSettings, hosts: HostPool, allowed: Allowed) -> Wo
         min_free_gib=settings.min_free_gib,
         allowed=allowed,
         acquire_devices=None
-        if settings.share is None
-        else _partition_devices(settings.work_dir.resolve(), settings.share),
+        if settings.host_partition is None
+        else _partition_devices(settings.work_dir.resolve(), settings.host_partition),
     )
 
 
 def _partition_devices(work_dir: Path, partition: HostPartition) -> AcquireDevices:
     """Function that acquires the devices of a host partition for each run; the workers of a machine have their locks
     beside their work directories."""
-    return lambda is_alone, give_up: device_locks.hold_for_run(work_dir.parent / "locks", partition, is_alone, give_up)
+    return lambda is_exclusive, give_up: device_locks.hold_for_run(
+        work_dir.parent / "locks", partition, is_exclusive, give_up
+    )

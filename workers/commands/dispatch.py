@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pydantic import ValidationError
 
 from shardtune.api_schemas.access.credentials import KeySource
-from shardtune.workers.agent.client import ClientError
+from shardtune.workers.agent.client_errors import ClientError
 from shardtune.workers.commands import agent, detect, run_trial
 from shardtune.workers.commands.exit_codes import BAD_INPUT, COULD_NOT_WORK
 from shardtune.workers.config.settings import WorkerSettings

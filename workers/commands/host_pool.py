@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.hardware import Fingerprint, Inventory
 from shardtune.api_schemas.strategies.rank_environment import THREADS
 from shardtune.workers.config.allowlist import Allowed
@@ -71,7 +72,7 @@ def _open_local(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt
 
 @contextlib.contextmanager
 def _open_gang(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt) -> Iterator[HostPool | None]:
-    settings.work_dir.mkdir(parents=True, exist_ok=True)
+    private_folder.make(settings.work_dir, "work_dir")
     engine = _engine(settings)
     nodes = settings.nodes or len(engine.hosts())
     plan = GangPlan(

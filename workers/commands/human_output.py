@@ -30,7 +30,7 @@ def outcome(result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRec
             rank_row = [("rank", str(result.rank))] if result.rank is not None else []
             return table([("failed", result.kind.value), ("why", result.message), *rank_row])
         case _:
-            values = result.model_dump(mode="json", exclude={"blocks", "losses", "went_on", "resumed"})
+            values = result.model_dump(mode="json", exclude={"blocks", "losses", "uninterrupted", "resumed"})
             return table([(name.replace("_", " "), str(value)) for name, value in values.items() if value is not None])
 
 

@@ -69,7 +69,7 @@ def _start(
     # Empty, or SHARDTUNE_WORKER_SPLIT in the inherited environment would divide the part again.
     own_options = ["--split=", "--work-dir", str(work_dir), "--ranks", str(division.ranks)]
     own_options += ["--name", worker_name(settings, division)]
-    environment = {**os.environ, "SHARDTUNE_WORKER_SHARE": division.partition.model_dump_json(), **_key(keys)}
+    environment = {**os.environ, "SHARDTUNE_WORKER_HOST_PARTITION": division.partition.model_dump_json(), **_key(keys)}
     if division.gpu_uuids:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(division.gpu_uuids)
     with _bound_to(division.cores):

@@ -22,7 +22,8 @@ class WorkerSettings(BaseSettings):
     proxy: str | None = None
     """URL of a proxy to the service. `HTTP_PROXY` and similar variables are ignored: their proxy would see the API key."""
     work_dir: Path = Path(".shardtune/worker")
-    """Folder for trial directories, logs and, for CPU ranks, the lock that keeps a second agent out."""
+    """Folder for trial directories, logs and, for CPU ranks, the lock that keeps a second agent out. It is made with mode
+    0700; one that another user owns or can write is rejected."""
     name: str | None = None
     """Stable name of this resource pool. Default: host name and work directory."""
     ranks: int | None = Field(default=None, ge=1, le=1024)
@@ -31,7 +32,7 @@ class WorkerSettings(BaseSettings):
     split: Annotated[tuple[int, ...], NoDecode] = ()
     """Numbers of ranks of several workers that divide this machine, separated by commas. As many workers of each size
     are started as fit: `1,8` on eight GPUs starts one worker per GPU, and one of all. Default: one worker of all ranks."""
-    share: HostPartition | None = None
+    host_partition: HostPartition | None = None
     """Host partition of this worker on a machine that several divide; set by the process that starts them."""
     memory_gib: float | None = Field(default=None, gt=0)
     """Declared memory of one CPU rank in GiB. Default: an equal part of the host's memory. GPUs report their own."""
@@ -63,7 +64,8 @@ class WorkerSettings(BaseSettings):
     """Folder for trial directories and logs on each host, which no other host sees. Default: a folder of this user in
     the host's temporary folder."""
     shared_dir: Path | None = None
-    """Folder that every host sees, for the checkpoints of resume checks. Without it, a gang runs no resume checks."""
+    """Folder that every host sees, for the checkpoints of resume checks, in a folder of this user. Without it, a gang runs
+    no resume checks."""
     interface: str | None = None
     """Network interface between the hosts. Default: the one by which they reach the first of them."""
     meet_ports: Annotated[tuple[int, int] | None, NoDecode] = None

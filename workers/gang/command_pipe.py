@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.workers.gang.messages import MAX_LINE_BYTES
 from shardtune.workers.gang.pipe import write_line
 from shardtune.workers.launchers.processes import start_child
@@ -23,7 +24,7 @@ class CommandPipe:
         self._host = host
         self._log_path = log_path
         self._leaves_s = leaves_s
-        log_path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder.make(log_path.parent, "work_dir")
         with log_path.open("wb") as log:
             self.process = start_child(command, environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         assert self.process.stdin is not None

@@ -152,7 +152,9 @@ class GangHosts:
         A host that cannot be prepared is given up, and hosts that are no longer equal are no gang any more.
         """
         inspects = now_s() - self._inspected_s >= self._plan.inspect_again_s
-        answers = ask_all(gang.links, lambda _, order: PrepareOrder(order=order, looks=inspects), _PREPARE_S)
+        answers = ask_all(
+            gang.links, lambda _, order: PrepareOrder(order=order, needs_fingerprint=inspects), _PREPARE_S
+        )
         for link, answer in zip(gang.links, answers, strict=True):
             if answer.error is not None:
                 link.give_up(answer.error)

@@ -105,7 +105,7 @@ class GangLauncher:
                 task=task,
                 fingerprint=self.inventory.fingerprint,
                 resumes=launch.resumes,
-                meets=nodes > 1 and link is self._launched[0],
+                serves_rendezvous=nodes > 1 and link is self._launched[0],
                 ports=self._plan.ports,
             ),
         )
@@ -201,8 +201,8 @@ class GangLauncher:
         gang = self._hosts.gang
         assert gang is not None
         interface = gang.address_of(link).interface if len(self._launched) > 1 else None
-        nodes = [node.model_copy(update={"host": link.host, "interface": interface}) for node in over.seen.nodes]
-        return over.seen.model_copy(update={"nodes": tuple(nodes)})
+        nodes = [node.model_copy(update={"host": link.host, "interface": interface}) for node in over.conditions.nodes]
+        return over.conditions.model_copy(update={"nodes": tuple(nodes)})
 
     def conditions(self) -> Conditions:
         """Conditions that each host observed during the last launch; those of a lost host are missing."""

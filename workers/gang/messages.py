@@ -56,7 +56,7 @@ class PrepareOrder(Schema):
 
     kind: Literal["prepare"] = "prepare"
     order: int
-    looks: bool
+    needs_fingerprint: bool
     """Whether the answer must also contain the host's present fingerprint."""
 
 
@@ -104,7 +104,7 @@ class StageOrder(Schema):
     fingerprint: Fingerprint
     resumes: bool = False
     """Whether the launch continues in the folder of the previous one."""
-    meets: bool
+    serves_rendezvous: bool
     """Whether this host serves the rendezvous store."""
     ports: PortRange | None = None
     """Ports for the rendezvous store; None: any port."""
@@ -187,7 +187,7 @@ class OrderDone(Schema):
     error: ProgramOutput | None = Field(default=None, max_length=8000)
     port: int | None = None
     word: str | None = None
-    own: NodeAddress | None = None
+    source_address: NodeAddress | None = None
     """Address of the node agent's own host from which it reached the other host."""
     fingerprint: Fingerprint | None = None
 
@@ -231,7 +231,7 @@ class LaunchEnded(Schema):
     kind: Literal["over"] = "over"
     order: int
     survivors: str | None = None
-    seen: Conditions = Conditions()
+    conditions: Conditions = Conditions()
     """Conditions on the host since the launch."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.workers.gang.link import NodeLink, ask_all
 from shardtune.workers.gang.messages import ListenOrder, NodeAddress, OrderDone, PortRange, ReachOrder, SharedOrder
 
@@ -68,15 +69,14 @@ def _try_address(
     answers = ask_all(other_links, lambda _, order: _reach(order, address.address, open_))
     addresses = []
     for link, answer in zip(other_links, answers, strict=True):
-        if answer.own is None:
+        if answer.source_address is None:
             return (
                 f"host {link.host} does not reach {address.address}:{open_.port} of host {first.host} ({answer.error})"
             )
-        if interface not in (None, answer.own.interface):
-            return (
-                f"host {link.host} reaches {address.address} by {answer.own.interface}, not by interface ({interface})"
-            )
-        addresses.append(answer.own)
+        if interface not in (None, answer.source_address.interface):
+            via = answer.source_address.interface
+            return f"host {link.host} reaches {address.address} by {via}, not by interface ({interface})"
+        addresses.append(answer.source_address)
     return _reach_back_problem(first, other_links, addresses) or addresses
 
 
@@ -114,10 +114,11 @@ def require_shared(folder: Path, links: Sequence[NodeLink]) -> None:
     Raises:
         ValueError: a host sees another folder, or cannot write there.
     """
-    word, probe = secrets.token_hex(8), folder / f".shardtune-{secrets.token_hex(4)}"
+    own = private_folder.of_this_user(folder)
+    word, probe = secrets.token_hex(8), own / f".probe-{secrets.token_hex(4)}"
     remedy = "give --shared-dir a folder of a file system that every host has mounted there"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder.make(own, "shared_dir", is_shared_place=True)
         probe.write_text(word)
         for link, answer in zip(links, ask_all(links, partial(_read_order, probe)), strict=True):
             if answer.word != word:

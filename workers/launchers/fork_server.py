@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.workers.launch import ANY_PORT, Launch
 from shardtune.workers.launchers.base import LaunchFailed, LostProcess, Prepared, RankExit, RanksAlive, Unobserved
 from shardtune.workers.launchers.processes import (
@@ -98,7 +99,7 @@ class ForkServerLauncher(Unobserved):
         return self._prepared
 
     def _start_server(self) -> None:
-        self._log_path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder.make(self._log_path.parent, "work_dir")
         self._events = queue.Queue()
         with self._log_path.open("wb") as stderr:
             self._server = start_child(

@@ -21,7 +21,7 @@ from shardtune.workers.launch import Launch
 from shardtune.workers.machine import device_health, plausibility
 from shardtune.workers.machine.device_health import Fault, GpuObservation
 from shardtune.workers.machine.device_watch import DeviceWatch
-from shardtune.workers.machine.host_load import HostCounters
+from shardtune.workers.machine.host_load import HostCounters, ProcessTimes
 from shardtune.workers.machine.oom_counter import oom_kills
 from shardtune.workers.trial_dir import TrialDir
 
@@ -40,6 +40,7 @@ class HostObserver:
         self._watch = watch
         self._host = (host or platform.node())[:200]
         self._before, self._kills = HostCounters.now(), oom_kills()
+        self._processes: ProcessTimes | None = None
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
         """Wait until the GPUs are healthy and free.
@@ -52,6 +53,8 @@ class HostObserver:
 
     def begin(self) -> None:
         """Read the host's counters just before the ranks start."""
+        # First: on a host with thousands of processes this takes a tenth of a second, which is no load of the run.
+        self._processes = ProcessTimes.now()
         self._before, self._kills = HostCounters.now(), oom_kills()
 
     def conditions(self, directory: Path, launch: Launch) -> Conditions:
@@ -62,7 +65,11 @@ class HostObserver:
         ranks = range(launch.first_rank, launch.first_rank + launch.ranks)
         reports = [TrialDir(directory).report(rank) for rank in ranks]
         kills = oom_kills() - self._kills
-        return observe(self._before, after, looks, reports, host=self._host, ranks=ranks, kills=kills)
+        conditions = observe(self._before, after, looks, reports, host=self._host, ranks=ranks, kills=kills)
+        if self._processes is None or not conditions.foreign_cpu_cores:
+            return conditions
+        programs = self._processes.until(ProcessTimes.now(), os.sched_getaffinity(0))
+        return conditions.model_copy(update={"foreign_programs": programs})
 
 
 def observe(

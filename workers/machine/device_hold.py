@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.workers import status_note
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.launchers.base import LaunchFailed, Prepared
@@ -33,17 +34,19 @@ def hold_devices(
     `patience_s` is how long the previous user of the devices may take to end.
     """
     chosen = find_gpus().for_ranks(ranks)
-    environment = {**rank_environment(), "PYTHONUNBUFFERED": "1", **rank_devices.environment(chosen)}
+    work_dir = private_folder.make(settings.work_dir, "work_dir")
+    # torch's own default is a folder in /tmp with the user's name (2.13), which any user can make first: code in it runs.
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(work_dir / "torchinductor"), "PYTHONUNBUFFERED": "1"}
+    environment = {**own, **rank_environment(), **rank_devices.environment(chosen)}
     launch_tag = device_lock.launch_tag(settings.work_dir, chosen.uuids)
-    settings.work_dir.mkdir(parents=True, exist_ok=True)
     with _lock(settings, chosen, patience_s), contextlib.ExitStack() as stack:
-        status_note.clear(settings.work_dir)
+        status_note.clear(work_dir)
         # The watch starts first: the launcher's first run needs a base level of memory from before any rank.
-        watch = DeviceWatch(chosen.uuids, settings.work_dir) if chosen.devices else None
+        watch = DeviceWatch(chosen.uuids, work_dir) if chosen.devices else None
         if watch is not None:
             stack.callback(watch.close)
             watch.start()
-        log_path = settings.work_dir / f"host-{launch_tag}.log"
+        log_path = work_dir / f"host-{launch_tag}.log"
         launcher = LocalLauncher(
             environment,
             launch_tag,
@@ -61,7 +64,7 @@ def hold_devices(
 def _lock(settings: WorkerSettings, chosen: Gpus, patience_s: float) -> contextlib.AbstractContextManager[None]:
     """Lock of the devices; no lock for a worker that has a host partition."""
     # The process that divides the host holds all devices; its workers lock their own run by run.
-    if settings.share is not None:
+    if settings.host_partition is not None:
         return contextlib.nullcontext()
     return device_lock.hold_locks(settings.work_dir, chosen.uuids, patience_s=patience_s)
 

@@ -1,15 +1,27 @@
-"""Locks that allow only one agent per set of devices on a machine: two agents would distort each other's timings."""
+"""Locks that allow only one agent per set of devices on a machine: two agents would distort each other's timings.
+
+A GPU's lock is a name of the kernel's abstract sockets: no file that another user could plant, own or leave behind. It
+ends with the process that has it, and the kernel names that process, its user included. Every user can take the name of
+a GPU, as every user can occupy the GPU itself: an agent waits for a bounded time, then says who has it.
+"""
 
 import contextlib
 import hashlib
 import os
-import tempfile
+import socket
+import struct
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.workers.clock import now_s
+
+_LOOK_S = 0.1
+_CREDENTIALS = struct.Struct("3i")
+"""Process id, user id and group id, as the kernel gives them (`struct ucred` of unix(7))."""
 
 
 class DevicesBusy(Exception):
@@ -24,39 +36,73 @@ def launch_tag(work_dir: Path, gpu_uuids: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def hold_locks(
-    work_dir: Path, gpu_uuids: Sequence[str], locks_dir: Path | None = None, patience_s: float = 0.0
-) -> Iterator[None]:
-    """Context in which the devices are locked: one lock per GPU, machine-wide; for CPU ranks one lock per work
-    directory.
+def hold_locks(work_dir: Path, gpu_uuids: Sequence[str], patience_s: float = 0.0) -> Iterator[None]:
+    """Context in which the devices are locked: one lock per GPU, machine-wide and for all users; for CPU ranks one lock
+    per work directory.
 
     `patience_s` is how long the previous user of the devices may take to end, such as a node agent whose agent has
     died.
 
     Raises:
         DevicesBusy: another process holds one of them.
+        ValueError: the work directory is not this user's alone.
     """
     until_s = now_s() + patience_s
     with contextlib.ExitStack() as stack:
-        for device_name, path in _lock_paths(work_dir, gpu_uuids, locks_dir):
-            try:
-                stack.enter_context(FileLock(path, timeout=max(0.0, until_s - now_s()), mode=0o666))
-            except Timeout:
-                raise DevicesBusy(
-                    f"{device_name} is in use by another Shardtune agent on this machine (lock {path}); "
-                    "stop that agent, or give this one other devices or another --work-dir"
-                ) from None
+        if not gpu_uuids:
+            stack.enter_context(_work_dir_lock(private_folder.make(work_dir, "work_dir"), patience_s))
+        # Always in the same order, so that two agents with overlapping sets cannot each hold half.
+        for uuid in sorted(gpu_uuids):
+            stack.enter_context(_gpu_lock(uuid, until_s))
         yield
 
 
-def _lock_paths(work_dir: Path, gpu_uuids: Sequence[str], locks_dir: Path | None) -> list[tuple[str, Path]]:
-    if not gpu_uuids:
-        work_dir.mkdir(parents=True, exist_ok=True)
-        return [(f"work_dir ({work_dir})", work_dir / "agent.lock")]
-    folder = locks_dir or Path(tempfile.gettempdir()) / "shardtune-locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(PermissionError):
-        # Agents of several users lock in this folder.
-        os.chmod(folder, 0o1777)  # noqa: PTH101  # nosec B103 # as /tmp; only locks are in it
-    # Always in the same order, so that two agents with overlapping sets cannot each hold half.
-    return [(f"GPU {uuid}", folder / f"{uuid}.lock") for uuid in sorted(gpu_uuids)]
+@contextlib.contextmanager
+def _work_dir_lock(work_dir: Path, patience_s: float) -> Iterator[None]:
+    path = work_dir / "agent.lock"
+    try:
+        with FileLock(path, timeout=patience_s):
+            yield
+    except Timeout:
+        raise DevicesBusy(
+            f"work_dir ({work_dir}) is in use by another Shardtune agent on this machine (lock {path}); "
+            "stop that agent, or give this one another --work-dir"
+        ) from None
+
+
+@contextlib.contextmanager
+def _gpu_lock(uuid: str, until_s: float) -> Iterator[None]:
+    address = f"\0shardtune/{uuid}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:
+        while not _is_bound(lock, address):
+            if now_s() >= until_s:
+                raise DevicesBusy(
+                    f"GPU {uuid} is in use by another Shardtune agent on this machine ({_holder(address)}); "
+                    "stop that agent, or give this one other GPUs (CUDA_VISIBLE_DEVICES)"
+                )
+            time.sleep(_LOOK_S)
+        # Whoever connects learns this process's id and user from the kernel; nobody is ever accepted.
+        lock.listen()
+        yield
+
+
+def _is_bound(lock: socket.socket, address: str) -> bool:
+    try:
+        lock.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def _holder(address: str) -> str:
+    """Process that has a lock, in words; the kernel's record of who began to listen."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as question:
+        question.setblocking(False)
+        try:
+            question.connect(address)
+            pid, uid, _ = _CREDENTIALS.unpack(
+                question.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            )
+        except OSError as error:
+            return f"its process is unknown: {os.strerror(error.errno or 0)}; `ss -xlp` lists {address[1:]}"
+    return f"process {pid} of uid {uid}{'' if uid == os.geteuid() else ', another user'}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.hardware import Fingerprint, HardwareReport, Inventory, MeasuredHardware, banded
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
@@ -38,7 +39,7 @@ def measure(
     Raises:
         LaunchFailed: a rank failed or took too long.
     """
-    work_dir.mkdir(parents=True, exist_ok=True)
+    private_folder.make(work_dir, "work_dir")
     with tempfile.TemporaryDirectory(dir=work_dir, prefix="hardware-") as name:
         folder = Path(name)
         if not _run(launcher, folder, offered.cluster.world_size, give_up):

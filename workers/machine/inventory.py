@@ -226,9 +226,9 @@ def inventory(
     partition: HostPartition | None = None,
     **details: JsonValue,
 ) -> Inventory:
-    """Inventory of a worker on this machine, as sent to the service; `share` is the worker's host partition, `details`
-    are for people."""
-    offered = cluster(gpus, ranks, memory_gib, partition.part if partition is not None else 1.0)
+    """Inventory of a worker on this machine, as sent to the service; `partition` is the worker's host partition,
+    `details` are for people."""
+    offered = cluster(gpus, ranks, memory_gib, partition.fraction if partition is not None else 1.0)
     return Inventory(
         cluster=offered,
         fingerprint=fingerprint(gpus, libraries),
@@ -238,6 +238,6 @@ def inventory(
         own_scripts=tuple(sorted(allowed.scripts)),
         matmul_flops=libraries.matmul_flops,
         peak_flops=figures(offered.gpu).peak_bf16_flops,
-        share=partition,
+        host_partition=partition,
         details={"host": platform.node(), "gpu_uuids": list(gpus.uuids), **details},
     )

@@ -22,7 +22,9 @@ def offer(
     Raises:
         ValueError, DetectionFailed: see `inventory`; or an override has an invalid value.
     """
-    detected = inventory(gpus, libraries, settings.ranks, settings.memory_gib, allowed, settings.share, **details)
+    detected = inventory(
+        gpus, libraries, settings.ranks, settings.memory_gib, allowed, settings.host_partition, **details
+    )
     return with_measured(settings, detected)
 
 

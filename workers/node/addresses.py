@@ -97,7 +97,7 @@ def reach(order: int, address: str, port: int, word: str) -> OrderDone:
     interface = interface_of(own_address)
     if interface is None:
         return OrderDone(order=order, error=f"reached from {own_address}, which no interface has")
-    return OrderDone(order=order, own=NodeAddress(interface=interface, address=own_address))
+    return OrderDone(order=order, source_address=NodeAddress(interface=interface, address=own_address))
 
 
 def _family(address: str) -> socket.AddressFamily:

@@ -48,7 +48,7 @@ class NodeLaunch:
             prune(root, 0, self._settings.keep_trials)
         self._directory = directory = self._folder(order, root)
         directory.write_deadline(self._line.ranks_end_s)
-        if not order.meets:
+        if not order.serves_rendezvous:
             return None
         ports = ANY_PORT if order.ports is None else range(order.ports[0], order.ports[1] + 1)
         return self._launcher.open_store(directory.path, ports)
@@ -139,7 +139,7 @@ class NodeLaunch:
         if self._order is not None:
             self._send_events()
         self._order, self._line.progress_change = None, (0, None)
-        return LaunchEnded(order=order, survivors=survivors, seen=self._launcher.conditions())
+        return LaunchEnded(order=order, survivors=survivors, conditions=self._launcher.conditions())
 
 
 def _measured(directory: TrialDir) -> MeasuredHardware | None:

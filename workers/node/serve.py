@@ -13,6 +13,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.workers.config.allowlist import GROUP, Allowed
 from shardtune.workers.config.settings import WorkerSettings
@@ -73,10 +74,18 @@ def serve(begin: Begin, line: AgentConnection) -> None:
 
 
 def host_settings(begin: Begin) -> WorkerSettings:
-    """Worker settings for this host, as the agent sent them."""
+    """Worker settings for this host, as the agent sent them.
+
+    Raises:
+        ValueError: a setting is invalid, or another user has made this user's folder in the temporary folder.
+    """
     # By default a folder of this host alone: on a shared file system hosts would take each other's locks for their own.
-    own_dir = Path(tempfile.gettempdir()) / f"shardtune-{os.getuid()}" / "node"
-    return WorkerSettings.model_validate({"work_dir": own_dir, **begin.settings})
+    own_dir = private_folder.of_this_user(Path(tempfile.gettempdir()))
+    settings = WorkerSettings.model_validate({"work_dir": own_dir / "node", **begin.settings})
+    if settings.work_dir == own_dir / "node":
+        # Any user of the host can guess this name, and make the folder first.
+        private_folder.make(own_dir, "folder of this host (TMPDIR)", is_shared_place=True)
+    return settings
 
 
 def _ready(
@@ -169,7 +178,7 @@ class Node:
             match order:
                 case PrepareOrder():
                     self._prepare()
-                    fingerprint = self._inspect_again() if order.looks else None
+                    fingerprint = self._inspect_again() if order.needs_fingerprint else None
                 case StageOrder():
                     # The store may get one of the tried ports.
                     self._probe_ports.close()

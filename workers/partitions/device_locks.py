@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.host_partition import HostPartition
 from shardtune.workers.clock import now_s
 from shardtune.workers.machine.device_lock import DevicesBusy
@@ -23,20 +24,24 @@ frees a GPU within 30 s."""
 
 @contextlib.contextmanager
 def hold_for_run(
-    folder: Path, partition: HostPartition, is_alone: bool, give_up: Callable[[], bool], patience_s: float = PATIENCE_S
+    folder: Path,
+    partition: HostPartition,
+    is_exclusive: bool,
+    give_up: Callable[[], bool],
+    patience_s: float = PATIENCE_S,
 ) -> Iterator[bool]:
-    """Context in which a run has its devices locked, and with `is_alone` the whole host; False when `give_up` ended the
-    wait.
+    """Context in which a run has its devices locked, and with `is_exclusive` the whole host; False when `give_up` ended
+    the wait.
 
     `folder` is the same for all workers that divide the machine.
 
     Raises:
         DevicesBusy: another worker did not release them in time.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder.make(folder, "locks of --split")
     until_s = now_s() + patience_s
     # Always in the same order, so that two workers with overlapping sets cannot each hold half.
-    locks = [("host", fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)]
+    locks = [("host", fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH)]
     locks += [(device, fcntl.LOCK_EX) for device in sorted(partition.devices)]
     with contextlib.ExitStack() as stack:
         for lock_name, mode in locks:

@@ -73,12 +73,18 @@ def _division(host: str, gpus: Gpus, ranks: int, size: int, least_ranks: int, fi
     if gpus.devices:
         uuids = gpus.uuids
         devices = tuple(uuids[index] for index in members)
-        crosses = tuple(uuids[index] for index in links.crossed_by_gpus(members, gpus))
+        shared_link_devices = tuple(uuids[index] for index in links.crossed_by_gpus(members, gpus))
     else:
         devices = tuple(f"cpu{core}" for core in own_cores)
         crossed = links.crossed_by_cores(size, own_cores, ordered, cores.numa_nodes)
-        crosses = tuple(f"cpu{core}" for core in crossed)
-    share = HostPartition(host=host, devices=devices, crosses=crosses, least_ranks=least_ranks, part=size / ranks)
+        shared_link_devices = tuple(f"cpu{core}" for core in crossed)
+    host_partition = HostPartition(
+        host=host,
+        devices=devices,
+        shared_link_devices=shared_link_devices,
+        least_ranks=least_ranks,
+        fraction=size / ranks,
+    )
     # With more GPUs than cores some worker would get no core, so that none is bound.
     bound_cores = frozenset(own_cores if count >= ranks else ordered)
-    return Division(f"{size}x{first // size}", size, share, devices if gpus.devices else (), bound_cores)
+    return Division(f"{size}x{first // size}", size, host_partition, devices if gpus.devices else (), bound_cores)

@@ -12,6 +12,7 @@ from shardtune.api_schemas.trials.diagnosis import PART_NAMES, CollectiveFigures
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AllowModel, AsJson, KeyFile, Service, StateDir, worker_options
+from shardtune.service.cli.terminal import PrintableConsole
 from shardtune.service.wording.diagnosis_words import (
     bytes_in_words,
     collective_in_words,
@@ -97,7 +98,7 @@ def explain(
 def show(diagnosis: Diagnosis) -> None:
     """Print the parts of each rank, the collectives, three sentences, the findings and the notes."""
     # Rich assumes 80 columns for a pipe, and would break each row over several lines.
-    console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
+    console = PrintableConsole(width=None if Console().is_terminal else _WIDTH, highlight=False)
     console.print(_parts_table(diagnosis))
     console.print(columns_in_words(diagnosis), style="dim")
     if diagnosis.collectives:

@@ -76,7 +76,7 @@ def create(
         "trigger": trigger,
         "cron": cron,
         "timezone": timezone,
-        "cases": {"target_keys": target_key or [], "model": model},
+        "targets": {"target_keys": target_key or [], "model": model},
         "overlap": overlap,
         "misfire_grace_s": misfire_grace_s,
         "catch_up": catch_up,

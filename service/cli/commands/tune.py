@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from shardtune.api_schemas.studies.study import MOST_PAIRS
 from shardtune.service.cli.errors import InputError
@@ -21,6 +22,12 @@ from shardtune.service.cli.options import (
     worker_options,
 )
 from shardtune.service.cli.tune.options import DEFAULT_OUT, DEFAULT_STATE_DIR, TuneOptions
+from shardtune.service.cli.tune.quiet_options import (
+    DEFAULT_WAIT_MINUTES,
+    WAIT_FOR_QUIET,
+    check_wait,
+    with_default_minutes,
+)
 
 if TYPE_CHECKING:
     from shardtune.service.cli.tune import job
@@ -30,7 +37,15 @@ else:
 app = typer.Typer()
 
 
-@app.command()
+class _TuneCommand(TyperCommand):
+    """The command `tune`, whose `--wait-for-quiet` may stand without a number of minutes."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, with the default number of minutes where the option has none."""
+        return super().parse_args(ctx, with_default_minutes(args))
+
+
+@app.command(cls=_TuneCommand)
 def tune(
     study: Annotated[Path | None, typer.Argument(help="Study file, or a model's config.json.")] = None,
     ranks: Annotated[
@@ -48,6 +63,14 @@ def tune(
             help="Number of paired runs to add to the last study, to decide an undecided verdict.",
         ),
     ] = None,
+    wait_for_quiet: Annotated[
+        float | None,
+        typer.Option(
+            WAIT_FOR_QUIET,
+            metavar="[MINUTES]",
+            help=f"Wait before runs while other programs use the machine, so many minutes in all ({DEFAULT_WAIT_MINUTES}).",
+        ),
+    ] = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
     out: Annotated[Path, typer.Option(help="Folder for the files of the recommended configuration.")] = DEFAULT_OUT,
     allow_model: AllowModel = None,
@@ -61,8 +84,22 @@ def tune(
         raise InputError(f"--memory-gib ({memory_gib}) must be above 0; give the GiB that one rank may use")
     if resume and add_pairs:
         raise InputError("--resume and --add-pairs exclude each other; give --add-pairs for a study that has ended")
+    check_wait(wait_for_quiet, resume=resume)
     allowed = worker_options(allow_model, allow_script)
     hosts = launcher_options(launcher, nodes)
     job.tune(
-        TuneOptions(study, ranks, max_trials, memory_gib, resume, state_dir, out, as_json, allowed, add_pairs, hosts)
+        TuneOptions(
+            study,
+            ranks,
+            max_trials,
+            memory_gib,
+            resume,
+            state_dir,
+            out,
+            as_json,
+            allowed,
+            add_pairs,
+            hosts,
+            wait_for_quiet_min=wait_for_quiet,
+        )
     )

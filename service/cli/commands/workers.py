@@ -9,7 +9,7 @@ import typer
 
 from shardtune.api_schemas.machines.demand import Need
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.trials.leases import Worker
+from shardtune.api_schemas.machines.workers import Worker
 from shardtune.service.cli.connection import connect
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
@@ -113,7 +113,8 @@ def _need_line(need: Need) -> str:
 
 def _worker_line(worker: Worker) -> str:
     state = "live" if worker.is_live else f"last seen {worker.seen_at:%Y-%m-%d %H:%M}"
-    doing = f", runs {worker.run_id}" if worker.run_id else ", draining" if worker.is_draining else ""
+    drained = f", {worker.set_aside}" if worker.set_aside else ", draining"
+    doing = f", runs {worker.run_id}" if worker.run_id else drained if worker.is_draining else ""
     named = host_words.hosts(worker.inventory)
     where = f" on {named}" if named else ""
     return f"{worker.worker_id}  {worker.name}  {_cluster_text(worker.inventory.cluster)}{where}  {state}{doing}"

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable
+from shardtune.service.cli.terminal import PrintableConsole
 
 _WIDTH = 150
 """Characters per line where stdout is not a terminal."""
@@ -15,7 +16,7 @@ _WIDTH = 150
 def show(table: PredictionTable) -> None:
     """Print the table and, for each strategy, the terms of its memory."""
     # Rich assumes 80 columns for a pipe, and would break each row over several lines.
-    console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
+    console = PrintableConsole(width=None if Console().is_terminal else _WIDTH, highlight=False)
     cluster = table.cluster
     console.print(
         f"{table.model}: {_parameter_count(table.parameters)} parameters, sequence {table.sequence_length}, {table.precision}, "

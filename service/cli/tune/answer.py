@@ -1,15 +1,20 @@
 """Write the files of the recommended configuration, and print the answer and the next command of `shardtune tune`."""
 
 import json
+import math
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from shardtune.api_schemas.studies.study import MOST_PAIRS, Study, StudyResult
+from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.service.cli import summary
 from shardtune.service.cli.tune.options import TuneOptions
+from shardtune.service.cli.tune.quiet_options import DEFAULT_WAIT_MINUTES
 from shardtune.service.cli.write_files import write_files
 from shardtune.service.client import ServiceClient
 
@@ -31,7 +36,11 @@ def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -
 
 
 def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str | None:
-    """Return the next command for an undecided study, with its reason; None for a decided one."""
+    """Return the next command for an undecided study, or one whose machine was too busy, with its reason; None for a
+    decided one.
+    """
+    if result.too_busy is not None:
+        return _after_too_busy(study, result.too_busy, options)
     if result.undecided is None:
         return None
     needed, allowed = result.undecided.more_pairs, MOST_PAIRS - study.spec.budget.max_pairs
@@ -47,6 +56,20 @@ def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str
         if pairs == needed
         else f"{needed} more pairs, and an allowance for lost ones (unused if all are won): {command}"
     )
+
+
+def _after_too_busy(study: Study, busy: BusyMachine, options: TuneOptions) -> str:
+    """Return the command that repeats what was disturbed, and waits for a quiet machine before each run."""
+    pairs, allowed = math.ceil(busy.missing_runs / 2), MOST_PAIRS - study.spec.budget.max_pairs
+    minutes = options.wait_for_quiet_min or DEFAULT_WAIT_MINUTES
+    waiting = replace(options, wait_for_quiet_min=minutes)
+    if busy.rests_on == "pairs" and pairs <= allowed:
+        command = options.again("--add-pairs", str(pairs), *waiting.wait_words())
+    elif options.study_id is None:
+        command = waiting.from_the_start()
+    else:
+        command = f"the same command with {shlex.join(waiting.wait_words())}"
+    return f"{command} (waits for a quiet machine, {minutes:g} minutes in all)"
 
 
 def _launch_line(out: Path, paths: Sequence[str]) -> str:

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyState
@@ -24,6 +22,7 @@ from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasibl
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.processes import detect_inventory
 from shardtune.service.cli.signals import raise_on_signals
+from shardtune.service.cli.terminal import PrintableConsole
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.progress_lines import LineView
 
@@ -99,6 +98,8 @@ def _read_study(options: TuneOptions) -> StudyRequest:
     spec, replaced = study_file.with_options(
         spec, ranks=options.ranks, max_trials=options.max_trials, memory_gib=options.memory_gib
     )
+    if options.wait_for_quiet_min is not None:
+        spec = spec.model_copy(update={"wait_for_quiet_s": 60 * options.wait_for_quiet_min})
     for line in replaced:
         print_progress(line)
     return spec
@@ -139,7 +140,7 @@ def _run_study(
             assert spec is not None
             study = _submit(partial(client.create_study, spec, options.study_id))
         elif options.add_pairs:
-            study = _submit(partial(client.extend, study.study_id, Extension(add_pairs=options.add_pairs)))
+            study = _submit(partial(client.extend, study.study_id, _extension(options)))
         progress.has_begun = True
         print_progress(f"study {study.study_id}: {study.spec.model.name} on {_describe_cluster(study.cluster)}")
         later = shlex.join(["shardtune", "serve", "--state-dir", str(options.state_dir)])
@@ -152,6 +153,11 @@ def _run_study(
     if study.result is None:
         raise error_without_result(study, client.trials(study.study_id))
     answer.write_and_print(client, study, options)
+
+
+def _extension(options: TuneOptions) -> Extension:
+    minutes = options.wait_for_quiet_min
+    return Extension(add_pairs=options.add_pairs, wait_for_quiet_s=None if minutes is None else 60 * minutes)
 
 
 def _pause_other_studies(client: api.ServiceClient, study: Study | None) -> None:
@@ -209,7 +215,7 @@ def _study_to_continue(client: api.ServiceClient, options: TuneOptions) -> Study
 
 def _follow_study(client: api.ServiceClient, worker: local_stack.LocalWorker, study_id: str) -> Study:
     """Show the progress of the study until it ends."""
-    console = Console(stderr=True)
+    console = PrintableConsole(stderr=True)
     started = time.monotonic()
     with live_table.LiveView(console) if console.is_terminal else LineView(print_progress) as view:
         while True:

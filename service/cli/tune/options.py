@@ -4,6 +4,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardtune.service.cli.tune.quiet_options import WAIT_FOR_QUIET
+
 DEFAULT_STATE_DIR, DEFAULT_OUT = Path(".shardtune"), Path("best")
 
 
@@ -27,6 +29,8 @@ class TuneOptions:
     """Worker options that name other hosts; empty: this machine."""
     study_id: str | None = None
     """Id of the new study; None lets the service choose one."""
+    wait_for_quiet_min: float | None = None
+    """Minutes that the study may wait in all until the machine is quiet; None: as the study file says."""
 
     def again(self, *first: str) -> str:
         """Return the `shardtune tune` command, quoted for a shell: `first`, then the options that hold for every run."""
@@ -42,7 +46,12 @@ class TuneOptions:
         words = [str(self.study) if self.study is not None else "STUDY.json"]
         words += ["--max-trials", str(self.max_trials)] if self.max_trials else []
         words += ["--memory-gib", str(self.memory_gib)] if self.memory_gib else []
+        words += self.wait_words()
         return self.again(*words)
+
+    def wait_words(self) -> list[str]:
+        """Return the option that waits for a quiet machine, as given; empty without it."""
+        return [] if self.wait_for_quiet_min is None else [WAIT_FOR_QUIET, f"{self.wait_for_quiet_min:g}"]
 
     def after_interrupt(self, *, has_begun: bool) -> tuple[str, str]:
         """Return two lines: what is kept, and the command that continues.
@@ -53,7 +62,7 @@ class TuneOptions:
         if has_begun or self.resume:
             return kept, f"continue with: {self.again('--resume')}"
         if self.add_pairs:
-            return kept, f"continue with: {self.again('--add-pairs', str(self.add_pairs))}"
+            return kept, f"continue with: {self.again('--add-pairs', str(self.add_pairs), *self.wait_words())}"
         not_created = "interrupted before the study was created"
         # `explain --try` runs studies from a temporary file, which is gone: there is no command to print.
         return not_created, f"start again with: {self.from_the_start()}" if self.study_id is None else "start again"

@@ -21,6 +21,7 @@ class LineView:
         self._rejected = 0
         self._resume_checks: set[str] = set()
         self._disturbed: set[tuple[str, int]] = set()
+        self._waits: set[tuple[str, int, int]] = set()
 
     def __enter__(self) -> "LineView":
         return self
@@ -49,6 +50,7 @@ class LineView:
             if study.phase is not StudyPhase.SEARCH:
                 self._write(study_words.activity(study, trials))
         self._print_disturbed(trials)
+        self._print_waits(trials)
         for trial, run in study_words.validation_runs(study, trials):
             if run.run_id not in self._confirmed:
                 self._confirmed.add(run.run_id)
@@ -68,6 +70,18 @@ class LineView:
                 self._write(
                     f"disturbed by other processes, does not count: {name} of trial {trial.number}, attempt {attempt}"
                 )
+
+    def _print_waits(self, trials: Sequence[Trial]) -> None:
+        """Print what a waiting run waits for: when it begins to wait, then once a minute."""
+        for trial in trials:
+            for run in trial.runs:
+                progress = run.progress
+                if run.state is not TrialState.RUNNING or progress is None or progress.phase != "waiting_for_quiet":
+                    continue
+                key = (run.run_id, len(run.attempts), int((progress.waited_s or 0.0) // 60))
+                if key not in self._waits:
+                    self._waits.add(key)
+                    self._write(f"trial {trial.number}: {study_words.describe_step(progress)}")
 
     def _print_resume_checks(self, trials: Sequence[Trial]) -> None:
         for trial, run in study_words.runs_of(trials, "resume_check", TrialState.COMPLETE):

@@ -77,8 +77,8 @@ def home(session: Session, project_id: str | None, text: str, device: str | None
     answered = read_models(session, overview.by_ids(session, ids))
     active, _ = overview.studies(session, project_id, "", OPEN_STUDY_STATES, Page("age", descending=True, limit=6))
     # The recommendations of the whole page at once, not one query per row.
-    served = of_studies(session, ids)
-    rows = tuple(_best_row(study, machines, served.get(study.study_id)) for study in answered)
+    recommended = of_studies(session, ids)
+    rows = tuple(_best_row(study, machines, recommended.get(study.study_id)) for study in answered)
     return Home(
         rows=rows,
         total=total,
@@ -163,9 +163,9 @@ def contender_peak(contender: Contender) -> float | None:
     return contender.peak_allocated_gib if contender.peak_reserved_gib is None else contender.peak_reserved_gib
 
 
-def _best_row(study: Study, machines: Sequence[OfferedMachine], served: Recommended | None) -> StudyLine:
-    if served is not None and served.state == "serving":
-        study = study.model_copy(update={"result": served.result})
+def _best_row(study: Study, machines: Sequence[OfferedMachine], recommended: Recommended | None) -> StudyLine:
+    if recommended is not None and recommended.state == "recommended":
+        study = study.model_copy(update={"result": recommended.result})
     assert study.result is not None
     best = study.result.best
     # A retune may have replaced the study's own result: the row shows what training jobs get.
@@ -176,6 +176,6 @@ def _best_row(study: Study, machines: Sequence[OfferedMachine], served: Recommen
         best=best,
         peak_gib=contender_peak(best),
         capacity_gib=available_gib(study.cluster, study.spec.objective),
-        freshness=freshness.of(study, machines, served.stale_fields if served else ()),
-        recommended=served,
+        freshness=freshness.of(study, machines, recommended.stale_fields if recommended else ()),
+        recommended=recommended,
     )

@@ -1,6 +1,6 @@
 """Sentences about the conditions of a measurement: the worker's machine and the course of the timing."""
 
-from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen
+from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen, program_names
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.service.pages.figures import memory, percent, seconds
@@ -62,9 +62,9 @@ def _timing(measured: Measurement) -> list[tuple[str, str]]:
 
 def _machine(conditions: Conditions) -> list[tuple[str, str]]:
     sentences: list[tuple[str, str]] = []
-    if conditions.neighbours:
+    if conditions.co_tenants:
         sentences.append(
-            ("quiet", f"{_co_tenants(conditions.neighbours)} of its host meanwhile: its speed only guides the search")
+            ("quiet", f"{_co_tenants(conditions.co_tenants)} of its host meanwhile: its speed only guides the search")
         )
     cores = conditions.foreign_cpu_cores
     if cores is not None:
@@ -72,7 +72,8 @@ def _machine(conditions: Conditions) -> list[tuple[str, str]]:
             _either(
                 cores < _BUSY_CORES,
                 "no other process kept the CPU busy",
-                f"other processes kept {cores:.1f} CPU cores busy{_host_suffix(conditions, 'foreign_cpu_cores', cores)}",
+                f"other processes kept {cores:.1f} CPU cores busy{_host_suffix(conditions, 'foreign_cpu_cores', cores)}"
+                + (f": {program_names(conditions.foreign_programs)}" if conditions.foreign_programs else ""),
             )
         )
     if conditions.cpu_throttled_s:

@@ -20,7 +20,7 @@ _MOST_DECISIONS = 8
 """Maximum number of decisions shown, newest first."""
 _DECISION_TEXTS = {
     DecisionAction.PROPOSED: "proposed",
-    DecisionAction.SERVED: "recommended as the fastest known",
+    DecisionAction.RECOMMENDED: "recommended as the fastest known",
     DecisionAction.KEPT: "not recommended: the current recommendation is faster",
     DecisionAction.APPROVED: "approved",
     DecisionAction.REJECTED: "rejected",
@@ -35,7 +35,7 @@ _DECISION_TEXTS = {
     DecisionAction.REGRESSION: "slower than measured before",
 }
 _TONES = {
-    RecommendationState.SERVING: "good",
+    RecommendationState.RECOMMENDED: "good",
     RecommendationState.PROPOSED: "warn",
     RecommendationState.RETIRED: "quiet",
     RecommendationState.REJECTED: "quiet",
@@ -94,7 +94,7 @@ class Recommended:
     is_pinned: bool
     newer: Proposal | None
     """A newer proposal, where this one is the current recommendation."""
-    served_study: str | None
+    recommended_study: str | None
     """Id of the study whose answer is recommended for this tuning target, where it is another."""
     stale_fields: tuple[str, ...]
     """Changed fields of the fingerprint, where the current recommendation is stale."""
@@ -108,11 +108,11 @@ def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommen
     rows = study_recommendations.of_studies(session, study_ids)
     # A fixed number of queries for any number of studies.
     cases = {_target_id(row) for row in rows.values()}
-    served, proposals = best.get_targets(session, cases), best.newest_proposals(session, cases)
+    recommended, proposals = best.get_targets(session, cases), best.newest_proposals(session, cases)
     again, first = retunes.newest(session, cases), _first_times(session, list(rows.values()))
     return {
         study: _combine(
-            row, served.get(_target_id(row)), proposals.get(_target_id(row)), again.get(_target_id(row)), first
+            row, recommended.get(_target_id(row)), proposals.get(_target_id(row)), again.get(_target_id(row)), first
         )
         for study, row in rows.items()
     }
@@ -146,8 +146,8 @@ def _combine(
     now: TuningTargetRow | None = None,
 ) -> Recommended:
     """Combine the rows; `first` has times of original recommendations, `now` the target under its present key."""
-    is_serving = row.state is RecommendationState.SERVING
-    served = now.recommended if now is not None else case.recommended if case is not None else None
+    is_recommended = row.state is RecommendationState.RECOMMENDED
+    recommended = now.recommended if now is not None else case.recommended if case is not None else None
     is_superseded = case is not None and case.superseded_by is not None
     renewed = row.answer.renewed
     return Recommended(
@@ -159,11 +159,13 @@ def _combine(
         renewed=renewed,
         renewed_at=first.get(renewed.recommendation_id) if renewed is not None else None,
         again=_again(again) if again is not None else None,
-        is_superseded=is_serving and is_superseded,
-        newer=_newer(row, proposal) if is_serving else None,
-        is_pinned=is_serving and case is not None and case.is_pinned,
-        served_study=served.study_id if served is not None and served.id != row.id else None,
-        stale_fields=tuple(case.changed_fields) if is_serving and case and case.freshness == Freshness.STALE else (),
+        is_superseded=is_recommended and is_superseded,
+        newer=_newer(row, proposal) if is_recommended else None,
+        is_pinned=is_recommended and case is not None and case.is_pinned,
+        recommended_study=recommended.study_id if recommended is not None and recommended.id != row.id else None,
+        stale_fields=tuple(case.changed_fields)
+        if is_recommended and case and case.freshness == Freshness.STALE
+        else (),
         actions=_actions(row, case),
         decisions=decisions,
     )
@@ -196,7 +198,7 @@ def _actions(row: RecommendationRow, case: TuningTargetRow | None) -> tuple[tupl
     match row.state:
         case RecommendationState.PROPOSED:
             return ("approve", "Approve"), ("reject", "Reject")
-        case RecommendationState.SERVING:
+        case RecommendationState.RECOMMENDED:
             return (("unpin", "Unpin"),) if case is not None and case.is_pinned else (("pin", "Pin"),)
         case RecommendationState.RETIRED | RecommendationState.REJECTED:
             return (("rollback", "Roll back to this"),)

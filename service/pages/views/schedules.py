@@ -57,7 +57,7 @@ class ScheduleCard:
     ticks: tuple[TickLine, ...]
     must_wait: bool
     """Whether a run by hand would wait for the schedule's window."""
-    cases: str
+    targets: str
     limits: str
 
 
@@ -85,7 +85,7 @@ class ScheduleForm(BaseModel):
     trigger: str = "cron"
     cron: str = Field(default="0 3 * * 0", max_length=_LONGEST)
     timezone: str = Field(default="UTC", max_length=_LONGEST)
-    cases: str = ""
+    targets: str = ""
     """Tuning targets: empty for all, `model:NAME` or `key:TARGET_KEY`."""
     windows: str = Field(default="", max_length=_LONGEST)
     overlap: str = "skip"
@@ -110,14 +110,14 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
     Raises:
         ScheduleFormErrors: one entry per field.
     """
-    kind, _, named = form.cases.partition(":")
+    kind, _, named = form.targets.partition(":")
     values: dict[str, Any] = {
         "name": form.name.strip(),
         "trigger": form.trigger,
         # Only cron and drift use the expression; for other triggers the form keeps the text, the schedule does not.
         "cron": form.cron.strip() or None if form.trigger in ("cron", "drift") else None,
         "timezone": form.timezone.strip() or "UTC",
-        "cases": {"target_keys": [named] if kind == "key" else [], "model": named if kind == "model" else None},
+        "targets": {"target_keys": [named] if kind == "key" else [], "model": named if kind == "model" else None},
         "windows": [part.strip() for part in form.windows.split(",") if part.strip()],
         "overlap": form.overlap,
         "catch_up": form.catch_up,
@@ -140,7 +140,7 @@ def cards(stored: Sequence[Schedule], newest: Sequence[Retune], now: datetime) -
             next_run=retune_words.next_run(schedule, now) if schedule.next_tick_at is not None else "",
             ticks=_ticks(schedule, newest),
             must_wait=not times.is_open(schedule.windows, schedule.timezone, now),
-            cases=_targets_text(schedule),
+            targets=_targets_text(schedule),
             limits=_limits_text(schedule),
         )
         for schedule in stored
@@ -175,11 +175,11 @@ def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
         (row, case) for row in schedules.recommended_targets(session, project_id) if (case := _target(row)) is not None
     ]
     models = sorted({case.model for _, case in rows})
-    cases = [(f"key:{row.target_key}", f"{case.model}, {case.cluster}, {case.workload}") for row, case in rows]
+    targets = [(f"key:{row.target_key}", f"{case.model}, {case.cluster}, {case.workload}") for row, case in rows]
     return (
         ("", "all recommendations"),
         *((f"model:{name}", f"every recommendation for {name}") for name in models),
-        *cases,
+        *targets,
     )
 
 
@@ -210,14 +210,14 @@ def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[TickLine, ...]
 
 
 def _targets_text(schedule: Schedule) -> str:
-    if schedule.cases.target_keys:
-        count = len(schedule.cases.target_keys)
+    if schedule.targets.target_keys:
+        count = len(schedule.targets.target_keys)
         return f"{count} recommendation{'s' if count != 1 else ''}: " + ", ".join(
-            key[:12] for key in schedule.cases.target_keys[:3]
+            key[:12] for key in schedule.targets.target_keys[:3]
         )
     return (
-        f"every recommendation for {schedule.cases.model}"
-        if schedule.cases.model
+        f"every recommendation for {schedule.targets.model}"
+        if schedule.targets.model
         else "all recommendations of the project"
     )
 

@@ -14,7 +14,7 @@ from shardtune.service.pages.charts.plot import Plot
 
 _MOST = 200
 """Maximum number of answers, and of canaries, newest first."""
-_SERVED = (RecommendationState.SERVING, RecommendationState.RETIRED)
+_EVER_RECOMMENDED = (RecommendationState.RECOMMENDED, RecommendationState.RETIRED)
 _CANARY_TEXTS = {
     CanaryVerdict.NORMAL: "canary, as fast as before",
     CanaryVerdict.SLOW: "canary, slow",
@@ -39,14 +39,14 @@ def chart(session: Session, study_id: str) -> Plot | None:
 def _answer(row: RecommendationRow) -> SpeedMeasurement:
     best = row.answer.result.best
     source = "a retune" if row.answer.renewed is not None else "a study"
-    state = "" if row.state in _SERVED else f", {row.state.value}"
+    state = "" if row.state in _EVER_RECOMMENDED else f", {row.state.value}"
     return SpeedMeasurement(
         at=row.created_at,
         tokens_per_s_per_gpu=best.tokens_per_s_per_gpu,
         spread=best.spread,
         words=f"{best.description}, the answer of {source}{state}",
         href=f"/studies/{row.study_id}",
-        kind="own" if row.state in _SERVED else "early",
+        kind="own" if row.state in _EVER_RECOMMENDED else "early",
     )
 
 

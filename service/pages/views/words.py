@@ -127,13 +127,18 @@ def _answer(result: StudyResult) -> tuple[str, str]:
             "good",
             f"Confirmed: {gain} faster than the baseline (95 % interval {percent(low - 1)} to {percent(high - 1)}).",
         )
+    if result.too_busy is not None:
+        kept = "Keep the baseline until it is decided." if result.best == result.baseline else "Nothing is shown yet."
+        seen = f" So far it looks like {result.speedup.value:.2f}× the baseline's speed." if result.speedup else ""
+        cause = result.too_busy.describe()
+        return "warn", f"{cause[:1].upper()}{cause[1:]}.{seen} {kept}"
     if result.speedup is None:
         return _without_interval(result)
     low, high = result.speedup.ci95
     figures = f"{result.speedup.value:.2f}× the baseline's speed (95 % interval {low:.2f} to {high:.2f}"
     if result.undecided is not None:
         kept = "Keep the baseline until it is decided." if result.candidate else "The faster of the two is recommended."
-        won = f"won {result.undecided.won} of {result.undecided.pairs} pairs"
+        won = f"won {result.undecided.won_pairs} of {result.undecided.pairs} pairs"
         return "warn", f"Undecided: the fastest candidate {won}, {figures}). {kept}"
     # Only an interval entirely below 1 says "slower"; one that includes 1 says nothing about the direction.
     if high < 1:

@@ -62,6 +62,7 @@ class WorkerCard:
     activity: str
     study_id: str | None
     trial_number: int | None
+    set_aside: str | None
     condition: str | None
     """Fault that canaries found; None without one."""
     last: LastRun | None
@@ -116,6 +117,7 @@ def _card(
         activity=_activity(doing, is_live),
         study_id=run.study_id if run else None,
         trial_number=run.trial.number if run and run.trial else None,
+        set_aside=row.set_aside,
         condition=row.condition,
         last=last,
         fingerprint=row.offer.fingerprint,

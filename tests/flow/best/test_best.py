@@ -24,7 +24,7 @@ def test_exact_answer_by_target_and_by_key(client):
 def test_nearest_answer_names_every_difference_and_lowers_the_confidence(quick_client):
     near = best(quick_client, **ASK | {"workload": json.dumps(WORKLOAD | {"global_batch": 16})})
     assert near["match"] == "nearest"
-    assert near["differences"] == [{"field": "workload.global_batch", "wanted": 16, "found": 8}]
+    assert near["differences"] == [{"field": "workload.global_batch", "requested_value": 16, "known_value": 8}]
     assert near["confidence"]["level"] == "medium"
     bigger = CLUSTER.model_copy(update={"gpus_per_node": 4}).model_dump_json()
     assert quick_client.get("/v1/best", params=ASK | {"cluster": bigger}).json()["code"] == "unknown_best"
@@ -105,9 +105,16 @@ def test_faster_answer_takes_over_and_slower_one_does_not(quick_client):
     best_answer = best(quick_client)
     assert best_answer["study_id"] == faster
     history = quick_client.get("/v1/best:history", params={"target_key": best_answer["target_key"]}).json()["decisions"]
-    assert [entry["action"] for entry in history] == ["served", "proposed", "kept", "proposed", "served", "proposed"]
+    assert [entry["action"] for entry in history] == [
+        "recommended",
+        "proposed",
+        "kept",
+        "proposed",
+        "recommended",
+        "proposed",
+    ]
     states = [entry["state"] for entry in quick_client.get("/v1/recommendations").json()["recommendations"]]
-    assert sorted(states) == ["retired", "retired", "serving"]
+    assert sorted(states) == ["recommended", "retired", "retired"]
 
 
 @pytest.mark.answered
@@ -122,7 +129,7 @@ def test_other_software_is_another_target(quick_client):
 @pytest.mark.answered
 def test_pin_holds_and_rollback_goes_back(client):
     first, key = best(client)["study_id"], best(client)["target_key"]
-    assert decide(client, key, "pin", note="night run").json()["state"] == "serving"
+    assert decide(client, key, "pin", note="night run").json()["state"] == "recommended"
     second = tune(client, speed=2.0)
     assert best(client)["study_id"] == first and best(client)["is_pinned"]
     assert decide(client, key, "approve").json()["study_id"] == second

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from tests.support.service.replica import Replica
 from tests.support.service.run_history import faults
 from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker

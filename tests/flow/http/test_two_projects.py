@@ -11,7 +11,7 @@ import re
 import pytest
 from sqlalchemy import MetaData, Table, inspect, select
 
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.db.session import Database
 from tests.flow.helpers.route_table import Address, addresses
 from tests.flow.http.two_projects import OWN, WORD, Ids, TwoProjects, two_projects
@@ -26,6 +26,7 @@ BODIES = {
     "/v1/schedules/{schedule_id}": {"json": SCHEDULE},
     "/v1/studies/{study_id}:extend": {"json": {"add_trials": 1}},
     "/v1/runs/{run_id}/heartbeat": {"json": HELD_STUDY},
+    "/v1/runs/{run_id}/unreadable": {"json": HELD_STUDY | {"message": "unreadable"}},
     "/v1/runs/{run_id}/report": {
         "json": HELD_STUDY | {"gpu_seconds": 1.0, "failure": {"kind": "crash", "message": "x"}}
     },

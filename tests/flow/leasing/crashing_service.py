@@ -22,7 +22,8 @@ from sqlalchemy.orm import Session
 from shardtune.db.clock import utc_now
 from shardtune.db.session import Database
 from shardtune.service.app import create_app
-from shardtune.service.lifecycle import advance, expiry
+from shardtune.service.leasing import reclaim
+from shardtune.service.lifecycle import advance
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
@@ -139,7 +140,7 @@ class _Clock:
 
 
 _STEPS: dict[str, Callable[[Context], object]] = {
-    "sweep": expiry.sweep,
+    "sweep": reclaim.sweep,
     "start retunes": lambda context: queue.start_due(context, challenge_steps.start_challenge),
     "drive retunes": lambda context: driver.drive(
         context, challenge_steps.start_challenge, challenge_steps.advance_retune

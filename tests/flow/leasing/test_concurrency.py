@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, LeaseRequest
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
+from shardtune.api_schemas.trials.leases import LeaseRequest
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.limits import DatabaseLimits
 from shardtune.db.queries import leases

@@ -16,7 +16,8 @@ from sqlalchemy import create_engine, select, text
 from sqlalchemy.pool import NullPool
 
 from shardtune.api_schemas.machines.hardware import Inventory
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, Lease
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
+from shardtune.api_schemas.trials.leases import Lease
 from shardtune.db.session import Database
 from shardtune.db.tables.retunes import RetuneRow, ScheduleTickRow
 from shardtune.db.tables.studies import DeliveryRow, EventRow, RunRow, StudyRow, TrialRow

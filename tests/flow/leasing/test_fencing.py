@@ -148,11 +148,23 @@ def test_other_protocol_version_is_rejected(worker, lease):
         assert (answer.status_code, answer.json()["code"]) == (400, "protocol_version")
 
 
+def test_a_worker_that_returns_all_it_gets_ends_the_run_and_its_attempts_are_bounded(quick_client, worker, lease):
+    for _ in range(60):
+        worker.report(lease, failure(FailureKind.WORKER_LOST)).raise_for_status()
+        again = worker.lease()
+        if again.run_id != lease.run_id:
+            break
+        lease = again
+    assert again.run_id != lease.run_id, "the study goes on with another trial"
+    assert ends(quick_client, lease.study_id) == ["released"] * 50
+    assert trial_states(quick_client, lease.study_id)[0] == "failed"
+
+
 def test_a_worker_of_the_release_before_is_told_to_be_upgraded(worker, lease):
     """An invented session id is rejected, since it would close the leases of its holder."""
-    answer = worker.introduce(protocol_version=2, session=worker.session, name="old")
+    answer = worker.introduce(protocol_version=0, session=worker.session, name="old")
     assert (answer.status_code, answer.json()["code"]) == (400, "protocol_version")
-    assert "same release" in answer.json()["detail"]
+    assert "install shardtune" in answer.json()["detail"]
     assert worker.heartbeat(lease)["action"] == "continue"
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from shardtune.api_schemas.machines.conditions import Conditions, NodeConditions
 from shardtune.api_schemas.machines.hardware import banded
+from shardtune.api_schemas.machines.workers import Worker
 from shardtune.api_schemas.trials.failures import FailureKind
-from shardtune.api_schemas.trials.leases import Worker
 from shardtune.api_schemas.trials.measurements import Memory, NodeFigures, RankFigures
 from shardtune.service.best import watch_staleness
 from shardtune.service.cli.commands.workers import _worker_line

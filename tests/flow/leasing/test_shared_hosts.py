@@ -5,11 +5,13 @@ from sqlalchemy import select
 
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.machines.host_partition import HostPartition
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, TASK_KINDS, LeaseRequest, Worker
+from shardtune.api_schemas.machines.workers import Worker
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
+from shardtune.api_schemas.trials.leases import TASK_KINDS, LeaseRequest
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.session import Database
 from shardtune.db.tables.studies import AttemptRow, RunRow
-from shardtune.service.leasing.host_exclusivity import is_alone
+from shardtune.service.leasing.host_exclusivity import needs_exclusive_host
 from shardtune.service.pages.views.conditions import surroundings
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
@@ -26,16 +28,16 @@ SHORT = {"budget": {"max_trials": 4, "max_pairs": 7}}
 
 def single(client, core, **options):
     """A worker of one core of the host."""
-    share = HostPartition(host=HOST, devices=(f"cpu{core}",), part=0.5)
+    partition = HostPartition(host=HOST, devices=(f"cpu{core}",), fraction=0.5)
     return SimulatedWorker(
-        client, name=f"one-{core}", cluster=ONE_RANK, share=share, task_kinds=TASK_KINDS, **options
+        client, name=f"one-{core}", cluster=ONE_RANK, host_partition=partition, task_kinds=TASK_KINDS, **options
     ).register()
 
 
 def double(client):
     """The worker of both."""
-    share = HostPartition(host=HOST, devices=("cpu0", "cpu1"), crosses=("cpu0", "cpu1"), least_ranks=2)
-    return SimulatedWorker(client, name="both", share=share, task_kinds=TASK_KINDS).register()
+    partition = HostPartition(host=HOST, devices=("cpu0", "cpu1"), shared_link_devices=("cpu0", "cpu1"), least_ranks=2)
+    return SimulatedWorker(client, name="both", host_partition=partition, task_kinds=TASK_KINDS).register()
 
 
 def profiled(client, worker, **changes):
@@ -54,7 +56,7 @@ def finish_all(clock, workers, most=400):
                 reserved[worker] = lease
         if not reserved:
             return beside
-        beside.append([lease.is_alone for lease in reserved.values()])
+        beside.append([lease.is_exclusive for lease in reserved.values()])
         clock.turn(1)
         first = next(iter(reserved))
         first.do(reserved.pop(first))
@@ -77,11 +79,11 @@ def test_searches_go_side_by_side_and_what_decides_has_the_host_alone(client, cl
             for item, _ in recorded
             if item.worker_id != attempt.worker_id
         )
-        if is_alone(run.purpose, None):
+        if needs_exclusive_host(run.purpose, None):
             assert others == 0
         if run.measurement is not None:
             conditions = run.measurement.conditions
-            assert (conditions.neighbours if conditions else 0) == min(others, 1)
+            assert (conditions.co_tenants if conditions else 0) == min(others, 1)
 
 
 def test_while_a_validation_run_waits_for_the_host_no_search_begins_there(client, clock):
@@ -92,18 +94,18 @@ def test_while_a_validation_run_waits_for_the_host_no_search_begins_there(client
     clock.turn(1)
     create(client, **OF_ONE)
     last, busy = mine.lease(), other.lease()
-    assert (last.study_id, busy.study_id == first, busy.is_alone) == (first, False, False)
+    assert (last.study_id, busy.study_id == first, busy.is_exclusive) == (first, False, False)
     mine.do(last)
     assert mine.lease() is None, "a validation run begins where nothing runs"
     clock.turn(1)
     other.do(busy)
     assert other.lease() is None, "the validation run is first"
     lease = mine.lease()
-    assert lease.study_id == first and lease.is_alone
+    assert lease.study_id == first and lease.is_exclusive
     assert other.lease() is None
     mine.do(lease)
     assert other.lease() is None, "the next run of the pair follows at once"
-    assert mine.lease().is_alone
+    assert mine.lease().is_exclusive
 
 
 def test_who_was_to_be_alone_keeps_no_place_once_it_is_gone(client, clock):
@@ -153,11 +155,14 @@ def test_workers_elsewhere_do_not_wait(client):
     create(client, **SHORT, **OF_ONE)
     for _ in range(1 + 4):
         mine.do(mine.lease())
-    assert mine.lease().is_alone
+    assert mine.lease().is_exclusive
     for _ in range(2):
         create(client, **OF_ONE)
-    share = HostPartition(host="1" * 16, devices=("cpu0",))
-    assert SimulatedWorker(client, name="elsewhere", cluster=ONE_RANK, share=share).register().lease() is not None
+    partition = HostPartition(host="1" * 16, devices=("cpu0",))
+    assert (
+        SimulatedWorker(client, name="elsewhere", cluster=ONE_RANK, host_partition=partition).register().lease()
+        is not None
+    )
     assert SimulatedWorker(client, name="whole", cluster=ONE_RANK).register().lease() is not None
 
 
@@ -193,5 +198,5 @@ def test_a_worker_is_listed_with_its_host_and_its_devices(quick_client):
     (listed,) = quick_client.get("/v1/workers").json()["workers"]
     assert host_words.hosts(Worker.model_validate(listed).inventory) == f"cpu1 of {HOST}"
     assert f"cpu1 of {HOST}" in quick_client.get("/workers").text
-    ((_, reported), *_) = surroundings(Conditions(neighbours=2))
+    ((_, reported), *_) = surroundings(Conditions(co_tenants=2))
     assert reported.startswith("2 other workers used other devices of its host")

@@ -14,7 +14,7 @@ def test_a_schedule_from_its_making_to_its_end(http, run):
     key = best(http)["target_key"]
     code, created = run("schedules", "create", *NIGHTLY, "--target-key", key, "--window", "22:00-06:00")
     name = created["schedule_id"]
-    assert (code, created["cases"]["target_keys"], created["windows"]) == (0, [key], ["22:00-06:00"])
+    assert (code, created["targets"]["target_keys"], created["windows"]) == (0, [key], ["22:00-06:00"])
     assert [row["schedule_id"] for row in run("schedules", "list")[1]["schedules"]] == [name]
     assert run("schedules", "pause", name)[1]["is_paused"] and not run("schedules", "resume", name)[1]["is_paused"]
     assert run("schedules", "run", name)[1]["last_ticks"][0]["kind"] == "manual"
@@ -70,7 +70,7 @@ def test_fingerprints_and_what_depends_on_them(http, run):
         newest["fingerprint_id"]
     ]
     actual = run("fingerprints", "show", first["fingerprint_id"])[1]
-    assert [item["model"] for item in actual["dependents"]] == ["llama-tiny"]
+    assert [dependent["model"] for dependent in actual["dependents"]] == ["llama-tiny"]
     assert "kernel 6.1 → 6.2" in run("fingerprints", "list", "--worker", "sim", as_json=False)[1]
     assert "measured under it: llama-tiny" in run("fingerprints", "show", first["fingerprint_id"], as_json=False)[1]
 

@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from tests.support.service.replica import Replica
 from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
 

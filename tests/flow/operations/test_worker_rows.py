@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import func, select, text
 
 from shardtune.api_schemas.machines.hardware import MOST_DETAILS
-from shardtune.api_schemas.trials.leases import Worker
+from shardtune.api_schemas.machines.workers import Worker
 from shardtune.db.queries.fingerprints import MOST_PERIODS
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import FingerprintRow, WorkerRow

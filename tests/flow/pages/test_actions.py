@@ -54,6 +54,16 @@ def _is_rejected(client, address, **sent):
     return answer.status_code == 403 and "scope" in answer.text
 
 
+def test_a_key_for_metrics_reads_metrics_and_nothing_else(quick_client):
+    admin = bearer(make_key(quick_client, "admin"))
+    own = bearer(make_key(quick_client, "metrics:read", **admin))
+    assert quick_client.get("/metrics", headers=own).status_code == 200
+    guarded = {a for a in addresses(quick_client.app) if a.actions and not a.is_page and a.path != "/metrics"}
+    assert guarded and guarded == {a for a in guarded if _is_rejected(quick_client, a, headers=own)}
+    bound = make_key(quick_client, "metrics:read", project="default", **admin)
+    assert quick_client.get("/metrics", headers=bearer(bound)).json()["code"] == "scope_missing"
+
+
 def test_the_session_of_another_key_is_asked_for_its_own_scopes(quick_client):
     """Approving needs what the API asks for, whoever else is logged in."""
     created = make_key(quick_client, "admin")

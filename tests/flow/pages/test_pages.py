@@ -154,7 +154,7 @@ def test_the_calculator_predicts_for_hardware_nobody_has(quick_client):
     requested = {"model": "llama-2-70b", "cluster": "64xh100", "sequence_length": 4096, "global_batch": 64, "top": 5}
     fastest = quick_client.post("/v1/predictions", json=requested).json()["fastest"]
     badges = re.findall(r"badge[^>]*>\s*(?:<[^>]*>)*\s*((?:may fit|fits|does not fit))", text)
-    assert badges[:5] == [item["memory"]["verdict"] for item in fastest], (
+    assert badges[:5] == [prediction["memory"]["verdict"] for prediction in fastest], (
         "one rule for the page, the API and the command line"
     )
     assert "whole number above 0" in page(quick_client, "/new?sequence_length=many")
@@ -229,10 +229,11 @@ def test_an_answer_is_pinned_rejected_and_rolled_back_to(quick_client, study_id)
     again = quick_client.post(f"/studies/{study_id}/rerun", data=recorded, follow_redirects=False).headers["location"]
     SimulatedWorker(quick_client, behave=behave).register().work()
     assert "Approve" in page(quick_client, again), "what is pinned stays until somebody approves another"
-    assert "serving</span>" in quick_client.post(f"{again}/recommendation/approve", data=recorded, headers=HTML).text
+    approved = quick_client.post(f"{again}/recommendation/approve", data=recorded, headers=HTML).text
+    assert "recommended</span>" in approved
     assert "Roll back to this" in page(quick_client, f"/studies/{study_id}")
     back = quick_client.post(f"{decide}/rollback", data=recorded, headers=HTML).text
-    assert "serving</span>" in back and "rolled back to, by local" in back
+    assert "recommended</span>" in back and "rolled back to, by local" in back
     assert quick_client.post(f"{decide}/nonsense", data=recorded, headers=HTML).status_code == 404
     assert quick_client.post(f"{decide}/pin", headers=HTML).status_code == 403
 

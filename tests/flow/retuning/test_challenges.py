@@ -50,7 +50,7 @@ def test_nothing_changed_is_kept_at_a_third_of_the_runs_and_fresh_on_the_new_fin
     by_old_key = best(client, target_key=before["target_key"])
     assert by_old_key == after | {"asked_key": before["target_key"]}
     assert decisions(client, after["target_key"]) == ["renewed", "proposed"]
-    assert decisions(client, before["target_key"]) == ["superseded", "served", "proposed"]
+    assert decisions(client, before["target_key"]) == ["superseded", "recommended", "proposed"]
     assert lab.events(actual["challenge_study_id"]) == ["best.renewed"]
 
 

@@ -8,9 +8,11 @@ import pytest
 import sqlalchemy
 from sqlalchemy import select
 
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.retuning.retunes import RetuneCause, RetunePolicy
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, LeaseRequest
+from shardtune.api_schemas.studies.study import StudyPurpose
+from shardtune.api_schemas.trials.leases import LeaseRequest
 from shardtune.db.queries import keys, retunes, trials
 from shardtune.db.session import Database
 from shardtune.db.tables.best import TuningTargetRow
@@ -52,7 +54,7 @@ def copied(row, **changes):
 
 def target_like(session, recorded, index):
     """Another case, as if the same search had been made for another sequence length; its key."""
-    serving, study = recorded.recommended, recorded.recommended.study
+    recommended, study = recorded.recommended, recorded.recommended.study
     workload = study.spec.workload.model_copy(update={"sequence_length": 66 + 2 * index})
     there = copied(study, id=f"study-{index}", spec=study.spec.model_copy(update={"workload": workload}))
     session.add(there)
@@ -67,8 +69,8 @@ def target_like(session, recorded, index):
             session.add_all([copied(attempt, run_id=name) for attempt in run.attempts])
     case = TuningTarget(study.spec.model, workload, study.cluster)
     key = case.target_key(study.fingerprint.value)
-    answer = serving.answer.model_copy(update={"workload": workload})
-    session.add(copied(serving, id=f"rec-{index}", target_key=key, study_id=there.id, answer=answer))
+    answer = recommended.answer.model_copy(update={"workload": workload})
+    session.add(copied(recommended, id=f"rec-{index}", target_key=key, study_id=there.id, answer=answer))
     session.flush()
     session.add(
         copied(
@@ -115,6 +117,25 @@ def test_one_project_s_retunes_do_not_hold_up_another_s(service):
     assert queue.start_due(context, lambda _context, _row: study_id) == 2
 
 
+def test_a_project_whose_worker_reports_more_than_the_budget_leaves_the_other_its_share(service):
+    client, context, _ = service
+    key = best(client)["target_key"]
+    client.put("/v1/projects/b", json={}).raise_for_status()
+    with context.db.write() as session:
+        stored = session.get(TuningTargetRow, ("default", key))
+        study = stored.recommended.study
+        session.add(copied(stored, project_id="b", uses=0))
+        session.add(challenge := copied(study, id="study-b", project_id="b", purpose=StudyPurpose.RETUNE))
+        session.flush()
+        run = trials.of_study(session, study.id)[0].runs[0]
+        session.add(copied(run, id="run-b", study_id=challenge.id, trial_id=None, worker_session=None))
+        session.flush()
+        session.add(copied(run.attempts[0], run_id="run-b", finished_at=context.now(), gpu_seconds=1e12))
+    with context.db.read() as session:
+        left = {name: retune_budget.budgets_of(context, session, name)[0].gpu_seconds_left for name in ("default", "b")}
+    assert left["b"] < 0 and left["default"] == A_DAY / 2
+
+
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_used_first(service, clock):
     client, context, _ = service
@@ -139,7 +160,9 @@ def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_
         for attempt in session.scalars(select(AttemptRow).where(AttemptRow.started_at >= rows[0].created_at)):
             spent[attempt.finished_at.date()] += attempt.gpu_seconds
         assert len(spent) == DAYS and all(A_DAY / 2 < used <= A_DAY for used in spent.values()), spent
-        waiting = session.scalars(select(RetuneRow.reason).where(RetuneRow.reason.like("waits for the next day%")))
+        waiting = session.scalars(
+            select(RetuneRow.reason).where(RetuneRow.reason.like("waits for budget, at most until the next day%"))
+        )
         assert "the fleet may use 200 GPU-seconds a day for retuning (UTC)" in waiting.first()
 
 

@@ -75,8 +75,8 @@ def until(condition: Callable[[], Any], seconds: float, description: str, replic
 
 
 def served(replicas: Replicas) -> Any:
-    recommended = replicas.get("/v1/recommendations", state="serving")["recommendations"]
-    return [replicas.get("/v1/best", target_key=item["target_key"]) for item in recommended]
+    recommended = replicas.get("/v1/recommendations", state="recommended")["recommendations"]
+    return [replicas.get("/v1/best", target_key=recommendation["target_key"]) for recommendation in recommended]
 
 
 @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)

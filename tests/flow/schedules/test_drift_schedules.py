@@ -21,7 +21,7 @@ def canary_tick(fleet, schedule):
         fleet.work()
         judge.judge_and_begin(fleet.context)
     tick = read(fleet.client, schedule)["last_ticks"][0]
-    return tick["state"], tick["cases"], tick["reason"]
+    return tick["state"], tick["targets"], tick["reason"]
 
 
 @pytest.mark.answered(worker="sim-0")
@@ -61,7 +61,7 @@ def test_the_setting_is_for_targets_without_a_drift_schedule_that_has_times(clie
     assert periods() == [[], [("default", key, DAY_S)]]
     make(client, trigger="drift", cron=None)
     assert periods() == [[], [("default", key, DAY_S)]]
-    drift = make(client, trigger="drift", cases={"target_keys": [key]})
+    drift = make(client, trigger="drift", targets={"target_keys": [key]})
     assert periods() == [[("default", key, None)]] * 2
     act(client, drift, "pause")
     assert periods() == [[], []]

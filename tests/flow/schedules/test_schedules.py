@@ -42,7 +42,7 @@ def test_the_same_request_makes_one_schedule(quick_client):
         ({"timezone": "Berlin"}, "timezone", "did you mean Europe/Berlin"),
         ({"windows": ["night"]}, "windows", "22:00-06:00"),
         ({"trigger": "manual"}, "cron", "leave it out"),
-        ({"cases": {"target_keys": ["0" * 32]}}, "cases.target_keys", "GET /v1/recommendations"),
+        ({"targets": {"target_keys": ["0" * 32]}}, "targets.target_keys", "GET /v1/recommendations"),
     ],
 )
 def test_wrong_schedules_are_rejected(quick_client, changes, field, remedy):
@@ -59,15 +59,15 @@ def test_a_tick_requests_the_targets_it_selects(client, clock):
     tune(client, workload={"sequence_length": 32, "global_batch": 8})
     every, created, none = (
         make(client),
-        make(client, cases={"target_keys": [key]}),
-        make(client, cases={"model": "gpt2"}),
+        make(client, targets={"target_keys": [key]}),
+        make(client, targets={"model": "gpt2"}),
     )
     clock.turn(2 * 3600)
     assert (ticks.account_for_due(context), ticks.account_for_due(context)) == (3, 0)
     assert {row["target_key"] for row in retunes(client, schedule_id=every["schedule_id"])} >= {key}
     assert len(retunes(client)) == 2
     (actual,) = read(client, created)["last_ticks"]
-    assert (actual["state"], actual["cases"], actual["kind"]) == ("started", 1, "cron")
+    assert (actual["state"], actual["targets"], actual["kind"]) == ("started", 1, "cron")
     assert "had an unfinished retune already" in actual["reason"]
     (actual,) = read(client, none)["last_ticks"]
     assert (actual["state"], actual["reason"]) == ("skipped", "no recommendation matches the schedule's targets")
@@ -103,7 +103,7 @@ def test_ticks_wait_for_the_retunes_before_them_or_are_left_out(client, clock):
     context = client.app.state.context
     tune(client)
     waiting = make(client, cron="0 * * * *", overlap="queue")
-    skipping = make(client, cron="0 * * * *", cases={"model": "gpt2"})
+    skipping = make(client, cron="0 * * * *", targets={"model": "gpt2"})
     for _ in range(2):
         clock.turn(3600)
         ticks.account_for_due(context)

@@ -27,8 +27,8 @@ def test_answer_and_baseline_of_a_study_stand_side_by_side(quick_client):
         True,
         True,
     )
-    assert answer["fresh"]["tokens_per_s_per_gpu"] == pytest.approx(winner["tokens_per_s_per_gpu"])
-    assert [answer["fresh"]["low"], answer["fresh"]["high"]] == winner["spread"]
+    assert answer["validation"]["tokens_per_s_per_gpu"] == pytest.approx(winner["tokens_per_s_per_gpu"])
+    assert [answer["validation"]["low"], answer["validation"]["high"]] == winner["spread"]
     assert answer["search"]["low"] <= answer["search"]["tokens_per_s_per_gpu"] <= answer["search"]["high"]
     assert answer["speedup"] == result["speedup"] and baseline["speedup"] is None
     assert answer["peak_allocated_gib"] == winner["peak_allocated_gib"]
@@ -43,7 +43,7 @@ def test_studies_of_different_workloads_are_no_ratio_of_each_other(quick_client)
     first, second = best(quick_client)["study_id"], tune(quick_client, worker="sim-2", **OTHER)
     listed = quick_client.get("/v1/recommendations").json()["recommendations"]
     # Of the same moment, since the clock stands still: in no order.
-    key = next(item["target_key"] for item in listed if item["study_id"] == second)
+    key = next(recommendation["target_key"] for recommendation in listed if recommendation["study_id"] == second)
     comparison = compared(quick_client, first, second, key, "study-none")
     assert [side["study_id"] for side in comparison["configs"]] == [first, second, second]
     assert (comparison["is_one_subject"], comparison["not_found"]) == (False, ["study-none"])

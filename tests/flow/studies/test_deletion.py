@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.service import run_history
 from tests.support.service.page_reader import page
-from tests.support.service.scenarios import ASK, THREE_BACKENDS, create, decide, tune
+from tests.support.service.scenarios import ASK, THREE_BACKENDS, bearer, create, decide, make_key, tune
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement
 
 
@@ -59,6 +59,34 @@ def test_with_its_answer_withdrawn_the_previous_one_is_recommended(quick_client)
     assert rejected.json()["code"] == "nothing_to_decide", "a withdrawn answer is not gone back to"
 
 
+@pytest.mark.parametrize("decision", ["pin", "approve"])
+def test_an_administrator_s_answer_is_withdrawn_by_an_administrator_only(quick_client, decision):
+    admin = bearer(make_key(quick_client, "admin"))
+    quick_client.headers.update(admin)
+    study_id = tune(quick_client)
+    key = quick_client.get("/v1/best", params=ASK).json()["target_key"]
+    newest = quick_client.get("/v1/recommendations", params={"target_key": key}).json()["recommendations"][0]
+    decide(quick_client, key, decision, recommendation_id=newest["recommendation_id"]).raise_for_status()
+    member = bearer(make_key(quick_client, "studies:read", "studies:write", **admin))
+    rejected = quick_client.delete(f"/v1/studies/{study_id}", params={"withdraw": True}, headers=member)
+    assert (rejected.status_code, rejected.json()["code"]) == (403, "scope_missing")
+    assert "undo an administrator's decision" in rejected.json()["detail"]
+    assert quick_client.get(f"/v1/studies/{study_id}").json()["deleted_at"] is None
+    assert quick_client.get("/v1/best", params=ASK).json()["study_id"] == study_id
+    quick_client.delete(f"/v1/studies/{study_id}", headers=member).raise_for_status()
+    delete(quick_client, study_id, withdraw=True).raise_for_status()
+    assert quick_client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
+
+
+def test_a_member_withdraws_what_nobody_has_decided_on(quick_client):
+    admin = bearer(make_key(quick_client, "admin"))
+    quick_client.headers.update(admin)
+    study_id = tune(quick_client)
+    member = bearer(make_key(quick_client, "studies:read", "studies:write", **admin))
+    quick_client.delete(f"/v1/studies/{study_id}", params={"withdraw": True}, headers=member).raise_for_status()
+    assert quick_client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
+
+
 def test_with_the_only_answer_withdrawn_the_target_is_resolved_anew(quick_client):
     study_id = tune(quick_client)
     key = quick_client.get("/v1/best", params=ASK).json()["target_key"]
@@ -69,7 +97,7 @@ def test_with_the_only_answer_withdrawn_the_target_is_resolved_anew(quick_client
     quick_client.post(f"/v1/studies/{study_id}:undelete").raise_for_status()
     again = quick_client.get("/v1/recommendations", params={"target_key": key}).json()["recommendations"][0]
     approved = decide(quick_client, key, "approve", recommendation_id=again["recommendation_id"])
-    assert approved.json()["state"] == "serving"
+    assert approved.json()["state"] == "recommended"
 
 
 @pytest.mark.parametrize("subject", ["failed", "complete"])

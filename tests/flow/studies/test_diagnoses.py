@@ -66,8 +66,8 @@ def test_what_was_expected_stands_beside_what_was_measured(quick_client):
     quick_client.post(f"{path}/trials/0:diagnose").raise_for_status()
     worker.work()
     expected = quick_client.get(f"{path}/trials/0/diagnosis").json()["diagnosis"]["expected"]
-    assert {item["name"] for item in expected} == {"computing", "communication", "optimizer"}
-    assert all(item["expected_s"] >= 0 for item in expected)
+    assert {part["name"] for part in expected} == {"computing", "communication", "optimizer"}
+    assert all(part["expected_s"] >= 0 for part in expected)
     assert "Expected and measured" in page(quick_client, f"{path.removeprefix('/v1')}/trials/0/why")
 
 

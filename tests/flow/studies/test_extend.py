@@ -43,7 +43,7 @@ def test_complete_study_searches_on_and_renews_its_verdict(client, clock):
     assert after["result"]["speedup"]["pairs"] >= 7
     assert after["result"]["final_comparison"]["runs"] == before["result"]["final_comparison"]["runs"] + runs - 6
     best = client.get("/v1/recommendations").json()["recommendations"]
-    assert [entry["state"] for entry in best] == ["serving", "retired"] and best[0]["study_id"] == study_id
+    assert [entry["state"] for entry in best] == ["recommended", "retired"] and best[0]["study_id"] == study_id
     events = client.get(f"/v1/studies/{study_id}/events?limit=500").json()["events"]
     words = [event["type"] for event in events if event["type"].startswith("study.") and "best" not in event["type"]]
     assert words.count("study.complete") == 2

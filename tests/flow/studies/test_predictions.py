@@ -39,8 +39,8 @@ def slow_machine(lease, task):
 def test_each_trial_keeps_its_prediction_and_teaches_the_next(client):
     trials = run_study(client, slow_machine)
     created = [trial["prediction"] for trial in trials]
-    assert [item["speed_calibrated_on"] for item in created] == list(range(len(trials)))
-    assert [item["memory_calibrated_on"] for item in created] == list(range(len(trials)))
+    assert [prediction["speed_calibrated_on"] for prediction in created] == list(range(len(trials)))
+    assert [prediction["memory_calibrated_on"] for prediction in created] == list(range(len(trials)))
     for trial, item in zip(trials, created, strict=True):
         assert item["low_memory_gib"] < item["memory_gib"] < item["high_memory_gib"]
         ratio = item["tokens_per_s_per_gpu"] / trial["tokens_per_s_per_gpu"]

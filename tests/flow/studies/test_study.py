@@ -42,7 +42,7 @@ def test_final_comparison_screens_in_blocks_and_then_pairs(quick_client):
     assert len(candidates) == 2 and sorted(fresh[4:7]) == sorted(fresh[7:10]) == sorted([baseline, *candidates])
     pairs = list(zip(fresh[10::2], fresh[11::2], strict=True))
     assert all(set(pair) == {best, baseline} for pair in pairs)
-    assert [run["block"] for run in trials[best]["runs"]] == [None, *range(1, 10)]
+    assert [run["comparison_block"] for run in trials[best]["runs"]] == [None, *range(1, 10)]
 
 
 def test_challenger_that_was_only_lucky_does_not_win(client):

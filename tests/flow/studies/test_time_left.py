@@ -22,8 +22,9 @@ _TRIALS = TypeAdapter(list[Trial])
 class TimedWorker(SimulatedWorker):
     """Simulated worker whose runs last as long as their speed says, which varies by 2 %."""
 
-    def __init__(self, client, seed):
+    def __init__(self, client, clock, seed):
         super().__init__(client, behave=self._run)
+        self._clock = clock
         self._chance, self.lasted, self._speed = random.Random(seed), [], 1000.0
 
     def _run(self, _lease, task):
@@ -33,12 +34,13 @@ class TimedWorker(SimulatedWorker):
     def report(self, lease, outcome, **body):
         seconds = START_S + WORK_S * 1000 / self._speed
         self.lasted.append(seconds)
+        self._clock.turn(seconds)
         return super().report(lease, outcome, gpu_seconds=seconds * 2, **body)
 
 
 @pytest.mark.parametrize(("trials", "seed"), [(8, 1), (14, 2)])
-def test_after_two_trials_the_time_left_is_right_within_a_factor_of_one_and_a_half(quick_client, trials, seed):
-    worker = TimedWorker(quick_client, seed).register()
+def test_after_two_trials_the_time_left_is_right_within_a_factor_of_one_and_a_half(quick_client, clock, trials, seed):
+    worker = TimedWorker(quick_client, clock, seed).register()
     study_id = create(quick_client, budget={"max_trials": trials})
     for _ in range(3):  # the profile, then two trials
         worker.do(worker.lease())
@@ -55,8 +57,8 @@ def test_after_two_trials_the_time_left_is_right_within_a_factor_of_one_and_a_ha
     assert duration / 1.5 < stated < duration * 1.5, (stated, duration)
 
 
-def test_pages_count_the_time_of_runs_as_the_command_line_does_with_what_was_repeated(quick_client):
-    worker = TimedWorker(quick_client, 3).register()
+def test_pages_count_the_time_of_runs_as_the_command_line_does_with_what_was_repeated(quick_client, clock):
+    worker = TimedWorker(quick_client, clock, 3).register()
     study_id = create(quick_client, budget={"max_trials": 4})
     worker.work()
     database = quick_client.app.state.context.db

@@ -136,9 +136,9 @@ class PostgresServer:
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to all of its processes; SIGSTOP makes a server that hangs, without a word to anybody."""
         assert self._process is not None
-        for item in (server := psutil.Process(self._process.pid)).children(recursive=True):
+        for child in (server := psutil.Process(self._process.pid)).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                item.send_signal(number)
+                child.send_signal(number)
         server.send_signal(number)
 
     def cpu_s(self) -> float:

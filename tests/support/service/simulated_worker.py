@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import BlockSummary, ModelSummary
 from shardtune.api_schemas.trials.diagnosis import (
@@ -18,14 +19,7 @@ from shardtune.api_schemas.trials.diagnosis import (
     Timeline,
 )
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.leases import (
-    PROTOCOL_VERSION,
-    Lease,
-    ModelSummaryTask,
-    ResumeTask,
-    TraceTask,
-    TrialTask,
-)
+from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement, Memory, StepRecord
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
@@ -107,7 +101,7 @@ def restarted(loss: float = 5.0, **changes: Any) -> ResumeMeasurement:
     values = {
         "saved_at_step": 20,
         "losses": [5.0] * 25,
-        "went_on": steps(5.0),
+        "uninterrupted": steps(5.0),
         "resumed": steps(loss),
         "save_s": 0.5,
         "load_s": 0.25,

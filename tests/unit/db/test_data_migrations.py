@@ -1,6 +1,6 @@
 """A populated database of an earlier revision keeps its rows through upgrade, downgrade and upgrade.
 
-There is one revision so far. A second one, planted beside a copy of it, proves that these tests would notice a loss.
+Another revision, planted beside a copy of them, proves that these tests would notice a loss.
 """
 
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData, Table, select
 
 from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
@@ -102,7 +103,7 @@ PLANTED = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision, branch_labels, depends_on = "0002_planted", "0001_initial", None, None
+revision, down_revision, branch_labels, depends_on = "9999_planted", "{head}", None, None
 
 
 def upgrade():
@@ -140,8 +141,9 @@ def plant(tmp_path, monkeypatch):
 
     def _plant(fault: str) -> None:
         scripts = tmp_path / "migrations"
+        head = ScriptDirectory.from_config(revisions.script_config()).get_current_head()
         shutil.copytree(Path(revisions.__file__).parent / "migrations", scripts)
-        (scripts / "versions" / "0002_planted.py").write_text(PLANTED.format(fault=fault))
+        (scripts / "versions" / "9999_planted.py").write_text(PLANTED.format(fault=fault, head=head))
         monkeypatch.setattr(revisions, "_SCRIPTS", scripts)
         forget_revisions()
 

@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
+from shardtune.api_schemas.protocol import REQUEST_TIMEOUT_S
 from shardtune.db.limits import DatabaseLimits, is_busy, is_outage
 from shardtune.db.session import Database
 from shardtune.service.settings import Settings
@@ -16,6 +17,18 @@ def test_whoever_waits_gives_up_before_a_lease_ends_and_who_holds_loses_it(lease
     assert limits.statement_s < limits.silence_s
     if lease_s > 4:
         assert limits.silence_s < lease_s
+
+
+@pytest.mark.parametrize("lease_s", [0.1, 1, 20, 25, 26, 60, 3600])
+def test_a_worker_waits_longer_than_the_service_waits_for_a_lock_whatever_the_lease(lease_s):
+    limits = Settings(lease_s=lease_s).database_limits
+    assert limits.lock_s < REQUEST_TIMEOUT_S and limits.pool()["pool_timeout"] < REQUEST_TIMEOUT_S
+
+
+def test_a_lock_that_outlasts_a_workers_patience_is_rejected():
+    with pytest.raises(ValueError, match=r"database_lock_s \(5\) must be at most 4.*SHARDTUNE_DATABASE_LOCK_S"):
+        Settings(database_lock_s=5)
+    assert Settings(database_lock_s=4).database_limits.lock_s == 4
 
 
 def test_what_is_set_stands_and_a_long_statement_is_not_taken_for_silence():

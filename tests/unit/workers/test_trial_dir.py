@@ -2,13 +2,10 @@
 
 import json
 import os
-import threading
 
 import pytest
-from filelock import FileLock
 
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.workers.machine.device_lock import DevicesBusy, hold_locks, launch_tag
 from shardtune.workers.trial_dir import DiskFull, TrialDir, prune, tail
 
 
@@ -64,35 +61,3 @@ def test_pruning_keeps_the_newest_of_each_kind_and_strangers(tmp_path, task, fin
     (tmp_path / "notes").mkdir()
     prune(tmp_path, keep_succeeded=1, keep_failed=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "run-2", "run-4", "run-5"]
-
-
-def test_a_second_agent_on_the_same_gpu_is_rejected(tmp_path):
-    with hold_locks(tmp_path, ["GPU-a", "GPU-b"], tmp_path), pytest.raises(DevicesBusy, match="GPU-b"):
-        _hold(tmp_path, ["GPU-b", "GPU-c"])
-    _hold(tmp_path, ["GPU-b"])
-
-
-def test_cpu_agents_need_work_directories_of_their_own(tmp_path):
-    with hold_locks(tmp_path / "one", []):
-        with pytest.raises(DevicesBusy, match="work_dir"):
-            _hold(tmp_path / "one", [])
-        _hold(tmp_path / "two", [])
-
-
-def test_a_former_holder_is_waited_for(tmp_path):
-    former = FileLock(tmp_path / "agent.lock", thread_local=False)
-    former.acquire()
-    ends = threading.Timer(0.2, former.release)
-    ends.start()
-    with hold_locks(tmp_path, [], patience_s=30):
-        assert not former.is_locked
-
-
-def _hold(work_dir, uuids):
-    with hold_locks(work_dir, uuids, work_dir):
-        pass
-
-
-def test_the_mark_is_the_device_sets_whatever_the_order(tmp_path):
-    assert launch_tag(tmp_path, ["GPU-a", "GPU-b"]) == launch_tag(tmp_path / "x", ["GPU-b", "GPU-a"])
-    assert launch_tag(tmp_path, []) != launch_tag(tmp_path / "x", [])

@@ -20,6 +20,7 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.search.guided_sampler.axes import Axes, axes_of
 from shardtune.tuner.search.guided_sampler.encoding import Array, KnobEncoder, Rows
 from shardtune.tuner.search.space import Space
+from shardtune.tuner.search.space.backends.registry import KNOBS
 from shardtune.tuner.search.space.legal_values import Flat
 
 ENUMERATED = 20_000
@@ -74,6 +75,7 @@ class Pool:
         self._rows: dict[str, int] = {}
         self._near: dict[int, list[int]] = {}
         self.axes: list[Axes] = []
+        self.backends: list[str] = []
         self._tables: list[tuple[tuple[str, ...], tuple[KnobValue, ...]]] = []
         self.is_complete = configs is not None or space.size(ENUMERATED + 1) <= ENUMERATED
         if configs is None:
@@ -82,6 +84,7 @@ class Pool:
         self._encoder = KnobEncoder([space.flatten(config) for config in first])
         self.common, self.knobs = self._encoder.encode([])
         # Codes in the order of appearance, so that adding rows never changes those of earlier rows.
+        self.families, self._families = np.zeros(0, dtype=np.intp), dict[tuple[tuple[str, str], ...], int]()
         self.kinds, self._kinds = np.zeros(0, dtype=np.intp), dict[tuple[KnobValue | None, ...], int]()
         # Kept uncalibrated: a new calibration is then one matrix product, without new predictions.
         self.parts = np.zeros((0, len(PARTS)))
@@ -139,12 +142,22 @@ class Pool:
         kinds = [self._kinds.setdefault((table["backend"], table.get("stage")), len(self._kinds)) for table in tables]
         return (*self._encoder.encode(tables), np.array(kinds, dtype=np.intp))
 
+    def _family(self, table: Flat) -> int:
+        """Code that is equal for configurations which differ only in knobs that may make twins."""
+        own_knobs = ((knob, value) for knob, value in table.items() if knob not in KNOBS or not KNOBS[knob].makes_twins)
+        # As text, because in Python True == 1, but `true` and `1` are different values of a knob.
+        key = tuple(sorted((knob, repr(value)) for knob, value in own_knobs))
+        return self._families.setdefault(key, len(self._families))
+
     def _add(self, configs: Sequence[TrialConfig], keys: Sequence[str] | None = None) -> None:
         for config, key in zip(configs, keys or [config.content_key() for config in configs], strict=True):
             self._rows[key] = len(self._tables)
             table = self.space.flatten(config)
             self._tables.append((tuple(table), tuple(table.values())))
             self.axes.append(axes_of(table))
+            self.backends.append(str(table["backend"]))
+        families = [self._family(self.table(row)) for row in range(len(self.families), len(self._tables))]
+        self.families = np.append(self.families, np.array(families, dtype=np.intp))
         common, knobs, kinds = self.encode(configs)
         self.kinds = np.append(self.kinds, kinds)
         self.compiled = np.append(self.compiled, [float(config.compile) for config in configs])
@@ -215,10 +228,12 @@ def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
     for question, chosen in answers:
         for value in question.values:
             if value != chosen or isinstance(value, bool) != isinstance(chosen, bool):
-                near = _sample_near(space, current | {question.param: value})
+                near = sample_near(space, current | {question.param: value})
                 if near is not None:
                     yield near
 
 
-def _sample_near(space: Space, answers: dict[str, KnobValue]) -> TrialConfig | None:
+def sample_near(space: Space, answers: dict[str, KnobValue]) -> TrialConfig | None:
+    """Draw the configuration with these answers to the sampler's parameters; a parameter without one has its first
+    candidate."""
     return space.sample(lambda param, values: answers[param] if answers.get(param) in values else values[0])

@@ -4,6 +4,7 @@ measurements."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, islice
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from shardtune.tuner.search.guided_sampler.axes import axes_of, first_reason, fi
 from shardtune.tuner.search.guided_sampler.encoding import Array, Rows
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.residual import Inputs, Posterior, Residual, concatenate, leave_one_out
+from shardtune.tuner.search.guided_sampler.twins import Twins, before_second_twins, first_of_backends
 from shardtune.tuner.search.samplers.draw import Draw, SearchView
 
 _SHORTLIST = 400
@@ -40,6 +42,9 @@ redrawn for every trial."""
 _MOST_MEASURED = 120
 """Maximum number of trials that the Gaussian process is fitted to: the newest and the fastest."""
 _MOST_RELATED = 60
+_MOST_UNTRIED = 8
+_MOST_RISK = 0.5
+"""Probability of failure above which no candidate is proposed only because its backend has not been tried."""
 _MOST_DRAWS = 64
 _WIDENED = 2
 """Number of fastest trials, and of fastest predictions, whose neighbouring configurations are added to the
@@ -77,9 +82,12 @@ class GuidedSampler:
         rows = scores.candidates
         if not len(rows):
             return
-        order = np.argsort(-scores.utility, kind="stable")[:_MOST_DRAWS]
-        for index in (*scores.unseen_axes, *order):
-            yield Draw(self._pool.config(int(rows[index])), scores.reason(int(index)))
+        for index in islice(scores.proposals(), _MOST_DRAWS):
+            row = int(rows[index])
+            # Afterwards twins differ, too: so trials can contradict the prediction that a knob does not matter.
+            if scores.untried:
+                row = scores.twins.with_defaults(row, view.taken)
+            yield Draw(self._pool.config(row), scores.reason(index, row))
 
 
 class CandidateScores:
@@ -133,10 +141,12 @@ class CandidateScores:
             return rows
         order = rows[np.argsort(self._predicted(rows), kind="stable")]
         random_rows = np.random.default_rng(self._view.seed).choice(order[_SHORTLIST:], _SHORTLIST, replace=False)
-        # Rows with an untried axis stay in the shortlist even where the prediction calls them slow: each axis runs
+        # Rows with an untried axis or backend stay in the shortlist even where the prediction calls them slow: each runs
         # once.
-        named = np.array(first_untried(order[_SHORTLIST:], pool.axes, ()), dtype=np.intp)
-        return np.concatenate([order[:_SHORTLIST], np.union1d(random_rows, named)])
+        named = first_untried(order[_SHORTLIST:], pool.axes, ())
+        named += first_of_backends(order, pool.backends, self._known_backends)
+        remaining = np.setdiff1d(np.array(named, dtype=np.intp), order[:_SHORTLIST])
+        return np.concatenate([order[:_SHORTLIST], np.union1d(random_rows, remaining)])
 
     @cached_property
     def unseen_axes(self) -> list[int]:
@@ -151,8 +161,49 @@ class CandidateScores:
         first = set(first_untried(rows[order], self._pool.axes, measured_axes))
         return [int(index) for index in order if int(rows[index]) in first]
 
-    def reason(self, index: int) -> TrialReason:
-        """Reason for the proposal, shown to the user: why the sampler prefers the candidate at this index."""
+    def proposals(self) -> Iterator[int]:
+        """Indices of candidates in the order in which they are proposed: untried mesh axes, then by utility, but each
+        backend once before a second twin."""
+        rows, tried_rows = self.candidates, np.array(self._pool.rows(self._tried_configs), dtype=np.intp)
+        twin_rows = self.twins.with_twin_among(rows, tried_rows)
+        order = [int(index) for index in self._order]
+        second_twins = {index for index in order if int(rows[index]) in twin_rows}
+        return chain(self.unseen_axes, before_second_twins(order, self.untried[:_MOST_UNTRIED], second_twins))
+
+    @cached_property
+    def untried(self) -> list[int]:
+        """Indices of candidates of backends whose speed here no trial has shown and that will probably run, by falling
+        utility."""
+        backends = (self._pool.backends[row] for row in self.candidates[self._order])
+        return [
+            int(index)
+            for index, backend in zip(self._order, backends, strict=True)
+            if backend not in self._known_backends and self._risk[index] < _MOST_RISK
+        ]
+
+    @cached_property
+    def _order(self) -> Rows:
+        return np.argsort(-self.utility, kind="stable")
+
+    @cached_property
+    def _known_backends(self) -> set[str]:
+        """Backends that a trial of this study, or of another one on this hardware, has used."""
+        others = [obs.config for obs in self._view.warm] + [run.config for run in self._related]
+        return {config.backend for config in (*self._tried_configs, *others)}
+
+    @cached_property
+    def _tried_configs(self) -> list[TrialConfig]:
+        return [obs.config for obs in self._view.history if obs.state is not TrialState.CANCELLED]
+
+    @cached_property
+    def twins(self) -> Twins:
+        """Relation between candidates that count as one, by the predictor as this study's trials have calibrated it."""
+        _, highest = self._knowledge.memory.bounds(1.0, GATE_DEVIATIONS)
+        return Twins(self._pool, self._seconds, self._knowledge.limit_gib / highest)
+
+    def reason(self, index: int, row: int) -> TrialReason:
+        """Reason for the proposal, shown to the user: why the sampler prefers the candidate at this index, or its twin
+        in this row of the pool."""
         mean, deviation = float(self.time.mean[index]), float(self.time.deviation[index])
         workload, cluster = self._pool.basis.workload, self._pool.basis.cluster
         tokens = workload.tokens_per_step / cluster.world_size
@@ -165,7 +216,7 @@ class CandidateScores:
             tokens_per_s_per_gpu=speed,
             low_tokens_per_s_per_gpu=speed / spread,
             high_tokens_per_s_per_gpu=speed * spread,
-            tests=self._describe_trial(index),
+            tests=self._describe_trial(index, row),
             expected_gpu_seconds=float(self.seconds[index]) * cluster.world_size,
         )
 
@@ -283,8 +334,7 @@ class CandidateScores:
         own_study, shares = np.zeros(len(index), dtype=np.intp), seconds / total[:, None]
         return Inputs(pool.common[index], pool.knobs[index], pool.kinds[index], own_study, shares, np.log(total))
 
-    def _describe_trial(self, index: int) -> str:
-        row = int(self.candidates[index])
+    def _describe_trial(self, index: int, row: int) -> str:
         if index in self.unseen_axes:
             return f"{first_reason(self._pool.axes[row])}; {self._describe_differences(row)}"
         return self._describe_differences(row)

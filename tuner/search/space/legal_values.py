@@ -38,6 +38,10 @@ class Knob:
     places_states: bool = False
     """Whether the knob decides where model states or samples are placed: memory of two configurations is comparable
     only where the knob is equal."""
+    makes_twins: bool = False
+    """Whether configurations that differ in this knob alone count as one candidate where the predictor gives them the
+    same step: the knob only divides or copies the same work. False for a knob whose effect the predictor does not
+    know."""
 
     def accepts(self, value: KnobValue) -> bool:
         """Whether the value has the type and range that the knob accepts."""

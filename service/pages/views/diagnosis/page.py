@@ -92,12 +92,13 @@ def why_page(session: Session, row: StudyRow, number: int) -> WhyContext:
         number=number,
         description=trial.config.describe(),
         latest=latest,
-        report=_report(latest.diagnosis) if latest is not None and latest.diagnosis is not None else None,
+        report=diagnosis_report(latest.diagnosis) if latest is not None and latest.diagnosis is not None else None,
         rejected=rejected,
     )
 
 
-def _report(diagnosis: Diagnosis) -> DiagnosisReport:
+def diagnosis_report(diagnosis: Diagnosis) -> DiagnosisReport:
+    """Return a diagnosis as the page shows it."""
     return DiagnosisReport(
         sentences=tuple(diagnosis_words.summary_sentences(diagnosis)),
         expected=tuple((diagnosis_words.EXPECTED_WORDS[part.name], part) for part in diagnosis.expected),

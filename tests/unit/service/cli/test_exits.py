@@ -113,7 +113,7 @@ def test_a_state_directory_has_one_user_at_a_time(tmp_path: Path, capsys: pytest
 
 def test_exported_files_replace_those_of_an_earlier_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write_files(Path("best"), {"ds_config.json": "{}", "launch.sh": "true"})
+    write_files(Path("best"), {"ds_config.json": "{}", ".deepspeed_env": "A=1", "launch.sh": "true"})
     assert write_files(Path("best"), {"launch.sh": "true"}) == ["best/launch.sh"]
     assert [path.name for path in Path("best").iterdir()] == ["launch.sh"]
     assert os.access("best/launch.sh", os.X_OK)

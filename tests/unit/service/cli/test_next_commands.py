@@ -11,12 +11,13 @@ import pytest
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.study import Budget, Contender, Study, StudyResult, StudySpec, Verdict
-from shardtune.api_schemas.studies.verdicts import OpenVerdict
+from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
 from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.tune import answer, early_checks, job
 from shardtune.service.cli.tune.options import TuneOptions
+from shardtune.service.cli.tune.quiet_options import check_wait, with_default_minutes
 
 ALLOWED = ("--allow-script", "mine=train.py --data 'a b'", "--allow-model", "lora")
 AGAIN = """--allow-script 'mine=train.py --data '"'"'a b'"'"'' --allow-model lora"""
@@ -46,7 +47,7 @@ def undecided(more_pairs: int | None, max_pairs: int = 24) -> tuple[Study, Study
         trial_number=0, config=config, description="x", tokens_per_s_per_gpu=1, peak_allocated_gib=None,
         peak_reserved_gib=None, runs=1,
     )  # fmt: skip
-    open_verdict = OpenVerdict(pairs=7, won=5, more_pairs=more_pairs)
+    open_verdict = OpenVerdict(pairs=7, won_pairs=5, more_pairs=more_pairs)
     result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED, undecided=open_verdict)
     return study, result
 
@@ -130,3 +131,57 @@ def test_a_misspelt_script_is_rejected_before_anything_is_started(tmp_path: Path
     with pytest.raises(InputError, match="did you mean"):
         job.tune(input_options)
     assert not (tmp_path / "state").exists()
+
+
+def busy_command(rests_on: str, missing_runs: int, max_pairs: int = 24, **changes: Any) -> str:
+    study, result = undecided(None, max_pairs)
+    busy = BusyMachine(rests_on=rests_on, runs=18, disturbed_runs=18, uneven_pairs=9, missing_runs=missing_runs)
+    result = result.model_copy(update={"verdict": Verdict.TOO_BUSY, "too_busy": busy, "undecided": None})
+    return str(answer.next_command(study, result, options(**changes)))
+
+
+def test_after_a_busy_machine_the_missing_pairs_are_run_and_wait_for_quiet() -> None:
+    command = busy_command("pairs", 20, ranks=2)
+    assert command.startswith("shardtune tune --add-pairs 10 --wait-for-quiet 30 --ranks 2 (waits")
+    assert busy_command("pairs", 20, wait_for_quiet_min=90).startswith(
+        "shardtune tune --add-pairs 10 --wait-for-quiet 90"
+    )
+
+
+def test_what_no_pairs_can_settle_is_searched_again_and_waits_for_quiet() -> None:
+    assert busy_command("search", 8).startswith("shardtune tune study.json --wait-for-quiet 30")
+    assert busy_command("search", 8).count("--wait-for-quiet") == 1
+    assert busy_command("pairs", 20, max_pairs=96).startswith("shardtune tune study.json"), "more than 100 pairs"
+
+
+@pytest.mark.parametrize(
+    ("given", "completed"),
+    [
+        (["x.json", "--wait-for-quiet"], ["x.json", "--wait-for-quiet", "30"]),
+        (["--wait-for-quiet", "x.json"], ["--wait-for-quiet", "30", "x.json"]),
+        (["--wait-for-quiet", "--json"], ["--wait-for-quiet", "30", "--json"]),
+        (["--wait-for-quiet", "5", "x.json"], ["--wait-for-quiet", "5", "x.json"]),
+        (["--wait-for-quiet=5"], ["--wait-for-quiet=5"]),
+        (["--wait-for-quiet", "-3"], ["--wait-for-quiet", "-3"]),
+        (["x.json"], ["x.json"]),
+    ],
+)
+def test_the_wait_has_a_default_where_no_number_follows(given: list[str], completed: list[str]) -> None:
+    assert with_default_minutes(given) == completed
+
+
+@pytest.mark.parametrize("minutes", [0, -3, 1e6, float("nan"), float("inf")])
+def test_a_wait_that_is_no_time_is_rejected_with_the_remedy(minutes: float) -> None:
+    with pytest.raises(InputError, match=r"--wait-for-quiet \(.*\) must be above 0 and at most 10080 minutes"):
+        check_wait(minutes, resume=False)
+
+
+def test_a_resumed_study_keeps_its_own_wait() -> None:
+    check_wait(5, resume=False)
+    with pytest.raises(InputError, match="--resume exclude each other"):
+        check_wait(5, resume=True)
+
+
+def test_an_interrupted_wait_is_named_again() -> None:
+    interrupted = options(add_pairs=3, study=None, wait_for_quiet_min=5).after_interrupt(has_begun=False)
+    assert interrupted[1].endswith("shardtune tune --add-pairs 3 --wait-for-quiet 5")

@@ -71,7 +71,7 @@ def test_a_mistake_is_said_once_with_field_and_remedy(change, field, says):
 def test_a_field_that_is_none_is_told_which_its_object_has(change, field, remedy):
     with pytest.raises(ValidationError) as rejected:
         StudyRequest.model_validate(SOUND | change)
-    items = [item for item in rejected.value.errors() if item["type"] == "extra_forbidden"]
+    items = [error for error in rejected.value.errors() if error["type"] == "extra_forbidden"]
     (error,) = [field_error(item, fields_at(StudyRequest, item["loc"][:-1])) for item in items]
     assert error.field == field and remedy in error.message
 

@@ -84,6 +84,11 @@ def test_a_run_handed_back_uses_up_no_try():
     assert after(FailureKind.WORKER_LOST, ["released", "released"]) is TrialState.WAITING
 
 
+def test_a_run_that_is_returned_again_and_again_fails_in_the_end():
+    assert after(FailureKind.WORKER_LOST, ["released"] * 48 + ["oom"], is_release=True) is TrialState.WAITING
+    assert after(FailureKind.WORKER_LOST, ["released"] * 49, is_release=True) is TrialState.FAILED
+
+
 def test_a_crash_of_the_profile_is_final():
     assert after(FailureKind.CRASH, purpose="model_summary") is TrialState.FAILED
     assert after(FailureKind.SETUP, purpose="model_summary") is TrialState.WAITING

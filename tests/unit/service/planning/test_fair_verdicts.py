@@ -16,12 +16,15 @@ from shardtune.service.planning.study_plan import Complete, NewValidationRun, St
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
+from shardtune.tuner.verdict.run_load import RunLoad
 from tests.support.values.synthetic_studies import CPU, study_of
 from tests.support.values.tuner_inputs import TINY, complete, measured
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 STRATEGIES = (DdpConfig(), ZeroConfig(stage=2), Fsdp2Config(dp_shard=2))
 MOST_TRIALS = 12
+OPEN = (Verdict.UNDECIDED, Verdict.TOO_BUSY)
+"""Verdicts that claim nothing about the candidate."""
 
 
 def measurement_at(speed: float, is_disturbed: bool) -> Measurement:
@@ -91,7 +94,7 @@ def with_run(snapshot: StudySnapshot, step: NewValidationRun, run: Measurement, 
         for obs in snapshot.history
     )
     speed, is_disturbed = run.tokens_per_s_per_gpu, run.disturbed is not None
-    added = ValidationRun(step.trial_number, step.block, worker, speed, is_disturbed=is_disturbed)
+    added = ValidationRun(step.trial_number, step.comparison_block, worker, speed, load=RunLoad(is_disturbed))
     return replace(snapshot, history=history, validation_runs=(*snapshot.validation_runs, added))
 
 
@@ -99,7 +102,7 @@ def blocks_of(snapshot: StudySnapshot) -> list[dict[int, ValidationRun]]:
     """The blocks that count: those whose runs were on one worker."""
     blocks: dict[int, dict[int, ValidationRun]] = {}
     for run in snapshot.validation_runs:
-        blocks.setdefault(run.block, {})[run.trial] = run
+        blocks.setdefault(run.comparison_block, {})[run.trial] = run
     return [block for block in blocks.values() if len({run.worker for run in block.values()}) == 1]
 
 
@@ -116,9 +119,9 @@ def test_a_verdict_rests_on_pairs_and_nobody_is_dropped_without_one(
     fastest = max((number for number in speeds if number != finalists.baseline), key=speeds.__getitem__, default=None)
     assert fastest is None or fastest in finalists.candidates
     if not paired:
-        assert result.verdict is Verdict.UNDECIDED
+        assert result.verdict in OPEN
     # Whoever went no further was left behind by a run of its own beside the baseline's.
-    if result.verdict is not Verdict.UNDECIDED:
+    if result.verdict not in OPEN:
         assert set(finalists.members) - {baseline} <= paired
         assert fastest in paired or fastest == baseline
 
@@ -129,8 +132,8 @@ def test_no_verdict_rests_on_disturbed_runs_alone(
     ended: tuple[list[StartFinalComparison], StudySnapshot, StudyResult],
 ) -> None:
     _, snapshot, result = ended
-    if all(run.is_disturbed for run in snapshot.validation_runs):
-        assert result.verdict is Verdict.UNDECIDED
+    if all(run.load.is_disturbed for run in snapshot.validation_runs):
+        assert result.verdict in OPEN
     assert result.search_runs == len(snapshot.history)
     assert result.disturbed_search_runs == sum(obs.is_disturbed for obs in snapshot.history)
     comparison = result.final_comparison

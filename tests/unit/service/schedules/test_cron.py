@@ -77,7 +77,7 @@ def test_cron_that_cannot_be_run_is_rejected_with_a_remedy(expression, message):
         ({"cron": None}, "is required with trigger cron"),
         ({"trigger": "manual"}, "leave it out"),
         ({"catch_up": "all"}, "needs overlap queue"),
-        ({"cases": {"target_keys": ["0" * 32], "model": "gpt2"}}, "leave one of them out"),
+        ({"targets": {"target_keys": ["0" * 32], "model": "gpt2"}}, "leave one of them out"),
     ],
 )
 def test_wrong_schedules_are_rejected_with_a_remedy(changes, message):
@@ -106,7 +106,7 @@ HOURS = [NOON - timedelta(hours=hours) for hours in (5, 4, 3, 2, 1)]
 def test_missed_ticks_are_made_up_for_as_the_schedule_says(rule, due, expected):
     account = catch_up.account_for_ticks(due, NOON, spec(**rule))
     assert account == expected
-    assert sum(item.stands_for for item in account) == len(due)
+    assert sum(due_tick.merged_ticks for due_tick in account) == len(due)
 
 
 def test_windows_and_days_are_those_of_their_zone():

@@ -48,8 +48,8 @@ def speed() -> SpeedPrediction:
 )
 def test_every_predicted_second_has_a_measured_one_beside_it_and_the_furthest_off_comes_first(device, expected):
     parts = expected_parts(diagnosis(device=device), speed())
-    observed = {item.name: (round(item.expected_s, 9), round(item.measured_s, 9)) for item in parts}
+    observed = {part.name: (round(part.expected_s, 9), round(part.measured_s, 9)) for part in parts}
     assert observed == expected
-    off = [abs(item.measured_s - item.expected_s) for item in parts]
+    off = [abs(part.measured_s - part.expected_s) for part in parts]
     assert off == sorted(off, reverse=True)
-    assert sum(item.expected_s for item in parts) == pytest.approx(speed().step_time_s)
+    assert sum(part.expected_s for part in parts) == pytest.approx(speed().step_time_s)

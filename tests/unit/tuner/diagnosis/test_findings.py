@@ -116,11 +116,11 @@ def test_a_healthy_step_has_no_findings():
 )
 def test_what_is_planted_is_among_the_first_two_findings(kind, plan, of, knobs):
     observed_findings = find_all(diagnosed(plan), of)
-    assert kind in [item.kind for item in observed_findings[:2]], observed_findings
-    next_run = next(item for item in observed_findings if item.kind == kind)
+    assert kind in [finding.kind for finding in observed_findings[:2]], observed_findings
+    next_run = next(finding for finding in observed_findings if finding.kind == kind)
     assert next_run.knobs == knobs
     assert next_run.measured >= next_run.threshold and 0 < next_run.expected_gain < 1
-    assert all(of.admits(item.knobs) for item in observed_findings if item.knobs)
+    assert all(of.admits(finding.knobs) for finding in observed_findings if finding.knobs)
 
 
 def on_gpu(plan: list[tuple]) -> Diagnosis:
@@ -169,8 +169,8 @@ def on_gpu(plan: list[tuple]) -> Diagnosis:
 )
 def test_what_only_gpus_show_is_named(kind, plan, strategy, knobs):
     observed_findings = find_all(on_gpu(plan), trial(strategy, gpus=True, micro_batch=4))
-    assert kind in [item.kind for item in observed_findings[:2]], observed_findings
-    assert next(item for item in observed_findings if item.kind == kind).knobs == knobs
+    assert kind in [finding.kind for finding in observed_findings[:2]], observed_findings
+    assert next(finding for finding in observed_findings if finding.kind == kind).knobs == knobs
     assert kind in [finding.kind for finding in find_all(on_gpu(plan))[:2]]
     assert kind not in [
         finding.kind for finding in find_all(on_gpu(plan), trial(strategy, fits=False, gpus=True, micro_batch=4))
@@ -217,13 +217,13 @@ def test_a_rule_is_silent_where_memory_or_the_space_admits_no_change():
 
 def test_without_a_configuration_remedies_are_words():
     observed_findings = find_all(diagnosed([COMPUTE, ("host", 60), *GATHERED * 5, NORM]))
-    assert {item.kind for item in observed_findings} >= {"host_bound", "all_gathers_dominate"}
-    assert all(item.remedy and not item.knobs for item in observed_findings)
+    assert {finding.kind for finding in observed_findings} >= {"host_bound", "all_gathers_dominate"}
+    assert all(finding.remedy and not finding.knobs for finding in observed_findings)
 
 
 def test_the_largest_expected_gain_comes_first():
     observed_findings = find_all(diagnosed([("data", 30), COMPUTE, ("host", 60), *GATHERED * 5, NORM]))
-    gains = [item.expected_gain for item in observed_findings]
+    gains = [finding.expected_gain for finding in observed_findings]
     assert len(gains) > 2 and gains == sorted(gains, reverse=True)
 
 

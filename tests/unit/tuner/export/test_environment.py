@@ -24,14 +24,18 @@ def sourced(script: str) -> dict[str, str]:
     """The variables that the script's lines of exports leave, as bash understands them."""
     lines = "\n".join(line for line in script.splitlines() if line.startswith(("export ", "#")))
     done = subprocess.run(["bash", "-c", f"{lines}\nenv -0"], capture_output=True, text=True, check=True, env={})
-    return dict(item.split("=", 1) for item in done.stdout.split("\0") if item)
+    return dict(variable.split("=", 1) for variable in done.stdout.split("\0") if variable)
 
 
 def test_the_launcher_exports_what_was_measured() -> None:
-    sources = sourced(files(study("GLOO_SOCKET_IFNAME=eth1", "OMP_PROC_BIND=close"), contender_of(KEEP))["launch.sh"])
+    sources = sourced(
+        files(study("GLOO_SOCKET_IFNAME=eth1", "OMP_PROC_BIND=close", "NCCL_ALGO=Ring"), contender_of(KEEP))[
+            "launch.sh"
+        ]
+    )
     assert sources.items() >= {
         "OMP_NUM_THREADS": "4", "MALLOC_TRIM_THRESHOLD_": "2147483647", "OMP_PROC_BIND": "close",
-        "GLOO_SOCKET_IFNAME": "eth1",
+        "GLOO_SOCKET_IFNAME": "lo", "NCCL_ALGO": "Ring",
     }.items()  # fmt: skip
     plain = sourced(files(study(), contender_of(TrialConfig(strategy=DdpConfig())))["launch.sh"])
     assert plain["OMP_NUM_THREADS"] == "4" and not any(name.startswith("MALLOC") for name in plain)

@@ -109,7 +109,7 @@ def test_with_a_slow_network_between_hosts_the_mesh_that_follows_them_is_predict
         ).speed
         for config in configs
     ]
-    hybrid, *others = [item.tokens_per_s_per_gpu for item in predicted if item is not None]
+    hybrid, *others = [prediction.tokens_per_s_per_gpu for prediction in predicted if prediction is not None]
     assert len(others) == 2 and hybrid > 1.2 * max(others)
 
 

@@ -32,7 +32,7 @@ def test_more_ranks_to_a_model_hold_less_of_a_micro_batch_and_wait_for_each_othe
     )
     full = Fsdp2Config(dp_shard=16, grad_sync="last"), Fsdp2Config(dp_shard=2, tensor_parallel=8, grad_sync="last")
     again = evaluate(
-        SHAPE, from_configs([TrialConfig(strategy=item) for item in full], 8192, 16, 16), WORKLOAD, CLUSTER
+        SHAPE, from_configs([TrialConfig(strategy=strategy) for strategy in full], 8192, 16, 16), WORKLOAD, CLUSTER
     )
     assert again.step is not None and again.step.exposed[1] > again.step.exposed[0]
 

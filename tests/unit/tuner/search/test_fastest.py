@@ -19,11 +19,11 @@ LARGE = PredictionRequest(model="llama-2-70b", cluster="64xh100", top=3)
 
 def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_random_is_faster() -> None:
     table = fastest.answer_request(LARGE)
-    speeds = [item.speed.tokens_per_s_per_gpu for item in table.fastest if item.speed]
+    speeds = [config.speed.tokens_per_s_per_gpu for config in table.fastest if config.speed]
     assert len(speeds) == 3
-    assert "does not fit" not in {item.memory.verdict for item in table.fastest}
-    assert all(item.memory.total_gib <= 0.95 * table.cluster.memory_gib for item in table.fastest)
-    assert len({item.description for item in table.fastest}) == 3
+    assert "does not fit" not in {config.memory.verdict for config in table.fastest}
+    assert all(config.memory.total_gib <= 0.95 * table.cluster.memory_gib for config in table.fastest)
+    assert len({config.description for config in table.fastest}) == 3
     about = prediction_request.resolve(LARGE)
     workload = about.workload(512)
     drawn = space.build(workload, about.cluster, traced_shape.summary_of(about.shape), SpaceLimits())
@@ -39,7 +39,11 @@ def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_rando
 def test_what_surely_fits_comes_before_what_may_and_each_the_fastest_first(model: str, cluster: str) -> None:
     actual_fastest = fastest.answer_request(PredictionRequest(model=model, cluster=cluster, top=3)).fastest
     assert actual_fastest[0].memory.verdict == "fits"
-    ranks = [(item.memory.verdict != "fits", -item.speed.tokens_per_s_per_gpu) for item in actual_fastest if item.speed]
+    ranks = [
+        (config.memory.verdict != "fits", -config.speed.tokens_per_s_per_gpu)
+        for config in actual_fastest
+        if config.speed
+    ]
     assert ranks == sorted(ranks) and len(ranks) == 3
 
 

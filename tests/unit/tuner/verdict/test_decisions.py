@@ -16,11 +16,13 @@ from shardtune.tuner.search.stopping import extend_budget, no_gain_reason, stop_
 from shardtune.tuner.verdict import paired_test, parity, ranking, undecided
 from shardtune.tuner.verdict.comparison_blocks import Pair
 from shardtune.tuner.verdict.final_comparison import RankingState
+from shardtune.tuner.verdict.run_load import UNDISTURBED, RunLoad
 from tests.support.values.tuner_inputs import complete, cpu, infeasible, measured
 
 DDP, FSDP2 = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=Fsdp2Config(dp_shard=2))
 ZERO, ZERO_3 = TrialConfig(strategy=ZeroConfig(stage=2)), TrialConfig(strategy=ZeroConfig(stage=3))
 BF16, FP32 = PRECISIONS["bf16-mixed"], PRECISIONS["fp32"]
+DISTURBED = RunLoad(is_disturbed=True)
 FREE = Budget()
 
 
@@ -210,7 +212,7 @@ def test_without_a_users_baseline_the_better_point_estimate_is_recommended_and_t
     assert (field.baseline, field.defaults) == (0, (0, 1))
     ahead = answer(history, field, [1.3, 0.8, 1.35, 1.3, 1.3, 1.7, 1.2], 1)
     assert (ahead.best.trial_number, ahead.baseline.trial_number, ahead.candidate) == (1, 0, None)
-    assert ahead.verdict is Verdict.UNDECIDED and ahead.undecided.won == 6 and ahead.undecided.more_pairs == 3
+    assert ahead.verdict is Verdict.UNDECIDED and ahead.undecided.won_pairs == 6 and ahead.undecided.more_pairs == 3
     behind = answer(history, field, [0.9, 0.8, 0.95, 0.9, 1.01, 0.7, 0.9], 1)
     assert behind.best == behind.baseline and behind.verdict is Verdict.NOT_FASTER
     own = ranking.pick_finalists([complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 98, "default")], True, AGREED)
@@ -262,7 +264,10 @@ CLEAR, LEVEL = [1.3] * 8, [0.97, 1.01, 0.99, 1.02, 0.98, 1.0, 0.99, 1.0]
 )
 def test_no_verdict_rests_on_disturbed_pairs_alone(ratios, disturbed_pairs, word):
     """The first pairs are disturbed. A gain needs an undisturbed pair that does not contradict, "not faster" a majority."""
-    pairs = [Pair(math.log(ratio), 1 if at < disturbed_pairs else 0) for at, ratio in enumerate(ratios)]
+    pairs = [
+        Pair(math.log(ratio), (DISTURBED, UNDISTURBED) if at < disturbed_pairs else (UNDISTURBED, UNDISTURBED))
+        for at, ratio in enumerate(ratios)
+    ]
     speedup = paired_test.speedup([pair.log_ratio for pair in pairs])
     assert undecided.verdict(pairs, speedup) is word
     assert undecided.open_verdict(pairs).disturbed_pairs == disturbed_pairs

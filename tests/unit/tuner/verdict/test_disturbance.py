@@ -41,10 +41,10 @@ def test_a_run_whose_own_windows_lie_apart_was_disturbed_where_nobody_saw_by_wha
 
 def test_runs_beside_others_of_ours_are_not_repeated_for_windows_that_lie_apart():
     run = measurement_with(spread=0.4)
-    beside = run.model_copy(update={"conditions": Conditions(neighbours=1)})
+    beside = run.model_copy(update={"conditions": Conditions(co_tenants=1)})
     assert disturbance.reason(beside, cpu(), lambda: None) is None
     # What keeps the cores of its own share busy is nothing that was planned.
-    other = run.model_copy(update={"conditions": Conditions(neighbours=1, foreign_cpu_cores=0.9)})
+    other = run.model_copy(update={"conditions": Conditions(co_tenants=1, foreign_cpu_cores=0.9)})
     assert "0.9 of 1 cores" in disturbance.reason(other, cpu(), lambda: 1)
 
 

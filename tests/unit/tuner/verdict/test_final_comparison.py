@@ -13,6 +13,7 @@ from shardtune.api_schemas.studies.study import FEWEST_PAIRS
 from shardtune.tuner.verdict import final_comparison, paired_test
 from shardtune.tuner.verdict.comparison_blocks import NextRun, ValidationRun
 from shardtune.tuner.verdict.final_comparison import ranking_state
+from shardtune.tuner.verdict.run_load import RunLoad
 
 UP, DOWN = math.log(1.4), math.log(0.5)
 
@@ -67,7 +68,7 @@ def play(speed, field=MATCH, salt="study-1", most_pairs=20, worker="w", searched
     """Make every run a final comparison asks for; `speed` is a function of trial and run number."""
     runs, searched = [], dict.fromkeys(field.members, 100.0) | (searched or {})
     while (ask := ranking_state(field, searched, runs, most_pairs, salt).next) is not None:
-        runs.append(ValidationRun(ask.trial, ask.block, worker, speed(ask.trial, len(runs))))
+        runs.append(ValidationRun(ask.trial, ask.comparison_block, worker, speed(ask.trial, len(runs))))
     return runs, ranking_state(field, searched, runs, most_pairs, salt)
 
 
@@ -75,7 +76,7 @@ def test_slower_candidates_are_eliminated_before_the_pairs():
     field = Finalists(0, tuple(range(1, 13)))
     runs, end = play(lambda trial, _: 100.0 + trial, field, searched={trial: 100.0 + trial for trial in range(1, 13)})
     assert end.challenger == 12 and len(end.log_ratios) == 7
-    blocks = [{run.trial for run in runs if run.block == block} for block in range(11)]
+    blocks = [{run.trial for run in runs if run.comparison_block == block} for block in range(11)]
     assert [len(block) for block in blocks] == [13, 9, 5, 5, *[2] * 7]
     assert blocks[1] == {0, *range(5, 13)} and blocks[2] == {0, 9, 10, 11, 12} and blocks[4] == {0, 12}
     assert len(runs) == final_comparison.max_runs(12, 7)
@@ -84,8 +85,8 @@ def test_slower_candidates_are_eliminated_before_the_pairs():
 def test_candidates_far_behind_are_eliminated_before_their_round_is_due():
     searched = {trial: 50.0 * (trial + 1) for trial in range(10)}
     runs, end = play(lambda trial, _: 50.0 * (trial + 1), Finalists(0, tuple(range(1, 10))), searched=searched)
-    assert {run.trial for run in runs if run.block == 1} == {0, 8, 9}
-    assert end.challenger == 9 and {run.trial for run in runs if run.block > 2} == {0, 9}
+    assert {run.trial for run in runs if run.comparison_block == 1} == {0, 8, 9}
+    assert end.challenger == 9 and {run.trial for run in runs if run.comparison_block > 2} == {0, 9}
 
 
 def test_one_disturbed_run_does_not_eliminate_the_fastest():
@@ -106,7 +107,7 @@ def test_the_default_that_is_fastest_in_validation_runs_is_the_baseline_however_
     speeds = {0: 688.0, 1: 1000.0, 2: 300.0, 4: 950.0}
     runs, end = play(lambda trial, _: speeds[trial], field, searched={0: 688.0, 1: 350.0, 2: 300.0, 4: 950.0})
     assert (end.baseline, end.challenger) == (1, 4)
-    blocks = [{run.trial for run in runs if run.block == block} for block in (0, 1, 2)]
+    blocks = [{run.trial for run in runs if run.comparison_block == block} for block in (0, 1, 2)]
     assert blocks == [{0, 1, 2}, {0, 1}, {1, 4}]
     assert len(runs) <= final_comparison.max_runs(1, 20, defaults=3)
 
@@ -135,7 +136,11 @@ def test_baselines_on_a_machine_that_became_quiet_do_not_end_the_comparison():
 def test_disturbed_pairs_show_no_candidate_far_behind():
     field, runs = Finalists(0, (1,)), []
     while (ask := ranking_state(field, {0: 100.0, 1: 55.0}, runs, 20, "s", disturbed_searches={1}).next) is not None:
-        runs.append(ValidationRun(ask.trial, ask.block, "w", 55.0 if ask.trial else 100.0, is_disturbed=True))
+        runs.append(
+            ValidationRun(
+                ask.trial, ask.comparison_block, "w", 55.0 if ask.trial else 100.0, load=RunLoad(True, cores_left=1.0)
+            )
+        )
     end = ranking_state(field, {0: 100.0, 1: 55.0}, runs, 20, "s", disturbed_searches={1})
     assert not end.is_far_behind and len(end.pairs) == 7 and all(pair.disturbed_runs == 2 for pair in end.pairs)
 
@@ -145,7 +150,7 @@ def test_a_disturbed_search_run_does_not_rank_a_candidate_last():
     speeds = {0: 50.0, 1: 50.0, 2: 60.0}
     searched, field, runs = {0: 100.0, 1: 100.0, 2: 55.0}, Finalists(0, (1, 2)), []
     while (ask := ranking_state(field, searched, runs, 20, "s", disturbed_searches={2}).next) is not None:
-        runs.append(ValidationRun(ask.trial, ask.block, "w", speeds[ask.trial]))
+        runs.append(ValidationRun(ask.trial, ask.comparison_block, "w", speeds[ask.trial]))
     assert ranking_state(field, searched, runs, 20, "s", disturbed_searches={2}).challenger == 2
 
 
@@ -171,17 +176,17 @@ def test_a_block_on_other_hosts_of_the_same_worker_does_not_count(other, block):
     hosts = [frozenset(("n0", "n1")), frozenset(("n0", other))]
     runs = [ValidationRun(trial, 0, "w", 100.0, hosts[trial == 3]) for trial in (1, 2, 3)]
     next_run = ranking_state(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
-    assert isinstance(next_run, NextRun) and next_run.block == block
+    assert isinstance(next_run, NextRun) and next_run.comparison_block == block
 
 
 def test_a_block_of_two_workers_does_not_count():
     runs = [ValidationRun(trial, 0, "w" if trial < 3 else "v", 100.0) for trial in (1, 2, 3)]
     next_run = ranking_state(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
-    assert isinstance(next_run, NextRun) and next_run.block == 1
+    assert isinstance(next_run, NextRun) and next_run.comparison_block == 1
 
 
 def test_blocks_that_never_count_end_too():
     runs: list[ValidationRun] = []
     while (ask := ranking_state(Finalists(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").next) is not None:
-        runs.append(ValidationRun(ask.trial, ask.block, f"w{len(runs)}", 100.0))
+        runs.append(ValidationRun(ask.trial, ask.comparison_block, f"w{len(runs)}", 100.0))
     assert len(runs) == 40 and ranking_state(Finalists(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").log_ratios == ()

@@ -64,7 +64,7 @@ def test_only_what_the_configuration_did_counts_against_it(kind, outcome):
 
 def test_every_figure_of_the_resumed_steps_is_held_against_the_run_that_went_on():
     def resumed(**change):
-        steps = list(restarted().model_dump()["went_on"])
+        steps = list(restarted().model_dump()["uninterrupted"])
         steps[3] |= change
         return resume_check.resume_failure(restarted(resumed=steps), PRECISIONS["fp32"])
 

@@ -57,7 +57,9 @@ def test_both_runs_of_a_pair_are_timed_by_the_same_rule():
     searched = {0: 100.0, 1: 150.0}
     before = run_length.block_range(PAIR, searched, [], 1000.0)
     assert (
-        run_length.block_range(PAIR, searched, [ValidationRun(0, PAIR.block, "w", 20.0)], 1000.0) == before is not None
+        run_length.block_range(PAIR, searched, [ValidationRun(0, PAIR.comparison_block, "w", 20.0)], 1000.0)
+        == before
+        is not None
     )
     assert run_length.block_range(NextRun(0, 2, (0,)), searched, [], 1000.0) is None
 

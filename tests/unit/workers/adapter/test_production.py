@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -31,10 +32,19 @@ def written(folder: Path, config: TrialConfig) -> Path:
     return path
 
 
+class Answering(NamedTuple):
+    url: str
+    keys: list[str | None]
+    """Keys that were shown with each request."""
+
+
 @contextmanager
-def answering(status: int, body: object) -> Iterator[str]:
+def answering(status: int, body: object) -> Iterator[Answering]:
+    keys: list[str | None] = []
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            keys.append(self.headers["Authorization"])
             self.send_response(status)
             self.end_headers()
             self.wfile.write(json.dumps(body).encode())
@@ -44,7 +54,7 @@ def answering(status: int, body: object) -> Iterator[str]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield Answering(f"http://127.0.0.1:{server.server_address[1]}", keys)
         server.shutdown()
 
 
@@ -87,13 +97,26 @@ def test_a_service_without_an_answer_does_not_stop_the_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, DEFAULT)
-    with answering(404, {"detail": "nothing is known of it"}) as url:
-        requested = {production.SERVICE: url, production.TARGET_KEY: "k" * 32}
+    with answering(404, {"detail": "nothing is known of it"}) as service:
+        requested = {production.SERVICE: service.url, production.TARGET_KEY: "k" * 32}
         assert production.configuration(DDP_ONLY, None, None, path, requested).source == str(path)
     assert "has no answer" in (stderr := capsys.readouterr().err) and "nothing is known of it" in stderr
     gone = {production.SERVICE: "http://127.0.0.1:1", production.TARGET_KEY: "k" * 32}
     assert production.configuration(DDP_ONLY, None, None, path, gone).source == str(path)
     assert "did not answer" in capsys.readouterr().err
+
+
+def test_a_proxy_of_the_environment_sees_no_key_of_a_production_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering(404, {}) as proxy, answering(404, {"detail": "nothing known"}) as service:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        values = {"SHARDTUNE_SERVICE_URL": service.url, "SHARDTUNE_TARGET_KEY": "x", "SHARDTUNE_API_KEY": "secret"}
+        production.configuration(DDP_ONLY, DEFAULT, WORKLOAD, tmp_path / "none.json", values)
+        assert (proxy.keys, service.keys) == ([], ["Bearer secret"])
 
 
 def test_without_any_the_remedy_is_named(tmp_path: Path) -> None:

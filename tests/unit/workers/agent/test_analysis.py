@@ -16,4 +16,4 @@ def test_what_cannot_be_analysed_is_a_failure_and_leaves_no_process(tmp_path, lo
     diagnosis = diagnose(traced, longest_s)
     assert isinstance(diagnosis, Failure) and diagnosis.kind is FailureKind.SETUP
     assert why in diagnosis.message
-    assert not [item for item in psutil.Process().children(recursive=True) if "shardtune.traces" in item.cmdline()]
+    assert not [child for child in psutil.Process().children(recursive=True) if "shardtune.traces" in child.cmdline()]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import ResumeTask
@@ -52,6 +53,7 @@ def test_a_resume_check_over_hosts_needs_a_folder_that_all_see(run, tmp_path):
     rejected = run(task).result
     assert isinstance(rejected, Failure) and rejected.kind == "setup" and "--shared-dir" in rejected.message
     shared = tmp_path / "shared"
-    (shared / "run-1").mkdir(parents=True)
+    own = private_folder.of_this_user(shared)
+    (own / "run-1").mkdir(parents=True)
     assert isinstance(run(task, *["resume_check"] * 4, shared_dir=shared).result, ResumeMeasurement)
-    assert list(shared.iterdir()) == [], "the checkpoint is gone"
+    assert list(own.iterdir()) == [], "the checkpoint is gone"

@@ -5,15 +5,10 @@ import random
 import pytest
 
 from shardtune.api_schemas.access.credentials import KeySource
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, Heartbeat, LeaseRequest, Report
-from shardtune.workers.agent.client import (
-    LeaseLost,
-    RequestRejected,
-    Unreachable,
-    WorkerClient,
-    backoff_s,
-    call_patiently,
-)
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
+from shardtune.api_schemas.trials.leases import Heartbeat, LeaseRequest, Report
+from shardtune.workers.agent.client import WorkerClient, backoff_s, call_patiently
+from shardtune.workers.agent.client_errors import LeaseLost, RequestRejected, Unreachable
 from tests.support.workers.worker_fakes import FakeService, make_task
 
 SESSION = "session-1234"

@@ -2,9 +2,11 @@
 
 import pytest
 
-from shardtune.api_schemas.trials.leases import Lease, Report
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
+from shardtune.api_schemas.trials.leases import Lease, QuietWait, Report
 from shardtune.workers.agent.attempt import Workplace
-from shardtune.workers.agent.client import RequestRejected, WorkerClient
+from shardtune.workers.agent.client import WorkerClient
+from shardtune.workers.agent.client_errors import RequestRejected
 from shardtune.workers.agent.loop import Agent
 from shardtune.workers.clock import LeaseClock, now_s
 from shardtune.workers.config.settings import WorkerSettings
@@ -12,7 +14,13 @@ from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.machine.inventory import Gpus, Libraries, inventory
 from tests.support.workers.worker_fakes import FakeService
 
-REGISTERED = {"worker_id": "w1", "session": "session-1", "lease_s": 20, "heartbeat_s": 0.1}
+REGISTERED = {
+    "protocol_version": PROTOCOL_VERSION,
+    "worker_id": "w1",
+    "session": "session-1",
+    "lease_s": 20,
+    "heartbeat_s": 0.1,
+}
 CONTINUE = (200, {"action": "continue", "lease_s": 20})
 
 
@@ -25,7 +33,10 @@ class World:
             "workers": (200, REGISTERED),
             "heartbeat": CONTINUE,
             "report": (200, {"applied": True}),
+            "unreadable": (200, {"applied": True}),
+            "readyz": (200, {}),
         } | answers
+        lease_change, first_lease = self.answers.pop("lease_change", {}), self.answers.pop("first_lease", None)
         lease = Lease(
             run_id="r1",
             attempt=3,
@@ -36,8 +47,11 @@ class World:
             heartbeat_s=0.1,
             deadline_s=30,
             no_progress_s=30,
+            quiet_wait=self.answers.pop("quiet_wait", None),
         )
-        self.leases = [(200, lease.model_dump(mode="json"))]
+        self.leases = [(200, lease.model_dump(mode="json") | lease_change)]
+        if first_lease is not None:
+            self.leases.append(first_lease)
         self.interrupt = Interrupt()
         self.service = FakeService(self.answer)
         settings = WorkerSettings(
@@ -203,3 +217,89 @@ def test_a_change_between_runs_is_told_under_the_same_session(world):
     assert (first["session"], second["session"]) == (None, "session-1")
     assert second["inventory"]["fingerprint"]["power_limit_w"] == 400.0
     assert len(changed) > 1 and len(ended_world.reports()) == 1
+
+
+def test_heartbeats_go_on_while_a_run_waits_and_its_report_says_how_long(world):
+    """No machine is quiet by this limit, since the look itself takes CPU time."""
+    order = QuietWait(most_s=1.5, most_foreign_cores=0, waited_s=7)
+    ran = world("complete", "complete", until=lease_requests(2), quiet_wait=order)
+    (report,) = ran.reports()
+    assert report.waited_s == pytest.approx(8.5) and report.measurement is not None
+    phases = [(body["progress"] or {}).get("phase") for body in ran.service.bodies("/heartbeat")]
+    assert "waiting_for_quiet" in phases
+    assert report.gpu_seconds == pytest.approx(2 * report.measurement.elapsed_s), "the wait costs none"
+
+
+def test_a_wait_ends_when_the_worker_is_stopped_and_the_run_is_released(world):
+    order = QuietWait(most_s=3600, most_foreign_cores=0)
+
+    def is_waiting(world):
+        beats = [body["progress"] or {} for body in world.service.bodies("/heartbeat")]
+        return any(progress.get("phase") == "waiting_for_quiet" for progress in beats)
+
+    (report,) = world("complete", "complete", until=is_waiting, quiet_wait=order).reports()
+    assert (report.failure.kind, report.measurement) == ("worker_lost", None)
+
+
+def test_a_wait_ends_when_the_service_takes_the_run_away(world):
+    order = QuietWait(most_s=3600, most_foreign_cores=0)
+    stop = (200, {"action": "stop", "reason": "cancelled", "lease_s": 20})
+    assert world(until=lease_requests(2), quiet_wait=order, heartbeat=stop).reports() == []
+
+
+def test_fields_of_a_newer_service_are_ignored(world):
+    newer = {"of_a_later_release": [1]}
+    done = world(
+        "complete",
+        "complete",
+        until=lease_requests(2),
+        lease_change=newer,
+        workers=(200, REGISTERED | newer),
+        heartbeat=(200, CONTINUE[1] | newer),
+    )
+    assert done.reports()[0].measurement is not None
+
+
+def test_a_lease_that_cannot_be_read_is_handed_back_and_nothing_runs(world, caplog):
+    done = world(
+        until=lease_requests(3),
+        lease_change={"task": {"kind": "of_a_later_release"}, "no_progress_s": "soon"},
+    )
+    (body,) = done.service.bodies("/unreadable")
+    assert "/v1/runs/r1/unreadable" in [path for path, _ in done.service.requests]
+    assert (body["attempt"], body["session"]) == (3, "session-1")
+    assert "task" in body["message"] and "no_progress_s" in body["message"]
+    assert not done.reports() and not done.service.bodies("/heartbeat")
+    assert "install the service's release" in caplog.text
+
+
+def test_something_that_is_no_lease_is_not_handed_back(world):
+    done = world(until=lease_requests(3), lease_change={"run_id": "../../etc", "task": {}})
+    assert not done.service.bodies("/unreadable") and not done.reports()
+
+
+def test_a_service_that_does_not_know_the_hand_back_does_not_end_the_worker(world):
+    done = world(
+        until=lease_requests(3),
+        lease_change={"task": {}},
+        unreadable=(404, {"detail": "no such address"}),
+    )
+    assert len(done.service.bodies("/unreadable")) == 1
+
+
+def test_messages_are_written_in_the_agreed_version(world):
+    done = world("complete", "complete", until=lease_requests(2))
+    registration, *others = [body for _, body in done.service.requests if body]
+    assert registration["oldest_protocol_version"] <= registration["protocol_version"] and registration["release"]
+    assert {body["protocol_version"] for body in others} == {PROTOCOL_VERSION}
+
+
+def test_a_service_of_another_release_makes_the_worker_register_again(world):
+    rejected = (400, {"code": "protocol_version", "detail": "upgraded meanwhile"})
+    done = world("complete", "complete", until=lease_requests(3), first_lease=rejected)
+    assert len(done.service.bodies("/workers")) == 2
+
+
+def test_a_version_that_the_worker_does_not_speak_is_named(world):
+    with pytest.raises(RequestRejected, match=r"protocol_version \(99\) of the service.*install the service's release"):
+        world(until=lambda w: False, workers=(200, REGISTERED | {"protocol_version": 99}))

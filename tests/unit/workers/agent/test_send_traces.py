@@ -4,7 +4,7 @@ import pytest
 
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import Lease, TraceTask
-from shardtune.workers.agent.client import LeaseLost, RequestRejected, Unreachable
+from shardtune.workers.agent.client_errors import LeaseLost, RequestRejected, Unreachable
 from shardtune.workers.agent.send_traces import send_traces
 from tests.support.service.simulated_worker import diagnosis, failure
 from tests.support.workers.worker_fakes import make_task
@@ -45,9 +45,15 @@ def test_all_ranks_are_sent_and_nothing_is_said_of_it(recorded_diagnosis):
 )
 def test_what_the_service_does_not_take_is_a_note_and_the_rest_is_not_tried(recorded_diagnosis, error):
     client = Client(None, error)
-    sent = send_traces(client, "s", LEASE, recorded_diagnosis)
+    sent = send_traces(client, "s", LEASE, recorded_diagnosis, patience_s=0)
     assert len(client.taken) == 1 and sent.model_copy(update={"notes": recorded_diagnosis.notes}) == recorded_diagnosis
     assert sent.notes[-1] == f"the service stores no raw trace from rank 1 on; they are with the worker ({error})"
+
+
+def test_a_service_whose_memory_is_in_use_is_asked_again(recorded_diagnosis):
+    client = Client(Unreachable("429 too_many_bytes"), None, Unreachable("503 memory_busy"))
+    assert send_traces(client, "s", LEASE, recorded_diagnosis) == recorded_diagnosis
+    assert [rank for *_, rank, _ in client.taken] == [0, 1]
 
 
 def test_a_trace_that_is_gone_is_a_note_too(recorded_diagnosis, tmp_path):

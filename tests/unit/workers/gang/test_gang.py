@@ -237,10 +237,11 @@ def test_an_interface_that_a_host_lacks_is_named_with_those_it_has(make) -> None
 def test_a_folder_that_all_hosts_see_is_taken_and_one_that_cannot_be_is_rejected(make, tmp_path) -> None:
     launcher, _ = make("complete", shared_dir=tmp_path / "shared")
     launcher.prepare(lambda: False)
-    assert list((tmp_path / "shared").iterdir()) == []
+    (own,) = (tmp_path / "shared").iterdir()
+    assert own.stat().st_mode & 0o777 == 0o700 and list(own.iterdir()) == []
     (tmp_path / "file").touch()
     launcher, _ = make("complete", shared_dir=tmp_path / "file" / "folder")
-    with pytest.raises(ValueError, match=r"shared_dir \(.*folder\) cannot be written here"):
+    with pytest.raises(ValueError, match=r"shared_dir \(.*\): .*file is no folder"):
         launcher.prepare(lambda: False)
 
 

@@ -23,7 +23,7 @@ def gpus(count, word):
 
 
 def by_name(partitions):
-    return {item.name: item for item in partitions}
+    return {division.name: division for division in partitions}
 
 
 def meet(partitions, first, other):
@@ -37,11 +37,11 @@ def pcie(i, j):
 
 def test_every_size_gets_as_many_workers_as_there_is_room_for():
     partitions = divide(HOST, gpus(8, lambda i, j: "NV18"), 8, [8, 1], TWO_SOCKETS)
-    assert [item.name for item in partitions] == [*(f"1x{n}" for n in range(8)), "8x0"]
+    assert [division.name for division in partitions] == [*(f"1x{n}" for n in range(8)), "8x0"]
     assert by_name(partitions)["1x3"].gpu_uuids == by_name(partitions)["1x3"].partition.devices == ("GPU-3",)
-    assert [item.partition.least_ranks for item in partitions] == [*[1] * 8, 2]
-    assert sorted(core for item in partitions[:8] for core in item.cores) == list(range(16))
-    assert by_name(partitions)["8x0"].cores == set(range(16)) and partitions[0].partition.part == 1 / 8
+    assert [division.partition.least_ranks for division in partitions] == [*[1] * 8, 2]
+    assert sorted(core for division in partitions[:8] for core in division.cores) == list(range(16))
+    assert by_name(partitions)["8x0"].cores == set(range(16)) and partitions[0].partition.fraction == 1 / 8
 
 
 def test_a_partition_offers_its_fraction_of_the_host_s_memory():

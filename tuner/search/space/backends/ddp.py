@@ -51,9 +51,9 @@ BACKEND = SearchedBackend(
     config=DdpConfig,
     knobs={
         "grad_sync": GRAD_SYNC,
-        "bucket_cap_mb": Knob("int", maximum=4096, accepts_own_values=True, lightest="min"),
-        "gradient_as_bucket_view": Knob("bool", lightest=True),
-        "static_graph": Knob("bool", lightest=False),
+        "bucket_cap_mb": Knob("int", maximum=4096, accepts_own_values=True, lightest="min", makes_twins=True),
+        "gradient_as_bucket_view": Knob("bool", lightest=True, makes_twins=True),
+        "static_graph": Knob("bool", lightest=False, makes_twins=True),
     },
     draw=_draw,
     defaults=_defaults,

@@ -84,7 +84,7 @@ BACKEND = SearchedBackend(
             "word", ("BACKWARD_PRE", "BACKWARD_POST", "none"), accepts_own_values=True, lightest="none"
         ),
         "limit_all_gathers": Knob("bool", accepts_own_values=True, lightest=True),
-        "use_orig_params": Knob("bool", lightest=False),
+        "use_orig_params": Knob("bool", lightest=False, makes_twins=True),
         "cpu_offload": CPU_OFFLOAD,
         "grad_sync": GRAD_SYNC,
     },

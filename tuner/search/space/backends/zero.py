@@ -179,16 +179,22 @@ BACKEND = SearchedBackend(
     config=ZeroConfig,
     knobs={
         "stage": Knob("int", places_states=True),
-        "reduce_bucket_size": Knob("int", accepts_own_values=True, lightest="min"),
-        "allgather_bucket_size": Knob("int", minimum=2, step=2, accepts_own_values=True, lightest="min"),
+        "reduce_bucket_size": Knob("int", accepts_own_values=True, lightest="min", makes_twins=True),
+        "allgather_bucket_size": Knob(
+            "int", minimum=2, step=2, accepts_own_values=True, lightest="min", makes_twins=True
+        ),
         "overlap_comm": Knob("bool", accepts_own_values=True, lightest=False),
-        "contiguous_gradients": Knob("bool", accepts_own_values=True, lightest=False),
-        "round_robin_gradients": Knob("bool", lightest=False),
-        "stage3_prefetch_bucket_size": Knob("int", minimum=0, accepts_own_values=True, lightest="min"),
-        "stage3_param_persistence_threshold": Knob("int", minimum=0, accepts_own_values=True, lightest="min"),
-        "stage3_max_live_parameters": Knob("int", minimum=0, accepts_own_values=True, lightest="min"),
-        "stage3_max_reuse_distance": Knob("int", minimum=0, accepts_own_values=True, lightest="min"),
-        "sub_group_size": Knob("int", accepts_own_values=True, lightest="min"),
+        "contiguous_gradients": Knob("bool", accepts_own_values=True, lightest=False, makes_twins=True),
+        "round_robin_gradients": Knob("bool", lightest=False, makes_twins=True),
+        "stage3_prefetch_bucket_size": Knob(
+            "int", minimum=0, accepts_own_values=True, lightest="min", makes_twins=True
+        ),
+        "stage3_param_persistence_threshold": Knob(
+            "int", minimum=0, accepts_own_values=True, lightest="min", makes_twins=True
+        ),
+        "stage3_max_live_parameters": Knob("int", minimum=0, accepts_own_values=True, lightest="min", makes_twins=True),
+        "stage3_max_reuse_distance": Knob("int", minimum=0, accepts_own_values=True, lightest="min", makes_twins=True),
+        "sub_group_size": Knob("int", accepts_own_values=True, lightest="min", makes_twins=True),
         "zero_hpz_partition_size": Knob("int", lightest="min"),
         "offload_optimizer": Knob("word", _DEVICES, places_states=True),
         "offload_optimizer_ratio": Knob("number", minimum=0.01, maximum=1, accepts_own_values=True, lightest="max"),

@@ -1,0 +1,1 @@
+"""The command `tune` beside foreign load: whether its answers are right, and whether its sentences are true."""

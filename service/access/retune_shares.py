@@ -1,0 +1,19 @@
+"""Shares of projects in the fleet's retuning budget of a day: no project can use up what another one is entitled to."""
+
+from collections.abc import Collection, Mapping
+
+
+def left_of_fleet(
+    limit: float, used: Mapping[str, float], project_id: str, entitled: Collection[str], day_left: float
+) -> float:
+    """GPU-seconds of the fleet's daily limit that a project may still use.
+
+    Every entitled project has an equal share. What the others have not used of theirs is kept for them at midnight, and
+    becomes free evenly over the day (`day_left`: 1 at midnight, 0 at the end), so that nothing is left over where only
+    one project retunes. A project keeps what remains of its own share whatever the others have used: their workers
+    report their use, and may exaggerate it.
+    """
+    own, others = used.get(project_id, 0.0), {*entitled, *used} - {project_id}
+    kept = day_left * limit / len({*entitled, project_id})
+    taken = sum(max(used.get(other, 0.0), kept if other in entitled else 0.0) for other in others)
+    return max(limit - own - taken, kept - own)

@@ -1,0 +1,94 @@
+"""Take back runs whose worker cannot read the lease, and set such workers aside.
+
+A worker of another release says so (`UnreadableLease`), or asks for work again and again while it has a lease.
+"""
+
+import logging
+
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.trials.leases import ReportAnswer, UnreadableLease
+from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.db.queries import leases, workers
+from shardtune.db.tables.studies import RunRow
+from shardtune.service.http.errors import Conflict, NotFound
+from shardtune.service.leasing import renew_and_report
+from shardtune.service.lifecycle import expiry
+from shardtune.service.lifecycle.locked_run import LockedRun
+from shardtune.service.process.context import Context
+from shardtune.service.workers import compatibility
+from shardtune.service.workers.protocol_versions import check_protocol
+from shardtune.service.workers.registry import worker_of_session
+
+log = logging.getLogger(__name__)
+
+MOST_LEASE_REPEATS = 5
+"""Number of times that a lease is sent again to a worker that asks for work while it has one. Lost responses need a few;
+each renews the lease.
+"""
+_REMEDY = "install the service's release on it and restart it, or `shardtune workers resume` it"
+
+
+def take_back_unreadable(context: Context, run_id: str, message: UnreadableLease) -> ReportAnswer:
+    """Take back a run at once whose lease its worker cannot read; the run waits for another worker.
+
+    Raises:
+        NotFound: the run does not exist.
+        Conflict: the lease is not the sender's.
+    """
+    check_protocol(message.protocol_version)
+    with context.db.read() as session:
+        if context.principal.project_id is not None:
+            worker_of_session(context, session, message.session)
+        run = leases.get(session, run_id)
+        if run is None:
+            raise NotFound("unknown_run", f"run {run_id} does not exist; ask for a lease")
+    cause = f"its worker could not read the lease: {message.message}"
+    if _take_back(context, run_id, message.attempt, message.session, cause, is_release=True):
+        return ReportAnswer(applied=True)
+    with context.db.read() as session:
+        attempt = leases.attempt_of(session, run_id, message.attempt)
+    failure = attempt.failure if attempt is not None and attempt.worker_session == message.session else None
+    if failure is not None and failure.message == expiry.end_message(cause):
+        return ReportAnswer(applied=False)
+    reason = renew_and_report.why_lost(attempt, message.session)
+    raise Conflict("lease_lost", f"attempt ({message.attempt}) of {run_id}: {reason}; nothing was changed")
+
+
+def take_back_unread(context: Context, run: RunRow) -> bool:
+    """Take back a run whose worker asks for work although its lease was sent again as often as allowed; returns whether
+    it was taken back.
+    """
+    if run.lease_repeats < MOST_LEASE_REPEATS:
+        return False
+    cause = f"its worker asked for work {run.lease_repeats + 1} times while it had the lease, and so cannot read it"
+    return _take_back(context, run.id, run.attempt, run.worker_session or "", cause, is_release=False)
+
+
+def _take_back(
+    context: Context, run_id: str, attempt: int, worker_session: str, cause: str, *, is_release: bool
+) -> bool:
+    def is_holder(run: RunRow) -> bool:
+        return run.attempt == attempt and run.worker_session == worker_session
+
+    def set_aside(session: Session, locked_run: LockedRun) -> None:
+        _set_aside(session, locked_run, worker_session, cause)
+
+    return expiry.end_lost_attempt(context, run_id, is_holder, cause, is_release=is_release, after_end=set_aside)
+
+
+def _set_aside(session: Session, locked_run: LockedRun, worker_session: str, cause: str) -> None:
+    """Give a worker no more runs, and state the reason with the worker and with the study."""
+    study, run = locked_run.study, locked_run.run
+    assert run.worker_id is not None
+    worker = workers.lock(session, run.worker_id)
+    # A new session may have begun meanwhile, perhaps of another release.
+    if worker is None or worker.session != worker_session:
+        return
+    # A worker that a person drained stays drained after its restart.
+    if not worker.is_draining:
+        worker.is_draining = True
+        worker.set_aside = f"gets no runs: {cause} (run {run.id}); {_REMEDY}"
+    if run.state is TrialState.WAITING and study.reason is None:
+        study.reason = compatibility.waiting_reason(worker, f"gets no runs: {cause}; {_REMEDY}")
+    log.warning("worker set aside: %s", cause, extra={"worker": worker.name, "run": run.id})

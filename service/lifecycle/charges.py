@@ -1,0 +1,42 @@
+"""GPU-seconds that an attempt is charged: wall seconds of its lease × ranks.
+
+The service measures a lease by its own clock, from the grant to the end. For this time the devices were the attempt's
+alone, whatever they did. A worker's figure counts only where it agrees: quotas and the retuning budget would otherwise be
+the worker's to spend, or to evade.
+"""
+
+from datetime import datetime
+
+from shardtune.api_schemas.trials.trial import RunPurpose
+from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
+
+_CLOCK_ERROR_S = 6.0
+"""Seconds by which a worker's time of an attempt may differ from the service's: the lease and the report are under way,
+and the replicas that write their times read the database's clock at different moments."""
+
+
+def reported(study: StudyRow, run: RunRow, attempt: AttemptRow, gpu_seconds: float, now: datetime) -> float:
+    """GPU-seconds of an attempt that its worker reports now: the worker's figure, within the bounds of the lease."""
+    leased_s = (now - attempt.started_at).total_seconds()
+    ranks = rank_count(study, run)
+    at_least = max(0.0, leased_s - _CLOCK_ERROR_S) * ranks
+    at_most = max(0.0, leased_s + _CLOCK_ERROR_S)
+    if gpu_seconds > at_most * ranks:
+        # A gang lends all its hosts to a run that needs fewer. Read only here: most reports need no look at the worker.
+        cluster = attempt.worker.offer.cluster
+        ranks = cluster.world_size if cluster.nodes > 1 else ranks
+    return min(max(gpu_seconds, at_least), at_most * ranks)
+
+
+def until_silence(study: StudyRow, run: RunRow, lease_s: float) -> float:
+    """GPU-seconds of an attempt up to the last request of its worker, which is one lease duration before the lease
+    expires."""
+    if run.started_at is None or run.lease_until is None:
+        return 0.0
+    alive_s = (run.lease_until - run.started_at).total_seconds() - lease_s
+    return max(0.0, alive_s) * rank_count(study, run)
+
+
+def rank_count(study: StudyRow, run: RunRow) -> int:
+    """Number of ranks that a run occupies."""
+    return 1 if run.purpose == RunPurpose.MODEL_SUMMARY else study.cluster.world_size

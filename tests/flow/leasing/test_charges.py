@@ -1,0 +1,38 @@
+"""GPU-seconds of an attempt: the service's clock bounds what a worker says, in both directions."""
+
+import pytest
+
+from shardtune.api_schemas.trials.failures import FailureKind
+from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker, failure, measurement
+
+RUN_S, ERROR_S = 15.0, 6.0
+
+
+def charged(client, clock, outcome, gpu_seconds, **worker_of):
+    """GPU-seconds of the first trial's run of 15 s on two ranks, of which the worker reports a figure."""
+    worker = SimulatedWorker(client, **worker_of).register()
+    study = client.post("/v1/studies", json=SPEC | {"cluster": CLUSTER.model_dump(mode="json")}).json()["study_id"]
+    worker.report(worker.lease(), MODEL_SUMMARY, gpu_seconds=0.0).raise_for_status()
+    before = client.get(f"/v1/studies/{study}").json()["gpu_seconds"]
+    lease = worker.lease()
+    clock.turn(RUN_S)
+    worker.report(lease, outcome, gpu_seconds=gpu_seconds).raise_for_status()
+    return client.get(f"/v1/studies/{study}").json()["gpu_seconds"] - before
+
+
+def test_a_figure_that_agrees_with_the_lease_is_taken(quick_client, clock):
+    assert charged(quick_client, clock, measurement(1000), 2 * 14.25) == 28.5
+
+
+def test_more_than_the_lease_lasted_is_not_charged(quick_client, clock):
+    assert charged(quick_client, clock, measurement(1000), 1e12) == 2 * (RUN_S + ERROR_S)
+
+
+@pytest.mark.parametrize("outcome", [measurement(1000), failure(FailureKind.CRASH), failure(FailureKind.WORKER_LOST)])
+def test_no_end_is_free_whatever_the_worker_says(quick_client, clock, outcome):
+    assert charged(quick_client, clock, outcome, 0.0) == 2 * (RUN_S - ERROR_S)
+
+
+def test_a_gang_that_lends_all_its_hosts_to_a_smaller_run_is_charged_for_all_of_them(quick_client, clock):
+    gang = CLUSTER.model_copy(update={"nodes": 4})
+    assert charged(quick_client, clock, measurement(1000), 8 * RUN_S, cluster=gang) == 8 * RUN_S

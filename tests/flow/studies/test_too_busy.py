@@ -1,0 +1,197 @@
+"""A study whose verdict would rest on disturbed runs says that the machine was too busy, and how long runs may wait."""
+
+import random
+
+import pytest
+
+from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
+from shardtune.api_schemas.trials.leases import TrialTask
+from tests.support.service.scenarios import ASK, THREE_BACKENDS, create
+from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker, measurement, speed_of
+
+BASELINE = {"strategy": {"kind": "ddp"}, "micro_batch": 1}
+OWN_BASELINE = {**THREE_BACKENDS, "baseline": BASELINE}
+CLANG = (ProgramLoad(name="clang", cores=0.9), ProgramLoad(name="chrome", cores=0.4))
+
+
+def beside(load):
+    """Runs beside other programs that take `load()` cores."""
+
+    def behave(lease, task):
+        foreign = load()
+        run = measurement(speed_of(task.config) * (2 - foreign) / 2)
+        conditions = Conditions(foreign_cpu_cores=foreign, foreign_programs=CLANG if foreign > 0.3 else ())
+        return run.model_copy(update={"conditions": conditions})
+
+    return behave
+
+
+def bursts(seed=1):
+    draw = random.Random(seed)
+    return beside(lambda: draw.choice((0.5, 1.0, 1.5)))
+
+
+def studied(client, behave, **changes):
+    worker = SimulatedWorker(client, behave=behave).register()
+    study_id = create(client, **{**OWN_BASELINE, **changes})
+    worker.work(400)
+    study = client.get(f"/v1/studies/{study_id}").json()
+    assert study["state"] == "complete", study["reason"]
+    return worker, study
+
+
+@pytest.mark.parametrize("repeat_disturbed", [0, 0.5])
+def test_bursts_of_other_programs_end_in_too_busy_with_their_names_and_the_missing_runs(client, repeat_disturbed):
+    budget = SPEC["budget"] | {"repeat_disturbed": repeat_disturbed}
+    _, study = studied(client, bursts(), budget=budget)
+    result = study["result"]
+    assert (result["verdict"], result["undecided"]) == ("too_busy", None)
+    assert result["best"] == result["baseline"], "a user's baseline is kept"
+    busy = result["too_busy"]
+    assert busy["rests_on"] == "pairs" and busy["disturbed_runs"] == busy["runs"] > 2 * busy["uneven_pairs"] - 1
+    assert busy["programs"] == [{"name": "clang", "cores": 0.9}, {"name": "chrome", "cores": 0.4}]
+    assert busy["foreign_cpu_cores"] in (0.5, 0.75, 1.0, 1.25, 1.5)
+    even_pairs = busy["runs"] // 2 - busy["uneven_pairs"]
+    assert busy["uneven_pairs"] == 12, "half of the 24 pairs that the budget allows"
+    assert even_pairs == result["final_comparison"]["pairs"] and busy["missing_runs"] == 2 * max(1, 7 - even_pairs)
+    trials = client.get(f"/v1/studies/{study['study_id']}/trials").json()["trials"]
+    repeats = [
+        a["end"] for trial in trials for run in trial["runs"] for a in run["attempts"] if a["end"] == "disturbed"
+    ]
+    assert bool(repeats) == (repeat_disturbed > 0)
+
+
+def test_a_steady_equal_load_is_evidence_and_lowers_the_confidence(client):
+    _, study = studied(client, beside(lambda: 1.0))
+    result = study["result"]
+    assert (result["verdict"], result["too_busy"]) == ("confirmed", None)
+    assert result["final_comparison"]["disturbed_runs"] > 0
+    confidence = client.get("/v1/best", params=ASK).json()["confidence"]
+    assert confidence["level"] == "medium" and "disturbed" in confidence["reasons"][0]
+
+
+def test_more_pairs_on_a_quiet_machine_turn_too_busy_into_a_verdict(client):
+    worker, study = studied(client, bursts())
+    missing_pairs = 7 + study["result"]["too_busy"]["missing_runs"] // 2
+    worker.behave = beside(lambda: 0.0)
+    more = {"add_pairs": missing_pairs, "wait_for_quiet_s": 600}
+    extended = client.post(f"/v1/studies/{study['study_id']}:extend", json=more).json()
+    assert extended["spec"]["wait_for_quiet_s"] == 600
+    worker.work(400)
+    result = client.get(f"/v1/studies/{study['study_id']}/best").json()
+    assert (result["verdict"], result["too_busy"]) == ("confirmed", None)
+    best = client.get("/v1/best", params=ASK).json()
+    assert best["study_id"] == study["study_id"] and best["verdict"] == "confirmed"
+
+
+def test_a_search_on_a_busy_machine_does_not_claim_that_nothing_is_faster(client):
+    """The machine gets quiet for the final comparison, whose candidates a disturbed search chose."""
+    draw = random.Random(3)
+
+    def behave(lease, task):
+        searched.append(lease.trial_number)
+        foreign = draw.choice((0.4, 1.1, 1.6)) if len(searched) <= 8 else 0.0
+        run = measurement(1000.0 if foreign == 0 else 1000.0 - foreign)
+        return run.model_copy(update={"conditions": Conditions(foreign_cpu_cores=foreign)})
+
+    searched = []
+    _, study = studied(client, behave, budget=SPEC["budget"] | {"repeat_disturbed": 0})
+    busy = study["result"]["too_busy"]
+    assert study["result"]["verdict"] == "too_busy" and busy["rests_on"] == "search"
+    assert busy["disturbed_runs"] == busy["runs"] == 8 == busy["missing_runs"]
+
+
+def test_too_busy_is_served_only_to_those_who_accept_low_confidence(client):
+    _, study = studied(client, bursts())
+    low = {"lowest_confidence": "low"}
+    for match in ("nearest", "exact"):
+        rejected = client.get("/v1/best", params=ASK | {"match": match})
+        assert (rejected.status_code, rejected.json()["code"]) == (409, "too_busy")
+        assert study["study_id"] in rejected.json()["detail"] and "lowest_confidence=low" in rejected.json()["detail"]
+    best = client.get("/v1/best", params=ASK | low).json()
+    assert (best["verdict"], best["confidence"]["level"]) == ("too_busy", "low")
+    assert "clang 0.9" in best["confidence"]["reasons"][0] and best["too_busy"]["disturbed_runs"] > 0
+    by_key = {"target_key": best["target_key"]}
+    assert client.get("/v1/best", params=by_key).json()["code"] == "too_busy"
+    assert client.get("/v1/best", params=by_key | low).status_code == 200
+    assert "the machine was too busy" in client.get("/v1/best", params=ASK | low | {"format": "launch.sh"}).text
+    near = ASK | {"workload": '{"sequence_length": 64, "global_batch": 16}'}
+    assert client.get("/v1/best", params=near).json()["code"] == "unknown_best"
+    for batch, status in ((8, 200), (16, 200)):
+        given = near | low | {"workload": f'{{"sequence_length": 64, "global_batch": {batch}}}'}
+        assert client.get("/v1/best", params=given).status_code == status
+
+
+def test_resolving_does_not_start_one_study_after_the_other_on_a_busy_machine(client):
+    studied(client, bursts())
+    asked = {"study": SPEC | {"cluster": CLUSTER.model_dump()}}
+    for _ in range(2):
+        rejected = client.post("/v1/best:resolve", json=asked)
+        assert (rejected.status_code, rejected.json()["code"]) == (409, "too_busy")
+    answer = client.post("/v1/best:resolve", json=asked | {"lowest_confidence": "low"})
+    assert (answer.status_code, answer.json()["best"]["verdict"]) == (200, "too_busy")
+    assert len(client.get("/v1/studies").json()["studies"]) == 1
+
+
+def test_too_busy_replaces_no_other_studys_answer_and_is_replaced_by_any(client):
+    studied(client, bursts())
+    _, clear = studied(client, beside(lambda: 0.0))
+    assert client.get("/v1/best", params=ASK).json()["study_id"] == clear["study_id"]
+    studied(client, bursts(5))
+    assert client.get("/v1/best", params=ASK).json()["study_id"] == clear["study_id"]
+
+
+def test_pages_of_a_too_busy_study_say_it_first(client):
+    _, study = studied(client, bursts())
+    text = client.get(f"/studies/{study['study_id']}").text
+    sentence = text.split('<p class="sentence">')[1].split("</p>")[0]
+    assert sentence.startswith("The machine was too busy to answer") and "clang 0.9" in sentence
+    assert "too busy" in client.get("/").text
+    assert "too_busy" in client.get(f"/studies/{study['study_id']}/export?which=best").text
+
+
+def waiting(client, **changes):
+    worker = SimulatedWorker(client).register()
+    study_id = create(client, wait_for_quiet_s=60, **changes)
+    worker.do(worker.lease())
+    return worker, study_id
+
+
+def test_runs_wait_for_a_quiet_machine_within_the_studys_seconds_in_all(client):
+    worker, study_id = waiting(client)
+    lease = worker.lease()
+    order = lease.quiet_wait
+    assert (order.most_s, order.waited_s) == (60, 0) and order.most_foreign_cores == pytest.approx(0.3)
+    programs = [program.model_dump() for program in CLANG]
+    wait = {"phase": "waiting_for_quiet", "foreign_cpu_cores": 1.3, "foreign_programs": programs, "waited_s": 25.0}
+    assert worker.heartbeat(lease, progress=wait)["action"] == "continue"
+    assert "waiting until the machine is quiet" in client.get(f"/studies/{study_id}").text
+    assert "clang 0.9, chrome 0.4" in client.get(f"/studies/{study_id}").text
+    worker.report(lease, measurement(1000), waited_s=40.0).raise_for_status()
+    assert worker.lease().quiet_wait.most_s == pytest.approx(20)
+
+
+def test_the_wait_of_a_killed_worker_counts_and_no_wait_is_left_once_it_is_used(client, clock):
+    worker, _ = waiting(client)
+    lease = worker.lease()
+    worker.heartbeat(lease, progress={"phase": "waiting_for_quiet", "waited_s": 45.0})
+    again = SimulatedWorker(client, name="sim").register()
+    second = again.lease()
+    assert (second.run_id, second.attempt) == (lease.run_id, 2)
+    assert (second.quiet_wait.most_s, second.quiet_wait.waited_s) == (pytest.approx(15), 45)
+    again.report(second, measurement(1000), waited_s=60.0).raise_for_status()
+    assert again.lease().quiet_wait is None
+
+
+def test_only_runs_whose_speed_counts_wait(client):
+    worker = SimulatedWorker(client).register()
+    create(client, wait_for_quiet_s=60)
+    lease = worker.lease()
+    assert not isinstance(lease.task, TrialTask) and lease.quiet_wait is None
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 1e9])
+def test_a_wait_that_is_no_time_is_rejected(client, seconds):
+    SimulatedWorker(client).register()
+    answer = client.post("/v1/studies", json=SPEC | {"cluster": CLUSTER.model_dump(), "wait_for_quiet_s": seconds})
+    assert answer.status_code == 422 and answer.json()["errors"][0]["field"] == "wait_for_quiet_s"

@@ -1,0 +1,37 @@
+"""Load of other programs during a run, and whether two runs had the same load."""
+
+from dataclasses import dataclass
+
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.tuner.verdict.disturbance import MAX_FOREIGN_FRACTION
+
+
+@dataclass(frozen=True)
+class RunLoad:
+    """Load of other programs during one run."""
+
+    is_disturbed: bool = False
+    cores_left: float | None = None
+    """CPU cores left for the ranks; None where the worker could not observe it."""
+
+    @classmethod
+    def of(cls, measurement: Measurement) -> "RunLoad":
+        """Load during a measured run, as the service judged it."""
+        return cls(measurement.disturbed is not None, measurement.cores_left)
+
+
+PairLoads = tuple[RunLoad, RunLoad]
+"""Loads during the two runs of a pair."""
+UNDISTURBED = RunLoad()
+"""Load during a run that no other program disturbed."""
+
+
+def is_even(first: RunLoad, second: RunLoad) -> bool:
+    """Whether two runs had the same conditions: both undisturbed, or about as many cores left."""
+    if not (first.is_disturbed or second.is_disturbed):
+        return True
+    if first.cores_left is None or second.cores_left is None:
+        return False
+    fewer, more = sorted((first.cores_left, second.cores_left))
+    # Relative to the fewer cores left: where little is left, a small difference changes the speed most.
+    return more - fewer <= MAX_FOREIGN_FRACTION * fewer

@@ -1,0 +1,147 @@
+"""Rule that decides when the machine was too busy to answer: a verdict must not rest on disturbed runs.
+
+Two runs are an even pair if neither was disturbed, or if other programs left both about the same number of cores: under
+equal steady load a paired comparison is still evidence. Any other pair is uneven. Hence:
+
+- A final comparison leaves uneven pairs out and runs others in their place, until they are half of `max_pairs`.
+- Its verdict is that of the even pairs (`tuner.verdict.undecided`). If these settle nothing, and half or more of all
+  pairs were uneven, or too few for an interval are left, or no pair was free of disturbance, the verdict is `too_busy`
+  instead of `undecided`: what is faster beside other programs may be slower alone.
+- `not_faster`, and any verdict without a pair, also rest on the search. They become `too_busy` where most runs of the
+  search are uneven beside the baseline's search run.
+
+The rule reads circumstances, never speeds, and treats both runs of a pair alike. So the sign of an even pair of equal
+configurations is still a fair coin, and the error of `tuner.verdict.paired_test` does not change.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+from shardtune.api_schemas.machines.conditions import MOST_PROGRAMS, ProgramLoad
+from shardtune.api_schemas.studies.study import FEWEST_PAIRS, StudyResult, Verdict
+from shardtune.api_schemas.studies.verdicts import BusyMachine
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.tuner.history import Observation
+from shardtune.tuner.verdict.run_load import PairLoads, RunLoad, is_even
+
+
+def may_go_on(uneven: int, most_pairs: int) -> bool:
+    """Whether a final comparison goes on after this many uneven pairs; a machine that stays busy would take all pairs
+    in vain."""
+    return 2 * uneven < most_pairs
+
+
+def count_disturbed(pair_loads: Sequence[PairLoads]) -> int:
+    """Count the disturbed runs of some pairs."""
+    return sum(load.is_disturbed for loads in pair_loads for load in loads)
+
+
+def checked(
+    result: StudyResult,
+    history: Sequence[Observation],
+    even_loads: Sequence[PairLoads],
+    uneven_loads: Sequence[PairLoads],
+) -> StudyResult:
+    """Return the result of a final comparison, with the verdict `too_busy` where it would rest on disturbed runs.
+
+    `even_loads`, `uneven_loads`: loads during the two runs of each pair that counts, and of each that was left out.
+    """
+    busy: BusyMachine | None = None
+    if result.verdict is Verdict.UNDECIDED and (
+        blocks_verdict(len(even_loads), len(uneven_loads)) or _no_pair_is_undisturbed(even_loads)
+    ):
+        busy = _busy_pairs(result, history, even_loads, uneven_loads)
+    elif _rests_on_search(result):
+        busy = _busy_search(history, result.baseline.trial_number)
+    if busy is None:
+        return result
+    return result.model_copy(update={"verdict": Verdict.TOO_BUSY, "too_busy": busy, "undecided": None})
+
+
+def blocks_verdict(even: int, uneven: int) -> bool:
+    """Whether uneven pairs, rather than the spread of the even ones, are why nothing was settled."""
+    return uneven >= max(1, even) or even < FEWEST_PAIRS <= even + uneven
+
+
+def _no_pair_is_undisturbed(even_loads: Sequence[PairLoads]) -> bool:
+    return bool(even_loads) and all(first.is_disturbed or second.is_disturbed for first, second in even_loads)
+
+
+def _rests_on_search(result: StudyResult) -> bool:
+    """Whether a result claims that the search missed nothing: it says not faster, or its search chose no pair."""
+    comparison = result.final_comparison
+    return result.verdict is Verdict.NOT_FASTER or (comparison is not None and comparison.pairs == 0)
+
+
+def _busy_pairs(
+    result: StudyResult,
+    history: Sequence[Observation],
+    even_loads: Sequence[PairLoads],
+    uneven_loads: Sequence[PairLoads],
+) -> BusyMachine:
+    paired = {result.baseline.trial_number, (result.candidate or result.best).trial_number}
+    missing_pairs = max(FEWEST_PAIRS - len(even_loads), 1)
+    if len(even_loads) >= FEWEST_PAIRS and result.undecided is not None:
+        missing_pairs = result.undecided.more_pairs or FEWEST_PAIRS
+    return _busy(
+        rests_on="pairs",
+        loads=[load for loads in (*even_loads, *uneven_loads) for load in loads],
+        measured=[run for obs in history if obs.number in paired for run in obs.validation_runs],
+        uneven=len(uneven_loads),
+        missing_runs=2 * missing_pairs,
+    )
+
+
+def _busy_search(history: Sequence[Observation], baseline: int) -> BusyMachine | None:
+    """Cause for which a search proves nothing: most of its runs are uneven beside the baseline's; None otherwise."""
+    measured = {
+        obs.number: obs.measurement
+        for obs in history
+        if obs.state in (TrialState.COMPLETE, TrialState.PRUNED) and obs.measurement is not None
+    }
+    reference = measured.get(baseline)
+    if reference is None:
+        return None
+    others = [run for number, run in measured.items() if number != baseline]
+    uneven = sum(not is_even(RunLoad.of(reference), RunLoad.of(run)) for run in others)
+    if 2 * uneven <= len(others):
+        return None
+    loads = [RunLoad.of(run) for run in measured.values()]
+    return _busy(
+        rests_on="search",
+        loads=loads,
+        measured=list(measured.values()),
+        uneven=uneven,
+        missing_runs=sum(load.is_disturbed for load in loads),
+    )
+
+
+def _busy(
+    *,
+    rests_on: Literal["pairs", "search"],
+    loads: Sequence[RunLoad],
+    measured: Sequence[Measurement],
+    uneven: int,
+    missing_runs: int,
+) -> BusyMachine:
+    """Summarize the runs (`loads`) that a verdict would rest on, and the programs seen during their trials'
+    (`measured`)."""
+    disturbed = [run.conditions for run in measured if run.disturbed is not None]
+    cores = [seen.foreign_cpu_cores for seen in disturbed if seen is not None and seen.foreign_cpu_cores is not None]
+    totals: dict[str, float] = defaultdict(float)
+    for seen in disturbed:
+        for program in seen.foreign_programs if seen is not None else ():
+            totals[program.name] += program.cores / len(disturbed)
+    busiest = sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:MOST_PROGRAMS]
+    return BusyMachine(
+        rests_on=rests_on,
+        runs=len(loads),
+        disturbed_runs=sum(load.is_disturbed for load in loads),
+        uneven_pairs=uneven,
+        missing_runs=missing_runs,
+        foreign_cpu_cores=median(cores) if cores else None,
+        programs=tuple(ProgramLoad(name=name, cores=round(total, 2)) for name, total in busiest),
+    )

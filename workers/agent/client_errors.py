@@ -1,0 +1,37 @@
+"""Errors of the client of the worker protocol.
+
+ClientError
+├── Unreachable     no answer, or a temporary refusal (408, 425, 429, 5xx, a key that is being rotated): try again
+├── LeaseLost       the run is no longer this worker's (404, 409, 410): kill the ranks, report nothing
+├── LeaseUnreadable a lease of another release, with fields that this one cannot read: hand the run back
+└── RequestRejected any other 4xx: the same request would be rejected again
+    └── VersionRejected  the service does not read the agreed protocol version any more: register again
+"""
+
+
+class ClientError(Exception):
+    """Request to the service that did not succeed; base class of the client's errors."""
+
+
+class Unreachable(ClientError):
+    """The service did not answer, or cannot answer now."""
+
+
+class LeaseLost(ClientError):
+    """The service does not know this worker session or this attempt, or no longer does: the lease is lost."""
+
+
+class RequestRejected(ClientError):
+    """The service rejected the request as invalid or not permitted; the same request would be rejected again."""
+
+
+class VersionRejected(RequestRejected):
+    """The service does not read the protocol version of the message, such as after a change of its release."""
+
+
+class LeaseUnreadable(ClientError):
+    """The service sent the lease of a run in a form that this release cannot read."""
+
+    def __init__(self, run_id: str, attempt: int, message: str) -> None:
+        super().__init__(message)
+        self.run_id, self.attempt = run_id, attempt

@@ -56,6 +56,8 @@ def _paired_runs(result: StudyResult) -> Trust:
     if comparison is None or not comparison.pairs:
         runs = "one run" if result.best.runs == 1 else f"{result.best.runs} runs"
         missing = "without paired runs" if comparison is None else "and no pair of candidate and baseline was completed"
+        if comparison is not None and comparison.uneven_pairs:
+            missing = "and no pair of candidate and baseline counts, because their runs had unequal load"
         return Trust("warn", f"measured in {runs}, {missing}")
     ratios = comparison.ratios
     paired = "1 paired run" if comparison.pairs == 1 else f"{comparison.pairs} paired runs"
@@ -65,8 +67,6 @@ def _paired_runs(result: StudyResult) -> Trust:
     # Under two ratios there is no spread; `stdev` of one value raises.
     is_noisy = len(ratios) > 1 and stdev(ratios) / fmean(ratios) > _NOISY
     text += "; the spread is large" if is_noisy else ""
-    if comparison.disturbed_pairs:
-        text += f"; other processes disturbed {comparison.disturbed_pairs} of these pairs"
     is_good = not is_noisy and not comparison.disturbed_pairs and result.speedup is not None
     return Trust("good" if is_good else "warn", text)
 
@@ -105,9 +105,11 @@ def _uneven_pairs(result: StudyResult) -> list[Trust]:
         )
     if comparison.disturbed_runs:
         text = (
-            f"other programs slowed {comparison.disturbed_runs} of the {2 * comparison.pairs} paired runs, equally in"
+            f"other programs disturbed {comparison.disturbed_runs} of the {2 * comparison.pairs} paired runs, and left"
         )
-        reasons.append(Trust("warn", f"{text} both runs of a pair; the speed-up on a quiet machine may differ"))
+        reasons.append(
+            Trust("warn", f"{text} both runs of a pair about as many cores; the speed-up on a quiet machine may differ")
+        )
     return reasons
 
 

@@ -14,6 +14,8 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.wording.backend_words import backend_name
+from shardtune.tuner.verdict import run_load
+from shardtune.tuner.verdict.run_load import RunLoad
 
 _COMPLETE = TrialState.COMPLETE
 
@@ -55,8 +57,9 @@ class Rows:
         rows = [run for run in self.runs if run.trial_id == self.trials[trial].id and run.purpose == RunPurpose.SEARCH]
         return rows[0].measurement if rows else None
 
-    def pairs(self) -> list[tuple[float, int]]:
-        """Ratio and number of disturbed runs of each block that has both the paired trial and the baseline."""
+    def pairs(self, is_even: bool = True) -> list[tuple[float, int]]:
+        """Ratio and number of disturbed runs of each block that has both the paired trial and the baseline, under equal
+        load; with `is_even=False` under unequal load."""
         blocks: dict[int, list[RunRow]] = {}
         for run in self.validation():
             blocks.setdefault(run.comparison_block or 0, []).append(run)
@@ -65,6 +68,8 @@ class Rows:
             arms = {self.number(run): run.measurement for run in block}
             if len({run.worker_id for run in block}) == 1 and {self.paired, self.baseline} <= arms.keys():
                 one, other = arms[self.paired], arms[self.baseline]
+                if run_load.is_even(RunLoad.of(one), RunLoad.of(other)) is not is_even:
+                    continue
                 pairs.append(
                     (one.tokens_per_s_per_gpu / other.tokens_per_s_per_gpu, bool(one.disturbed) + bool(other.disturbed))
                 )
@@ -96,14 +101,18 @@ def _paired_runs(rows: Rows, found: re.Match[str]) -> bool:
     pairs = rows.pairs()[-count:]
     ratios = [ratio for ratio, _ in pairs]
     is_range = found["low"] is None or (found["low"], found["high"]) == (f"{min(ratios):.2f}", f"{max(ratios):.2f}")
-    disturbed = sum(runs > 0 for _, runs in pairs)
-    return len(pairs) == count and is_range and int(found["disturbed"] or 0) == disturbed
+    return len(pairs) == count and is_range
 
 
 def _unpaired(rows: Rows, found: re.Match[str]) -> bool:
     runs = 1 if found["runs"] == "one run" else int(found["runs"].split()[0])
     best = rows.result.best.trial_number
     return runs == (len(rows.validation(best)) or 1) and (found["no_pair"] is None or not rows.pairs())
+
+
+def _only_uneven(rows: Rows, found: re.Match[str]) -> bool:
+    runs = 1 if found["runs"] == "one run" else int(found["runs"].split()[0])
+    return runs == (len(rows.validation(rows.result.best.trial_number)) or 1) and bool(rows.pairs(is_even=False))
 
 
 def _undecided(rows: Rows, found: re.Match[str]) -> bool:
@@ -113,6 +122,27 @@ def _undecided(rows: Rows, found: re.Match[str]) -> bool:
     stated = (int(found["won"]), int(found["disturbed"] or 0), int(found["of"] or 2 * count))
     is_all = all(runs for _, runs in pairs)
     return stated == (won, disturbed, 2 * len(pairs)) and ("no pair was undisturbed" in found[0]) == is_all
+
+
+def _too_busy(rows: Rows, found: re.Match[str]) -> bool:
+    busy = rows.result.too_busy
+    stated = (int(found["disturbed"]), int(found["count"]))
+    if found["kind"] == "search":
+        measured = [rows.search(number) for number, row in rows.trials.items() if row.state.is_feasible]
+        loads = [run for run in measured if run is not None]
+        return stated == (sum(run.disturbed is not None for run in loads), len(loads))
+    pairs = [*rows.pairs(), *rows.pairs(is_even=False)]
+    is_all = stated[1] <= 2 * len(pairs) and stated[0] <= sum(runs for _, runs in pairs)
+    return is_all and int(found["missing"]) == busy.missing_runs > 0
+
+
+def _left_out(rows: Rows, found: re.Match[str]) -> bool:
+    return int(found["count"]) <= len(rows.pairs(is_even=False))
+
+
+def _evenly_disturbed(rows: Rows, found: re.Match[str]) -> bool:
+    pairs = rows.pairs()[-int(found["of"]) // 2 :]
+    return (int(found["disturbed"]), int(found["of"])) == (sum(runs for _, runs in pairs), 2 * len(pairs))
 
 
 def _also_run(rows: Rows, found: re.Match[str]) -> bool:
@@ -233,8 +263,13 @@ def _replaced(rows: Rows, found: re.Match[str]) -> bool:
 
 _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"(?P<count>\d+) paired runs? after the search \(.*?\)(: from (?P<low>\S+)× to (?P<high>[\d.]+)×)?"
-    r"(; the spread is large)?(; other processes disturbed (?P<disturbed>\d+) of these pairs)?": _paired_runs,
+    r"(; the spread is large)?": _paired_runs,
     r"measured in (?P<runs>one run|\d+ runs), (without paired runs|(?P<no_pair>and no pair .* was completed))": _unpaired,
+    r"measured in (?P<runs>one run|\d+ runs), and no pair .* had unequal load": _only_uneven,
+    r"the machine was too busy to answer: other programs disturbed (?P<disturbed>\d+) of (?P<count>\d+) "
+    r"(?P<kind>paired|search) runs.*; an answer takes (?P<missing>\d+) more runs? on a quiet machine": _too_busy,
+    r"(?P<count>\d+) more pairs? (was|were) left out, .*": _left_out,
+    r"other programs disturbed (?P<disturbed>\d+) of the (?P<of>\d+) paired runs, .*": _evenly_disturbed,
     r"undecided: no pair of candidate and baseline was completed": lambda rows, _: not rows.pairs(),
     r"undecided: the candidate won (?P<won>\d+) of (?P<count>\d+) pairs"
     r"(, and other processes disturbed (?P<disturbed>\d+) of their (?P<of>\d+) runs)?; .*": _undecided,

@@ -148,7 +148,7 @@ class LeaseRequest(ProtocolMessage):
     are not assigned. None: unknown."""
 
 
-class QuietWait(ProtocolMessage):
+class QuietWait(Schema):
     """Order to wait before a run until other programs leave the machine."""
 
     most_s: float = Field(gt=0)

@@ -46,6 +46,7 @@ def _lease(task: Any) -> leases.Lease:
         heartbeat_s=2,
         deadline_s=300,
         no_progress_s=60,
+        quiet_wait=leases.QuietWait(most_s=600, most_foreign_cores=0.3) if isinstance(task, leases.TrialTask) else None,
     )
 
 

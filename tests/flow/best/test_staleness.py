@@ -3,9 +3,10 @@
 import pytest
 
 from shardtune.api_schemas.machines.hardware import FIRST_FIELDS
+from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.service.best import watch_staleness
 from tests.support.service.scenarios import best, fields_of, in_threads, tune
-from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure
 
 NEW = FINGERPRINT.model_copy(update={"driver": "560.1", "torch": "2.14.0"})
 DEBOUNCE_S, GONE_S, LIVE_S = 300, 3600, 90
@@ -27,11 +28,13 @@ def bring(client, name="sim", fingerprint=NEW):
 
 
 def keep_alive(context, clock, seconds, *workers):
-    """Time passes, the workers ask for work, and the service looks."""
+    """Time passes, the workers ask for work and return what they get, and the service looks."""
     for _ in range(int(seconds // 60)):
         clock.turn(60)
         for worker in workers:
-            worker.lease()
+            held = worker.lease()
+            if held is not None:
+                worker.report(held, failure(FailureKind.WORKER_LOST))
         watch_staleness.mark_stale_and_fresh(context)
 
 

@@ -284,7 +284,7 @@ def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url
         study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
         assert worker.heartbeat(lease) | {"lease_s": 0} == {
             "action": "stop",
-            "reason": "lease lost: the attempt has ended (released)",
+            "reason": "lease lost: the attempt ended because a study wants its worker",
             "lease_s": 0,
             "is_draining": False,
         }

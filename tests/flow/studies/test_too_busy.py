@@ -61,8 +61,14 @@ def test_bursts_of_other_programs_end_in_too_busy_with_their_names_and_the_missi
     assert bool(repeats) == (repeat_disturbed > 0)
 
 
-def test_a_steady_equal_load_is_evidence_and_lowers_the_confidence(client):
+def test_pairs_under_steady_equal_load_need_one_on_a_quiet_machine_and_lower_the_confidence(client):
     _, study = studied(client, beside(lambda: 1.0))
+    assert study["result"]["verdict"] == "too_busy" and study["result"]["final_comparison"]["uneven_pairs"] == 0
+
+
+def test_a_gain_with_most_pairs_under_steady_equal_load_has_less_confidence(client):
+    loads = iter([0.0] * 20)
+    _, study = studied(client, beside(lambda: next(loads, 1.0)))
     result = study["result"]
     assert (result["verdict"], result["too_busy"]) == ("confirmed", None)
     assert result["final_comparison"]["disturbed_runs"] > 0

@@ -25,7 +25,7 @@ FULL = diagnosis(
             threshold=0.2,
             remedy="r",
             expected_gain=0.3,
-            tried=RemedyResult(study_id="s", outcome="faster", speedup=1.2, ci95=(1.1, 1.3), pairs=7),
+            remedy_result=RemedyResult(study_id="s", outcome="faster", speedup=1.2, ci95=(1.1, 1.3), pairs=7),
         ),
     ),
     expected=(ExpectedPart(name="computing", measured_s=0.5, expected_s=0.4),),

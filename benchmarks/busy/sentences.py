@@ -96,6 +96,10 @@ def _too_busy(evidence: Evidence, match: Match) -> bool:
     return int(match[1]) <= sum(run.is_disturbed for run in runs) and int(match[2]) <= len(runs)
 
 
+def _left_out(evidence: Evidence, match: Match) -> bool:
+    return int(match[1]) <= min(len(evidence.pair_ratios), evidence.paired_disturbances)
+
+
 def _short_search(evidence: Evidence, match: Match) -> bool:
     complete = [trial for trial in evidence.rows.trials if trial.state == "complete"]
     sizes = {trial.config.get("micro_batch", 1) for trial in complete}
@@ -158,7 +162,8 @@ CHECKS: tuple[tuple[str, Callable[[Evidence, Match], bool]], ...] = (
         r"disturbed (\d+) of (?:their|these) (?:\d+ )?(?:runs|pairs)|(\d+) of their runs were disturbed",
         _disturbed_pairs,
     ),
-    (r"disturbed (\d+) of (\d+) (paired|search) runs", _too_busy),
+    (r"disturbed (\d+) of (?:the )?(\d+) (paired|search) runs", _too_busy),
+    (r"^(\d+) more pairs? (?:was|were) left out", _left_out),
     (r"^(\d+) of (\d+) search runs (?:was|were) disturbed", _disturbed_searches),
     (r"no pair of candidate and baseline was completed", _has_no_pair),
     (r"no pair was undisturbed", _has_no_undisturbed_pair),

@@ -38,9 +38,6 @@ def busy_worker(seed: int, disturbed: float) -> Callable[[Any, TrialTask], Measu
     return behave
 
 
-@pytest.mark.xfail(
-    strict=False, reason="an answer names finalists that did not run again: `FinalComparison.candidates`"
-)
 @pytest.mark.parametrize("disturbed", [0.0, 0.3, 0.9])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_each_sentence_of_an_answer_is_read_and_true(sqlite_url: str, seed: int, disturbed: float) -> None:

@@ -8,6 +8,7 @@ from benchmarks import baseline, repeats
 from benchmarks.verdicts import noise, replay
 from benchmarks.verdicts.noise import Draw, Machine
 from shardtune.tuner.verdict import final_comparison
+from shardtune.tuner.verdict.run_load import UNDISTURBED
 
 
 def gaussian(deviation, disturbed=0.0):
@@ -56,8 +57,8 @@ def test_the_upper_bound_is_clopper_and_pearsons(successes, trials, bound):
 def test_a_disturbed_run_is_repeated_while_it_may_be_and_counts_then():
     draws = iter([Draw(-0.5, True), Draw(0.0), *[Draw(-0.5, True)] * 20])
     machine = Machine(draws, repeat_disturbed=0.5)
-    assert machine.run(0.0) == (1.0, False) and machine.repeats == 1
-    assert machine.run(0.0).is_disturbed and machine.repeats == 5
+    assert machine.run(0.0) == (1.0, UNDISTURBED) and machine.repeats == 1
+    assert machine.run(0.0).load.is_disturbed and machine.repeats == 5
     assert Machine(iter([Draw(-0.5, True)]), repeat_disturbed=0.0).run(0.0).speed < 1.0
 
 

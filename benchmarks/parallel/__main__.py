@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.parallel.memory import peak_bytes
+from benchmarks.parallel import leave_out, twins
+from benchmarks.parallel.prediction import predict
 from benchmarks.parallel.tables import Measured, Misread, read
-from benchmarks.parallel.time import step_seconds
 from benchmarks.predictor.correlation import spearman
 
 DATA = Path(__file__).parents[1] / "data"
@@ -27,8 +27,11 @@ _FEWEST = 3
 
 def score(rows: Sequence[Measured]) -> dict[str, Any]:
     """Scores of the prediction of one table; None where it has too few rows that ran."""
-    seconds = [step_seconds(row.training, row.layout) for row in rows]
-    fits = [peak_bytes(row.training, row.layout) <= row.training.memory_bytes for row in rows]
+    predictions = predict(rows)
+    seconds = [prediction.seconds for prediction in predictions]
+    fits = [
+        prediction.bytes_needed <= row.training.memory_bytes for prediction, row in zip(predictions, rows, strict=True)
+    ]
     ran = [(predicted, row.seconds) for predicted, row in zip(seconds, rows, strict=True) if row.seconds is not None]
     passed = [fit for fit, row in zip(fits, rows, strict=True) if row.seconds is not None]
     stopped = [not fit for fit, row in zip(fits, rows, strict=True) if row.seconds is None]
@@ -43,6 +46,7 @@ def score(rows: Sequence[Measured]) -> dict[str, Any]:
         "gate_accepts": _share(passed),
         "gate_rejects": _share(stopped),
         "speed_median_ape": median(abs(p / step_s - 1) for p, step_s in ran) if ran else None,
+        "twins": twins.score(rows, predictions),
     }
 
 
@@ -51,14 +55,20 @@ def _share(yes: Sequence[bool]) -> float | None:
 
 
 def report(files: Sequence[Path]) -> dict[str, Any]:
-    """Each table of the files, and all of them together by file.
+    """Each table of the files, and all of them together by file; what is fitted is fitted on other numbers of GPUs.
 
     Raises:
         Misread: a file in neither format.
     """
     tables, overall = [], {}
     for file in files:
-        scored = [{"table": name, **score(rows)} for name, rows in read(file).items()]
+        file_tables = read(file)
+        fitted = leave_out.fitted_by_world(file_tables)
+        scored = []
+        for name, rows in file_tables.items():
+            constants = fitted[rows[0].layout.ranks]
+            scores = score(leave_out.with_constants(rows, constants))
+            scored.append({"table": name, **scores, "fitted_elsewhere": constants and constants._asdict()})
         tables += scored
         overall[file.stem] = _together(scored)
     return {"tables": tables, "overall": overall}
@@ -81,6 +91,20 @@ def _together(scored: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "gate_rejects": weighted("gate_rejects", "crashed"),
         "speed_median_ape": median(of("speed_median_ape")) if of("speed_median_ape") else None,
     }
+
+
+def by_world(tables: dict[str, Sequence[Measured]]) -> dict[str, Any]:
+    """Errors on agreeing twins, for each number of GPUs, with the constants fitted on the others."""
+    fitted = leave_out.fitted_by_world(tables)
+    worlds: dict[int, list[Measured]] = {}
+    for rows in tables.values():
+        worlds.setdefault(rows[0].layout.ranks, []).extend(rows)
+    scores = {}
+    for world, rows in sorted(worlds.items()):
+        own = leave_out.with_constants(rows, fitted[world])
+        constants = fitted[world]
+        scores[str(world)] = twins.score(own, predict(own)) | {"fitted_elsewhere": constants and constants._asdict()}
+    return scores
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

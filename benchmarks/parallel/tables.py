@@ -4,18 +4,17 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.parallel.layout import NANOTRON, SCALING, Layout, Program, Training
 from shardtune.api_schemas.base import GIB
 from shardtune.tuner.prediction import catalogue
-from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.model_shape import ModelShape, Norm
 from shardtune.tuner.prediction.rates import network_of, rates_of
 
-_USABLE = 0.97
-"""Usable fraction of a GPU's memory: the driver keeps some, and the allocator some that it cannot use."""
 _NODE = 8
 _GPUS = {"H100-80GB": "NVIDIA H100 80GB HBM3", "A100-80GB": "NVIDIA A100-SXM4-80GB"}
 _MODELS: dict[str, tuple[int, int, int, int, bool]] = {
@@ -89,7 +88,6 @@ def _nanotron(row: Row) -> tuple[str, Measured]:
         pp=_count(row, "pp"),
         micro_batch=_count(row, "micro_batch"),
         zero=row["zero_stage"] == "1",
-        sequence_parallel=True,
         checkpointing=False,
     )
     seconds = batch * 4096 / _positive(row, "tokens_per_s") if row["status"] == "ok" else None
@@ -99,19 +97,18 @@ def _nanotron(row: Row) -> tuple[str, Measured]:
 
 def _aleph(row: Row) -> tuple[str, Measured]:
     sequence = _count(row, "seq_len")
-    training = _training(row["model"], row["gpu"], sequence, _GLOBAL_BATCH[sequence], SCALING, 128_000)
     tensor, stages = _count(row, "model_parallel_size"), _count(row, "pipe_parallel_size")
-    kernel = row["kernel"]
+    kernel, splits_positions = row["kernel"], row["sequence_parallel"] == "1"
+    program = _scaling_program(kernel, splits_positions)
+    norm = "rms_fused" if "RMS" in kernel else "rms"
+    training = _training(row["model"], row["gpu"], sequence, _GLOBAL_BATCH[sequence], program, 128_000, norm)
     layout = Layout(
         dp=_count(row, "World Size") // (tensor * stages),
         tp=tensor,
         pp=stages,
         micro_batch=_count(row, "micro_batch_size"),
         zero=True,
-        sequence_parallel=row["sequence_parallel"] == "1",
         checkpointing=row["activation_checkpointing_type"] != "disabled",
-        attention="torch" if kernel == "torch" else "fused" if kernel == "fused" else "flash",
-        fused_norms="RMS" in kernel,
     )
     seconds = _positive(row, "Average Step Time") if row["status"] == "ok" else None
     return row["table"], Measured(training, layout, seconds, row["status"], kernel)
@@ -132,9 +129,26 @@ def _positive(row: Row, column: str) -> float:
 
 
 @lru_cache
-def _training(model: str, gpu: str, sequence: int, batch: int, program: Program, vocab: int) -> Training:
+def _scaling_program(kernel: str, splits_positions: bool) -> Program:
+    attention: Literal["eager", "fused", "flash"] = (
+        "eager" if kernel == "torch" else "fused" if kernel == "fused" else "flash"
+    )
+    implementation = replace(
+        SCALING.implementation,
+        attention=attention,
+        # The first FlashAttention has about half of FlashAttention-2's rate (arXiv:2307.08691, figure 5).
+        attention_rate=0.5 if "v1" in kernel else 1.0,
+        splits_positions=splits_positions,
+    )
+    return replace(SCALING, implementation=implementation)
+
+
+@lru_cache
+def _training(
+    model: str, gpu: str, sequence: int, batch: int, program: Program, vocab: int, norm: Norm = "rms_fused"
+) -> Training:
     layers, hidden, heads, ffn, tied = _MODELS[model]
-    shape = ModelShape(model, layers, hidden, heads, heads, hidden // heads, ffn, vocab, norm="rms_fused", tied=tied)
+    shape = ModelShape(model, layers, hidden, heads, heads, hidden // heads, ffn, vocab, norm=norm, tied=tied)
     find = catalogue.find(_GPUS[gpu])
-    usable = _USABLE * (find.memory_gib or 0) * GIB
-    return Training(shape, sequence, batch, program, rates_of(find), network_of(find, _NODE), usable, find.name)
+    capacity = (find.memory_gib or 0) * GIB
+    return Training(shape, sequence, batch, program, rates_of(find), network_of(find, _NODE), capacity, find.name)

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.parallel import tables
-from benchmarks.parallel.memory import peak_bytes
-from benchmarks.parallel.time import step_seconds
+from benchmarks.parallel.prediction import Predicted, predict
 from benchmarks.search.measured import MeasuredTable, Run
 from benchmarks.search.table_space import TableSpace
 from shardtune.api_schemas.base import GIB
@@ -89,6 +88,8 @@ class Sweep(MeasuredTable):
 
     rows: dict[str, tables.Measured]
     """Rows by the content key of the configuration."""
+    predictions: dict[str, Predicted]
+    """Predictions of the rows, by the same keys."""
 
     @property
     def limit_gib(self) -> float:
@@ -100,19 +101,19 @@ class Sweep(MeasuredTable):
         return next(iter(self.rows.values()))
 
     def pool(self) -> Pool:
-        """Predictions of the layouts' predictor."""
+        """Predictions of the product's predictor, as in `benchmarks.parallel`."""
         basis = PredictionBasis(self._first.training.shape, self.workload, self.cluster)
         return Pool(self.space, basis, self.space.measured, self._predicted)
 
     def _predicted(self, configs: Sequence[TrialConfig]) -> PredictedRows:
-        rows = [self.rows[config.content_key()] for config in configs]
+        predictions = [self.predictions[config.content_key()] for config in configs]
         # In one part: a calibration then moves all layouts alike, and what they differ in is left to the process.
-        parts = np.zeros((len(rows), len(PARTS)))
-        parts[:, PARTS.index("step")] = [step_seconds(row.training, row.layout) for row in rows]
+        parts = np.zeros((len(predictions), len(PARTS)))
+        parts[:, PARTS.index("step")] = [prediction.seconds for prediction in predictions]
         # What fits is the gate's to say, for every sampler alike: how exact these peaks are, nobody has measured. The guided one,
         # too, learns of failures only where it has seen some.
-        small = np.full(len(rows), _CERTAIN_GIB)
-        return PredictedRows(parts, peak_gib=small, least_gib=small, host_gib=np.zeros(len(rows)))
+        small = np.full(len(predictions), _CERTAIN_GIB)
+        return PredictedRows(parts, peak_gib=small, least_gib=small, host_gib=np.zeros(len(predictions)))
 
     def compared(self, history: Sequence[Observation]) -> list[ComparedRun]:
         """No correction: such runs say nothing about a machine of ours."""
@@ -124,8 +125,7 @@ class Sweep(MeasuredTable):
 
     def gate(self, config: TrialConfig, memory: MemoryCalibration) -> Rejection | None:
         """Training as in `benchmarks.parallel`."""
-        row = self.rows[config.content_key()]
-        need = peak_bytes(row.training, row.layout) / GIB
+        need = self.predictions[config.content_key()].bytes_needed / GIB
         if need <= self.limit_gib:
             return None
         return Rejection(config=config, needed_gib=need, available_gib=self.limit_gib, reason=config.describe())
@@ -159,7 +159,7 @@ def _table(name: str, rows: Sequence[tables.Measured]) -> Sweep:
         key = config.content_key()
         configs[key], by_key[key] = config, row
         runs[key] += (Run(row.seconds, 0.0, None, "" if row.seconds else row.status, None),)
-    world = layout.dp * layout.tp * layout.pp
+    world = layout.ranks
     node = math.gcd(world, training.network.gpus_per_node)
     cluster = Cluster(
         gpu=training.gpu,
@@ -169,12 +169,14 @@ def _table(name: str, rows: Sequence[tables.Measured]) -> Sweep:
         host_memory_gib=_HOST_GIB,
     )
     workload = Workload(sequence_length=training.sequence, global_batch=training.global_batch)
-    return Sweep(name, workload, cluster, SweepSpace(list(configs.values())), dict(runs), by_key)
+    predictions = dict(zip(by_key, predict(list(by_key.values())), strict=True))
+    return Sweep(name, workload, cluster, SweepSpace(list(configs.values())), dict(runs), by_key, predictions)
 
 
 def _config(row: tables.Measured) -> LayoutConfig:
     layout = row.layout
-    words = (row.kernel, "sequence parallel" if layout.sequence_parallel else "")
+    splits_positions = row.training.program.implementation.splits_positions
+    words = (row.kernel, "sequence parallel" if splits_positions else "")
     knobs: Flat = {
         # What makes another program of it: peaks are compared within one.
         "backend": ", ".join(filter(None, words)),

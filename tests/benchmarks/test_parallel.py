@@ -1,6 +1,7 @@
 """Layouts of published sweeps put in order by prediction alone: the bars, and files that cannot be read."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.parallel import __main__ as parallel
-from benchmarks.parallel.layout import blocks_of_stages, parameters_of_stages
-from benchmarks.parallel.memory import peak_bytes
+from benchmarks.parallel.prediction import predict
 from benchmarks.parallel.tables import Measured, read
-from benchmarks.parallel.time import step_seconds
+from shardtune.tuner.prediction.stages import StageLayout, blocks_by_cost, rank_shapes
 
 NANOTRON, ALEPH = parallel.FILES
 
@@ -24,18 +24,16 @@ def overall() -> dict[str, Any]:
 
 def test_layouts_of_nanotron_are_found_in_few_trials(overall: dict[str, Any]) -> None:
     nanotron_sweep = overall["nanotron_sweep"]
-    assert nanotron_sweep["tables"] == 11 and nanotron_sweep["spearman_median"] >= 0.75
-    assert nanotron_sweep["trials_median"] <= 4 and nanotron_sweep["trials_worst"] <= 15
-    assert nanotron_sweep["gate_accepts"] >= 0.99 and nanotron_sweep["gate_rejects"] >= 0.75
+    assert nanotron_sweep["tables"] == 11 and nanotron_sweep["spearman_median"] >= 0.80
+    assert nanotron_sweep["trials_median"] <= 2 and nanotron_sweep["trials_worst"] <= 20
+    assert nanotron_sweep["gate_accepts"] >= 0.99 and nanotron_sweep["gate_rejects"] >= 0.80
 
 
 def test_layouts_of_aleph_alpha_are_found_in_few_trials(overall: dict[str, Any]) -> None:
     aleph_alpha_layouts = overall["aleph_alpha_layouts"]
-    assert (
-        aleph_alpha_layouts["tables"] == 5
-        and aleph_alpha_layouts["spearman_median"] >= 0.88
-        and aleph_alpha_layouts["trials_median"] <= 3
-    )
+    assert aleph_alpha_layouts["tables"] == 5 and aleph_alpha_layouts["spearman_median"] >= 0.87
+    assert aleph_alpha_layouts["trials_median"] <= 2 and aleph_alpha_layouts["trials_worst"] <= 4
+    assert aleph_alpha_layouts["speed_median_ape"] <= 0.08
     assert aleph_alpha_layouts["gate_accepts"] >= 0.97 and aleph_alpha_layouts["gate_rejects"] >= 0.85
 
 
@@ -46,22 +44,50 @@ def rows() -> list[Measured]:
 
 def test_no_block_and_no_parameter_is_lost_between_stages(rows: list[Measured]) -> None:
     for row in rows:
-        shape, layout = row.training.shape, row.layout
-        assert sum(blocks_of_stages(row.training, layout.pp)) == shape.layers
-        reserved = sum(parameters_of_stages(row.training, layout)) * layout.tp
-        assert reserved == pytest.approx(shape.parameters, rel=1e-3), "norms apart"
+        shape, stages = row.training.shape, row.layout.pp
+        parts = rank_shapes(shape, StageLayout(stages), by_cost=True)
+        counts = blocks_by_cost(shape, stages)
+        assert sum(counts) == shape.layers
+        # The last stages may have the head, or nothing, and no block; they are predicted as stages of one block.
+        assert [part.layers for part in parts] == [max(1, count) for count in counts]
+        added = counts.count(0) * shape.block_parameters
+        assert sum(part.parameters for part in parts) == shape.parameters + added
+
+
+def test_the_benchmark_holds_no_formula() -> None:
+    """Numbers of bytes, FLOPs and seconds come from `tuner.prediction` alone."""
+    folder = Path(parallel.__file__).parent
+    assert {path.name for path in folder.glob("*.py")} == {
+        "__init__.py", "__main__.py", "layout.py", "leave_out.py", "prediction.py", "tables.py", "twins.py",
+    }  # fmt: skip
+    called = (folder / "prediction.py").read_text()
+    assert "step_times(" in called and "peak_memory(" in called
+    for path in folder.glob("*.py"):
+        assert not {"flops", "bandwidth", "block_parameters"} & set(re.findall(r"[a-z_]+", path.read_text())), path
+
+
+def test_errors_on_agreeing_twins_where_the_world_was_left_out_of_the_fit() -> None:
+    """Medians over the rows whose twin agrees within 10 %, per number of GPUs."""
+    worlds = parallel.by_world(read(NANOTRON))
+    assert [worlds[world]["agreeing_rows"] for world in ("8", "32", "128")] == [24, 32, 84]
+    for world, limit in (("8", 0.15), ("32", 0.20), ("128", 0.30)):
+        assert worlds[world]["speed_median_ape"] <= limit and abs(worlds[world]["signed"]) <= 0.10
+        assert worlds[world]["fitted_elsewhere"] is not None
 
 
 def test_what_must_hold_of_every_layout(rows: list[Measured]) -> None:
     """Larger micro batches take more memory while the pipeline is full, sharded moments less; slower links no less time."""
     for row in rows:
         training, layout = row.training, row.layout
-        twice = replace(layout, micro_batch=2 * layout.micro_batch)
         slower = replace(training, network=replace(training.network, intra=training.network.intra / 2))
+        variants = [row, replace(row, layout=replace(layout, zero=True)), replace(row, training=slower)]
+        own, sharded, slow = predict(variants)
+        twice = replace(layout, micro_batch=2 * layout.micro_batch)
         if twice.micro_batches(training) >= layout.pp:
-            assert peak_bytes(training, twice) > peak_bytes(training, layout)
-        assert peak_bytes(training, layout) >= peak_bytes(training, replace(layout, zero=True))
-        assert step_seconds(slower, layout) >= step_seconds(training, layout) > 0
+            (larger,) = predict([replace(row, layout=twice)])
+            assert larger.bytes_needed > own.bytes_needed
+        assert own.bytes_needed >= sharded.bytes_needed
+        assert slow.seconds >= own.seconds > 0
 
 
 @pytest.mark.parametrize(

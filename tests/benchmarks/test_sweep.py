@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.parallel.__main__ import FILES
-from benchmarks.parallel.memory import peak_bytes
-from benchmarks.parallel.time import step_seconds
+from benchmarks.parallel.prediction import predict
 from benchmarks.search import sweep
 from benchmarks.search.__main__ import main
 from benchmarks.search.replay import replay
@@ -57,20 +56,23 @@ def test_what_is_predicted_is_what_benchmarks_parallel_predicts(tables: list[Swe
         for config in table.space.measured[:10]:
             row = table.rows[config.content_key()]
             seconds = pool.parts[pool.rows([config])[0]].sum()
-            assert seconds == pytest.approx(step_seconds(row.training, row.layout))
-            fits = peak_bytes(row.training, row.layout) <= row.training.memory_bytes
+            (prediction,) = predict([row])
+            assert seconds == pytest.approx(prediction.seconds)
+            fits = prediction.bytes_needed <= row.training.memory_bytes
             assert (table.gate(config, memory) is None) == fits
 
 
 def test_the_first_guided_trial_is_the_fastest_by_prediction_that_fits(tables: list[Sweep]) -> None:
     for table in tables:
         new_replay = replay(table, Guided()(table, 0), 0, 1)
-        rows = [row for row in table.rows.values() if peak_bytes(row.training, row.layout) <= row.training.memory_bytes]
-        chosen = table.rows[new_replay.history[0].config.content_key()]
-        assert chosen in rows
-        assert step_seconds(chosen.training, chosen.layout) == min(
-            step_seconds(row.training, row.layout) for row in rows
-        )
+        rows = list(table.rows.values())
+        fitting = [
+            prediction.seconds
+            for row, prediction in zip(rows, predict(rows), strict=True)
+            if prediction.bytes_needed <= row.training.memory_bytes
+        ]
+        (chosen,) = predict([table.rows[new_replay.history[0].config.content_key()]])
+        assert chosen.seconds == pytest.approx(min(fitting))
 
 
 def test_samplers_are_compared_on_a_sweep(small: Path, capsys: pytest.CaptureFixture[str]) -> None:

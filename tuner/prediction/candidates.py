@@ -58,9 +58,9 @@ class Dtypes:
 class Implementation:
     """Facts about a training program that its configuration does not show, each of which changes memory or speed."""
 
-    attention: Literal["flash", "eager"] = "flash"
+    attention: Literal["flash", "fused", "eager"] = "flash"
     """Name of the attention kernel. `flash` saves q, k, v, output and one fp32 per head and token; `eager` saves the
-    score matrices."""
+    score matrices; so does `fused`, which scales, masks and takes the softmax in one kernel (Megatron's)."""
     selective: Literal["matmuls", "second_matmuls", "alternate_blocks", "attention"] = "matmuls"
     """Names the tensors that selective checkpointing keeps: all matrix products and attention (Shardtune); every second
     product and attention (torchtitan's `op`); every second block whole; all but the attention scores (Megatron)."""
@@ -92,6 +92,20 @@ class Implementation:
     """Whether DDP and ZeRO-1 keep weights in the compute dtype beside fp32 masters and one whole buffer of gradients in
     the dtype of reduction. Each micro batch adds to the buffer, and the buffer is sent once a step, parameter by
     parameter (nanotron)."""
+    spanning_exchange_s: float = 0.0
+    """Host seconds of one tensor-parallel exchange per tensor rank, in addition to its launch, where the pipeline's stages
+    are on different hosts."""
+    stages_by_cost: bool = False
+    """Whether pipeline stages have blocks by their part of the parameters, the output head's included; otherwise each has
+    as many blocks."""
+    splits_positions: bool = True
+    """Whether tensor-parallel ranks split norms and the residual stream by positions (sequence parallel); otherwise each
+    rank holds both for all positions."""
+    regathers_inputs: bool = False
+    """Whether the inputs of split linear layers are gathered again for backward; otherwise each rank keeps them for all
+    positions."""
+    splits_logits: bool = True
+    """Whether tensor-parallel ranks compute the loss over their part of the vocabulary; otherwise each has all logits."""
     step_host_s: float = 0.0
     """Host seconds of a step that overlap with nothing, in addition to `Rates.optimizer_host_s`."""
 

@@ -73,6 +73,9 @@ class Network:
     NVLink)."""
     inter_hop_s: float = 14e-6
     """Seconds from one rank of a ring to the next between nodes (NCCL 2.19 `graph/tuning.cc`, `hwLat`: NET)."""
+    inter_step_s: float = 50e-6
+    """Seconds of one step of a ring that spans nodes, where every call is waited for: tensor-parallel exchanges of 16 and
+    32 H100 over EFA take 0.9 and 1.9 ms each, whatever their size (docs/measurements/parallel.md)."""
     half_bytes: float = 16e6
     """Bytes of a message per rank at which a collective reaches half of the bandwidth (nccl-tests: 16-128 MiB per call
     for all-reduce)."""
@@ -158,6 +161,7 @@ CPU_NETWORK = Network(
     inter_latency_s=1e-3,
     intra_hop_s=0.0,
     inter_hop_s=0.0,
+    inter_step_s=0.0,
     half_bytes=1e5,
 )
 """Network of gloo on one machine, and between machines over a slow link."""

@@ -78,17 +78,33 @@ class StageShape(ModelShape):
         return self.layers * self.block_parameters + self.outside_parameters
 
 
-def rank_shapes(shape: ModelShape, cut: StageLayout) -> list[StageShape]:
-    """Shapes of the model parts on all ranks of a pipeline, in order."""
+def blocks_by_cost(shape: ModelShape, stages: int) -> tuple[int, ...]:
+    """Number of blocks of each stage where every stage has about as many parameters, the output head's included
+    (nanotron's cut, by each block's cost; the head counts with the last)."""
+    budget = (shape.layers * shape.block_parameters + shape.embedding_parameters) / stages
+    counts, stage = [0] * stages, 0
+    for block in range(shape.layers):
+        middle = (block + 0.5) * shape.block_parameters
+        if middle > budget * (stage + 1) and stage < stages - 1:
+            stage += 1
+        counts[stage] += 1
+    return tuple(counts)
+
+
+def rank_shapes(shape: ModelShape, cut: StageLayout, by_cost: bool = False) -> list[StageShape]:
+    """Shapes of the model parts on all ranks of a pipeline, in order; `by_cost` gives stages as many parameters instead
+    of as many blocks."""
     values = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
     # A tied table has one use in each of its two stages, so neither adds up two gradients.
     values["tied"] = False
-    sizes = blocks_of_stages(shape.layers, cut.ranks * cut.virtual)
+    stage_count = cut.ranks * cut.virtual
+    sizes = blocks_by_cost(shape, stage_count) if by_cost else blocks_of_stages(shape.layers, stage_count)
     shapes = []
     for rank in range(cut.ranks):
         rank_stages = stages_of_rank(rank, cut.ranks, cut.virtual, cut.is_v)
         has_head = cut.ranks * cut.virtual - 1 in rank_stages
         stage_values = values | {
+            # A cut by cost may leave the last ranks without a block; they are counted as one of one block.
             "layers": max(1, sum(sizes[stage] for stage in rank_stages)),
             "vocab": shape.vocab if has_head else 0,
         }
@@ -118,7 +134,13 @@ def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) 
 def table_of_fullest_stage(tables: list[Table], weight: Callable[[Table], Array]) -> Table:
     """Table of the pipeline stage with the largest weight, for each candidate."""
     chosen = np.argmax(np.stack(np.broadcast_arrays(*(weight(table) for table in tables))), axis=0)
-    return _join_tables(tables, lambda values: np.choose(chosen, np.broadcast_arrays(chosen, *values)[1:]))
+
+    def choose(values: list[Array]) -> Array:
+        # `np.choose` takes at most 64 arrays (32 before numpy 2), and a pipeline may have more ranks.
+        stacked = np.stack(np.broadcast_arrays(chosen, *values)[1:])
+        return np.asarray(np.take_along_axis(stacked, chosen[np.newaxis], axis=0)[0])
+
+    return _join_tables(tables, choose)
 
 
 def _join_tables(tables: list[Table], join: Callable[[list[Array]], Array]) -> Table:

@@ -33,7 +33,7 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _
     """Bytes of DDP's states on one rank: gradients count in the parameters' dtype, and once more in DDP's buckets."""
     if impl.main_gradients:
         return zero_1_2(shape, c.with_values(stage=1, shard=1), d, impl, _gloo)
-    zero, count = c.tokens * 0.0, float(shape.parameters)
+    zero, count = c.tokens * 0.0, shape.parameters / c.tensor
     trained = count * impl.trainable
     gradients = zero + d.master * trained
     # Each matrix product saves a cast copy of its weight; recomputation makes it again, block by block. Outside the blocks
@@ -83,9 +83,9 @@ def _host(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation, 
 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
     zero, element = c.tokens * 0.0, d.reduce if impl.main_gradients else d.master
-    size = element * float(shape.parameters) * impl.trainable
+    size = element * shape.parameters * impl.trainable / c.tensor
     calls = zero + tensor_count(shape) if impl.main_gradients else np.maximum(size / c.ddp_bucket, 1.0)
-    all_reduce = ring_seconds(zero + size, calls, c.ranks, network, "all_reduce")
+    all_reduce = ring_seconds(zero + size, calls, c.shard * c.replicate, network, "all_reduce", c.tensor)
     return Traffic(
         forward=zero,
         backward=np.where((c.sync_last > 0) | impl.main_gradients, 0.0, all_reduce),
@@ -101,7 +101,7 @@ def _launches(shape: ModelShape, c: Candidates, d: Dtypes, _impl: Implementation
 
 
 def _accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
-    trained = shape.parameters * impl.trainable
+    trained = shape.parameters * impl.trainable / c.tensor
     if impl.main_gradients:
         return c.tokens * 0.0 + trained * (d.compute + 2.0 * d.reduce)
     return trained * 3.0 * d.master * (1.0 - 1.0 / c.accumulation)

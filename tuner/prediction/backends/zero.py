@@ -68,17 +68,17 @@ def _host(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gl
 
 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
-    zero, trained, is_3 = c.tokens * 0.0, shape.parameters * impl.trainable, c.stage == 3
+    zero, trained, is_3 = c.tokens * 0.0, shape.parameters * impl.trainable / c.tensor, c.stage == 3
     units = shape.layers + 1.0
     filled = buckets_filled(shape, c.reduce_bucket)
     forward, backward_gathers = _gathers(shape, c, d, network, units)
     scatter = ring_seconds(zero + d.reduce * trained, filled, c.shard, network, "reduce_scatter")
     # A bucket is cast to the reduction's dtype first (`communication_data_type`). BF16_Optimizer has buffers of its own.
     calls = np.where(is_bf16_optimizer(c, d), np.ceil(trained / _BF16_OPTIMIZER_BUFFER), filled)
-    all_reduce = ring_seconds(zero + d.reduce * trained, calls, c.shard, network, "all_reduce")
+    all_reduce = ring_seconds(zero + d.reduce * trained, calls, c.shard, network, "all_reduce", c.tensor)
     if impl.main_gradients:
         all_reduce = ring_seconds(
-            zero + d.reduce * trained, zero + tensor_count(shape), c.shard, network, "reduce_scatter"
+            zero + d.reduce * trained, zero + tensor_count(shape), c.shard, network, "reduce_scatter", c.tensor
         )
     return Traffic(
         forward=np.where(is_3, forward, 0.0),
@@ -108,9 +108,9 @@ def _gathers(shape: ModelShape, c: Candidates, d: Dtypes, network: Network, unit
 def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Array:
     """Seconds of communication after ZeRO's optimizer step: stages 1 and 2 gather the updated weights, stage 3 its
     persistent parameters."""
-    count = float(shape.parameters)
+    count = shape.parameters / c.tensor
     calls = c.tokens * 0.0 + tensor_count(shape) if impl.main_gradients else np.maximum(count / c.gather_bucket, 1.0)
-    weights = ring_seconds(d.compute * count + c.tokens * 0.0, calls, c.shard, network)
+    weights = ring_seconds(d.compute * count + c.tokens * 0.0, calls, c.shard, network, stride=c.tensor)
     persistent, _ = stays_gathered(shape, c)
     small = ring_seconds(d.compute * persistent, np.ones_like(calls), c.shard, network)
     return np.where(c.stage == 3, small, weights)
@@ -123,9 +123,11 @@ def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementatio
 
 def _accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
     """Bytes of memory traffic with which ZeRO accumulates one micro batch's gradients."""
-    trained = shape.parameters * impl.trainable
-    # BF16_Optimizer adds whole low-precision gradients to its own; the other optimizers add their partition.
-    return np.where(is_bf16_optimizer(c, d), trained * (d.compute + 2.0 * d.reduce), 0.0)
+    trained = shape.parameters * impl.trainable / c.tensor
+    # BF16_Optimizer adds whole low-precision gradients to its own. Stage 1 with another optimizer reduces once a step, so
+    # until then autograd adds to the whole gradients; stages 2 and 3 add only their partition.
+    whole = np.where(c.stage == 1, trained * 3.0 * d.compute * (1.0 - 1.0 / c.accumulation), 0.0)
+    return np.where(is_bf16_optimizer(c, d), trained * (d.compute + 2.0 * d.reduce), whole)
 
 
 def _overlaps(c: Candidates) -> Array:

@@ -30,7 +30,7 @@ def _scatter_bytes(c: Candidates, d: Dtypes, elements: Array, gloo: bool) -> Arr
 def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> States:
     """Bytes of ZeRO-1/2's states on one rank, by moment: whole compute-dtype parameters, sharded fp32 masters and
     moments."""
-    zero, count = c.tokens * 0.0, float(shape.parameters)
+    zero, count = c.tokens * 0.0, shape.parameters / c.tensor
     trained = count * impl.trainable
     on_device = 1.0 - c.offload_optimizer
     bf16_optimizer = is_bf16_optimizer(c, d)
@@ -60,7 +60,7 @@ def is_bf16_optimizer(c: Candidates, d: Dtypes) -> Mask:
     return np.asarray((c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0), dtype=bool)
 
 
-def _gradient_bytes(c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Mask) -> tuple[Array, Array]:
+def _gradient_bytes(c: Candidates, d: Dtypes, trained: Array, bf16_optimizer: Mask) -> tuple[Array, Array]:
     """Bytes of ZeRO's gradients when backward begins and when it ends."""
     # BF16_Optimizer holds unsharded fp32 gradients for the whole step, and bf16 gradients that are zeroed, not freed,
     # between its micro batches. Offloaded, stage 1 accumulates in `param.grad_accum`, and both stages keep the reduced
@@ -77,12 +77,12 @@ def _gradient_bytes(c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Ma
 
 
 def _bucket_bytes(
-    shape: ModelShape, c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Mask
+    shape: ModelShape, c: Candidates, d: Dtypes, trained: Array, bf16_optimizer: Mask
 ) -> dict[str, Array]:
     """Bytes of gradients in the communication buffers of ZeRO-1/2."""
     # The buffer is allocated whole (`reduce_bucket_size` elements), however small the model; stage 1 stages the
     # gradients that it accumulates, stage 2 low-precision gradients.
-    table, plain, offloaded = float(shape.embedding_parameters), c.stage == 2, c.offload_optimizer > 0
+    table, plain, offloaded = shape.embedding_parameters / c.tensor, c.stage == 2, c.offload_optimizer > 0
     accumulates = c.accumulation > 1
     element = np.where(c.stage == 1, d.reduce, d.compute)
     # Without contiguous gradients there is no buffer: a bucket's gradients are flattened where they are reduced

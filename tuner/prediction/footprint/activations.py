@@ -41,14 +41,16 @@ class BlockBytes:
 
 def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> BlockBytes:
     """Activation bytes of one block, for each candidate."""
+    held = held_positions(c, impl)
     eager = _attention_bytes(shape, c, dtypes, impl) + c.tokens * (
-        _norm_bytes(shape, dtypes, impl) + _mlp_bytes(shape, dtypes, impl)
+        held * _norm_bytes(shape, dtypes, impl) + _mlp_bytes(shape, dtypes, impl)
     )
-    # Where a block is split, the linear layers' inputs are gathered, and saved, for all positions.
-    eager = eager + c.tokens * (c.tensor - 1.0) * (2.0 * dtypes.compute * shape.hidden)
+    if impl.splits_positions and not impl.regathers_inputs:
+        # Where a block is split, the linear layers' inputs are gathered, and saved, for all positions.
+        eager = eager + c.tokens * (c.tensor - 1.0) * (2.0 * dtypes.compute * shape.hidden)
     fused = c.tokens * _compiled_bytes(shape, dtypes) + _attention_extra(shape, c, dtypes, impl)
     all_saved = np.where(c.compiled > 0, np.minimum(fused, eager), eager)
-    boundary = c.tokens * shape.hidden * (4 if impl.autocast else dtypes.compute)
+    boundary = c.tokens * held * shape.hidden * (4 if impl.autocast else dtypes.compute)
     selective = boundary + _selective_bytes(shape, c, dtypes, impl, all_saved - boundary)
     checkpointed = np.where(
         c.checkpointing == FULL, boundary, np.where(c.checkpointing == SELECTIVE, selective, all_saved)
@@ -63,6 +65,11 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     width = width + np.where(c.experts > 1, 2.0 * shape.experts_per_token * shape.hidden, 0.0)
     flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
     return BlockBytes(checkpointed, unchecked, all_saved, flowing)
+
+
+def held_positions(c: Candidates, impl: Implementation) -> Array:
+    """Number of positions of norms and of the residual stream on a rank, for each position in `Candidates.tokens`."""
+    return np.ones_like(c.tensor) if impl.splits_positions else c.tensor
 
 
 def _norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
@@ -112,6 +119,9 @@ def _attention_extra(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
     if impl.attention == "flash":
         return c.tokens * (4.0 * shape.heads)
     size = dtypes.compute
+    if impl.attention == "fused":
+        # The scores and their softmax, both in the dtype of the products.
+        return c.tokens * c.sequence * (2.0 * size * shape.heads)
     # Softmax in fp32 and its cast for the product with v; with dropout a mask and the dropped copy.
     scores = 4.0 + (size if size < 4 else 0) if shape.norm == "rms" or impl.autocast else float(size)
     if impl.dropout > 0:
@@ -168,4 +178,6 @@ def logits_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impleme
     # In forward the head's output stands beside its fp32 copy and log-softmax; in backward it may be gone.
     logit_bytes = dtypes.compute if impl.keeps_logits else 0
     fp32 = 4.0 * impl.fp32_logit_copies / impl.loss_chunks
-    return c.tokens * (shape.vocab * (logit_bytes + fp32) + _norm_bytes(shape, dtypes, impl) / 2)
+    copies = 1.0 if impl.splits_logits else c.tensor
+    norm: Array = held_positions(c, impl) * _norm_bytes(shape, dtypes, impl) / 2
+    return c.tokens * (copies * shape.vocab * (logit_bytes + fp32) + norm)

@@ -24,7 +24,7 @@ def peak_memory(
         if cut.ranks == 1:
             return peak.peak_memory(shape, subset, dtypes, impl, device)
         tables = []
-        for stage in stages.rank_shapes(shape, cut):
+        for stage in stages.rank_shapes(shape, cut, impl.stages_by_cost):
             # The first backward of a step has most micro batches and no gradients; later ones have both.
             first, behind = in_flight(stage, subset)
             for variant, in_flight_count in ((subset.with_values(accumulation=1), first), (subset, behind)):

@@ -8,7 +8,8 @@ from shardtune.tuner.prediction.backends.registry import accumulation_bytes, mic
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.rates import Rates
+from shardtune.tuner.prediction.rates import Network, Rates
+from shardtune.tuner.prediction.throughput.exchange import exchange_launches, exchange_seconds
 
 # Non-reentrant checkpointing passes each saved tensor through Python, and again in backward (`benchmarks.host_costs`).
 _SAVED_HOOKS = 4.0
@@ -34,6 +35,10 @@ class ComputeTimes:
     """Host seconds to launch the model's kernels in one micro batch."""
     machinery: Array
     """Host seconds of the backend's hooks in one micro batch."""
+    exchange: Array
+    """Device seconds of the exchanges between ranks that a block waits for in one micro batch."""
+    exchange_host: Array
+    """Host seconds of these exchanges in one micro batch."""
     forward_fraction: Array
     """Fraction of the computation time that is forward."""
     serial: bool
@@ -42,13 +47,13 @@ class ComputeTimes:
     @property
     def device(self) -> Array:
         """Seconds of GPU time for one micro batch."""
-        return self.matmul + self.attention + self.elementwise + self.loss
+        return self.matmul + self.attention + self.elementwise + self.loss + self.exchange
 
     @property
     def launch_floor(self) -> Array:
-        """Host seconds of one micro batch, from launches and the backend's hooks; where the GPU needs less time, it is
-        idle."""
-        return self.launches + self.machinery
+        """Host seconds of one micro batch, from launches, the backend's hooks and exchanges; where the GPU needs less
+        time, it is idle."""
+        return self.launches + self.machinery + self.exchange_host
 
     @property
     def total(self) -> Array:
@@ -59,16 +64,21 @@ class ComputeTimes:
         return (self.device**4 + self.launch_floor**4) ** 0.25
 
 
-def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> ComputeTimes:
-    """Seconds of computation per micro batch for every candidate."""
+def compute_times(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates, network: Network
+) -> ComputeTimes:
+    """Seconds of computation, and of the exchanges inside it, per micro batch for every candidate."""
     blocks = shape.layers * c.tokens
     repeated = recomputed(shape, c, impl)
     gain = rates.fp8_gain if dtypes.linear_bits == 8 else 1.0
     # fp32 products run on the vector units or in TF32: the caller gives rates for that.
-    inner = min(shape.hidden, shape.ffn)
+    # Ranks that split a block have narrower products.
+    inner = np.minimum(float(shape.hidden), shape.ffn / c.tensor)
     matmul_rate = rates.matmul_flops * gain * inner / (inner + rates.small_matmul)
     forward = blocks * shape.block_matmul_flops_per_token / matmul_rate
     vocab = shape.vocab if impl.language_head else 0
+    # Without a split of the vocabulary each rank computes the whole loss, from logits whose products are split.
+    loss_repeats = 1.0 if impl.splits_logits else c.tensor
     head = c.tokens * 2.0 * shape.hidden * vocab / (matmul_rate / gain)
     matmul = forward * (1.0 + 2.0 * (0.5 + 0.5 * impl.trainable) + repeated.matmul) + 3.0 * head
     attention = _attention_seconds(shape, c, impl, rates) * shape.layers
@@ -81,7 +91,7 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
         elementwise = elementwise + casts
     elementwise = elementwise + accumulation_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     elementwise = elementwise + _freed_bytes(shape, c, dtypes, impl) / rates.fresh_bytes
-    loss = c.tokens * vocab * (22.0 + 2.0 * dtypes.compute) / rates.memory_bytes
+    loss = c.tokens * vocab * loss_repeats * (22.0 + 2.0 * dtypes.compute) / rates.memory_bytes
     attention_all = attention * (1.0 + 2.5 + repeated.attention)
     loss = np.where(c.compiled > 0, loss, loss * 1.5)
     total = matmul + attention_all + elementwise + loss
@@ -92,6 +102,8 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
         loss=loss,
         launches=_kernel_count(shape, c, impl, repeated) * rates.launch_s,
         machinery=micro_batch_launches(shape, c, dtypes, impl) * rates.launch_s,
+        exchange=exchange_seconds(shape, c, dtypes, network),
+        exchange_host=exchange_launches(shape, c, impl, rates, network) * rates.launch_s,
         forward_fraction=(forward + head + attention + elementwise_forward + loss * 0.4) / total,
         serial=rates.serial,
     )
@@ -135,8 +147,10 @@ def _attention_seconds(shape: ModelShape, c: Candidates, impl: Implementation, r
         # Narrow heads leave the kernel's matrix units idle: 64 runs at about 0.8 of 128's rate (FlashAttention-2, figure 5).
         rate = rates.attention_flops * impl.attention_rate * min(1.0, 0.6 + 0.4 * shape.head_dim / 128)
         return flops / 2 / rate
-    # Two full products, and the scores read and written about six times (scale, mask, softmax, cast, dropout).
-    traffic = c.tokens * c.sequence * shape.heads * (16.0 if impl.dropout == 0 else 22.0)
+    # Two full products, and the scores read and written about six times (scale, mask, softmax, cast, dropout), or four in
+    # a fused kernel.
+    per_score = 10.0 if impl.attention == "fused" else 16.0 if impl.dropout == 0 else 22.0
+    traffic = c.tokens * c.sequence * shape.heads * per_score
     return flops / (rates.matmul_flops * 0.6) + traffic / rates.memory_bytes
 
 
@@ -153,7 +167,9 @@ def elementwise_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Im
     # q, k and v leave one projection (or three) and are laid out for the kernel; rotary embedding in four steps.
     layout = (8.0 if rotary else 2.0) * size * (q_kv + (0 if rotary else shape.kv))
     act = {"gated": 5.0, "gelu": 2.0, "gelu_tanh": 14.0}[shape.mlp] * size * shape.ffn * k
-    eager = 2.0 * (norm + residual) * shape.hidden + layout + act
+    # Ranks that do not split positions each compute norms and sums for all of them.
+    repeats = 1.0 if impl.splits_positions else c.tensor
+    eager = 2.0 * (norm + residual) * shape.hidden * repeats + layout + act
     if shape.experts > 1:
         eager += 8.0 * size * k * shape.hidden
     if shape.qk_norm:

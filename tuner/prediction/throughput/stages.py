@@ -35,7 +35,8 @@ def step_times(
         if cut.ranks == 1:
             return step.step_times(shape, subset, dtypes, impl, rates, network)
         stage_tables = [
-            step.step_times(stage, subset, dtypes, impl, rates, network) for stage in stages.rank_shapes(shape, cut)
+            step.step_times(stage, subset, dtypes, impl, rates, network)
+            for stage in stages.rank_shapes(shape, cut, impl.stages_by_cost)
         ]
         slowest = stages.table_of_fullest_stage(stage_tables, lambda table: table.total)
         send = _send_seconds(shape, subset, dtypes.under(impl), rates, network)

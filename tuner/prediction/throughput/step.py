@@ -10,7 +10,6 @@ from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
 from shardtune.tuner.prediction.throughput.compute import compute_times
-from shardtune.tuner.prediction.throughput.exchange import context_seconds, expert_seconds, tensor_seconds
 
 HOST_ADAM_BYTES_PER_S = 15e9
 """Bytes per second of memory traffic of one rank's part of a node's CPU Adam (a node streams 100-200 GB/s for eight
@@ -40,17 +39,13 @@ def step_times(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates, network: Network
 ) -> StepTable:
     """Predicted step times of every candidate, without pipeline stages."""
-    compute = compute_times(shape, c, dtypes, impl, rates)
+    compute = compute_times(shape, c, dtypes, impl, rates, network)
     comm = registry.traffic(shape, c, dtypes, impl, network)
     micro = compute.total
+    # The backend's collectives also overlap with exchanges: neighbouring ranks exchange over a node's links, those of a
+    # collective are mostly on different nodes.
     forward, backward = micro * compute.forward_fraction, micro * (1.0 - compute.forward_fraction)
     communication, exposed = _communication_seconds(c, rates, comm, forward, backward)
-    exchanges = c.accumulation * (
-        context_seconds(shape, c, dtypes, rates, network)
-        + tensor_seconds(shape, c, dtypes, rates, network)
-        + expert_seconds(shape, c, dtypes, rates, network)
-    )
-    communication, exposed = communication + exchanges, exposed + exchanges
     optimizer = _optimizer_seconds(shape, c, dtypes, impl, rates)
     host = _host_transfers(shape, c, dtypes, impl, network)
     # fp32 products without TF32 run on other units than bf16's, with a rate of their own.
@@ -59,9 +54,11 @@ def step_times(
     # On a GPU the host's work at a step is in `optimizer_host_s`.
     hooks = registry.step_launches(shape, c) * rates.launch_s if rates.serial else zero
     waiting, floor = c.accumulation * (micro - compute.device), compute.launch_floor
+    exchanges = c.accumulation * compute.exchange + waiting * compute.exchange_host / floor
+    total_exposed = exposed + exchanges
     total = c.accumulation * micro + exposed + optimizer + host + hooks
     return StepTable(
-        compute=c.accumulation * micro,
+        compute=c.accumulation * micro - exchanges,
         parts={
             "matmul": zero if vector else matmul,
             "vector_matmul": matmul if vector else zero,
@@ -69,11 +66,11 @@ def step_times(
             "elementwise": c.accumulation * (compute.elementwise + compute.loss),
             "launch": waiting * compute.launches / floor,
             "backend": waiting * compute.machinery / floor + hooks,
-            "communication": exposed,
+            "communication": total_exposed,
             "step": optimizer + host,
         },
-        communication=communication,
-        exposed=exposed,
+        communication=communication + c.accumulation * (compute.exchange + compute.exchange_host),
+        exposed=total_exposed,
         optimizer=optimizer,
         host_link=host,
         total=total,

@@ -9,11 +9,15 @@ import pytest
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.tuner.prediction import stages
+from shardtune.tuner.prediction import catalogue, stages
+from shardtune.tuner.prediction.candidates import DDP, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
+from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import predict
+from shardtune.tuner.prediction.rates import network_of, rates_of
+from shardtune.tuner.prediction.throughput import step_times
 from tests.support.values.tuner_inputs import gpus
 
 SHAPE = from_config(preset("llama-3.1-8b").config)
@@ -34,6 +38,28 @@ def test_stages_have_the_model_between_them(tied: bool) -> None:
     assert sum(part.parameters for part in parts) == changed.parameters + twice
     assert [part.layers for part in parts] == [3, 2, 2]
     assert [part.vocab for part in parts] == [0, 0, changed.vocab]
+
+
+def test_stages_by_cost_have_as_many_parameters_and_the_head_counts() -> None:
+    """A head as large as several blocks takes blocks from the last stage; with as many blocks that stage is the slowest."""
+    wide = replace(SHAPE, vocab=4 * SHAPE.vocab)
+    assert 9 < wide.embedding_parameters / wide.block_parameters < 10
+    counts = stages.blocks_by_cost(wide, 4)
+    assert sum(counts) == wide.layers and max(counts[:3]) - min(counts[:3]) <= 1
+    parameters = np.array(counts) * wide.block_parameters + [0, 0, 0, wide.embedding_parameters]
+    assert np.ptp(parameters) <= wide.block_parameters
+    last = [stages.rank_shapes(wide, stages.StageLayout(4), by_cost)[-1].layers for by_cost in (False, True)]
+    assert last == [8, counts[-1]]
+
+
+def test_a_pipeline_may_have_more_than_64_ranks() -> None:
+    deep, impl = replace(SHAPE, layers=96), Implementation()
+    c = from_rows([{"sequence": 4096, "stages": count, "backend": DDP, "accumulation": 192} for count in (48, 96)])
+    gpu = catalogue.find("NVIDIA H100 80GB HBM3")
+    step = step_times(deep, c, Dtypes(), impl, rates_of(gpu), network_of(gpu, 8))
+    memory = peak_memory(deep, c, Dtypes(), impl)
+    assert np.isfinite(step.total).all() and step.total[1] < step.total[0]
+    assert 0 < memory.allocated[1] < memory.allocated[0]
 
 
 def test_fewer_micro_batches_wait_longer_for_the_first_and_the_last() -> None:

@@ -48,10 +48,10 @@ def whole_number(value: object) -> int:
 
 
 def parse_token(token: str | None, filters: Sequence[object], parse_position: Callable[[object], Row]) -> Row | None:
-    """Parse a page token into the position after which the page begins; None: the first page.
+    """Return the position after which a page begins, or None for the first page.
 
     Raises:
-        Invalid: the token is not from this list.
+        Invalid: the token was issued for another list.
     """
     if token is None:
         return None

@@ -78,7 +78,7 @@ def _take_back(
 
 
 def _set_aside(session: Session, locked_run: LockedRun, worker_session: str, cause: str) -> None:
-    """Give a worker no more runs, and state the reason with the worker and with the study."""
+    """Give a worker no more runs, and store the reason on the worker and on the study."""
     study, run = locked_run.study, locked_run.run
     assert run.worker_id is not None
     worker = workers.lock(session, run.worker_id)

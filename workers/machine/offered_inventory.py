@@ -29,7 +29,7 @@ def offer(
 
 
 def with_measured(settings: WorkerSettings, detected: Inventory) -> Inventory:
-    """Add the measured rates of the hosts, and the overrides of the worker's settings, to an inventory."""
+    """Add the measured bandwidths and FLOP/s of the hosts to an inventory, then replace what the worker's settings override."""
     measured = hardware_speed.stored(settings.work_dir, detected)
     fingerprint = hardware_speed.with_bandwidth(detected.fingerprint, measured, detected.cluster.world_size)
     return detected.model_copy(

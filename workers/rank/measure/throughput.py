@@ -34,8 +34,8 @@ def is_steady(step_times: Sequence[float]) -> bool:
 
 
 def is_hopeless(step_times: Sequence[float], plan: MeasurePlan) -> bool:
-    """Whether a trial can be pruned because its steps are surely longer than the plan allows: each single step, and the
-    confidence interval of their mean."""
+    """Whether a trial can be pruned because its steps certainly take longer than the measurement plan allows: every
+    measured step does, and so does the lower end of the confidence interval of their mean."""
     if plan.prune_above_s is None or len(step_times) < _FEWEST_TO_PRUNE:
         return False
     lowest = statistics.fmean(step_times) * (1 - relative_half_width(step_times))

@@ -166,7 +166,8 @@ def _shard(
 ) -> list[list[FSDPModule]]:
     """Apply `fully_shard` to each FSDP unit and to the root.
 
-    Returns for each unit, in order, its first block, which represents the unit, and its divided expert layers.
+    Returns for each unit, in order, its first block, by which the unit is addressed, and its layers of experts that are split over
+    expert-parallel ranks.
     """
     mixed = setting.weights_dtype != setting.master_dtype
     policy = MixedPrecisionPolicy(

@@ -31,19 +31,17 @@ def test_one_command_gives_one_answer_and_files_that_run(tmp_path: Path) -> None
     done = shardtune("tune", "study.json", "--max-trials", "2", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
-    assert answer["verdict"] in ("confirmed", "not_faster", "undecided")
+    assert answer["verdict"] in ("confirmed", "not_faster", "undecided", "too_busy")
     assert sum(answer["trials"].values()) == 2
     for contender in (answer["best"], answer["baseline"]):
         assert set(contender) == CONTENDER
         assert contender["tokens_per_s_per_gpu"] > 0 and contender["peak_reserved_gib"] is None
     if answer["speedup"] is None:
-        assert answer["verdict"] == "not_faster" and answer["final_comparison"]["pairs"] == 0, (
-            "nothing came near the baseline"
-        )
+        assert answer["verdict"] != "confirmed", "without an interval nothing is confirmed"
     else:
         low, high = answer["speedup"]["ci95"]
         assert low <= answer["speedup"]["value"] <= high
-        assert (answer["verdict"] == "confirmed") == (low > 1)
+        assert low > 1 or answer["verdict"] != "confirmed"
     assert answer["trust"] and answer["baseline"] is not None
     assert answer["resume_check"]["outcome"] == "passed", answer["resume_check"]
     assert answer["resume_check"]["checkpoint_bytes"] > 0 and answer["resume_check"]["allocator_retries"] is None

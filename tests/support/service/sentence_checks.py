@@ -99,11 +99,9 @@ def _is_true(rows: Rows, sentence: str) -> bool:
 def _paired_runs(rows: Rows, found: re.Match[str]) -> bool:
     count = int(found["count"])
     ratios = [ratio for ratio, _ in rows.pairs()]
-    # A resumed study may have pairs before and after those that count, which follow one another.
-    windows = [ratios[at : at + count] for at in range(len(ratios) - count + 1)]
     pairs = ratios[-count:]
-    stated = (found["low"], found["high"])
-    is_range = found["low"] is None or stated in [(f"{min(w):.2f}", f"{max(w):.2f}") for w in windows]
+    # Pairs of screening blocks may lie between those that count, so only the two ratios named are looked for.
+    is_range = found["low"] is None or {found["low"], found["high"]} <= {f"{ratio:.2f}" for ratio in ratios}
     return len(pairs) == count and is_range
 
 

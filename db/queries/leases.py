@@ -92,7 +92,7 @@ def add_run(
     comparison_block: int | None = None,
     undecided_s: StepTimeRange | None = None,
 ) -> RunRow:
-    """Add a waiting run; with a `block`, it belongs to the study's current final comparison (paired runs that decide).
+    """Add a waiting run; with a `comparison_block`, it belongs to the study's current final comparison (paired runs that decide).
     The caller must have locked the study."""
     following = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
     run = RunRow(

@@ -61,7 +61,8 @@ def _is_overdue(context: Context, locked_run: LockedRun) -> bool:
         run.deadline_at = run_limits.deadline_at(run.started_at, deadline_s)
     if run.deadline_at >= now:
         return False
-    extended = run_limits.extended_deadline(run, deadline_s, now)
+    waited_s = charges.allowed_wait_s(locked_run.study, run)
+    extended = run_limits.extended_deadline(run, deadline_s, waited_s, now)
     if extended is not None:
         run.deadline_at, run.extended_at_progress = extended, run.progress
     return extended is None
@@ -77,7 +78,7 @@ def _overdue_end(context: Context, locked_run: LockedRun) -> JudgedEnd:
         "end; look into the worker's log, and restart the worker if it hangs"
     )
     failure = Failure(kind=FailureKind.DEADLINE, message=message)
-    return JudgedEnd(gpu_seconds=elapsed_s * charges.rank_count(study, run), failure=failure)
+    return JudgedEnd(gpu_seconds=charges.until(study, run, context.now()), failure=failure)
 
 
 async def keep_sweeping(context: Context) -> None:

@@ -36,16 +36,18 @@ def deadline_at(started_at: datetime, deadline_s: float) -> datetime:
     return started_at + timedelta(seconds=_OVERDUE_FACTOR * deadline_s)
 
 
-def extended_deadline(run: RunRow, deadline_s: float, now: datetime) -> datetime | None:
+def extended_deadline(run: RunRow, deadline_s: float, waited_s: float, now: datetime) -> datetime | None:
     """Later deadline of an overdue run that has progressed since its last extension; None if it has not, or if the
     largest extension is used up.
+
+    `waited_s`: seconds for which the run has waited for a quiet machine. Its deadline does not run meanwhile.
     """
     progress, started_at = run.progress, run.started_at
     # The worker repeats the last progress with each heartbeat, also while its agent hangs: only a change counts.
     if started_at is None or progress is None or progress == run.extended_at_progress:
         return None
     steps_s = _SLOWDOWN * (progress.step_s or 0.0) * (progress.steps_left or 0)
-    latest = deadline_at(started_at, _MOST_EXTENSION * deadline_s)
+    latest = deadline_at(started_at, _MOST_EXTENSION * deadline_s) + timedelta(seconds=waited_s)
     extended = min(latest, now + timedelta(seconds=min(deadline_s + steps_s, _MOST_EXTENSION * deadline_s)))
     return extended if extended > now else None
 

@@ -1,4 +1,4 @@
-"""GPU-seconds that an attempt is charged: wall seconds of its lease × ranks.
+"""GPU-seconds that an attempt is charged: wall seconds of its lease × ranks, without the wait for a quiet machine.
 
 The service measures a lease by its own clock, from the grant to the end. For this time the devices were the attempt's
 alone, whatever they did. A worker's figure counts only where it agrees: quotas and the retuning budget would otherwise be
@@ -16,10 +16,13 @@ and the replicas that write their times read the database's clock at different m
 
 
 def reported(study: StudyRow, run: RunRow, attempt: AttemptRow, gpu_seconds: float, now: datetime) -> float:
-    """GPU-seconds of an attempt that its worker reports now: the worker's figure, within the bounds of the lease."""
+    """GPU-seconds of an attempt that its worker reports now: the worker's figure, within the bounds of the lease.
+
+    The run's progress has the wait that the report states.
+    """
     leased_s = (now - attempt.started_at).total_seconds()
-    ranks = rank_count(study, run)
-    at_least = max(0.0, leased_s - _CLOCK_ERROR_S) * ranks
+    ranks = _rank_count(study, run)
+    at_least = max(0.0, leased_s - allowed_wait_s(study, run) - _CLOCK_ERROR_S) * ranks
     at_most = max(0.0, leased_s + _CLOCK_ERROR_S)
     if gpu_seconds > at_most * ranks:
         # A gang lends all its hosts to a run that needs fewer. Read only here: most reports need no look at the worker.
@@ -33,10 +36,23 @@ def until_silence(study: StudyRow, run: RunRow, lease_s: float) -> float:
     expires."""
     if run.started_at is None or run.lease_until is None:
         return 0.0
-    alive_s = (run.lease_until - run.started_at).total_seconds() - lease_s
-    return max(0.0, alive_s) * rank_count(study, run)
+    alive_s = (run.lease_until - run.started_at).total_seconds() - lease_s - allowed_wait_s(study, run)
+    return max(0.0, alive_s) * _rank_count(study, run)
 
 
-def rank_count(study: StudyRow, run: RunRow) -> int:
+def until(study: StudyRow, run: RunRow, now: datetime) -> float:
+    """GPU-seconds of a running attempt from its start until now."""
+    assert run.started_at is not None
+    return max(0.0, (now - run.started_at).total_seconds() - allowed_wait_s(study, run)) * _rank_count(study, run)
+
+
+def allowed_wait_s(study: StudyRow, run: RunRow) -> float:
+    """Seconds that a run's attempts have waited for a quiet machine: the worker's figure, as far as the study allows
+    waiting."""
+    claimed_s = run.progress.waited_s if run.progress is not None else None
+    return min(claimed_s or 0.0, study.spec.wait_for_quiet_s or 0.0)
+
+
+def _rank_count(study: StudyRow, run: RunRow) -> int:
     """Number of ranks that a run occupies."""
     return 1 if run.purpose == RunPurpose.MODEL_SUMMARY else study.cluster.world_size

@@ -36,3 +36,29 @@ def test_no_end_is_free_whatever_the_worker_says(quick_client, clock, outcome):
 def test_a_gang_that_lends_all_its_hosts_to_a_smaller_run_is_charged_for_all_of_them(quick_client, clock):
     gang = CLUSTER.model_copy(update={"nodes": 4})
     assert charged(quick_client, clock, measurement(1000), 8 * RUN_S, cluster=gang) == 8 * RUN_S
+
+
+def test_the_wait_for_a_quiet_machine_costs_nothing_as_far_as_the_study_allows_it(quick_client, clock):
+    waiting = charged_after_wait(quick_client, clock, allowed_s=60, claimed_s=5)
+    assert waiting == 2 * (RUN_S - 5 - ERROR_S)
+
+
+def test_a_wait_that_no_study_allows_evades_no_charge(quick_client, clock):
+    assert charged_after_wait(quick_client, clock, allowed_s=None, claimed_s=1e9) == 2 * (RUN_S - ERROR_S)
+    assert charged_after_wait(quick_client, clock, allowed_s=3, claimed_s=1e9) == 2 * (RUN_S - 3 - ERROR_S)
+
+
+def charged_after_wait(client, clock, allowed_s, claimed_s):
+    """GPU-seconds of a run of 15 s whose worker reports none and claims to have waited."""
+    worker = SimulatedWorker(client).register()
+    spec = SPEC | {"cluster": CLUSTER.model_dump(mode="json"), "wait_for_quiet_s": allowed_s}
+    study = client.post("/v1/studies", json=spec).json()["study_id"]
+    lease = worker.lease()
+    while lease.study_id != study or lease.task.kind != "trial":
+        worker.report(lease, MODEL_SUMMARY, gpu_seconds=0.0).raise_for_status()
+        lease = worker.lease()
+    before = client.get(f"/v1/studies/{study}").json()["gpu_seconds"]
+    clock.turn(RUN_S)
+    worker.report(lease, measurement(1000), gpu_seconds=0.0, waited_s=claimed_s).raise_for_status()
+    client.post(f"/v1/studies/{study}:cancel")
+    return client.get(f"/v1/studies/{study}").json()["gpu_seconds"] - before

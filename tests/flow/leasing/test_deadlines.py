@@ -128,3 +128,16 @@ def test_a_report_and_the_end_at_the_deadline_race_and_one_of_them_counts(
     assert ended["end"] == ("complete" if results["report"] == 200 else "deadline") and not later
     spent = client.get(f"/v1/studies/{study_id}").json()["gpu_seconds"]
     assert spent == pytest.approx(6.0 + ended["gpu_seconds"])
+
+
+def test_a_run_that_waits_for_a_quiet_machine_is_not_overdue(client, worker, clock, context):
+    wait_s = 12 * 3600
+    client.post("/v1/studies", json=SPEC | {"wait_for_quiet_s": wait_s}).raise_for_status()
+    worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
+    lease = worker.lease()
+    waiting = {"phase": "waiting_for_quiet"}
+    assert lease.quiet_wait.most_s == wait_s > 20 * lease.deadline_s
+    assert hang(worker, lease, clock, context, wait_s, lambda passed: waiting | {"waited_s": float(passed)}) is None
+    measuring = BUSY | {"waited_s": float(wait_s)}
+    ended_s, _ = hang(worker, lease, clock, context, 20 * lease.deadline_s, measuring)
+    assert ended_s <= 4 * lease.deadline_s, "after the wait it hangs"

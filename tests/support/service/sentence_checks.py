@@ -98,10 +98,13 @@ def _is_true(rows: Rows, sentence: str) -> bool:
 
 def _paired_runs(rows: Rows, found: re.Match[str]) -> bool:
     count = int(found["count"])
-    ratios = [ratio for ratio, _ in rows.pairs()]
-    pairs = ratios[-count:]
-    # Pairs of screening blocks may lie between those that count, so only the two ratios named are looked for.
-    is_range = found["low"] is None or {found["low"], found["high"]} <= {f"{ratio:.2f}" for ratio in ratios}
+    pairs = rows.pairs()[-count:]
+    ratios = [ratio for ratio, _ in pairs]
+    # The product forms a ratio from logarithms, so its last shown digit may differ where the ratio lies between two.
+    is_range = found["low"] is None or (
+        math.isclose(float(found["low"]), min(ratios), abs_tol=0.00501)
+        and math.isclose(float(found["high"]), max(ratios), abs_tol=0.00501)
+    )
     return len(pairs) == count and is_range
 
 

@@ -19,7 +19,6 @@ from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.tuner.verdict import paired_test, too_busy
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION, ComparisonBlocks, NextRun, Pair, ValidationRun
 from shardtune.tuner.verdict.paired_test import Decision
-from shardtune.tuner.verdict.run_load import PairLoads
 
 MAX_CANDIDATES = 20
 # The first round has the search's run besides its own, so a single disturbed run eliminates no candidate.
@@ -59,16 +58,6 @@ class RankingState:
     def log_ratios(self) -> tuple[float, ...]:
         """Natural logarithm of the challenger's speed over the baseline's, one number for each pair of runs."""
         return tuple(pair.log_ratio for pair in self.pairs)
-
-    @property
-    def even_loads(self) -> tuple[PairLoads, ...]:
-        """Loads of other programs during the two runs of each pair that counts."""
-        return tuple(pair.loads for pair in self.pairs)
-
-    @property
-    def uneven_loads(self) -> tuple[PairLoads, ...]:
-        """Loads during the two runs of each pair that was left out because they were unequal."""
-        return tuple(pair.loads for pair in self.uneven_pairs)
 
 
 def finalists_among(

@@ -106,12 +106,12 @@ def result(
             disturbed_pairs=sum(pair.disturbed_runs > 0 for pair in pairs),
             runs=cost[0],
             uneven_pairs=len(ranking_state.uneven_pairs),
-            disturbed_runs=too_busy.count_disturbed(ranking_state.even_loads),
+            disturbed_runs=sum(pair.disturbed_runs for pair in pairs),
             gpu_seconds=cost[1],
             ratios=tuple(math.exp(pair.log_ratio) for pair in pairs),
         ),
     )
-    study_result = too_busy.checked(study_result, history, ranking_state.even_loads, ranking_state.uneven_loads)
+    study_result = too_busy.checked(study_result, history, pairs, ranking_state.uneven_pairs)
     notes = (
         *field.notes,
         *_default_note(baseline_trial, field, trials),

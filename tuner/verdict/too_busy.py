@@ -25,7 +25,8 @@ from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.verdict.run_load import PairLoads, RunLoad, is_even
+from shardtune.tuner.verdict.comparison_blocks import Pair
+from shardtune.tuner.verdict.run_load import RunLoad, is_even
 
 
 def may_go_on(uneven: int, most_pairs: int) -> bool:
@@ -34,26 +35,21 @@ def may_go_on(uneven: int, most_pairs: int) -> bool:
     return 2 * uneven < most_pairs
 
 
-def count_disturbed(pair_loads: Sequence[PairLoads]) -> int:
-    """Count the disturbed runs of some pairs."""
-    return sum(load.is_disturbed for loads in pair_loads for load in loads)
-
-
 def checked(
     result: StudyResult,
     history: Sequence[Observation],
-    even_loads: Sequence[PairLoads],
-    uneven_loads: Sequence[PairLoads],
+    even: Sequence[Pair],
+    uneven: Sequence[Pair],
 ) -> StudyResult:
     """Return the result of a final comparison, with the verdict `too_busy` where it would rest on disturbed runs.
 
-    `even_loads`, `uneven_loads`: loads during the two runs of each pair that counts, and of each that was left out.
+    `even`, `uneven`: the pairs that count, and those that were left out.
     """
     busy: BusyMachine | None = None
     if result.verdict is Verdict.UNDECIDED and (
-        blocks_verdict(len(even_loads), len(uneven_loads)) or _no_pair_is_undisturbed(even_loads)
+        blocks_verdict(len(even), len(uneven)) or _no_pair_is_undisturbed(even)
     ):
-        busy = _busy_pairs(result, history, even_loads, uneven_loads)
+        busy = _busy_pairs(result, history, even, uneven)
     elif _rests_on_search(result):
         busy = _busy_search(history, result.baseline.trial_number)
     if busy is None:
@@ -66,8 +62,8 @@ def blocks_verdict(even: int, uneven: int) -> bool:
     return uneven >= max(1, even) or even < FEWEST_PAIRS <= even + uneven
 
 
-def _no_pair_is_undisturbed(even_loads: Sequence[PairLoads]) -> bool:
-    return bool(even_loads) and all(first.is_disturbed or second.is_disturbed for first, second in even_loads)
+def _no_pair_is_undisturbed(even: Sequence[Pair]) -> bool:
+    return bool(even) and all(pair.disturbed_runs for pair in even)
 
 
 def _rests_on_search(result: StudyResult) -> bool:
@@ -79,18 +75,18 @@ def _rests_on_search(result: StudyResult) -> bool:
 def _busy_pairs(
     result: StudyResult,
     history: Sequence[Observation],
-    even_loads: Sequence[PairLoads],
-    uneven_loads: Sequence[PairLoads],
+    even: Sequence[Pair],
+    uneven: Sequence[Pair],
 ) -> BusyMachine:
     paired = {result.baseline.trial_number, (result.candidate or result.best).trial_number}
-    missing_pairs = max(FEWEST_PAIRS - len(even_loads), 1)
-    if len(even_loads) >= FEWEST_PAIRS and result.undecided is not None:
+    missing_pairs = max(FEWEST_PAIRS - len(even), 1)
+    if len(even) >= FEWEST_PAIRS and result.undecided is not None:
         missing_pairs = result.undecided.more_pairs or FEWEST_PAIRS
     return _busy(
         rests_on="pairs",
-        loads=[load for loads in (*even_loads, *uneven_loads) for load in loads],
+        loads=[load for pair in (*even, *uneven) for load in pair.loads],
         measured=[run for obs in history if obs.number in paired for run in obs.validation_runs],
-        uneven=len(uneven_loads),
+        uneven=len(uneven),
         missing_runs=2 * missing_pairs,
     )
 

@@ -83,10 +83,10 @@ def disturbed_at(numbers, plans, attempts=99, foreign=1.5):
 SAMPLED = {4, 5, 6, 7}
 
 
-@pytest.mark.parametrize("repeat_disturbed", [0.5, 0.0, 1.0])
+@pytest.mark.parametrize("repeat_disturbed", [0.5, 0.0, 3.0])
 def test_a_disturbed_run_is_never_pruned(quick_client, repeat_disturbed):
     plans = []
-    budget = {"max_trials": 8, "repeat_disturbed": repeat_disturbed}
+    budget = {"max_trials": 8, "repeat_disturbed": repeat_disturbed, "max_pairs": 7}
     study, trials = run_study(quick_client, disturbed_at(SAMPLED, plans), budget=budget, **THREE_BACKENDS)
     assert any(prune_above is not None for _, _, prune_above in plans)
     assert {trial["state"] for trial in trials if trial["number"] in SAMPLED} == {"complete"}

@@ -143,19 +143,19 @@ def compared(load_of, most_pairs=24, speed_of=lambda trial: 100.0 + 40 * trial):
 
 def test_uneven_pairs_are_left_out_and_others_take_their_place():
     state = compared(lambda run: (BUSY, BUSIER)[run % 2] if run < 10 else UNDISTURBED)
-    assert (len(state.log_ratios), len(state.uneven_loads)) == (7, 5)
+    assert (len(state.log_ratios), len(state.uneven_pairs)) == (7, 5)
 
 
 def test_pairs_end_once_half_of_all_would_be_uneven():
     state = compared(lambda run: (BUSY, BUSIER)[run % 2])
-    assert (state.log_ratios, len(state.uneven_loads)) == ((), 12)
-    assert len(compared(lambda run: (BUSY, BUSIER)[run % 2], 37).uneven_loads) == 19
+    assert (state.log_ratios, len(state.uneven_pairs)) == ((), 12)
+    assert len(compared(lambda run: (BUSY, BUSIER)[run % 2], 37).uneven_pairs) == 19
 
 
 def test_a_quiet_machine_and_a_steady_load_need_no_pair_more():
     for load in (UNDISTURBED, BUSY):
         state = compared(lambda _, load=load: load)
-        assert (len(state.log_ratios), state.uneven_loads) == (7, ())
+        assert (len(state.log_ratios), state.uneven_pairs) == (7, ())
 
 
 @given(st.lists(st.sampled_from([UNDISTURBED, BUSY, BUSIER, UNSEEN]), min_size=2, max_size=80), st.randoms())

@@ -16,18 +16,6 @@ def worker(client):
 
 
 @pytest.fixture
-def study_id(client, worker):
-    return client.post("/v1/studies", json=SPEC).json()["study_id"]
-
-
-@pytest.fixture
-def lease(worker, study_id):
-    """The lease of the first trial."""
-    worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
-    return worker.lease()
-
-
-@pytest.fixture
 def context(client):
     return client.app.state.context
 

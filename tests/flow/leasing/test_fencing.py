@@ -17,14 +17,6 @@ def study_id(quick_client, worker):
     return quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
 
 
-@pytest.fixture
-def lease(worker, study_id):
-    """The lease of the first trial."""
-    model_summary = worker.lease()
-    worker.report(model_summary, MODEL_SUMMARY).raise_for_status()
-    return worker.lease()
-
-
 def trial_states(client, study_id):
     return [trial["state"] for trial in client.get(f"/v1/studies/{study_id}/trials").json()["trials"]]
 

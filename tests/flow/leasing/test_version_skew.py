@@ -15,18 +15,6 @@ def worker(client):
     return SimulatedWorker(client, name="old").register()
 
 
-@pytest.fixture
-def study_id(client, worker):
-    return client.post("/v1/studies", json=SPEC).json()["study_id"]
-
-
-@pytest.fixture
-def lease(worker, study_id):
-    """The lease of the first trial."""
-    worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
-    return worker.lease()
-
-
 def unreadable(worker, lease, **changes):
     body = {"attempt": lease.attempt, "message": "task.config: a knob of another release"} | changes
     return worker.post(f"/v1/runs/{lease.run_id}/unreadable", body)

@@ -164,9 +164,11 @@ class CandidateScores:
     def proposals(self) -> Iterator[int]:
         """Indices of candidates in the order in which they are proposed: untried mesh axes, then by utility, but each
         backend once before a second twin."""
+        order = [int(index) for index in self._order]
+        if not self.untried:
+            return chain(self.unseen_axes, order)
         rows, tried_rows = self.candidates, np.array(self._pool.rows(self._tried_configs), dtype=np.intp)
         twin_rows = self.twins.with_twin_among(rows, tried_rows)
-        order = [int(index) for index in self._order]
         second_twins = {index for index in order if int(rows[index]) in twin_rows}
         return chain(self.unseen_axes, before_second_twins(order, self.untried[:_MOST_UNTRIED], second_twins))
 

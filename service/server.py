@@ -68,6 +68,8 @@ class ServerConfig(uvicorn.Config):
             # Its own log configuration would replace ours.
             log_config=None,
             timeout_graceful_shutdown=5,
+            # Given here, so that uvicorn does not read FORWARDED_ALLOW_IPS, which may say "*".
+            forwarded_allow_ips=list(settings.trusted_proxies),
             **options,
         )
         self.receive_s = settings.request_receive_s

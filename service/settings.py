@@ -13,6 +13,7 @@ from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.db.limits import MOST_LOCK_S, DatabaseLimits
 from shardtune.db.session import parse_url
+from shardtune.service.http.trusted_proxies import check_proxies
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
 SECRET_FIELDS = ("database_url", "secret_key")
@@ -44,6 +45,10 @@ class Settings(BaseSettings):
     """Reject every request without an API key, also from the service's own machine. Set it for a service behind a
     proxy, which makes every client look local; create the first key with `shardtune keys create`, which writes to the
     database directly.
+    """
+    trusted_proxies: tuple[str, ...] = ("127.0.0.1", "::1")
+    """Addresses and networks of the proxies in front of the service, as JSON: `["10.0.0.7", "10.244.0.0/16"]`. Only their
+    `X-Forwarded-Proto` (cookies become `Secure` over TLS) and `X-Forwarded-For` (each client gets limits of its own) count.
     """
     docs_dir: Path | None = None
     """Folder of the documentation site, served under `/docs/`. Default: `build/site` of the checkout that the service
@@ -187,6 +192,11 @@ class Settings(BaseSettings):
     @classmethod
     def _readable_windows(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
         return check_windows("retune_windows", windows)
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _known_proxies(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        return check_proxies(proxies)
 
     @field_validator("database_lock_s")
     @classmethod

@@ -11,6 +11,8 @@ import hmac
 from fastapi import Request
 from starlette.responses import Response
 
+from shardtune.service.http.trusted_proxies import warn_of_untrusted
+
 SESSION, VISITOR = "shardtune_session", "shardtune_visitor"
 
 
@@ -21,6 +23,7 @@ def read(request: Request, name: str) -> str:
 
 def write(request: Request, response: Response, name: str, value: str) -> None:
     """Set a cookie that scripts cannot read and other sites' requests do not carry."""
+    warn_of_untrusted(request)
     response.set_cookie(
         _full_name(request, name), value, httponly=True, samesite="strict", secure=_is_secure(request), path="/"
     )
@@ -49,5 +52,5 @@ def _full_name(request: Request, name: str) -> str:
 
 def _is_secure(request: Request) -> bool:
     """Whether the browser's connection uses TLS."""
-    # Behind a proxy that terminates TLS, the server takes the scheme from X-Forwarded-Proto.
+    # Behind a proxy of `trusted_proxies` that terminates TLS, the server takes the scheme from X-Forwarded-Proto.
     return request.url.scheme == "https"

@@ -1,0 +1,60 @@
+"""Proxies that the service trusts: the check of the setting, and a warning about a proxy that the setting lacks.
+
+uvicorn applies `X-Forwarded-Proto` and `X-Forwarded-For` of trusted proxies. From everybody else it ignores these
+headers, because a client could otherwise choose its own address and evade limits per client.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+from ipaddress import ip_network
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # The command line reads the settings, and must not wait for FastAPI's import.
+    from fastapi import Request
+
+_log = logging.getLogger(__name__)
+_MOST_WARNED = 64
+"""Number of addresses that are remembered as warned about; more addresses cause repeated warnings."""
+
+
+def check_proxies(proxies: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the addresses and networks of the setting `trusted_proxies`.
+
+    Raises:
+        ValueError: an entry is no address or network, or it contains every address.
+    """
+    for entry in proxies:
+        try:
+            network = ip_network(entry)
+        except ValueError as error:
+            raise ValueError(
+                f"trusted_proxies ({entry!r}) is no address or network: {error}; name the address from which the proxy "
+                'connects, such as ["10.0.0.7"], or its network, such as ["10.244.0.0/16"]'
+            ) from None
+        if network.prefixlen == 0:
+            raise ValueError(
+                f"trusted_proxies ({entry!r}) trusts every client to name its own address; name the proxy's network"
+            )
+    return proxies
+
+
+def warn_of_untrusted(request: Request) -> None:
+    """Log a warning, once for each address, where an untrusted proxy reports a TLS connection.
+
+    The cookies of such a connection are not `Secure`, which nobody would notice otherwise.
+    """
+    reports_tls = request.headers.get("x-forwarded-proto", "").strip() == "https"
+    if reports_tls and request.url.scheme != "https" and request.client is not None:
+        _warn_once(request.client.host)
+
+
+@lru_cache(maxsize=_MOST_WARNED)
+def _warn_once(peer: str) -> None:
+    _log.warning(
+        "a request from %s says X-Forwarded-Proto: https, but trusted_proxies lacks that address, so session cookies are "
+        "not Secure and all clients behind it share one limit; if it is your proxy, add it to SHARDTUNE_TRUSTED_PROXIES",
+        peer,
+    )

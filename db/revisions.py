@@ -1,4 +1,8 @@
-"""Check the database's schema revision against the one this code needs, and describe the remedy if they differ."""
+"""Check the database's schema revision against those that this code can use, and describe the remedy for others.
+
+Code can use its own newest revision, and each later one whose migration names this code's or an older revision as the
+oldest code that can use it. During an upgrade, replicas of the former release therefore go on after the migration.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -6,7 +10,9 @@ from pathlib import Path
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection
+from sqlalchemy import URL, Connection, inspect, select
+
+from shardtune.db.tables.schema import SchemaCompatibilityRow
 
 _SCRIPTS = Path(__file__).parent / "migrations"
 _UNRELEASED = frozenset(f"{number:04}" for number in range(1, 26))
@@ -32,7 +38,7 @@ def _current_revisions(connection: Connection) -> frozenset[str]:
 
 def revision_problem(connection: Connection, subject: str = "the database") -> str | None:
     """Return a sentence with the reason why this code cannot use the database, and the remedy; None if it can."""
-    if _current_revisions(connection) == _head_revisions():
+    if _current_revisions(connection) == _head_revisions() or _is_usable(connection):
         return None
     return unknown_revision_problem(connection, subject) or (
         f"{subject} is not at the revision of this version; run `shardtune db upgrade` once, then start again"
@@ -43,7 +49,7 @@ def unknown_revision_problem(connection: Connection, subject: str = "the databas
     """Return a sentence with the reason why no upgrade leads from the database's revision to this code's; None if one
     does."""
     unknown = _current_revisions(connection) - _known_revisions()
-    if not unknown:
+    if not unknown or _is_usable(connection):
         return None
     names = ", ".join(sorted(unknown))
     if not unknown <= _UNRELEASED:
@@ -55,6 +61,21 @@ def unknown_revision_problem(connection: Connection, subject: str = "the databas
         f"{subject} is at revision {names} of an unreleased version, and cannot be upgraded; "
         f"{_removal(connection.engine.url)}, and run `shardtune db upgrade`"
     )
+
+
+def is_of_later_code(connection: Connection) -> bool:
+    """Whether a later version upgraded the database to a revision that this code does not know."""
+    return not _current_revisions(connection) <= _known_revisions()
+
+
+def _is_usable(connection: Connection) -> bool:
+    """Whether a later version upgraded the database, and its migration declares that this code can use the schema."""
+    if not is_of_later_code(connection) or not inspect(connection).has_table(SchemaCompatibilityRow.__tablename__):
+        return False
+    oldest_code = select(SchemaCompatibilityRow.oldest_code).where(
+        SchemaCompatibilityRow.revision.in_(_current_revisions(connection))
+    )
+    return connection.scalar(oldest_code) in _known_revisions()
 
 
 def reject_unknown_revision(connection: Connection, subject: str) -> None:

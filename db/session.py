@@ -28,7 +28,7 @@ from shardtune.db import outbox
 from shardtune.db.clock import DatabaseClock
 from shardtune.db.error_texts import hide_values
 from shardtune.db.limits import DatabaseLimits
-from shardtune.db.revisions import reject_unknown_revision, script_config
+from shardtune.db.revisions import is_of_later_code, reject_unknown_revision, script_config
 from shardtune.db.tables.types import as_text
 
 _BUSY_TIMEOUT_MS = 30_000
@@ -235,7 +235,7 @@ def migration_config(url: str) -> Iterator[Config]:
 
 
 def upgrade(url: str) -> None:
-    """Upgrade the database to the newest schema revision; no effect if already there.
+    """Upgrade the database to the newest schema revision; no effect if it is there, or at a later usable one.
 
     Raises:
         DatabaseNotMigrated: no upgrade leads from the database's revision to this code's.
@@ -243,4 +243,6 @@ def upgrade(url: str) -> None:
     with migration_config(url) as config:
         connection: Connection = config.attributes["connection"]
         reject_unknown_revision(connection, f"database_url ({without_secrets(connection.engine.url)})")
+        if is_of_later_code(connection):
+            return
         command.upgrade(config, "head")

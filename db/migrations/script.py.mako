@@ -11,6 +11,9 @@ revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
 branch_labels = ${repr(branch_labels)}
 depends_on = ${repr(depends_on)}
+# Oldest revision whose code can read and write this schema. Keep the former revision's value after an expansion: new tables,
+# nullable columns, columns with a server default that stays. Use this revision's id after a contraction.
+oldest_code = ${repr(up_revision)}
 
 
 def upgrade() -> None:

@@ -49,20 +49,33 @@ def _copy_sqlite(source: Path, out: Path) -> None:
 
 
 def _dump_postgres(url: URL, out: Path) -> None:
-    program = shutil.which("pg_dump") or _newest_debian_pg_dump()
-    if program is None:
-        raise ValueError(
-            "pg_dump is not installed; install PostgreSQL's client programs of the server's version or later"
-        )
-    # The password goes through the environment: process lists show arguments.
-    environment = os.environ | ({"PGPASSWORD": str(url.password)} if url.password else {})
-    target = url.set(drivername="postgresql", password=None).render_as_string()
-    command = [program, "--format=custom", f"--file={out}", f"--dbname={target}", "--no-password"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    command = [postgres_program("pg_dump"), "--format=custom", f"--file={out}", *connection_arguments(url)]
+    done = subprocess.run(command, capture_output=True, text=True, env=password_environment(url), check=False)
     if done.returncode != 0:
         raise ValueError(f"pg_dump ended with exit code {done.returncode}: {' '.join(done.stderr.split())[:500]}")
 
 
-def _newest_debian_pg_dump() -> str | None:
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_dump"), key=lambda path: int(path.parts[4]))
-    return str(programs[-1]) if programs else None
+def postgres_program(name: str) -> str:
+    """Return the path of one of PostgreSQL's client programs.
+
+    Raises:
+        ValueError: the program is not installed.
+    """
+    debian_programs = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[4]))
+    program = shutil.which(name) or (str(debian_programs[-1]) if debian_programs else None)
+    if program is None:
+        raise ValueError(
+            f"{name} is not installed; install PostgreSQL's client programs of the server's version or later"
+        )
+    return program
+
+
+def connection_arguments(url: URL) -> list[str]:
+    """Return the arguments of PostgreSQL's client programs that name a database; they hold no password."""
+    target = url.set(drivername="postgresql", password=None).render_as_string()
+    return [f"--dbname={target}", "--no-password"]
+
+
+def password_environment(url: URL) -> dict[str, str]:
+    """Return the environment of PostgreSQL's client programs with the password, which process lists do not show."""
+    return dict(os.environ) | ({"PGPASSWORD": str(url.password)} if url.password else {})

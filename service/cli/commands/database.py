@@ -1,8 +1,9 @@
-"""`shardtune db`: migrate and back up the database of a service."""
+"""`shardtune db`: migrate, back up and restore the database of a service."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +13,14 @@ from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, StateDir
 
 if TYPE_CHECKING:
-    from shardtune.db import backup, session
+    from shardtune.db import backup, restore, session
     from shardtune.service.cli import local_stack
 else:
     backup, session = LazyModule("shardtune.db.backup"), LazyModule("shardtune.db.session")
+    restore = LazyModule("shardtune.db.restore")
     local_stack = LazyModule("shardtune.service.cli.local_stack")
 
-app = typer.Typer(help="Migrate or back up the database.", no_args_is_help=True)
+app = typer.Typer(help="Migrate, back up or restore the database.", no_args_is_help=True)
 
 
 @app.command("upgrade")
@@ -43,3 +45,41 @@ def db_backup(
     with local_stack.database_errors():
         size = backup.backup(url, out)
     print(json.dumps({"file": str(out), "bytes": size}) if as_json else f"{out}: {size / 2**20:.1f} MiB")
+
+
+@app.command("restore")
+def db_restore(
+    source: Annotated[Path, typer.Argument(help="File that `shardtune db backup` wrote.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Replace the present contents without a question.")] = False,
+    state_dir: StateDir = Path(".shardtune"),
+    as_json: AsJson = False,
+) -> None:
+    """Replace the database's contents by a backup, after a backup of the present contents. Stop the service first.
+
+    API keys that were revoked since the backup stay revoked, and all browser sessions end.
+    """
+    url = local_stack.database_url(state_dir)
+    with local_stack.database_errors():
+        shown = session.without_secrets(session.parse_url(url))
+        if not yes:
+            typer.confirm(f"Replace everything in {shown} by {source}?", abort=True, err=True)
+        former = Path(f"{source}.former-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+        outcome = restore.restore(url, source, former)
+    if as_json:
+        former_file = str(outcome.former) if outcome.former else None
+        print(
+            json.dumps(
+                {
+                    "database_url": shown,
+                    "former_contents": former_file,
+                    "keys_revoked_again": outcome.revoked_again,
+                    "valid_keys": outcome.valid_keys,
+                }
+            )
+        )
+        return
+    print(f"{shown} has the contents of {source}")
+    if outcome.former is not None:
+        print(f"former contents: {outcome.former}")
+    for label, names in (("revoked again", outcome.revoked_again), ("valid API keys", outcome.valid_keys)):
+        print(f"{label}: {', '.join(names) or 'none'}")

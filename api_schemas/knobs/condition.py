@@ -22,6 +22,8 @@ class When:
     """Whether a user's limit on the knob suffices without the other parts."""
     others: Mapping[str, tuple[KnobValue, ...]] = field(default_factory=dict)
     """Values of knobs drawn earlier with which the knob has an effect, by knob."""
+    above: Mapping[str, int] = field(default_factory=dict)
+    """Numbers that knobs drawn earlier must exceed for the knob to have an effect, by knob."""
 
     def holds(
         self, *, on_gpu: bool, has_peers: bool, accumulates: bool, is_named: bool, drawn: Mapping[str, KnobValue]
@@ -35,6 +37,7 @@ class When:
             and self.accumulates in (None, accumulates)
             and (is_named or not self.is_named)
             and all(drawn.get(knob) in values for knob, values in self.others.items())
+            and all(int(drawn.get(knob, 0)) > number for knob, number in self.above.items())
         )
 
     def words(self) -> str:
@@ -47,6 +50,7 @@ class When:
         if self.accumulates is not None:
             parts.append("accumulation above 1" if self.accumulates else "accumulation 1")
         parts += [values_words(knob, values) for knob, values in self.others.items()]
+        parts += [f"`{knob}` above {number}" for knob, number in self.above.items()]
         if self.is_named:
             parts.append("the knob is limited")
         return ", ".join(parts) + (", or the knob is limited" if self.or_named else "")

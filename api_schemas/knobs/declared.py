@@ -79,6 +79,15 @@ def lost_fields(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
     }
 
 
+def reasons(config: BaseModel, consumer: Consumer) -> dict[str, str]:
+    """Return the reasons why the consumer cannot express knobs of the configuration, by field."""
+    return {
+        field: statement.reason
+        for field, knob in knobs_by_field(type(config)).items()
+        if isinstance(statement := knob.exports.get(consumer), Lost)
+    }
+
+
 def variables(config: BaseModel) -> dict[str, str]:
     """Return the environment variables that take a knob's value, by name; knobs at their default set none."""
     return {

@@ -31,7 +31,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     parts = render_parts(source, config.strategy)
     rendered_config = run_by(config, "lightning", strategy=parts.strategy)
     lossy = (
-        *differences(config, rendered_config, "Lightning"),
+        *differences(config, rendered_config, "lightning"),
         *_notes(source),
         *parts.notes,
         *environment.notes(source),

@@ -40,7 +40,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         changes |= {"activation_checkpointing": "none", "checkpoint_every": 1}
     rendered_config = run_by(config, "training_arguments", **changes)
     lossy = (
-        *differences(config, rendered_config, "Trainer"),
+        *differences(config, rendered_config, "training_arguments"),
         *_notes(source),
         *parts.notes,
         *environment.notes(source),

@@ -1,6 +1,6 @@
 """Rendered export for one training program, and phrases that the renderers share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +31,21 @@ def run_by(measured: TrialConfig, consumer: Consumer, **changes: Any) -> TrialCo
     return measured.model_copy(update={**declared.lost_fields(measured, consumer), **changes})
 
 
-def differences(measured: TrialConfig, consumer_config: TrialConfig, consumer: str) -> tuple[str, ...]:
-    """Texts on each knob whose value in the other program's configuration differs from the measured value."""
+_PROGRAMS: Mapping[Consumer, str] = {
+    "training_arguments": "Trainer",
+    "torchtitan": "torchtitan",
+    "lightning": "Lightning",
+}
+
+
+def differences(measured: TrialConfig, consumer_config: TrialConfig, consumer: Consumer) -> tuple[str, ...]:
+    """Texts on each knob whose value in the other program's configuration differs from the measured value, with the
+    reason where the program lacks the knob."""
+    reasons = {**declared.reasons(measured, consumer), **declared.reasons(measured.strategy, consumer)}
     measured_values, consumer_values = _flat(measured), _flat(consumer_config)
     return tuple(
-        f"{name}: {value_text(measured_values[name])} was measured; {consumer} has {value_text(consumer_values[name])}"
+        f"{name}: {value_text(measured_values[name])} was measured; {_PROGRAMS[consumer]} has {value_text(consumer_values[name])}"
+        + (f", as it {reasons[name]}" if name in reasons else "")
         for name in measured_values
         if measured_values[name] != consumer_values.get(name)
     )

@@ -14,7 +14,7 @@ ShardingStrategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBR
 """Sharding strategy of FSDP1, by PyTorch's name. `…_OP` and `…_ZERO2` keep gathered parameters from forward to
 backward."""
 
-_ON_GPU = When(on_gpu=True)
+_GATHERS = When(on_gpu=True, above={"dp_shard": 1})
 
 
 class Fsdp1Fields(StrategySchema):
@@ -71,7 +71,7 @@ class Fsdp1Fields(StrategySchema):
             knob="fsdp1_backward_prefetch",
             help="FSDP1: when backward gathers the next unit: before the current one's gradients, after them, or not ahead.",
             tries=("BACKWARD_PRE", "BACKWARD_POST", "none"),
-            when=_ON_GPU,
+            when=_GATHERS,
             accepts_own_values=True,
             lightest="none",
             without_term="while one unit is used another is there, gathered ahead or not freed yet",
@@ -92,7 +92,7 @@ class Fsdp1Fields(StrategySchema):
             knob="fsdp1_forward_prefetch",
             help="FSDP1: the next unit is gathered before the current forward (`forward_prefetch=True`).",
             tries=(False, True),
-            when=_ON_GPU,
+            when=_GATHERS,
             accepts_own_values=True,
             lightest=False,
             without_term="forward's gathers count as hidden already, and memory peaks in backward",
@@ -100,7 +100,6 @@ class Fsdp1Fields(StrategySchema):
                 "script": Key("forward_prefetch"),
                 "accelerate": Key("fsdp_forward_prefetch"),
             },
-            when_text="GPUs, `dp_shard` above 1",
             upstream="`forward_prefetch`",
         ),
     ] = False
@@ -111,7 +110,7 @@ class Fsdp1Fields(StrategySchema):
         Knob(
             help="FSDP1: the host waits rather than gather more than two units ahead.",
             tries=(True, False),
-            when=_ON_GPU,
+            when=_GATHERS,
             accepts_own_values=True,
             lightest=True,
             without_term="how far the host runs ahead is not known before a run",
@@ -119,7 +118,6 @@ class Fsdp1Fields(StrategySchema):
                 "script": Key("limit_all_gathers"),
                 "accelerate": Written("`FullyShardedDataParallelPlugin(limit_all_gathers=…)` in your script"),
             },
-            when_text="GPUs, `dp_shard` above 1",
         ),
     ] = True
     """Whether the host waits instead of gathering more than two FSDP units ahead. False uses more memory without

@@ -10,7 +10,7 @@ from shardtune.api_schemas.strategies.base import GradSync
 from shardtune.api_schemas.strategies.fields.fsdp2_axes import Fsdp2Axes
 from shardtune.api_schemas.strategies.fields.shared import CPU_OFFLOAD, GRAD_SYNC, NO_SETTING, PINNED, PINNED_RATE
 
-_GATHERS = When(on_gpu=True)
+_GATHERS = When(on_gpu=True, above={"dp_shard": 1})
 
 
 class Fsdp2Fields(Fsdp2Axes):
@@ -50,7 +50,6 @@ class Fsdp2Fields(Fsdp2Axes):
                 "lightning": Written("`set_modules_to_forward_prefetch`"),
             },
             values_text="0, 1, 2 units ahead, where there are that many",
-            when_text="GPUs, `dp_shard` above 1",
             upstream="`set_modules_to_forward_prefetch`",
         ),
     ] = Field(default=0, ge=0, le=8)

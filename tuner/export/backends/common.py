@@ -108,11 +108,10 @@ def ignored_on_cpu(source: ExportSource) -> tuple[str, ...]:
 def accelerate_losses(source: ExportSource, config: TrialConfig | StrategySchema) -> list[str]:
     """Lines on the knobs that Accelerate cannot express, where their value is not the default."""
     knobs = declared.knobs_by_field(type(config))
-    values = {name: getattr(config, name) for name in declared.lost_fields(config, "accelerate")}
     return [
-        f"{name}={value!r} cannot be expressed in Accelerate: see {source.shown_in}"
-        for name, value in values.items()
-        if value != knobs[name].default
+        f"{name}={getattr(config, name)!r} cannot be expressed in Accelerate, which {reason}: see {source.shown_in}"
+        for name, reason in declared.reasons(config, "accelerate").items()
+        if getattr(config, name) != knobs[name].default
     ]
 
 

@@ -20,11 +20,9 @@ _FIELD_OF = {knob: field for field, knob in _KNOB_OF.items()}
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     domains, default = drawing.domains, Fsdp1Config(dp_shard=1)
     strategy = _draw_mesh(drawing)
-    gathers = int(drawing.table["dp_shard"]) > 1
-    gathers_again = gathers and strategy in RESHARDING
-    drawing.draw("fsdp1_forward_prefetch", effective=gathers)
-    drawing.draw("fsdp1_backward_prefetch", effective=gathers_again)
-    drawing.draw("limit_all_gathers", effective=gathers)
+    drawing.draw("fsdp1_forward_prefetch")
+    drawing.draw("fsdp1_backward_prefetch", effective=strategy in RESHARDING)
+    drawing.draw("limit_all_gathers")
     compiled = bool(drawing.table["compile"])
     drawing.pick("use_orig_params", (True,) if compiled else (False, True), variant="compiled" if compiled else "")
     precision = domains.workload.precision

@@ -170,7 +170,8 @@ def _not_in_adapter(kind: str, schema: type[StrategySchema]) -> list[str]:
         return []
     source = (ROOT / ADAPTER).read_text()
     knobs = {name: knob for name, knob in knobs_by_field(schema).items() if name not in Fsdp2Axes.model_fields}
-    unread = (name for name, knob in knobs.items() if not (_is_generic(knob) or re.search(rf"\.{name}\b", source)))
+    called = {name for name, knob in knobs.items() if _is_generic(knob)} if "config.calls()" in source else set()
+    unread = (name for name in knobs if not (name in called or re.search(rf"\.{name}\b", source)))
     return [f"{ADAPTER} does not read {name!r}" for name in unread]
 
 
@@ -194,7 +195,7 @@ def _is_read(r: Registries, kind: str, field: str) -> bool:
     schema = r.schemas[kind]
     knob = knobs_by_field(schema).get(field)
     if knob is not None and _is_generic(knob):
-        return True
+        return not isinstance(knob.exports.get("script"), Call) or "config.calls()" in r.rank_sources[kind]
     names = [name for name in dir(schema) if name.startswith(("to_", "_zero_section")) or name == "sync_policy"]
     attributes = [inspect.getattr_static(schema, name) for name in names]
     renderers = [inspect.getsource(value.fget if isinstance(value, property) else value) for value in attributes]

@@ -120,6 +120,7 @@ def test_hsdp_on_four_ranks_trains_the_same_however_gradients_are_synchronised(
         {"kind": "fsdp1", "dp_shard": 2, "use_orig_params": True, "backward_prefetch": None, "forward_prefetch": True},
         {"kind": "fsdp1", "dp_shard": 1, "dp_replicate": 2, "sharding_strategy": "NO_SHARD"},
         {"kind": "fsdp2", "dp_shard": 2, "grad_sync": "last"},
+        {"kind": "fsdp2", "dp_shard": 2, "separate_reduce_scatter_group": True},
         {"kind": "fsdp2", "dp_shard": 1, "dp_replicate": 2, "backward_prefetch": 0},
         {
             "kind": "fsdp2",

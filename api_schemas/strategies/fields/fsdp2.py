@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from shardtune.api_schemas.knobs import Key, Knob, Lost, When, Written
+from shardtune.api_schemas.knobs import Call, Key, Knob, Lost, When, Written
 from shardtune.api_schemas.strategies.base import GradSync
 from shardtune.api_schemas.strategies.fields.fsdp2_axes import Fsdp2Axes
 from shardtune.api_schemas.strategies.fields.shared import CPU_OFFLOAD, GRAD_SYNC, NO_SETTING, PINNED, PINNED_RATE
@@ -74,6 +74,27 @@ class Fsdp2Fields(Fsdp2Axes):
         ),
     ] = Field(default=1, ge=0, le=8)
     """Number of FSDP units gathered ahead in backward; 1 is FSDP2's default behaviour."""
+    separate_reduce_scatter_group: Annotated[
+        bool,
+        Knob(
+            help="FSDP2: gradients are reduced through a communicator of their own, beside that of the gathers.",
+            name="own group for reduce-scatter",
+            tries=(False, True),
+            when=When(on_gpu=True, is_named=True, above={"dp_shard": 1}),
+            lightest=False,
+            without_term="how much two collectives on the same links slow each other down is not modelled",
+            exports={
+                "script": Call("set_separate_reduce_scatter_group"),
+                "accelerate": NO_SETTING,
+                "training_arguments": NO_SETTING,
+                "torchtitan": NO_SETTING,
+                "lightning": Call("set_separate_reduce_scatter_group"),
+            },
+            upstream="`FSDPModule.set_separate_reduce_scatter_group` (experimental)",
+        ),
+    ] = False
+    """Whether FSDP2 reduces gradients through a process group of its own, so that a reduction and the gather of the next
+    unit run at the same time in backward. A second communicator takes device memory."""
     blocks_per_unit: Annotated[
         int,
         Knob(

@@ -2,8 +2,8 @@
 reference, the predictor's reasons, the exports and the conformance tests read the declaration."""
 
 from shardtune.api_schemas.knobs.condition import When
-from shardtune.api_schemas.knobs.consumers import Call, Consumer, Key, Lost, Refused, Statement, Written
-from shardtune.api_schemas.knobs.declared import backend_knobs, knobs_of
+from shardtune.api_schemas.knobs.consumers import Call, Consumer, Key, Lost, Rejected, Statement, Written
+from shardtune.api_schemas.knobs.declarations import backend_knobs, knobs_of
 from shardtune.api_schemas.knobs.knob import Knob
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "Key",
     "Knob",
     "Lost",
-    "Refused",
+    "Rejected",
     "Statement",
     "When",
     "Written",

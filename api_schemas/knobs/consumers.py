@@ -1,4 +1,4 @@
-"""How the programs that a configuration is exported to (consumers) name a knob, or why they lack it."""
+"""Statements of a knob in the programs that a configuration is exported to (consumers): its name, or why it is lost."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -44,11 +44,11 @@ class Lost:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """Refusal of an export: the consumer would train something else with any value but the default."""
+class Rejected:
+    """Rejection of an export: the consumer would train something else with any value but the default."""
 
     reason: str
-    """Reason for the refusal, in the words of the reference."""
+    """Reason for the rejection, in the words of the reference."""
 
 
-Statement = Key | Call | Written | Lost | Refused
+Statement = Key | Call | Written | Lost | Rejected

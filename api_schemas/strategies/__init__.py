@@ -3,7 +3,7 @@ own settings for the backend, by the same method for measurements and exports.""
 
 from pydantic import model_validator
 
-from shardtune.api_schemas.knobs import declared
+from shardtune.api_schemas.knobs import declarations
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, checkpointing_words
 from shardtune.api_schemas.strategies.ddp import DdpConfig
 from shardtune.api_schemas.strategies.fields.offload import Offload
@@ -85,4 +85,4 @@ class TrialConfig(TrialFields):
             parts.append(f"context ×{self.context_parallel}")
         if self.compile:
             parts.append("compiled")
-        return ", ".join([*parts, *declared.phrases(self), f"micro batch {self.micro_batch}"])
+        return ", ".join([*parts, *declarations.phrases(self), f"micro batch {self.micro_batch}"])

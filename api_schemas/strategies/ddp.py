@@ -8,7 +8,7 @@ from pydantic import Field
 
 from shardtune.api_schemas.knobs import Key, Knob, Lost, When, Written
 from shardtune.api_schemas.strategies.base import GradSync, StrategySchema, TrainerStep
-from shardtune.api_schemas.strategies.fields.shared import GRAD_SYNC, NO_SETTING
+from shardtune.api_schemas.strategies.fields.common_knobs import GRAD_SYNC, NO_SETTING
 
 TORCHTITAN_BUCKET_CAP_MB = 100
 """Size of DDP's gradient buckets in MiB that torchtitan 0.2.2 uses (models/llama3/infra/parallelize.py, apply_ddp)."""

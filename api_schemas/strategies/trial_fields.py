@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.knobs import Knob, Refused, When, Written
+from shardtune.api_schemas.knobs import Knob, Rejected, When, Written
 from shardtune.api_schemas.strategies.base import Checkpointing
 from shardtune.api_schemas.strategies.ddp import DdpConfig
-from shardtune.api_schemas.strategies.fields.shared import IN_ENVIRONMENT
+from shardtune.api_schemas.strategies.fields.common_knobs import IN_ENVIRONMENT
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
 from shardtune.api_schemas.strategies.zero import ZeroConfig
@@ -17,7 +17,7 @@ NumaBinding = Literal["none", "node", "exclusive"]
 Strategy = Annotated[DdpConfig | ZeroConfig | Fsdp1Config | Fsdp2Config, Field(discriminator="kind")]
 
 _CHECKPOINTED = {"activation_checkpointing": ("selective", "full")}
-_NOT_SHARED = Refused("counts every rank as a data-parallel one")
+_NOT_SHARED = Rejected("counts every rank as a data-parallel one")
 _IN_YOUR_MODULE = Written("a note: apply it in your module")
 
 
@@ -72,7 +72,7 @@ class TrialFields(Schema):
     activation_checkpointing: Annotated[
         Checkpointing,
         Knob(
-            help="Which activations are recomputed in backward instead of kept: none, some (selective) or all (full).",
+            help="Activations that are recomputed in backward instead of kept: none, some (selective) or all (full).",
             name="checkpointing",
             tries=("none", "selective", "full"),
             memory_order=("full", "selective", "none"),

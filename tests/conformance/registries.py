@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from shardtune.api_schemas.knobs import Call, Consumer, Key, Knob
-from shardtune.api_schemas.knobs.declared import knobs_by_field, undeclared
+from shardtune.api_schemas.knobs.declarations import knobs_by_field, undeclared
 from shardtune.api_schemas.strategies import Strategy, TrialConfig
 from shardtune.api_schemas.strategies.base import StrategySchema
 from shardtune.api_schemas.strategies.fields.fsdp2_axes import Fsdp2Axes

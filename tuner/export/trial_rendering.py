@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardtune.api_schemas.knobs import Consumer, declared
+from shardtune.api_schemas.knobs import Consumer, declarations
 from shardtune.api_schemas.knobs.condition import value_text
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.export.quoting import literal, remark
@@ -28,7 +28,7 @@ class Rendered:
 def run_by(measured: TrialConfig, consumer: Consumer, **changes: Any) -> TrialConfig:
     """Configuration as the other program trains with it: knobs of every backend that it cannot express have its own
     value. `changes`: its strategy, and values that depend on more than one knob."""
-    return measured.model_copy(update={**declared.lost_fields(measured, consumer), **changes})
+    return measured.model_copy(update={**declarations.lost_fields(measured, consumer), **changes})
 
 
 _PROGRAMS: Mapping[Consumer, str] = {
@@ -41,7 +41,7 @@ _PROGRAMS: Mapping[Consumer, str] = {
 def differences(measured: TrialConfig, consumer_config: TrialConfig, consumer: Consumer) -> tuple[str, ...]:
     """Texts on each knob whose value in the other program's configuration differs from the measured value, with the
     reason where the program lacks the knob."""
-    reasons = {**declared.reasons(measured, consumer), **declared.reasons(measured.strategy, consumer)}
+    reasons = {**declarations.reasons(measured, consumer), **declarations.reasons(measured.strategy, consumer)}
     measured_values, consumer_values = _flat(measured), _flat(consumer_config)
     return tuple(
         f"{name}: {value_text(measured_values[name])} was measured; {_PROGRAMS[consumer]} has {value_text(consumer_values[name])}"

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from shardtune.api_schemas.knobs import Key, Knob, When, Written
 from shardtune.api_schemas.strategies.base import StrategySchema
-from shardtune.api_schemas.strategies.fields.shared import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC
+from shardtune.api_schemas.strategies.fields.common_knobs import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC
 
 ShardingStrategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD"]
 """Sharding strategy of FSDP1, by PyTorch's name. `…_OP` and `…_ZERO2` keep gathered parameters from forward to

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from shardtune.api_schemas.knobs import Call, Key, Knob, Lost, When, Written
 from shardtune.api_schemas.strategies.base import GradSync
+from shardtune.api_schemas.strategies.fields.common_knobs import CPU_OFFLOAD, GRAD_SYNC, NO_SETTING, PINNED, PINNED_RATE
 from shardtune.api_schemas.strategies.fields.fsdp2_axes import Fsdp2Axes
-from shardtune.api_schemas.strategies.fields.shared import CPU_OFFLOAD, GRAD_SYNC, NO_SETTING, PINNED, PINNED_RATE
 
 _GATHERS = When(on_gpu=True, above={"dp_shard": 1})
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.knobs import Knob, When
-from shardtune.api_schemas.strategies.fields.shared import PINNED_RATE
+from shardtune.api_schemas.strategies.fields.common_knobs import PINNED_RATE
 
 PIN = Knob(
     help="",

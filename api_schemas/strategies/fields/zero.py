@@ -7,8 +7,8 @@ from pydantic import Field
 
 from shardtune.api_schemas.knobs import Key, Knob, Lost, When, Written
 from shardtune.api_schemas.strategies.base import StrategySchema
+from shardtune.api_schemas.strategies.fields.common_knobs import PINNED
 from shardtune.api_schemas.strategies.fields.offload import PIN, Offload
-from shardtune.api_schemas.strategies.fields.shared import PINNED
 
 _BELOW_3, _STAGE_3 = {"stage": (1, 2)}, {"stage": (3,)}
 _SIZE = Knob(help="", accepts_own_values=True, lightest="min", makes_twins=True)

@@ -4,7 +4,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from shardtune.api_schemas.knobs import Key, Knob, Lost, When, knobs_of
-from shardtune.api_schemas.knobs.declared import keyed, lost_fields, phrases, undeclared, variables
+from shardtune.api_schemas.knobs.declarations import keyed, lost_fields, phrases, undeclared, variables
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shardtune.api_schemas.knobs import declared
+from shardtune.api_schemas.knobs import declarations
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.strategies.base import GradSync, StrategySchema
 from shardtune.tuner.export import context
@@ -107,10 +107,10 @@ def ignored_on_cpu(source: ExportSource) -> tuple[str, ...]:
 
 def accelerate_losses(source: ExportSource, config: TrialConfig | StrategySchema) -> list[str]:
     """Lines on the knobs that Accelerate cannot express, where their value is not the default."""
-    knobs = declared.knobs_by_field(type(config))
+    knobs = declarations.knobs_by_field(type(config))
     return [
         f"{name}={getattr(config, name)!r} cannot be expressed in Accelerate, which {reason}: see {source.shown_in}"
-        for name, reason in declared.reasons(config, "accelerate").items()
+        for name, reason in declarations.reasons(config, "accelerate").items()
         if getattr(config, name) != knobs[name].default
     ]
 

@@ -3,7 +3,7 @@ names of their own."""
 
 from typing import Any
 
-from shardtune.api_schemas.knobs.declared import knobs_by_field
+from shardtune.api_schemas.knobs.declarations import knobs_by_field
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp1Config
 from shardtune.api_schemas.strategies.fields.fsdp1 import ShardingStrategy

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from shardtune.api_schemas.knobs import Consumer, Knob, Lost, Statement, When, Written
 
 GRAD_SYNC = Knob(
-    help="When gradients are reduced while accumulating: after every micro batch, or after the last (`no_sync`).",
+    help="Time at which gradients are reduced while accumulating: after every micro batch, or after the last (`no_sync`).",
     name="gradient sync",
     words=("every", "reduce_scatter", "last"),
     tries=("every", "last"),

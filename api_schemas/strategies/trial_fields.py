@@ -8,7 +8,7 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.knobs import Knob, Rejected, When, Written
 from shardtune.api_schemas.strategies.base import Checkpointing
 from shardtune.api_schemas.strategies.ddp import DdpConfig
-from shardtune.api_schemas.strategies.fields.common_knobs import IN_ENVIRONMENT
+from shardtune.api_schemas.strategies.fields.common_knobs import IN_ENVIRONMENT, NO_SETTING
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
 from shardtune.api_schemas.strategies.zero import ZeroConfig
@@ -225,3 +225,28 @@ class TrialFields(Schema):
     """CPU cores to which each GPU's rank is bound: any of the worker's; those of the GPU's NUMA node; or an exclusive
     part of these (torchrun's `--numa-binding`). Binding keeps host memory near; a rank that needs more cores must
     wait."""
+    gc_every: Annotated[
+        int,
+        Knob(
+            help="Steps between collections of Python's garbage; 0: Python collects whenever it wants, on each rank at "
+            "another time.",
+            name="garbage collection",
+            value_names={"0": "left to Python"},
+            phrases={"*": "garbage collected every {value} steps"},
+            tries=(0, 50),
+            when=When(is_named=True),
+            accepts_own_values=True,
+            lightest=0,
+            without_term="how often Python collects by itself depends on the objects that a step makes",
+            exports={
+                "script": Written("`gc.disable()`, and `gc.collect(1)` after the steps"),
+                "accelerate": NO_SETTING,
+                "training_arguments": NO_SETTING,
+                "torchtitan": Written("`training.gc_freq`; 0 is lost: torchtitan always collects by steps"),
+                "lightning": NO_SETTING,
+            },
+            upstream="torchtitan's `gc_freq`, Megatron's `--manual-gc-interval`",
+        ),
+    ] = Field(default=0, ge=0, le=10_000)
+    """Number of optimizer steps between collections of Python's garbage, at the same step on all ranks; 0: each rank's
+    Python collects by itself, and the others wait for it. A larger value waits less often and keeps garbage longer."""

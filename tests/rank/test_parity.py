@@ -140,6 +140,11 @@ def test_no_knob_changes_the_training(host: HostProcess, strategy: dict[str, Any
     assert_same_training(host, FP32, strategy, parity_steps=6 if LONG else 3)
 
 
+@pytest.mark.parametrize("name", ["ddp", "zero-3", "fsdp1", "fsdp2"])
+def test_collecting_garbage_by_steps_changes_no_training(host: HostProcess, name: str) -> None:
+    assert_same_training(host, FP32, STRATEGIES[name], gc_every=2, parity_steps=3)
+
+
 @pytest.mark.parametrize(
     ("name", "mode"),
     [*itertools.product(["ddp", "zero-2", "fsdp1", "fsdp2"], ["selective", "full"]), ("zero-3", "full")],

@@ -191,6 +191,7 @@ def test_what_a_consumer_cannot_say_is_listed_and_kept_as_a_configuration() -> N
         for knob in ("forward_prefetch: 2", "blocks_per_unit: 2", "reshard_after_forward: 4"):
             assert knob in listed
         assert all(line in "".join(actual.files.values()) for line in actual.lossy)
+    assert "forward_prefetch: 2 was measured; torchtitan has 0, as it has no setting for it" in titan.lossy
     assert "activation_checkpointing: selective was measured; Trainer has none" in trainer.lossy
     assert "grad_sync: last was measured; torchtitan has every" in titan.lossy
     assert trainer.lossy_config is not None and trainer.lossy_config.strategy == Fsdp2Config(

@@ -112,7 +112,12 @@ def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
             "gpt2-tiny",
             TrialConfig(
                 strategy=Fsdp2Config(
-                    dp_shard=2, blocks_per_unit=2, forward_prefetch=1, backward_prefetch=2, grad_sync="last"
+                    dp_shard=2,
+                    blocks_per_unit=2,
+                    forward_prefetch=1,
+                    backward_prefetch=2,
+                    grad_sync="last",
+                    separate_reduce_scatter_group=True,
                 ),
                 micro_batch=2,
                 activation_checkpointing="selective",

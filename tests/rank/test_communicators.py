@@ -25,3 +25,8 @@ def group_counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int
 def test_a_deeper_model_has_no_more_communicators(group_counts: dict[str, list[int]], name: str) -> None:
     few, more = group_counts[name]
     assert more <= few
+
+
+def test_a_group_of_its_own_for_reduce_scatter_is_one_more_communicator(group_counts: dict[str, list[int]]) -> None:
+    shared = group_counts["fsdp2"]
+    assert group_counts["fsdp2-own-reduce-scatter"] == [count + 1 for count in shared]

@@ -120,6 +120,7 @@ def test_hsdp_on_four_ranks_trains_the_same_however_gradients_are_synchronised(
         {"kind": "fsdp1", "dp_shard": 2, "use_orig_params": True, "backward_prefetch": None, "forward_prefetch": True},
         {"kind": "fsdp1", "dp_shard": 1, "dp_replicate": 2, "sharding_strategy": "NO_SHARD"},
         {"kind": "fsdp2", "dp_shard": 2, "grad_sync": "last"},
+        {"kind": "fsdp2", "dp_shard": 2, "separate_reduce_scatter_group": True},
         {"kind": "fsdp2", "dp_shard": 1, "dp_replicate": 2, "backward_prefetch": 0},
         {
             "kind": "fsdp2",
@@ -137,6 +138,11 @@ def test_hsdp_on_four_ranks_trains_the_same_however_gradients_are_synchronised(
 )
 def test_no_knob_changes_the_training(host: HostProcess, strategy: dict[str, Any]) -> None:
     assert_same_training(host, FP32, strategy, parity_steps=6 if LONG else 3)
+
+
+@pytest.mark.parametrize("name", ["ddp", "zero-3", "fsdp1", "fsdp2"])
+def test_collecting_garbage_by_steps_changes_no_training(host: HostProcess, name: str) -> None:
+    assert_same_training(host, FP32, STRATEGIES[name], gc_every=2, parity_steps=3)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         checkpointing=_helpers(source, parts),
         trainer=parts.trainer,
         join=indent([*_join_lines(source), *parts.join], 4),
-        steps=indent(_ON_CPU if source.on_cpu else _ON_GPU, 4),
+        steps=indent(_steps(source), 4),
         leave=indent(_exit_lines(source), 4),
     )
 
@@ -116,9 +116,20 @@ def _describe_measurement(source: ExportSource) -> str:
     return f"Measured on {source.machines}: {speed}{memory} ({runs})."
 
 
+def _steps(source: ExportSource) -> list[str]:
+    """Lines of the exported script that run the steps, and collect garbage between them as the trial did."""
+    lines, every = list(_ON_CPU if source.on_cpu else _ON_GPU), source.config.gc_every
+    if not every:
+        return lines
+    # Python would collect on each rank at another step, and the others would wait.
+    collect = [f"    if (step + 1) % {every} == 0:", "        gc.collect(1)"]
+    return ["gc.disable()", *lines, *collect]
+
+
 def _standard_imports(source: ExportSource, parts: SnippetParts) -> str:
     names = ["argparse", "json", "os", *parts.standard]
     names += ["sys", "time"] if source.on_cpu else []
+    names += ["gc"] if source.config.gc_every else []
     names += ["functools"] if source.config.activation_checkpointing == "selective" else []
     names += tensor.STANDARD if tensor.is_split(source) else []
     return "\n".join(f"import {name}" for name in sorted({*names}))

@@ -8,9 +8,11 @@ from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import remark, toml_string
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
-from shardtune.tuner.export.trial_rendering import Rendered, comment, differences
+from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, run_by
 
 RELEASE = "torchtitan 0.2.2"
+_GC_EVERY = 50
+"""Steps after which torchtitan collects garbage unless told otherwise (`training.gc_freq`); it has no automatic collection."""
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
@@ -29,7 +31,9 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     mesh = context.torchtitan_mesh(source, parts.values)
     # torchtitan's selective mode counts blocks as we do, and keeps only the input of the chosen blocks.
     every = config.checkpoint_every if config.activation_checkpointing == "full" else 1
-    rendered_config = config.model_copy(update={"strategy": parts.strategy, "checkpoint_every": every})
+    rendered_config = run_by(
+        config, "torchtitan", strategy=parts.strategy, checkpoint_every=every, gc_every=config.gc_every or _GC_EVERY
+    )
     besides = (*_notes(source), *context.torchtitan_notes(source), *parts.notes, *environment.notes(source))
     lossy = (*differences(config, rendered_config, "torchtitan"), *besides)
     text = fill(
@@ -67,6 +71,7 @@ def _sections(source: ExportSource, mesh: dict[str, Any]) -> dict[str, dict[str,
             "dtype": workload.precision.master_dtype,
             "mixed_precision_param": workload.precision.compute_dtype,
             "mixed_precision_reduce": "float32",
+            **({"gc_freq": config.gc_every} if config.gc_every else {}),
         },
         "parallelism": {name: value for name, value in mesh.items() if name != "enable_cpu_offload"},
         "activation_checkpoint": {

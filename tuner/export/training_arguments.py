@@ -9,7 +9,7 @@ from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill
-from shardtune.tuner.export.trial_rendering import Rendered, comment, differences
+from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, run_by
 
 RELEASE = "transformers 5.23"
 
@@ -38,9 +38,9 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     # Trainer checkpoints every block whole or none; other modes are left out and reported as lost.
     if not config.checkpoints_whole_blocks:
         changes |= {"activation_checkpointing": "none", "checkpoint_every": 1}
-    rendered_config = config.model_copy(update=changes)
+    rendered_config = run_by(config, "training_arguments", **changes)
     lossy = (
-        *differences(config, rendered_config, "Trainer"),
+        *differences(config, rendered_config, "training_arguments"),
         *_notes(source),
         *parts.notes,
         *environment.notes(source),

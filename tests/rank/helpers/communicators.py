@@ -33,6 +33,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp1": {"kind": "fsdp1", "dp_shard": 4},
     "fsdp1-hybrid": {"kind": "fsdp1", "dp_replicate": 2, "dp_shard": 2, "sharding_strategy": "HYBRID_SHARD"},
     "fsdp2": {"kind": "fsdp2", "dp_shard": 4},
+    "fsdp2-own-reduce-scatter": {"kind": "fsdp2", "dp_shard": 4, "separate_reduce_scatter_group": True},
     "hsdp": {"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2},
     "fsdp2-groups": {"kind": "fsdp2", "dp_shard": 4, "reshard_after_forward": 2},
 }

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shardtune.api_schemas.strategies.base import GradSync
+from shardtune.api_schemas.knobs import declarations
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies.base import GradSync, StrategySchema
 from shardtune.tuner.export import context
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -101,6 +103,16 @@ def ignored_on_cpu(source: ExportSource) -> tuple[str, ...]:
     if not source.on_cpu:
         return ()
     return (f"backend: on CPU ranks Trainer ignores {source.config.backend} without a message",)
+
+
+def accelerate_losses(source: ExportSource, config: TrialConfig | StrategySchema) -> list[str]:
+    """Lines on the knobs that Accelerate cannot express, where their value is not the default."""
+    knobs = declarations.knobs_by_field(type(config))
+    return [
+        f"{name}={getattr(config, name)!r} cannot be expressed in Accelerate, which {reason}: see {source.shown_in}"
+        for name, reason in declarations.reasons(config, "accelerate").items()
+        if getattr(config, name) != knobs[name].default
+    ]
 
 
 def fsdp_checkpointing(source: ExportSource) -> dict[str, bool]:

@@ -126,5 +126,4 @@ BACKEND = PredictedBackend[DdpConfig](
     lighter_strategies=_lighter_strategies,
     table_rows=_table_rows,
     accumulation_bytes=_accumulation_bytes,
-    without_term={"static_graph": "spares the reducer a search through the graph: less than runs differ by"},
 )

@@ -19,6 +19,7 @@ from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.measure.memory import MemoryMeter
 from shardtune.workers.rank.model import data
+from shardtune.workers.rank.process.garbage import StepwiseCollection
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.training.step import Step
@@ -102,6 +103,8 @@ class Loop:
         self._batch_source = step
         self._progress = progress
         self._step = 0
+        self._garbage = StepwiseCollection(self._task.config.gc_every)
+        self._garbage.begin()
         self._planned = self._plan.parity_steps + self._plan.max_warmup_steps + self._plan.min_windows
         self._reported_step, self._reported_at_s = 0, time.monotonic()
         self._step_s: float | None = None
@@ -136,6 +139,10 @@ class Loop:
             if step == PROFILED_STEPS - 1:
                 self._require_memory_limit(meter.end_of_profiled_steps())
 
+    def _end_step(self) -> None:
+        self._step += 1
+        self._garbage.end_step()
+
     def _while_compiling(self) -> contextlib.AbstractContextManager[None]:
         """Context in which the progress file is written regularly while the first steps compile, some again where
         shapes differ; no step ends meanwhile."""
@@ -147,7 +154,7 @@ class Loop:
         """Run a step and record its loss, gradient norm and checksum."""
         step = self._step
         loss, norm = yield self._batches(step)
-        self._step += 1
+        self._end_step()
         (mean_loss,) = mesh.mean(loss.reshape(1), self._place)
         self._note_losses([mean_loss])
         grad_norm = None if norm is None else float(norm)
@@ -201,7 +208,7 @@ class Loop:
         losses = []
         for batches in steps:
             loss, _ = yield batches
-            self._step += 1
+            self._end_step()
             losses.append(loss)
             after_step()
         seconds = clock(self._place.accelerator) - begin

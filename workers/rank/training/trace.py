@@ -117,7 +117,7 @@ class TraceLoop(Loop):
         for step_batches in batches:
             with record_function(f"ProfilerStep#{self._step}"):
                 loss, _ = yield step_batches
-            self._step += 1
+            self._end_step()
             losses.append(loss)
         seconds = clock(self._place.accelerator) - begin
         self.outcome.window_step_times_s.append(self._slowest(seconds) / count)

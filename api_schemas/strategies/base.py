@@ -1,7 +1,7 @@
 """Common interface and types of all training strategies."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -55,6 +55,9 @@ class TrainerStep:
 
 class StrategySchema(Schema):
     """Interface of every training strategy, used by configurations, baselines, the predictor and the exports."""
+
+    flattens: ClassVar[str | None] = None
+    """Reason why the optimizer never sees a whole matrix, or a shard of one, with this backend; None where it does."""
 
     @property
     def compiles(self) -> bool:

@@ -1,7 +1,7 @@
 """Configuration of PyTorch `FullyShardedDataParallel` (FSDP1), for users who have not moved to FSDP2: flat parameters,
 one FSDP unit per block."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -22,6 +22,7 @@ RESHARDING: tuple[ShardingStrategy, ...] = ("FULL_SHARD", "HYBRID_SHARD")
 class Fsdp1Config(StrategySchema):
     """Arguments of `torch.distributed.fsdp.FullyShardedDataParallel`, applied to each repeated block and to the root."""
 
+    flattens: ClassVar[str | None] = "FSDP1 steps flat shards of many parameters"
     kind: Literal["fsdp1"] = "fsdp1"
     sharding_strategy: ShardingStrategy = "FULL_SHARD"
     """FSDP1 sharding strategy; `NO_SHARD` (deprecated in PyTorch) replicates the model as DDP does."""

@@ -1,7 +1,7 @@
 """Configuration of DeepSpeed ZeRO stages 1-3 (Rajbhandari et al. 2020), with offload and ZeRO++ hpZ. Stage 0 is
 omitted: it is the same as DDP, and DeepSpeed 0.19.8 in bf16 at stage 0 trains something else."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -28,6 +28,7 @@ class Offload(Schema):
 class ZeroConfig(StrategySchema):
     """Section `zero_optimization` of a DeepSpeed configuration; sizes count elements, not bytes."""
 
+    flattens: ClassVar[str | None] = "DeepSpeed steps flat partitions of many parameters"
     kind: Literal["zero"] = "zero"
     stage: Literal[1, 2, 3]
     reduce_bucket_size: int = Field(default=500_000_000, ge=1)

@@ -74,7 +74,7 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     else:
         drawing.table["grad_sync"] = "every"
     # On CPU ranks shards are in host memory already.
-    if drawing.pick_if("cpu_offload", domains.on_gpu, (False, True), False):
+    if drawing.pick_if("cpu_offload", domains.offloads_optimizer, (False, True), False):
         drawing.pick_if("pin_memory", domains.on_gpu, (True, False), True)
 
 

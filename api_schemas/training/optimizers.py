@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from shardtune.api_schemas.base import Schema
 
@@ -62,9 +62,43 @@ class AdamW(OptimizerSchema):
         }
 
 
+class Muon(OptimizerSchema):
+    """Momentum whose update is orthogonalised (Jordan 2024), for matrices of blocks; AdamW for embeddings, output head,
+    norms, biases and stacked experts. DDP and FSDP2 can train with it."""
+
+    title: ClassVar[str] = "Muon"
+    needs_matrices: ClassVar[bool] = True
+    rounds_updates: ClassVar[bool] = True
+    kind: Literal["muon"] = "muon"
+    lr: float = Field(default=3e-4, gt=0)
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    nesterov: bool = True
+    ns_steps: int = Field(default=5, ge=1, le=99)
+    """Number of Newton-Schulz iterations that orthogonalise an update, each three matrix products in bf16."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    adjust_lr_fn: Literal["original", "match_rms_adamw"] = "match_rms_adamw"
+    """Rule that adjusts the learning rate to a matrix's shape (torch's name). `match_rms_adamw` gives updates the size of
+    AdamW's, so that a learning rate tuned for AdamW stays right; `original` is Jordan's, with rates of about 0.02."""
+    adamw: AdamW = AdamW()
+    """Settings of AdamW for all other parameters."""
+
+    def state_values(self, elements: float, matrix_elements: float) -> float:
+        """Return the number of values that the optimizers keep: the momentum of matrices, AdamW's moments of the rest."""
+        return matrix_elements + self.adamw.state_values(elements - matrix_elements, 0.0)
+
+    def to_training_arguments(self) -> dict[str, Any]:
+        """Return the fields of `TrainingArguments` for AdamW, which Trainer then uses for all parameters."""
+        return self.adamw.to_training_arguments()
+
+    @property
+    def in_trainer(self) -> bool:
+        """Whether Hugging Face's Trainer has the optimizer by name: transformers 5.23 has no Muon."""
+        return False
+
+
 DEFAULT_OPTIMIZER = "adamw"
 """Kind of the optimizer of workloads that name none, also of those that were stored without a kind."""
-OPTIMIZERS: dict[str, OptimizerSchema] = {"adamw": AdamW()}
+OPTIMIZERS: dict[str, OptimizerSchema] = {"adamw": AdamW(), "muon": Muon()}
 """Optimizers with their documented defaults, by kind."""
 
 
@@ -81,7 +115,12 @@ def _with_kind(value: object) -> object:
     return {**value, "kind": kind} if isinstance(value, Mapping) else OPTIMIZERS[kind]
 
 
-_Settings = AdamW
+def _class_name(value: object) -> str:
+    """Return the name of the class for validated or raw settings, which error paths leave out as a union's branch."""
+    return type(value if isinstance(value, OptimizerSchema) else OPTIMIZERS[str(value["kind"])]).__name__  # type: ignore[index]
+
+
+_Settings = Annotated[Annotated[AdamW, Tag("AdamW")] | Annotated[Muon, Tag("Muon")], Discriminator(_class_name)]
 Optimizer = Annotated[_Settings, BeforeValidator(_with_kind, json_schema_input_type=_Settings | str)]
 """Optimizer in full, or by its kind."""
 

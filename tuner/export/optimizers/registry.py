@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardtune.tuner.export.optimizers import adamw
+from shardtune.tuner.export.optimizers import adamw, muon
 from shardtune.tuner.export.optimizers.record import ExportedOptimizer
 from shardtune.tuner.export.source import ExportSource
 
-OPTIMIZERS: Mapping[str, ExportedOptimizer[Any]] = {"adamw": adamw.OPTIMIZER}
+OPTIMIZERS: Mapping[str, ExportedOptimizer[Any]] = {"adamw": adamw.OPTIMIZER, "muon": muon.OPTIMIZER}
 
 
 def exported(source: ExportSource) -> ExportedOptimizer[Any]:

@@ -6,11 +6,11 @@ from typing import Any
 
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.optimizers import adamw
+from shardtune.tuner.prediction.optimizers import adamw, muon
 from shardtune.tuner.prediction.optimizers.record import PredictedOptimizer
 from shardtune.tuner.prediction.rates import Network, Rates
 
-OPTIMIZERS: Mapping[str, PredictedOptimizer[Any]] = {"adamw": adamw.OPTIMIZER}
+OPTIMIZERS: Mapping[str, PredictedOptimizer[Any]] = {"adamw": adamw.OPTIMIZER, "muon": muon.OPTIMIZER}
 
 _ADAM_VALUES = 2.0
 """Number of values per parameter for which `Dtypes.moments` counts the bytes."""

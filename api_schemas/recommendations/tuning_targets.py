@@ -9,6 +9,7 @@ from typing import Any
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.optimizers import unsaid_kind
 from shardtune.api_schemas.training.workload import Workload
 
 _WITHOUT_EFFECT = {"transformers_version", "torch_dtype", "dtype", "architectures", "use_cache"}
@@ -32,7 +33,12 @@ class TuningTarget:
         precision = self.workload.precision
         # Cases are known by their keys: those of precisions without autocast have no word about it.
         unsaid = {"name"} if precision.autocast else {"name", "autocast"}
-        workload = self.workload.model_dump(mode="json", exclude={"seed": True, "precision": unsaid})
+        exclude: dict[str, bool | set[str]] = {
+            "seed": True,
+            "precision": unsaid,
+            "optimizer": unsaid_kind(self.workload.optimizer),
+        }
+        workload = self.workload.model_dump(mode="json", exclude=exclude)
         cluster = self.cluster.model_dump(mode="json", include=set(_CLUSTER))
         cluster["gpu"] = cluster["gpu"].strip().casefold()
         cluster["memory_gib"] = round(cluster["memory_gib"], 1)

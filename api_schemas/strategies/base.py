@@ -1,7 +1,7 @@
 """Common interface and types of all training strategies."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.knobs import Consumer, declarations
@@ -56,6 +56,9 @@ class TrainerStep:
 
 class StrategySchema(Schema):
     """Interface of every training strategy, used by configurations, baselines, the predictor and the exports."""
+
+    flattens: ClassVar[str | None] = None
+    """Reason why the optimizer never sees a whole matrix, or a shard of one, with this backend; None where it does."""
 
     def keyed(self, consumer: Consumer) -> dict[str, Any]:
         """Return the fields of an exported file that take a knob's value unchanged, by the consumer's name."""

@@ -1,7 +1,7 @@
 """Configuration of PyTorch `FullyShardedDataParallel` (FSDP1), for users who have not moved to FSDP2: flat parameters,
 one FSDP unit per block."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -18,6 +18,8 @@ RESHARDING: tuple[ShardingStrategy, ...] = ("FULL_SHARD", "HYBRID_SHARD")
 
 class Fsdp1Config(Fsdp1Fields):
     """Arguments of `torch.distributed.fsdp.FullyShardedDataParallel`, applied to each repeated block and to the root."""
+
+    flattens: ClassVar[str | None] = "FSDP1 steps flat shards of many parameters"
 
     @model_validator(mode="after")
     def _legal(self) -> "Fsdp1Config":

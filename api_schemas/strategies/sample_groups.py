@@ -1,5 +1,5 @@
-"""Checks of a configuration's parallel group sizes (context, tensor, pipeline and expert parallel) against cluster,
-workload and model."""
+"""Checks of a configuration against cluster, workload and model: parallel group sizes (context, tensor, pipeline and
+expert parallel), and the optimizer."""
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import (
@@ -7,6 +7,7 @@ from shardtune.api_schemas.strategies import (
     TrialConfig,
     context_parallel,
     expert_parallel,
+    optimizer_support,
     pipeline_parallel,
     pipeline_schedules,
     tensor_parallel,
@@ -16,12 +17,13 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: ModelSpec | None = None) -> None:
-    """Reject parallel group sizes that do not divide the workload or the model, as far as is known before the model is
-    built.
+    """Reject a backend that cannot train with the workload's optimizer, and parallel group sizes that do not divide the
+    workload or the model, as far as is known before the model is built.
 
     Raises:
         ValueError: names the field, its value and the remedy.
     """
+    optimizer_support.check(config, workload.optimizer)
     strategy, context = config.strategy, config.context_parallel
     stages = strategy.stages
     pipeline_parallel.check_ranks(stages, cluster.world_size)

@@ -74,6 +74,10 @@ def _obstacle(size: int, context: int, ranks: int, workload: Workload) -> str | 
         return f"{times} must divide workload.sequence_length ({length}); use 1 or a divisor".lstrip()
     if workload.precision is not None and workload.precision.autocast:
         return f"trains the same as one process under other precisions, and nobody has looked under {workload.precision.name!r}; use 1"
+    if workload.optimizer.needs_matrices:
+        return (
+            f"splits the matrices that workload.optimizer ({workload.optimizer.title}) updates whole; use 1, or adamw"
+        )
     if batch % (ranks // sharing):
         groups = ranks // sharing
         return f"leaves {groups} groups of ranks, which must divide global_batch ({batch}); use more ranks to a model"

@@ -10,16 +10,10 @@ from shardtune.api_schemas.training.workload import Workload
 
 def workload_arguments(workload: Workload, on_cpu: bool) -> dict[str, Any]:
     """Return the training arguments that depend only on the workload, not on the configuration."""
-    optimizer = workload.optimizer
     return {
         "bf16": workload.precision.compute_dtype == "bfloat16",
-        "learning_rate": optimizer.lr,
-        "adam_beta1": optimizer.beta1,
-        "adam_beta2": optimizer.beta2,
-        "adam_epsilon": optimizer.eps,
-        "weight_decay": optimizer.weight_decay,
+        **workload.optimizer.to_training_arguments(),
         "max_grad_norm": workload.max_grad_norm or 0.0,
-        "optim": "adamw_torch_fused",
         "lr_scheduler_type": "constant",
         "seed": workload.seed,
         "use_cpu": on_cpu,

@@ -1,7 +1,7 @@
 """Configuration of DeepSpeed ZeRO stages 1-3 (Rajbhandari et al. 2020), with offload and ZeRO++ hpZ. Stage 0 is
 omitted: it is the same as DDP, and DeepSpeed 0.19.8 in bf16 at stage 0 trains something else."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import model_validator
 
@@ -15,6 +15,8 @@ _DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
 
 class ZeroConfig(ZeroFields):
     """Section `zero_optimization` of a DeepSpeed configuration; sizes count elements, not bytes."""
+
+    flattens: ClassVar[str | None] = "DeepSpeed steps flat partitions of many parameters"
 
     @model_validator(mode="after")
     def _legal(self) -> "ZeroConfig":

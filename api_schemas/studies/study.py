@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, JsonValue, field_validator, model_valida
 from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, ClusterChoice, Fingerprint
-from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
 from shardtune.api_schemas.studies.system_studies import SystemStudy
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, BusyMachine, OpenVerdict
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSummary
@@ -145,6 +145,15 @@ class StudySpec(StudyRequest):
     """Complete specification of a study: its request with the precision decided."""
 
     workload: Workload
+
+    def with_possible_backends(self) -> "StudySpec":
+        """Return the specification without the backends that cannot train with the workload's optimizer.
+
+        Raises:
+            ValueError: none of them can.
+        """
+        backends = optimizer_support.trainable_backends(self.space.backends, self.workload.optimizer)
+        return self.model_copy(update={"space": self.space.model_copy(update={"backends": backends})})
 
 
 class StudyState(StrEnum):

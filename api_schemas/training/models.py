@@ -163,6 +163,9 @@ class BlockSummary(Schema):
     """Number of parameters (elements) in the block."""
     largest_parameter: int = Field(ge=0, le=MOST_ELEMENTS)
     """Number of elements of the block's largest single parameter tensor."""
+    matrix_parameters: int | None = Field(default=None, ge=0, le=MOST_ELEMENTS)
+    """Number of parameters (elements) in the block's matrices, which some optimizers update whole. None if not
+    counted."""
     forward_flops_per_token: float | None = Field(ge=0, le=MOST_FLOPS)
     """FLOPs of one token's forward pass through the block. Multiply-adds count as two; attention is counted in full
     (not halved for causality), at the workload's sequence length. None if not counted."""

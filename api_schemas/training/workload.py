@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.names import PrecisionName
+from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
 
 MOST_SAMPLES = 1_000_000
 """Maximum number of samples in one optimizer step."""
@@ -102,16 +103,6 @@ ChosenPrecision = Annotated[
 fp32."""
 
 
-class AdamW(Schema):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), the optimizer of every backend."""
-
-    lr: float = Field(default=3e-4, gt=0)
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.95, ge=0, lt=1)
-    eps: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.1, ge=0)
-
-
 class WorkloadRequest(Schema):
     """Workload in a request, whose precision may still be `auto` (chosen for the device)."""
 
@@ -122,7 +113,8 @@ class WorkloadRequest(Schema):
     precision: ChosenPrecision = None
     """Precision of training: `bf16-mixed`, `bf16-autocast`, `fp32` or explicit dtypes; null or `auto`: bf16-mixed if
     the device supports bfloat16 natively, else fp32."""
-    optimizer: AdamW = AdamW()
+    optimizer: Optimizer = AdamW()
+    """Optimizer with its settings, by `kind`; without a kind: AdamW. A name alone takes the documented defaults."""
     max_grad_norm: float | None = Field(default=1.0, gt=0)
     """Global L2 norm to which gradients are clipped; null: no clipping."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"

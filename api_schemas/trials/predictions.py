@@ -8,6 +8,7 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpec, ModelSummary
+from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecision
 
 Verdict = Literal["fits", "may fit", "does not fit"]
@@ -134,6 +135,8 @@ class PredictionRequest(Schema):
     gradient_accumulation: int = Field(default=1, ge=1)
     precision: ChosenPrecision = None
     """Precision of training; null or `auto`: chosen for the cluster's GPUs."""
+    optimizer: Optimizer = AdamW()
+    """Optimizer with its settings, or its kind alone, such as `adamw`."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     configs: tuple[TrialConfig, ...] = Field(default=(), max_length=1000)
     global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES)
@@ -162,6 +165,10 @@ class PredictionTable(Schema):
     precision_note: str | None = None
     """Reason for the chosen precision if the request left it open, or a warning that the device only emulates its
     dtype."""
+    optimizer: str = "adamw"
+    """Kind of the optimizer whose states and step are in the predictions."""
+    matrix_parameters: int = 0
+    """Number of the parameters that are in matrices of blocks, which some optimizers update whole."""
     fastest: tuple[Prediction, ...] = ()
     """Fastest configurations of the search space: first those that certainly fit, then those that may fit, each fastest
     first. Empty if none fits, or if speed cannot be predicted."""

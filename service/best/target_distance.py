@@ -1,7 +1,7 @@
 """Decide whether a recommendation for one tuning target (model, workload, cluster) may be returned for another target,
 and with what confidence.
 
-Never for another architecture, or for a model of more than twice or less than half the parameters. Other differences in
+Never for another architecture or another optimizer, or for a model of more than twice or less than half the parameters. Other differences in
 model, cluster or software give low confidence; such a recommendation is returned only if the request accepts low
 confidence.
 """
@@ -16,6 +16,7 @@ MAX_SIZE_RATIO = 2.0
 """Maximum ratio of the larger model's number of parameters to the smaller model's."""
 _MINOR = ("workload.optimizer", "workload.max_grad_norm")
 """Fields of a tuning target (model, workload, cluster) that hardly change speed and memory."""
+_OPTIMIZER = "workload.optimizer.kind"
 _WEIGHTS = {"model": 100, "cluster": 10, "workload": 1}
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -43,6 +44,9 @@ def may_stand_in(requested: Flat, measured: Flat, names: Sequence[str], lowest: 
     """Whether the recommendation of the measured tuning target (model, workload, cluster) may be returned for the
     requested target at this minimum confidence.
     """
+    if _OPTIMIZER in names:
+        # Another optimizer trains something else, keeps other states and cannot be trained by every backend.
+        return False
     if lowest is ConfidenceLevel.HIGH or (is_far(names) and lowest is not ConfidenceLevel.LOW):
         return False
     sizes = [_approximate_parameters(case) for case in (requested, measured)]

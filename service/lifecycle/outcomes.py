@@ -143,7 +143,8 @@ def _close_run(run: RunRow, state: TrialState, reported_end: JudgedEnd, failure:
 def _find_failure(session: Session, locked_run: LockedRun, reported_end: JudgedEnd) -> Failure | None:
     study, run = locked_run.study, locked_run.run
     if reported_end.resume_check is not None:
-        return resume_check.resume_failure(reported_end.resume_check, study.spec.workload.precision)
+        workload = study.spec.workload
+        return resume_check.resume_failure(reported_end.resume_check, workload.precision, workload.optimizer)
     if reported_end.measurement is None:
         return None
     if reported_end.measurement.suspect is not None:

@@ -24,7 +24,7 @@ def memory(value: float | None) -> str:
 
 _MEMORY_KINDS = {
     "masters": "master weights (fp32)",
-    "optimizer": "optimizer state (Adam's moments)",
+    "optimizer": "optimizer state",
     "gathered": "gathered layers",
     "buckets": "communication buckets",
     "recomputation": "one block's activations and gradients",

@@ -97,7 +97,8 @@ Step = Wait | NewTrial | NewValidationRun | NewResumeRun | StartFinalComparison 
 
 def parity_groups_so_far(history: Sequence[Observation], spec: StudySpec) -> parity.ParityGroups:
     """Group the trials by parity (equal losses), as far as this is known while the search runs."""
-    return parity.group_by_parity(history, spec.workload.precision, single_backend=len(spec.space.backends) == 1)
+    is_single = len(spec.space.backends) == 1
+    return parity.group_by_parity(history, spec.workload.precision, is_single, spec.workload.optimizer)
 
 
 def validation_failure(
@@ -115,7 +116,7 @@ def validation_failure(
     if reference is None or number not in trials_by_number:
         return None
     repeated = replace(trials_by_number[number], measurement=measurement)
-    bounds = parity.tolerance(spec.workload.precision)
+    bounds = parity.tolerance(spec.workload.precision, spec.workload.optimizer)
     reason = parity.difference(trials_by_number[reference], repeated, bounds)
     return Failure(kind=FailureKind.NUMERICS, message=reason) if reason else None
 

@@ -76,7 +76,7 @@ def create_study(
             resolve_key=resolve_key,
             state=StudyState.WAITING if worker is None else StudyState.RUNNING,
             phase=StudyPhase.MODEL_SUMMARY,
-            spec=spec,
+            spec=spec.with_possible_backends(),
             cluster=cluster,
             baseline=baseline.config,
             notes=(*precision_notes, *baseline.notes),

@@ -7,6 +7,7 @@ import math
 from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import optimizer_support
 from shardtune.api_schemas.studies.study import Budget, StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import PRECISIONS
@@ -55,8 +56,11 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     except ValueError as error:
         field = "workload" if str(error).startswith("global_batch") else ""
         raise invalid_from_value_error(field, error) from error
+    optimizer_notes = optimizer_support.dropped_note(spec.space.backends, spec.workload.optimizer)
     budget_notes = _small_budget_note(spec.budget, seeds.seed_configs(search_space, cluster, resolved.config))
-    return resolved._replace(notes=(*model_checks.model_notes(spec.model), *resolved.notes, *budget_notes))
+    return resolved._replace(
+        notes=(*model_checks.model_notes(spec.model), *resolved.notes, *optimizer_notes, *budget_notes)
+    )
 
 
 def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None:

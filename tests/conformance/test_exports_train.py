@@ -16,7 +16,7 @@ import pytest
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from shardtune.tuner.export import files
 from tests.support.processes import preloaded_forks
-from tests.support.values.synthetic_studies import CPU, contender_of, study_of
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of, with_muon
 
 pytestmark = pytest.mark.ranks
 
@@ -89,6 +89,18 @@ def test_ddp_and_zero_2_scripts_train_the_same(tmp_path: Path) -> None:
         folder = tmp_path / strategy.kind
         folder.mkdir()
         results.append(start(export(folder, TrialConfig(strategy=strategy, micro_batch=2))))
+    assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]]
+
+
+def test_scripts_with_muon_train_the_same(tmp_path: Path) -> None:
+    results = []
+    for strategy in (DdpConfig(), Fsdp2Config(dp_shard=2)):
+        folder = tmp_path / strategy.kind
+        folder.mkdir()
+        exported = files(with_muon(study_of()), contender_of(TrialConfig(strategy=strategy, micro_batch=2)))
+        for name, text in exported.items():
+            (folder / name).write_text(text)
+        results.append(train(folder))
     assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]]
 
 

@@ -85,6 +85,8 @@ def run(place: Workplace) -> Callable[..., ResumeMeasurement | Failure]:
             {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2},
             {"model": LLAMA | {"num_hidden_layers": 1, "vocab_size": 2048}},
         ),
+        ({"kind": "ddp"}, {"optimizer": "muon"}),
+        ({"kind": "fsdp2", "dp_shard": 2}, {"optimizer": "muon"}),
     ],
     ids=[
         "ddp",
@@ -99,6 +101,8 @@ def run(place: Workplace) -> Callable[..., ResumeMeasurement | Failure]:
         "pipeline, interleaved",
         "experts",
         "tensor",
+        "ddp, muon",
+        "fsdp2, muon",
     ],
 )
 def test_new_processes_go_on_where_the_checkpoint_was_saved(

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.training.optimizers import AdamW
 from shardtune.api_schemas.training.workload import Precision, Workload
 from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section, in_words
@@ -180,11 +181,15 @@ def _check_autocast(top: Section, casts_weights: bool | None, precision: Precisi
 
 def _check_optimizer(optimizer: Section, workload: Workload, notes: list[str]) -> None:
     kind = optimizer.text("type")
-    if kind is not None and kind.lower() not in ("adam", "adamw"):
+    adam = workload.optimizer if isinstance(workload.optimizer, AdamW) else AdamW()
+    # Another optimizer of the workload is no AdamW, by whatever name the file calls it.
+    known = ("adam", "adamw") if adam is workload.optimizer else ()
+    if kind is not None and kind.lower() not in known:
+        remedy = "use AdamW or drop it" if known else "drop it"
         raise ValueError(
-            f"{optimizer.name('type')} ({kind!r}), but the workload trains with AdamW; use AdamW or drop it"
+            f"{optimizer.name('type')} ({kind!r}), but the workload trains with {workload.optimizer.title}; {remedy}"
         )
-    params, adam = optimizer.section("params"), workload.optimizer
+    params = optimizer.section("params")
     if params.flag("adam_w_mode") is False and params.number("weight_decay"):
         raise ValueError(
             f"{params.name('adam_w_mode')} (false) decays weights through the gradient, but the workload's AdamW does "

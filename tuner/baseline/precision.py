@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Collection, Iterable
 
+from shardtune.api_schemas.training.optimizers import AdamW
 from shardtune.api_schemas.training.workload import Precision, Workload
 from shardtune.tuner.baseline.section import Section
 
@@ -62,18 +63,23 @@ def check_clipping(section: Section, key: str, workload: Workload, notes: list[s
 def check_adamw(fields: Iterable[tuple[Section, str, str]], workload: Workload) -> None:
     """Check the AdamW hyperparameters of a baseline file against the workload, given as (section, key, name in the
     workload's optimizer)."""
+    optimizer = workload.optimizer
     named_values = [(section.name(key), name, section.number(key)) for section, key, name in fields]
+    stated = [(field, name, value) for field, name, value in named_values if value is not None]
+    if stated and not isinstance(optimizer, AdamW):
+        field, _, value = stated[0]
+        raise ValueError(f"{field} ({value}) is AdamW's, but the workload trains with {optimizer.title}; drop it")
     differing = [
         (field, name, value)
-        for field, name, value in named_values
-        if value is not None and not math.isclose(value, getattr(workload.optimizer, name), rel_tol=1e-9)
+        for field, name, value in stated
+        if not math.isclose(value, getattr(optimizer, name), rel_tol=1e-9)
     ]
     if differing:
         field, name, value = differing[0]
         # The remedy is one line that takes over all differing values at once.
         line = json.dumps({name: value for _, name, value in differing})
         raise ValueError(
-            f"{field} ({value}), but the workload's optimizer.{name} is {getattr(workload.optimizer, name)}; make them equal "
+            f"{field} ({value}), but the workload's optimizer.{name} is {getattr(optimizer, name)}; make them equal "
             f'("optimizer": {line} in the study\'s workload), or drop {field}'
         )
 

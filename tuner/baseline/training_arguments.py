@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.training.optimizers import AdamW
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import accelerate, deepspeed, fsdp
 from shardtune.tuner.baseline import precision as precisions
@@ -107,7 +108,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     )
     precisions.check_clipping(top, "max_grad_norm", workload, notes)
     precisions.check_adamw([(top, key, name) for key, name in _ADAM.items()], workload)
-    _check_numbers(top)
+    _check_numbers(top, workload)
     micro_batch = _micro_batch(top, workload, cluster, notes)
     config = _strategy(top, workload, cluster, notes, micro_batch)
     update: dict[str, object] = {"micro_batch": micro_batch}
@@ -156,11 +157,13 @@ def _is_sharded(top: Section) -> bool:
     return top.get("deepspeed") is not None or top.get("fsdp") not in _NO_FSDP
 
 
-def _check_numbers(top: Section) -> None:
+def _check_numbers(top: Section, workload: Workload) -> None:
     """Check fields of TrainingArguments that change the numbers of the training against the workload."""
     optimizer = top.word("optim")
-    if optimizer is not None and not optimizer.startswith("adamw_torch"):
-        raise ValueError(f"{top.name('optim')} ({optimizer!r}), but the workload trains with AdamW; use adamw_torch")
+    trained = workload.optimizer
+    if optimizer is not None and not (isinstance(trained, AdamW) and optimizer.startswith("adamw_torch")):
+        remedy = "use adamw_torch" if isinstance(trained, AdamW) else "drop it"
+        raise ValueError(f"{top.name('optim')} ({optimizer!r}), but the workload trains with {trained.title}; {remedy}")
     for key, reason in _NUMERIC.items():
         if top.number(key):
             raise ValueError(f"{top.name(key)} ({top.number(key)}) changes the training, but {reason}; drop it")

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
-from shardtune.tuner.export import context, environment
+from shardtune.tuner.export import context, environment, optimizers
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -91,6 +91,7 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
         words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every)
         instruction = "take `checkpointed`, its dependencies and its loop from train_snippet.py"
         lines.append(f"{words}: {f'see {source.shown_in}' if source.study.spec.model.is_own else instruction}")
+    lines += optimizers.own_note(source, "your script")
     if config.compile:
         lines.append(f"compile each block: see {source.shown_in}")
     return lines

@@ -3,6 +3,7 @@
 from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config, expert_parallel
+from shardtune.tuner.export import optimizers
 from shardtune.tuner.export.quoting import literal
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
@@ -49,7 +50,7 @@ def trainer(source: ExportSource, strategy: Fsdp2Config) -> dict[str, list[str]]
     if not is_divided(source):
         return {
             "divide": [],
-            "updated": ["self.optimizer = torch.optim.AdamW(self.parameters, fused=True, **ADAMW)"],
+            "updated": [f"self.optimizer = {_optimizer(source)}"],
             "average": [],
             "clip": ["torch.nn.utils.clip_grads_with_norm_(self.parameters, MAX_GRAD_NORM, norm)"],
         }
@@ -57,10 +58,8 @@ def trainer(source: ExportSource, strategy: Fsdp2Config) -> dict[str, list[str]]
         # Experts are divided and sharded before the block around them, which would shard them over the whole mesh.
         "divide": _divide_lines(source, strategy),
         "updated": [
-            'groups = [{"params": group} for group in by_mesh(self.parameters)]',
-            "self.optimizer = torch.optim.AdamW(groups, fused=True, **ADAMW)",
-            # torch 2.13 has no operator over tensors of several meshes, so the optimizer and clipping take groups by
-            # mesh.
+            f"self.optimizer = {_optimizer(source)}",
+            # torch 2.13 has no operator over tensors of several meshes, so clipping takes groups by mesh.
             'self.divided = [p for p in self.parameters if "ep" in p.device_mesh.mesh_dim_names]',
         ],
         "average": [
@@ -72,6 +71,13 @@ def trainer(source: ExportSource, strategy: Fsdp2Config) -> dict[str, list[str]]
             "    torch.nn.utils.clip_grads_with_norm_(group, MAX_GRAD_NORM, norm)",
         ],
     }
+
+
+def _optimizer(source: ExportSource) -> str:
+    # After the loop over stages, `blocks` are those of the last stage alone.
+    has_stages = source.config.strategy.stages > 1
+    blocks = "[block for _, _, blocks, _ in parts for block in blocks]" if has_stages else "blocks"
+    return optimizers.make(source, "self.parameters", blocks, is_divided(source))
 
 
 def _divide_lines(source: ExportSource, strategy: Fsdp2Config) -> list[str]:

@@ -1,7 +1,7 @@
 """Export as `train_snippet.py`: a complete training script that trains as the trial did, as a starting point for the
 reader's own script."""
 
-from shardtune.tuner.export import context, experts, pipeline, tensor
+from shardtune.tuner.export import context, experts, optimizers, pipeline, tensor
 from shardtune.tuner.export.backends.common import prepare_blocks
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -49,14 +49,8 @@ _ON_GPU = (
 
 def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
     """Text of the exported training script `train_snippet.py`."""
-    workload, optimizer = source.workload, source.workload.optimizer
+    workload = source.workload
     parts = backends[source.config.backend].snippet(source, source.config.strategy)
-    adamw = {
-        "lr": optimizer.lr,
-        "betas": (optimizer.beta1, optimizer.beta2),
-        "eps": optimizer.eps,
-        "weight_decay": optimizer.weight_decay,
-    }
     return fill(
         "train_snippet.py",
         model_name=in_docstring(source.study.spec.model.name),
@@ -74,7 +68,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         accumulation=source.accumulation,
         global_batch=workload.global_batch,
         sequence_length=workload.sequence_length,
-        adamw=literal(adamw),
+        optimizer="\n".join(optimizers.exported(source).constants(workload.optimizer)),
         constants=_constants(source, parts),
         seed=workload.seed,
         build=indent(_build_lines(source, parts.on_meta), 4),
@@ -164,7 +158,7 @@ def _with_one_mesh_import(lines: list[str]) -> set[str]:
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
     lines = [*context.constants(source), *tensor.constants(source), *pipeline.constants(source)]
     lines += [*experts.constants(source), *parts.constants]
-    if parts.needs_blocks or prepare_blocks(source):
+    if parts.needs_blocks or optimizers.exported(source).needs_blocks or prepare_blocks(source):
         block_class = remark(source.model_summary.block_class)
         lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {block_class}")
     return "\n".join(lines)
@@ -192,6 +186,7 @@ def _helpers(source: ExportSource, parts: SnippetParts) -> str:
         checkpointing = fill(f"checkpointing_{mode}", **operators)
     shared = context.helpers(source) + tensor.helpers(source) + pipeline.helpers(source)
     shared += experts.helpers(source)
+    shared += optimizers.exported(source).helpers(experts.is_divided(source))
     return (checkpointing + shared + parts.helpers).removesuffix("\n")
 
 

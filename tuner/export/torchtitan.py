@@ -3,7 +3,7 @@ from its source code."""
 
 from typing import Any
 
-from shardtune.tuner.export import context, environment
+from shardtune.tuner.export import context, environment, optimizers
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import remark, toml_string
 from shardtune.tuner.export.source import ExportSource
@@ -47,19 +47,11 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
 
 
 def _sections(source: ExportSource, mesh: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    workload, optimizer, config = source.workload, source.workload.optimizer, source.config
+    workload, config = source.workload, source.config
     counts_blocks = config.activation_checkpointing == "full" and config.checkpoint_every > 1
     return {
         "model": {"name": _MODELS.get(str(source.study.spec.model.model_type), "SET-ME"), "flavor": "SET-ME"},
-        "optimizer": {
-            "name": "AdamW",
-            "lr": optimizer.lr,
-            "beta1": optimizer.beta1,
-            "beta2": optimizer.beta2,
-            "eps": optimizer.eps,
-            "weight_decay": optimizer.weight_decay,
-            "implementation": "fused",
-        },
+        "optimizer": optimizers.exported(source).torchtitan(workload.optimizer),
         "lr_scheduler": {"warmup_steps": 0, "decay_ratio": 0.0},
         "training": {
             # Under a pipeline torchtitan counts all micro batches of a step.
@@ -95,7 +87,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         lines.append(
             "activation_checkpointing: all matrix products are kept in the trial; torchtitan keeps every second"
         )
-    return tuple(lines)
+    return (*lines, *optimizers.lost_note(source, "torchtitan"))
 
 
 def _toml(sections: dict[str, dict[str, Any]]) -> str:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from shardtune.tuner.export import environment
+from shardtune.tuner.export import environment, optimizers
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
@@ -61,4 +61,4 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = ["weight_decay: on all parameters was measured; Trainer leaves biases and norms out"]
     if source.config.compile:
         lines.append("compile: each block was compiled; Trainer compiles the whole model")
-    return tuple(lines)
+    return (*lines, *optimizers.lost_note(source, "Trainer"))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.base import DTYPE_BYTES
+from shardtune.api_schemas.training.optimizers import AdamW, OptimizerSchema
 from shardtune.api_schemas.training.workload import Precision, Workload
 
 Array = NDArray[np.float64]
@@ -20,6 +21,7 @@ Mask = NDArray[np.bool_]
 SINGLE, DDP, ZERO, FSDP1, FSDP2 = range(5)
 NONE, SELECTIVE, FULL = range(3)
 MIB = 1 << 20
+_ADAMW = AdamW()
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Dtypes:
     compute: int = 2
     reduce: int = 4
     moments: float = 8.0
-    """Bytes of optimizer state per trainable parameter: Adam's two moments."""
+    """Bytes of optimizer state per trainable parameter: Adam's two moments. `tuner.prediction.optimizers.with_states` sets
+    those of another optimizer."""
     linear_bits: int = 16
     """Bits of the operands of matrix products, which set their peak rate: 8 for fp8."""
 
@@ -73,6 +76,8 @@ class Implementation:
     """Whether the program keeps the head's output (logits) through backward; Shardtune's ranks keep only the loss."""
     loss_chunks: int = 1
     """Number of slices of the sequence over which the loss is computed; only one slice at a time has fp32 values."""
+    optimizer: OptimizerSchema = _ADAMW
+    """Optimizer of the program, which decides how many values it keeps and what a step costs."""
     fused_optimizer: bool = False
     """Whether the AdamW kernel is fused: torch's foreach AdamW keeps one temporary of the shard's size, a fused kernel
     none."""
@@ -114,7 +119,13 @@ class Implementation:
         """Facts about Shardtune's own training program (workers/rank): fused AdamW, no dropout, only the loss is
         kept."""
         attention: Literal["flash", "eager"] = "eager" if workload.attention == "eager" else "flash"
-        return cls(attention=attention, autocast=workload.precision.autocast, fused_optimizer=True, keeps_logits=False)
+        return cls(
+            attention=attention,
+            autocast=workload.precision.autocast,
+            optimizer=workload.optimizer,
+            fused_optimizer=True,
+            keeps_logits=False,
+        )
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,22 @@ class ModelShape:
         return (3 if self.mlp == "gated" else 2) * self.hidden * self.ffn
 
     @property
+    def block_matrices(self) -> tuple[tuple[int, int], ...]:
+        """Rows and columns of each matrix of one block, as transformers 5 defines them: stacked experts are no matrices."""
+        hidden, ffn = self.hidden, self.ffn
+        # Models with LayerNorm (GPT-2, GPT-NeoX, MPT) have one projection for q, k and v.
+        outputs = [self.query + 2 * self.kv] if self.norm == "layer" else [self.query, self.kv, self.kv]
+        matrices = [*((width, hidden) for width in outputs), (hidden, self.query)]
+        if self.experts > 1:
+            return (*matrices, (self.experts, hidden))
+        return (*matrices, *[(ffn, hidden)] * (2 if self.mlp == "gated" else 1), (hidden, ffn))
+
+    @property
+    def matrix_parameters(self) -> int:
+        """Number of elements of all matrices in blocks."""
+        return self.layers * sum(rows * columns for rows, columns in self.block_matrices)
+
+    @property
     def block_parameters(self) -> int:
         """Number of elements of one decoder block."""
         total = self.attention_matrix_parameters + self.experts * self.mlp_matrix_parameters

@@ -16,6 +16,7 @@ from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import (
     TrialConfig,
     context_parallel,
+    optimizer_support,
     pipeline_parallel,
     sample_groups,
     tensor_parallel,
@@ -180,7 +181,13 @@ def _bounding_resource(step: StepTable, parts: dict[str, float], index: int) -> 
 def _cheapest_change(
     shape: ModelShape, workload: Workload, cluster: Cluster, config: TrialConfig, calibrations: dict[str, Any]
 ) -> Any:
-    near = neighbours.neighbours(config, cluster)
+    near = [
+        neighbour
+        for neighbour in neighbours.neighbours(config, cluster)
+        if optimizer_support.can_train(neighbour.config, workload.optimizer)
+    ]
+    if not near:
+        return None
     candidates = from_configs(
         [change.config for change in near], workload.sequence_length, cluster.world_size, workload.global_batch
     )
@@ -207,7 +214,11 @@ def answer_request(
 def predict_all(resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIBRATIONS) -> PredictionTable:
     """Predict the configurations of a resolved request, one row of the table for each."""
     request, cluster = resolved.request, resolved.cluster
-    configs = request.configs or neighbours.default_configs(cluster, request.micro_batch)
+    configs = request.configs or tuple(
+        config
+        for config in neighbours.default_configs(cluster, request.micro_batch)
+        if optimizer_support.can_train(config, request.optimizer)
+    )
     rows = [
         predict(
             resolved.shape,
@@ -227,6 +238,8 @@ def predict_all(resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIB
         sequence_length=resolved.sequence,
         precision=resolved.precision.name,
         precision_note=resolved.precision_note,
+        optimizer=request.optimizer.kind,
+        matrix_parameters=resolved.shape.matrix_parameters,
         predictions=tuple(rows),
         notes=resolved.notes(),
     )
@@ -244,7 +257,7 @@ def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:
         "parameters": shape.parameters * size["compute"] / GIB,
         "gradients": shape.parameters * size["reduce"] / GIB,
         "masters": shape.parameters * (size["master"] if mixed else 0) / GIB,
-        "optimizer": shape.parameters * 2 * size["master"] / GIB,
+        "optimizer": workload.optimizer.state_values(shape.parameters, shape.matrix_parameters) * size["master"] / GIB,
     }
 
 

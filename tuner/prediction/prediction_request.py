@@ -30,9 +30,12 @@ class ResolvedRequest:
 
     def workload(self, global_batch: int) -> Workload:
         """Workload of every predicted configuration with this global batch."""
-        attention = self.request.attention
         return Workload(
-            sequence_length=self.sequence, global_batch=global_batch, precision=self.precision, attention=attention
+            sequence_length=self.sequence,
+            global_batch=global_batch,
+            precision=self.precision,
+            optimizer=self.request.optimizer,
+            attention=self.request.attention,
         )
 
     @property

@@ -27,6 +27,8 @@ class Rates:
     """Host seconds to launch one kernel of an eager program, which limit the speed of small models."""
     small_matmul: float = 96.0
     """Inner dimension at which a matrix product reaches half of its peak rate (prologue, epilogue, partial waves)."""
+    bf16_flops: float | None = None
+    """FLOPs per second of bf16 products where the workload's own products are in another dtype; None: `matmul_flops`."""
     fp8_gain: float = 1.5
     """Speed-up of fp8 linear layers over bf16 layers, with casts and scaling included."""
     overlap: float = 0.85
@@ -48,6 +50,7 @@ class Rates:
         return replace(
             self,
             matmul_flops=self.matmul_flops * vector_fraction,
+            bf16_flops=self.matmul_flops,
             attention_flops=self.attention_flops * vector_fraction,
         )
 

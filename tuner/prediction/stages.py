@@ -53,6 +53,11 @@ class StageShape(ModelShape):
         return self.model.block_parameters
 
     @property
+    def matrix_parameters(self) -> int:
+        """Number of elements of the matrices in the pipeline rank's blocks."""
+        return self.layers * self.model.matrix_parameters // self.model.layers
+
+    @property
     def expert_parameters(self) -> int:
         """Number of elements of one block's experts, the same as in the whole model."""
         return self.model.expert_parameters

@@ -33,6 +33,13 @@ class TracedShape(ModelShape):
         return sum(block.parameters for block in self.counted.blocks) // len(self.counted.blocks)
 
     @cached_property
+    def matrix_parameters(self) -> int:
+        """Number of elements of all matrices in blocks; by formula where the worker has not counted them."""
+        counts = [block.matrix_parameters for block in self.counted.blocks]
+        by_formula = min(super().matrix_parameters, sum(block.parameters for block in self.counted.blocks))
+        return by_formula if None in counts else sum(count or 0 for count in counts)
+
+    @cached_property
     def outside_parameters(self) -> int:
         """Number of elements of the parameters in no block."""
         return self.counted.outside_blocks
@@ -129,6 +136,7 @@ def summary_of(shape: ModelShape) -> ModelSummary:
         name="block",
         parameters=min(shape.block_parameters, MOST_ELEMENTS),
         largest_parameter=min(shape.largest_parameter, MOST_ELEMENTS),
+        matrix_parameters=min(shape.matrix_parameters // shape.layers, MOST_ELEMENTS),
         forward_flops_per_token=None,
     )
     return ModelSummary(

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.optimizers import AdamW, OptimizerSchema
 from shardtune.api_schemas.training.workload import Precision
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
+
+_ADAMW = AdamW()
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Tolerance:
 # Largest differences seen between 2-rank runs of all three backends over 4 steps (llama-tiny, torch 2.13 CPU):
 # fp32 1e-7, 2e-5, 6e-8, 1e-6; bf16 3e-5, 4e-4, 5e-7, 6e-4. GPU kernels and larger models round more.
 FP32 = Tolerance(loss=1e-5, grad_norm=1e-4, parameter_square_sum=1e-6, parameter_sum=1e-4)
+# The same runs with Muon, whose iterations round to bf16 (6 steps, lr 1.25e-3): 9e-6, 1.8e-4, 7e-7, 3e-5 from step 1 on.
+FP32_ROUNDED_UPDATES = Tolerance(loss=1e-4, grad_norm=2e-3, parameter_square_sum=1e-5, parameter_sum=1e-3)
 BF16 = Tolerance(loss=2e-3, grad_norm=3e-2, parameter_square_sum=1e-4, parameter_sum=3e-2)
 
 
@@ -42,14 +47,21 @@ class ParityGroups:
     """Reason why each rejected trial differs from the reference trajectory, with the figures, by trial number."""
 
 
-def tolerance(precision: Precision) -> Tolerance:
+def tolerance(precision: Precision, optimizer: OptimizerSchema = _ADAMW) -> Tolerance:
     """Largest allowed differences between two trajectories at a precision, smaller where no value is rounded below
     fp32."""
     exact = precision.compute_dtype == precision.reduce_dtype == precision.master_dtype == "float32"
-    return FP32 if exact else BF16
+    if not exact:
+        return BF16
+    return FP32_ROUNDED_UPDATES if optimizer.rounds_updates else FP32
 
 
-def group_by_parity(history: Sequence[Observation], precision: Precision, single_backend: bool) -> ParityGroups:
+def group_by_parity(
+    history: Sequence[Observation],
+    precision: Precision,
+    single_backend: bool,
+    optimizer: OptimizerSchema = _ADAMW,
+) -> ParityGroups:
     """Find the reference trajectory and the trials that leave it.
 
     The reference is the first feasible trial with which an independent trial agrees: one of another backend, or with
@@ -57,7 +69,7 @@ def group_by_parity(history: Sequence[Observation], precision: Precision, single
     confirms, and a single trial is its own reference. All trials are compared anew each time, including those that an
     earlier comparison rejected.
     """
-    bounds = tolerance(precision)
+    bounds = tolerance(precision, optimizer)
     witnesses = [obs for obs in history if _has_trajectory(obs)]
     candidates = [obs for obs in witnesses if _could_win(obs)]
     pair = _first_agreeing_pair(witnesses, bounds, single_backend)

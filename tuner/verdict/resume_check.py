@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas.studies.study import StudyResult, StudySpec
+from shardtune.api_schemas.training.optimizers import AdamW, OptimizerSchema
 from shardtune.api_schemas.training.workload import Precision
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeMeasurement, ResumeOutcome
@@ -12,6 +13,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner import objective
 from shardtune.tuner.verdict import checkpoint_cost, parity
 
+_ADAMW = AdamW()
 _UNFIT = {
     FailureKind.OOM,
     FailureKind.OVER_LIMIT,
@@ -39,10 +41,12 @@ class CheckDue:
     """Request to run the resume check of the study's winner now."""
 
 
-def resume_failure(measured: ResumeMeasurement, precision: Precision) -> Failure | None:
+def resume_failure(
+    measured: ResumeMeasurement, precision: Precision, optimizer: OptimizerSchema = _ADAMW
+) -> Failure | None:
     """Description of how the resumed processes failed to continue the same training within the memory limit; None where
     they succeeded."""
-    bounds = parity.tolerance(precision)
+    bounds = parity.tolerance(precision, optimizer)
     for continued, resumed in zip(measured.uninterrupted, measured.resumed, strict=True):
         reason = parity.step_difference(continued, resumed, bounds, "the processes that saved")
         if reason is not None:

@@ -24,6 +24,9 @@ def training_arguments(trial: ScriptTrial) -> dict[str, Any]:
         Rejected: Trainer cannot apply the configuration here.
     """
     trial.require_ddp_on_cpu("Trainer")
+    if not trial.workload.optimizer.in_trainer:
+        title = trial.workload.optimizer.title
+        trial.reject(f"workload.optimizer ({title}) has no name in TrainingArguments; use adamw, or a loop of your own")
     on_cpu = trial.device.type == "cpu"
     values = strategy_arguments(trial.config, trial.workload, trial.accumulation, None)
     strategy = trial.config.strategy

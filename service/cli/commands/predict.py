@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport
 from shardtune.api_schemas.training.models import ModelSpec, preset_names
+from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
@@ -57,6 +58,8 @@ class PredictOptions:
     top: int = 10
     trace: bool = False
     """Whether to count the built model even where its architecture has a closed form."""
+    optimizer: str | None = None
+    """Kind of the optimizer; None: the study's, or AdamW."""
 
 
 def hardware_report(cluster: Cluster | str, file: Path | None, state_dir: Path) -> HardwareReport | None:
@@ -103,6 +106,7 @@ def predict(options: PredictOptions) -> PredictionTable:
     of_workload = (
         ("sequence_length", options.sequence_length),
         ("precision", options.precision),
+        ("optimizer", options.optimizer),
         ("global_batch", options.global_batch),
     )
     # Only options that were given: a null would replace the workload of a study file.
@@ -144,7 +148,7 @@ def read_model(name: str) -> ModelArgument:
     content = study_file.read_json_object(path)
     if "model" in content:
         study = study_file.validate_study(content, path.parent)
-        fields = ("sequence_length", "global_batch", "precision", "attention")
+        fields = ("sequence_length", "global_batch", "precision", "optimizer", "attention")
         workload = {field: getattr(study.workload, field) for field in fields}
         return ModelArgument({"model": study.model, **workload}, study.cluster)
     try:
@@ -174,6 +178,10 @@ def command(
             help="Dtypes: bf16-mixed, bf16-autocast, fp32, or auto, by the device (default: the study's, or auto)."
         ),
     ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help=f"Optimizer: {', '.join(OPTIMIZERS)} (default: the study's, or {DEFAULT_OPTIMIZER})."),
+    ] = None,
     global_batch: Annotated[
         int | None, typer.Option(min=1, help="Samples per step for the ranking (default: the study's, or 8 per rank).")
     ] = None,
@@ -194,7 +202,17 @@ def command(
     cluster_name: Cluster | str = subject.cluster if cluster is None and hardware is None else cluster or "local"
     report = hardware_report(cluster_name, hardware, state_dir)
     options = PredictOptions(
-        subject, cluster_name, seq_len, micro_batch, gradient_accumulation, precision, report, global_batch, top, trace
+        subject,
+        cluster_name,
+        seq_len,
+        micro_batch,
+        gradient_accumulation,
+        precision,
+        report,
+        global_batch,
+        top,
+        trace,
+        optimizer,
     )
     table = predict(options)
     if as_json:

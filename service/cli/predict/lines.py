@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable
 from shardtune.service.cli.terminal import PrintableConsole
 
@@ -18,9 +19,11 @@ def show(table: PredictionTable) -> None:
     # Rich assumes 80 columns for a pipe, and would break each row over several lines.
     console = PrintableConsole(width=None if Console().is_terminal else _WIDTH, highlight=False)
     cluster = table.cluster
+    # AdamW is what everybody expects.
+    trained_with = "" if table.optimizer == DEFAULT_OPTIMIZER else f"{OPTIMIZERS[table.optimizer].title}, "
     console.print(
         f"{table.model}: {_parameter_count(table.parameters)} parameters, sequence {table.sequence_length}, {table.precision}, "
-        f"{cluster.nodes} × {cluster.gpus_per_node} {cluster.gpu} of {memory(cluster.memory_gib)}"
+        f"{trained_with}{cluster.nodes} × {cluster.gpus_per_node} {cluster.gpu} of {memory(cluster.memory_gib)}"
     )
     if table.precision_note is not None:
         console.print(table.precision_note)

@@ -3,10 +3,13 @@
 Shares with the ranks only what defines the task: the model's structure, initial weights and data.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 from torch.func import functional_call
 
+from shardtune.api_schemas.training.optimizers import AdamW, Muon
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.workers.rank.model import build, data
@@ -31,20 +34,18 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
         network, torch.device("cpu"), torch.float32, workload.seed, torch.float32 if precision.autocast else compute
     )
     parameters = list(network.parameters())
-    settings = workload.optimizer
-    optimizer = torch.optim.AdamW(
-        parameters, settings.lr, (settings.beta1, settings.beta2), settings.eps, settings.weight_decay
-    )
+    optimizers = _optimizers(network, workload.optimizer)
     vocab_size = network.get_input_embeddings().num_embeddings
     records = []
     for step in range(task.plan.parity_steps):
         batch = range(workload.global_batch)
         tokens = data.samples(workload.seed, step, batch, workload.sequence_length, vocab_size, torch.device("cpu"))
         loss = _autocast_loss(network, tokens, compute) if precision.autocast else _loss(network, tokens, compute)
-        optimizer.zero_grad()
+        network.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(parameters, workload.max_grad_norm or float("inf"))
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         masters = torch.cat([p.detach().double().flatten() for p in parameters])
         records.append(
             StepRecord(
@@ -56,6 +57,27 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
             )
         )
     return tuple(records)
+
+
+def _optimizers(network: nn.Module, settings: AdamW | Muon) -> list[torch.optim.Optimizer]:
+    if isinstance(settings, AdamW):
+        return [_adamw(network.parameters(), settings)]
+    tables = ("embed_tokens", "lm_head", "wte", "wpe")
+    matrices = {
+        name: p for name, p in network.named_parameters() if p.ndim == 2 and not any(table in name for table in tables)
+    }
+    others = [p for name, p in network.named_parameters() if name not in matrices]
+    muon = torch.optim.Muon(
+        matrices.values(), settings.lr, settings.weight_decay, settings.momentum, settings.nesterov,
+        ns_steps=settings.ns_steps, adjust_lr_fn=settings.adjust_lr_fn,
+    )  # fmt: skip
+    return [muon, _adamw(others, settings.adamw)]
+
+
+def _adamw(parameters: Iterable[nn.Parameter], settings: AdamW) -> torch.optim.AdamW:
+    return torch.optim.AdamW(
+        parameters, settings.lr, (settings.beta1, settings.beta2), settings.eps, settings.weight_decay
+    )
 
 
 def _loss(network: nn.Module, tokens: torch.Tensor, compute: torch.dtype) -> torch.Tensor:

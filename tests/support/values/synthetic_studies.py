@@ -6,6 +6,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Contender, Study, StudyPhase, StudySpec, StudyState
 from shardtune.api_schemas.training.models import BlockSummary, ModelSummary, preset
+from shardtune.api_schemas.training.optimizers import Muon
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
@@ -32,6 +33,12 @@ def study_of(
         study_id="study-1", state=StudyState.COMPLETE, phase=StudyPhase.DONE, spec=spec, cluster=cluster, model_summary=model_summary,
         trials={"complete": 1}, rejected=0, gpu_seconds=1, created_at=datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
+
+
+def with_muon(study: Study) -> Study:
+    """The same study with Muon in its workload."""
+    workload = study.spec.workload.model_copy(update={"optimizer": Muon()})
+    return study.model_copy(update={"spec": study.spec.model_copy(update={"workload": workload})})
 
 
 def contender_of(config: TrialConfig) -> Contender:

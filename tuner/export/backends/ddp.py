@@ -1,6 +1,7 @@
 """DDP's parts of each exported file."""
 
 from shardtune.api_schemas.strategies import DdpConfig
+from shardtune.tuner.export import optimizers
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.source import ExportSource, torch_dtype
@@ -36,6 +37,7 @@ def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
         device_ids="None" if source.on_cpu else "[device.index]",
         options=indent([f"{key}={value}," for key, value in strategy.to_ddp().items()], 12),
         **common.backward(source, strategy.grad_sync),
+        optimizer=optimizers.make(source, "self.parameters", "model.get_submodule(BLOCKS)"),
         # Views into buckets must survive; setting them to None would make DDP copy gradients back in.
         set_to_none=not strategy.gradient_as_bucket_view,
     )

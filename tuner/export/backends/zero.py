@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from shardtune.api_schemas.strategies import ZeroConfig
-from shardtune.tuner.export import context, environment
+from shardtune.tuner.export import context, environment, optimizers
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.quoting import literal
@@ -53,7 +53,7 @@ def _trainer(source: ExportSource, strategy: ZeroConfig) -> str:
         # The router picks other experts on every rank; hooks inside would gather in different orders and hang.
         prepare.append(f"set_z3_leaf_modules(model, [{literal(source.model_summary.moe_class)}])")
     on_host = "DeepSpeedCPUAdam(parameters, adamw_mode=True, **ADAMW)"
-    on_device = "torch.optim.AdamW(parameters, fused=True, **ADAMW)"
+    on_device = optimizers.make(source, "parameters", "model.get_submodule(BLOCKS)")
     return fill(
         "trainer_zero",
         prepare=indent(prepare, 8),

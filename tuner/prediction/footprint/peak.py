@@ -1,11 +1,12 @@
 """Peak memory of a training step: the moments at which memory can peak, and the largest of them, term by term."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardtune.api_schemas.base import GIB
+from shardtune.tuner.prediction import optimizers
 from shardtune.tuner.prediction.backends import registry
 from shardtune.tuner.prediction.backends.states import States
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
@@ -31,13 +32,13 @@ SOURCES = {
     "parameters": _STATES,
     "masters": _STATES,
     "gradients": _STATES,
-    "optimizer": _STATES + "; Adam's two moments",
+    "optimizer": _STATES + "; the values that the optimizer keeps of each parameter",
     "gathered": "torch 2.13 _fsdp_param_group.py, DeepSpeed 0.19.8 partitioned_param_coordinator.py; DDP: cast copies",
     "buckets": "torch 2.13 _fsdp_collectives.py and reducer.cpp, DeepSpeed 0.19.8 stage_1_and_2.py and stage3.py",
     "activations": "counted in transformers 5's blocks after Korthikanti et al. (arXiv:2205.05198), equations 1-2",
     "recomputation": "one block's saved tensors and gradients, same source",
     "logits": "logits and three fp32 values each: log-softmax, its gradient, the loss's gradient",
-    "step": "temporaries of torch's AdamW; DeepSpeed's fp32 gradient partition",
+    "step": "temporaries of torch's optimizers; DeepSpeed's fp32 gradient partition",
     "offloaded": "CPU ranks only: there the host is the device",
     "fragmentation": "pools of other streams and of blocks too small for the logits (docs/explanation/prediction.md)",
     "device context": "0.5-1.8 GiB by torch version; published constants",
@@ -92,7 +93,9 @@ def peak_memory(
     bytes. `buffers` are the bytes of the buffers that receive activations from other stages; they are held all the time.
     """
     is_cuda = device == "cuda"
+    dtypes = optimizers.with_states(shape, dtypes, impl)
     state = registry.states(shape, c, dtypes, impl, gloo=not is_cuda)
+    state = replace(state, step=state.step + optimizers.step_bytes(shape, c, dtypes, impl))
     moments, working = _bytes_by_moment(shape, c, dtypes, impl, state)
     moments = _add_activations(moments, waiting, buffers)
     zero = working * 0.0

@@ -23,6 +23,7 @@ def measured_rates(measured: MeasuredHardware, device: str, in_fp32: bool) -> Ra
     on_cpu = device == "cpu"
     return Rates(
         matmul_flops=flops,
+        bf16_flops=measured.bf16_flops * _SUSTAINED,
         attention_flops=flops * _ATTENTION,
         memory_bytes=measured.copy_bytes_per_s,
         launch_s=measured.launch_s,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardtune.tuner.prediction import optimizers
 from shardtune.tuner.prediction.backends import registry
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Traffic
@@ -46,7 +47,9 @@ def step_times(
     # collective are mostly on different nodes.
     forward, backward = micro * compute.forward_fraction, micro * (1.0 - compute.forward_fraction)
     communication, exposed = _communication_seconds(c, rates, comm, forward, backward)
+    dtypes = optimizers.with_states(shape, dtypes, impl)
     optimizer = _optimizer_seconds(shape, c, dtypes, impl, rates)
+    optimizer = optimizer + optimizers.step_seconds(shape, c, impl, rates, network)
     host = _host_transfers(shape, c, dtypes, impl, network)
     # fp32 products without TF32 run on other units than bf16's, with a rate of their own.
     matmul, zero = c.accumulation * compute.matmul, c.tokens * 0.0
@@ -97,7 +100,7 @@ def _communication_seconds(
 
 
 def _optimizer_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:
-    """Seconds of the AdamW step over this rank's shard, of gradient norm and clipping, and of host overhead."""
+    """Seconds of the step's passes over this rank's shard, of gradient norm and clipping, and of host overhead."""
     trained = shape.parameters * impl.trainable / c.holders
     # A fused kernel reads and writes parameter, gradient and moments once; foreach passes over them about three times.
     fused = 3.0 * dtypes.master + 2.0 * dtypes.moments

@@ -41,6 +41,11 @@ class Domains:
         """Whether ranks run on GPUs; on gloo CPU ranks, overlap, pinning and prefetch depth have no effect."""
         return self.cluster.device == "cuda"
 
+    @property
+    def offloads_optimizer(self) -> bool:
+        """Whether the host may step the optimizer: of GPU ranks, with an optimizer that updates any shard alone."""
+        return self.on_gpu and not self.workload.optimizer.needs_matrices
+
     @cached_property
     def context_parallel(self) -> tuple[tuple[int, ...], str | None]:
         """Numbers of ranks that may share a sample (context parallel), and the reason why there are no more, or

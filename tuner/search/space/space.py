@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.training.workload import Workload
@@ -252,9 +252,11 @@ def build(
     """Build the search space of a study. `cores`: number of CPU cores of a node, None where unknown.
 
     Raises:
-        ValueError: no micro batch divides the global batch, an unknown knob, or limits that leave no configuration.
+        ValueError: no micro batch divides the global batch, an unknown knob, limits that leave no configuration, or no
+            backend that can train with the workload's optimizer.
     """
-    checked = KnobLimits(limits, KNOBS)
+    backends = optimizer_support.trainable_backends(limits.backends, workload.optimizer)
+    checked = KnobLimits(limits.model_copy(update={"backends": backends}), KNOBS)
     domains = Domains(workload, cluster, model_summary, cores=cores)
     space = Space(domains, checked)
     space.check_limits()

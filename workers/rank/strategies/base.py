@@ -1,4 +1,4 @@
-"""Interface between the measuring loop and a training backend, and the code that backends share: loss, optimizer, norm,
+"""Interface between the measuring loop and a training backend, and the code that backends share: loss, norm,
 checksum."""
 
 from collections.abc import Callable, Iterable
@@ -12,7 +12,6 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from shardtune.api_schemas.training.workload import AdamW
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model.build import DTYPES
 from shardtune.workers.rank.rank_context import RankContext
@@ -109,22 +108,6 @@ class TrainingSetup:
     def master_dtype(self) -> torch.dtype:
         """Dtype of the weights that the optimizer updates."""
         return DTYPES[self.task.workload.precision.master_dtype]
-
-
-def adamw_options(settings: AdamW) -> dict[str, Any]:
-    """Keyword arguments that torch's AdamW and DeepSpeed's CPU Adam share; weight decay applies to all parameters."""
-    return {
-        "lr": settings.lr,
-        "betas": (settings.beta1, settings.beta2),
-        "eps": settings.eps,
-        "weight_decay": settings.weight_decay,
-    }
-
-
-def adamw(parameters: Iterable[nn.Parameter], settings: AdamW) -> torch.optim.AdamW:
-    """Fused AdamW, the optimizer of every backend: one pass over memory, and no temporaries the size of the model."""
-    groups = [{"params": group} for group in group_by_mesh(parameters)]
-    return torch.optim.AdamW(groups, fused=True, **adamw_options(settings))
 
 
 def group_by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:

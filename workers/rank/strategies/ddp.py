@@ -9,9 +9,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from shardtune.api_schemas.strategies import DdpConfig
+from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import cast
-from shardtune.workers.rank.strategies import base, sharded_checkpoint
+from shardtune.workers.rank.strategies import base, optimizers, sharded_checkpoint
 
 
 class DdpTrainer:
@@ -19,6 +20,7 @@ class DdpTrainer:
 
     def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: DdpConfig) -> None:
         workload, place = setting.task.workload, setting.context
+        blocks = [block for _, block in repeated_blocks(model)]
         models.materialize(model, place.device, setting.master_dtype, workload.seed, setting.weights_dtype)
         if setting.weights_dtype != setting.master_dtype:
             cast.compute_in(model, setting.weights_dtype)
@@ -29,7 +31,7 @@ class DdpTrainer:
             **config.to_ddp(),
         )
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = base.adamw(self._parameters, workload.optimizer)
+        self._optimizer = optimizers.make(workload.optimizer, self._parameters, blocks)
         self._max_norm = workload.max_grad_norm
         self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
@@ -58,11 +60,11 @@ class DdpTrainer:
 
     def save(self, folder: Path) -> None:
         """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
-        sharded_checkpoint.save(self._ddp, self._optimizer, folder)
+        sharded_checkpoint.save(self._ddp, self._optimizer.members, folder)
 
     def load(self, folder: Path) -> None:
         """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
-        sharded_checkpoint.load(self._ddp, self._optimizer, folder)
+        sharded_checkpoint.load(self._ddp, self._optimizer.members, folder)
 
     def close(self) -> None:
         """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""

@@ -23,7 +23,7 @@ from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import weights
 from shardtune.workers.rank.rank_context import RankContext
-from shardtune.workers.rank.strategies import base, sharded_checkpoint
+from shardtune.workers.rank.strategies import base, optimizers, sharded_checkpoint
 
 
 class Fsdp1Trainer:
@@ -36,7 +36,7 @@ class Fsdp1Trainer:
         self._place = place
         self._sharded = config.dp_shard > 1
         self._parameters = [p for p in self._fsdp.parameters() if p.requires_grad]
-        self._optimizer = base.adamw(self._parameters, workload.optimizer)
+        self._optimizer = optimizers.make(workload.optimizer, self._parameters)
         self._max_norm = workload.max_grad_norm
         self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
@@ -68,11 +68,11 @@ class Fsdp1Trainer:
 
     def save(self, folder: Path) -> None:
         """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
-        sharded_checkpoint.save(self._fsdp, self._optimizer, folder)
+        sharded_checkpoint.save(self._fsdp, self._optimizer.members, folder)
 
     def load(self, folder: Path) -> None:
         """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
-        sharded_checkpoint.load(self._fsdp, self._optimizer, folder)
+        sharded_checkpoint.load(self._fsdp, self._optimizer.members, folder)
 
     def close(self) -> None:
         """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""

@@ -21,7 +21,7 @@ from shardtune.api_schemas.strategies import Fsdp2Config, tensor_parallel
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model import tensor_plan, weights
 from shardtune.workers.rank.rank_context import RankContext
-from shardtune.workers.rank.strategies import base, pipeline, sharded_checkpoint
+from shardtune.workers.rank.strategies import base, optimizers, pipeline, sharded_checkpoint
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
 
 TENSOR = "tp"
@@ -68,7 +68,8 @@ class Fsdp2Trainer:
         self._twins = [parameter for part, name, parameter in named if name in part.twins]
         # A tied parameter is in two stages: only the first stage's copy counts in norm and checksum.
         self._counted = [parameter for part, name, parameter in named if part.index == 0 or name not in part.twins]
-        self._optimizer = base.adamw(self._parameters, workload.optimizer)
+        blocks = [block for part in parts for block in part.blocks]
+        self._optimizer = optimizers.make(workload.optimizer, self._parameters, blocks)
         self._max_norm = workload.max_grad_norm
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
@@ -115,11 +116,11 @@ class Fsdp2Trainer:
 
     def save(self, folder: Path) -> None:
         """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
-        sharded_checkpoint.save(self._model, self._optimizer, folder, in_stages=self._pipeline is not None)
+        sharded_checkpoint.save(self._model, self._optimizer.members, folder, in_stages=self._pipeline is not None)
 
     def load(self, folder: Path) -> None:
         """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
-        sharded_checkpoint.load(self._model, self._optimizer, folder, in_stages=self._pipeline is not None)
+        sharded_checkpoint.load(self._model, self._optimizer.members, folder, in_stages=self._pipeline is not None)
 
     def close(self) -> None:
         """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""

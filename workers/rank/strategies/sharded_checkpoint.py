@@ -1,7 +1,7 @@
 """Checkpoints of DDP, FSDP1 and FSDP2 by torch.distributed.checkpoint: each rank saves and loads its own shards."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,21 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 
-def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, in_stages: bool = False) -> None:
+def save(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], folder: Path, in_stages: bool = False) -> None:
     """Write master weights and optimizer state to a checkpoint. Collective. `in_stages`: ranks have different parts of
     the model."""
     with _unwrapped_failure():
-        state_dict_saver.save(_state(model, optimizer, _options(in_stages)), checkpoint_id=folder)
+        state_dict_saver.save(_state(model, optimizers, _options(in_stages)), checkpoint_id=folder)
 
 
-def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, in_stages: bool = False) -> None:
-    """Load weights and optimizer state into a model and an optimizer of the same shape. Collective."""
+def load(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], folder: Path, in_stages: bool = False) -> None:
+    """Load weights and optimizer state into a model and optimizers of the same shape. Collective."""
     options = _options(in_stages)
-    state = _state(model, optimizer, options)
+    state = _state(model, optimizers, options)
     with _unwrapped_failure():
         state_dict_loader.load(state, checkpoint_id=folder)
     set_state_dict(
-        model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=options
+        model, optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=options
     )
 
 
@@ -47,8 +47,8 @@ def _unwrapped_failure() -> Iterator[None]:
         raise cause from error
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer, options: StateDictOptions) -> dict[str, Any]:
-    """Views of the weights and optimizer moments on this rank; an optimizer without state gets its state by this
+def _state(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], options: StateDictOptions) -> dict[str, Any]:
+    """Views of the weights and optimizer moments on this rank; optimizers without state get theirs by this
     call."""
-    weights, moments = get_state_dict(model, optimizer, options=options)
+    weights, moments = get_state_dict(model, optimizers, options=options)
     return {"model": weights, "optimizer": moments}

@@ -12,9 +12,11 @@ from deepspeed.utils import logger, set_z3_leaf_modules
 from torch import nn
 
 from shardtune.api_schemas.strategies import ZeroConfig
+from shardtune.api_schemas.training.optimizers import AdamW
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import moe, weights
 from shardtune.workers.rank.strategies import base
+from shardtune.workers.rank.strategies.optimizers import adamw
 
 _TAG = "engine"
 """Tag of the checkpoint: DeepSpeed's name for one of several checkpoints in a folder; here each folder has one."""
@@ -38,10 +40,13 @@ class ZeroTrainer:
             models.materialize(model, place.device, setting.weights_dtype, workload.seed, setting.weights_dtype)
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         parameters = [p for p in model.parameters() if p.requires_grad]
+        settings = workload.optimizer
+        # `wrap.make_trainer` has rejected other optimizers: DeepSpeed steps flat partitions.
+        assert isinstance(settings, AdamW), settings
         optimizer = (
-            DeepSpeedCPUAdam(parameters, adamw_mode=True, **base.adamw_options(workload.optimizer))
+            DeepSpeedCPUAdam(parameters, adamw_mode=True, **adamw.options(settings))
             if config.offload_optimizer is not None
-            else base.adamw(parameters, workload.optimizer)
+            else adamw.make(settings, parameters)
         )
         self._engine: Any = deepspeed.initialize(
             model=model, optimizer=optimizer, model_parameters=parameters, config=document, dist_init_required=False

@@ -81,7 +81,11 @@ def of_model(model: nn.Module) -> ModelSummary:
 def _block_summary(name: str, block: nn.Module) -> BlockSummary:
     sizes = [p.numel() for p in block.parameters()]
     return BlockSummary(
-        name=name, parameters=sum(sizes), largest_parameter=max(sizes, default=0), forward_flops_per_token=None
+        name=name,
+        parameters=sum(sizes),
+        largest_parameter=max(sizes, default=0),
+        matrix_parameters=sum(p.numel() for p in block.parameters() if p.ndim == 2),
+        forward_flops_per_token=None,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas.base import DTYPE_BYTES
 from shardtune.api_schemas.training.models import preset_names
+from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.training.workload import AUTO, PRECISIONS, Precision
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable, Verdict
 from shardtune.db.tables.studies import WorkerRow
@@ -41,8 +42,9 @@ class PrecisionLine:
     """Bytes of the copy for forward and backward; 0 where the master weights are used."""
     master: int
     gradients: int
-    moments: int
-    total: int
+    state: float
+    """Bytes of what the optimizer keeps, on average over the model's parameters."""
+    total: float
     gib: float | None
     """Size of the whole model in GiB, unsharded; None without a model."""
 
@@ -54,6 +56,8 @@ class NewPage:
     form: StudyForm
     presets: tuple[str, ...]
     precisions: tuple[str, ...]
+    optimizers: tuple[tuple[str, str], ...]
+    """Kind and name of each optimizer."""
     workers: tuple[Hardware, ...]
     catalogue: tuple[Hardware, ...]
     errors: tuple[FieldError, ...]
@@ -87,6 +91,7 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
         form=form,
         presets=tuple(preset_names()),
         precisions=(AUTO, *PRECISIONS),
+        optimizers=tuple((kind, optimizer.title) for kind, optimizer in OPTIMIZERS.items()),
         workers=own,
         catalogue=catalogue_choices,
         errors=tuple(errors) or problems,
@@ -97,9 +102,7 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
         lines=lines[first:],
         stack=stack(shown, usable) if table else None,
         kinds=tuple(KINDS),
-        bytes_per_parameter=tuple(
-            _precision(precision, table.parameters if table else None) for precision in PRECISIONS.values()
-        ),
+        bytes_per_parameter=tuple(_precision(precision, form.optimizer, table) for precision in PRECISIONS.values()),
         can_create=form.hardware.startswith("worker:"),
         quota=quota,
     )
@@ -130,12 +133,15 @@ def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable 
         return None, tuple(item if item.field else item.model_copy(update={"field": "model"}) for item in problems)
 
 
-def _precision(precision: Precision, parameters: int | None) -> PrecisionLine:
+def _precision(precision: Precision, kind: str, table: PredictionTable | None) -> PrecisionLine:
     master, compute = DTYPE_BYTES[precision.master_dtype], DTYPE_BYTES[precision.compute_dtype]
-    # Adam keeps two moments per parameter in the master's dtype.
     copy = compute if compute < master else 0
-    gradients, moments = DTYPE_BYTES[precision.reduce_dtype], 2 * master
-    total = copy + master + gradients + moments
+    gradients, parameters = DTYPE_BYTES[precision.reduce_dtype], table.parameters if table else None
+    # Without a model, every parameter counts as one that is in no matrix of a block.
+    optimizer = OPTIMIZERS.get(kind, OPTIMIZERS[DEFAULT_OPTIMIZER])
+    values = optimizer.state_values(table.parameters, table.matrix_parameters) / table.parameters if table else 0.0
+    state = master * (values or optimizer.state_values(1.0, 0.0))
+    total = copy + master + gradients + state
     return PrecisionLine(
-        precision.name, copy, master, gradients, moments, total, total * parameters / 2**30 if parameters else None
+        precision.name, copy, master, gradients, state, total, total * parameters / 2**30 if parameters else None
     )

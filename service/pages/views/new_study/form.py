@@ -9,9 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
 from shardtune.api_schemas.studies.study import Budget, Objective, StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec, preset_names
+from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.training.search_space import BACKENDS
 from shardtune.api_schemas.training.workload import AUTO
 from shardtune.api_schemas.trials.predictions import PredictionRequest
@@ -49,6 +50,7 @@ class StudyForm(BaseModel):
     micro_batch: str = "1"
     checkpointing: str = "none"
     precision: str = AUTO
+    optimizer: str = DEFAULT_OPTIMIZER
     max_trials: str = "14"
     max_gpu_seconds: str = ""
     baseline: str = Field(default="", max_length=_LONGEST)
@@ -135,9 +137,11 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
     micro = positive_int("micro_batch", form.micro_batch)
     step = micro * cluster.world_size
     accumulation = max(1, positive_int("global_batch", form.global_batch) // step)
+    optimizer = OPTIMIZERS.get(form.optimizer, OPTIMIZERS[DEFAULT_OPTIMIZER])
     configs = [
         c.model_copy(update={"activation_checkpointing": form.checkpointing})
         for c in neighbours.default_configs(cluster, micro)
+        if optimizer_support.can_train(c, optimizer)
     ]
     values: dict[str, Any] = {
         "model": model_of(form),
@@ -149,6 +153,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
         "global_batch": step * accumulation,
         "top": _FASTEST,
         "precision": form.precision,
+        "optimizer": form.optimizer,
         # Validated again: `model_copy` checks nothing, and the form's checkpointing is any text.
         "configs": [TrialConfig.model_validate(c.model_dump()) for c in configs],
     }
@@ -167,6 +172,7 @@ def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
             "sequence_length": positive_int("sequence_length", form.sequence_length),
             "global_batch": positive_int("global_batch", form.global_batch),
             "precision": form.precision,
+            "optimizer": form.optimizer,
         },
         "cluster": cluster_of(form, live),
         "objective": objective_of(form),

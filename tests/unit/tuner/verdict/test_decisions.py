@@ -6,6 +6,7 @@ import pytest
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study import Budget, Objective, Verdict
 from shardtune.api_schemas.studies.study_changes import Extension
+from shardtune.api_schemas.training.optimizers import Muon
 from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Memory
@@ -333,3 +334,9 @@ def test_what_the_device_reports_counts_before_the_allocator():
     memory = Memory(peak_allocated_gib=0.5, peak_reserved_gib=0.6, device_used_gib=2.0)
     used = measured(1).model_copy(update={"memory": memory})
     assert "device memory in use of 2.00" in over_limit_failure(used, cpu(memory_gib=1.0), Objective()).message
+
+
+def test_updates_that_are_rounded_may_differ_more_but_not_under_a_rounded_precision() -> None:
+    assert parity.tolerance(FP32, Muon()).loss > parity.tolerance(FP32).loss
+    assert parity.tolerance(FP32, Muon()).loss < parity.tolerance(BF16).loss
+    assert parity.tolerance(BF16, Muon()) == parity.tolerance(BF16)

@@ -1,0 +1,130 @@
+"""Schemas of optimizers: settings that change what is trained, and the state that each optimizer keeps."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from shardtune.api_schemas.base import Schema
+
+
+class OptimizerSchema(Schema):
+    """Interface of every optimizer, used by trainers, the predictor, the exports and pages."""
+
+    kind: str
+    title: ClassVar[str]
+    """Name of the optimizer for people."""
+    needs_matrices: ClassVar[bool] = False
+    """Whether an update needs a whole matrix. Otherwise it is elementwise, so that any shard can be updated alone."""
+    rounds_updates: ClassVar[bool] = False
+    """Whether updates are computed in a lower dtype than the master weights', so that backends agree less closely."""
+
+    def state_values(self, elements: float, matrix_elements: float) -> float:
+        """Return the number of values that the optimizer keeps for the trained parameters, each in the dtype of the
+        master weights. `matrix_elements`: elements of the matrices in blocks, a part of `elements`."""
+        raise NotImplementedError
+
+    def to_training_arguments(self) -> dict[str, Any]:
+        """Return the fields of Hugging Face `TrainingArguments` (transformers 5) for this optimizer, or for the AdamW that
+        Trainer uses in its place where it has no such optimizer."""
+        raise NotImplementedError
+
+    @property
+    def in_trainer(self) -> bool:
+        """Whether Hugging Face's Trainer has the optimizer by name."""
+        return True
+
+
+class AdamW(OptimizerSchema):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), for every backend."""
+
+    title: ClassVar[str] = "AdamW"
+    kind: Literal["adamw"] = "adamw"
+    lr: float = Field(default=3e-4, gt=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+
+    def state_values(self, elements: float, matrix_elements: float) -> float:
+        """Return the number of values that AdamW keeps: two moments of each element."""
+        return 2.0 * elements
+
+    def to_training_arguments(self) -> dict[str, Any]:
+        """Return the fields of Hugging Face `TrainingArguments` for AdamW."""
+        return {
+            "learning_rate": self.lr,
+            "adam_beta1": self.beta1,
+            "adam_beta2": self.beta2,
+            "adam_epsilon": self.eps,
+            "weight_decay": self.weight_decay,
+            "optim": "adamw_torch_fused",
+        }
+
+
+class Muon(OptimizerSchema):
+    """Momentum whose update is orthogonalised (Jordan 2024), for matrices of blocks; AdamW for embeddings, output head,
+    norms, biases and stacked experts. DDP and FSDP2 can train with it."""
+
+    title: ClassVar[str] = "Muon"
+    needs_matrices: ClassVar[bool] = True
+    rounds_updates: ClassVar[bool] = True
+    kind: Literal["muon"] = "muon"
+    lr: float = Field(default=3e-4, gt=0)
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    nesterov: bool = True
+    ns_steps: int = Field(default=5, ge=1, le=99)
+    """Number of Newton-Schulz iterations that orthogonalise an update, each three matrix products in bf16."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    adjust_lr_fn: Literal["original", "match_rms_adamw"] = "match_rms_adamw"
+    """Rule that adjusts the learning rate to a matrix's shape (torch's name). `match_rms_adamw` gives updates the size of
+    AdamW's, so that a learning rate tuned for AdamW stays right; `original` is Jordan's, with rates of about 0.02."""
+    adamw: AdamW = AdamW()
+    """Settings of AdamW for all other parameters."""
+
+    def state_values(self, elements: float, matrix_elements: float) -> float:
+        """Return the number of values that the optimizers keep: the momentum of matrices, AdamW's moments of the rest."""
+        return matrix_elements + self.adamw.state_values(elements - matrix_elements, 0.0)
+
+    def to_training_arguments(self) -> dict[str, Any]:
+        """Return the fields of `TrainingArguments` for AdamW, which Trainer then uses for all parameters."""
+        return self.adamw.to_training_arguments()
+
+    @property
+    def in_trainer(self) -> bool:
+        """Whether Hugging Face's Trainer has the optimizer by name: transformers 5.23 has no Muon."""
+        return False
+
+
+DEFAULT_OPTIMIZER = "adamw"
+"""Kind of the optimizer of workloads that name none, also of those that were stored without a kind."""
+OPTIMIZERS: dict[str, OptimizerSchema] = {"adamw": AdamW(), "muon": Muon()}
+"""Optimizers with their documented defaults, by kind."""
+
+
+def _with_kind(value: object) -> object:
+    """Replace a kind by the optimizer's defaults, and add AdamW's kind to settings that were stored without one."""
+    if isinstance(value, OptimizerSchema):
+        return value
+    kind = value.get("kind", DEFAULT_OPTIMIZER) if isinstance(value, Mapping) else value
+    if not isinstance(kind, str) or kind not in OPTIMIZERS:
+        field = "optimizer.kind" if isinstance(value, Mapping) else "optimizer"
+        raise ValueError(
+            f"{field} ({kind!r}) is unknown; use one of {', '.join(OPTIMIZERS)}, or an object with its settings"
+        )
+    return {**value, "kind": kind} if isinstance(value, Mapping) else OPTIMIZERS[kind]
+
+
+def _class_name(value: object) -> str:
+    """Return the name of the class for validated or raw settings, which error paths leave out as a union's branch."""
+    return type(value if isinstance(value, OptimizerSchema) else OPTIMIZERS[str(value["kind"])]).__name__  # type: ignore[index]
+
+
+_Settings = Annotated[Annotated[AdamW, Tag("AdamW")] | Annotated[Muon, Tag("Muon")], Discriminator(_class_name)]
+Optimizer = Annotated[_Settings, BeforeValidator(_with_kind, json_schema_input_type=_Settings | str)]
+"""Optimizer in full, or by its kind."""
+
+
+def unsaid_kind(optimizer: OptimizerSchema) -> set[str]:
+    """Return the fields to leave out of a tuning target's key: AdamW's `kind`, which the keys of stored answers lack."""
+    return {"kind"} if isinstance(optimizer, AdamW) else set()

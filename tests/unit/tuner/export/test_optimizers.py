@@ -1,0 +1,49 @@
+"""What exported files say about an optimizer other than AdamW."""
+
+import re
+from typing import Any
+
+import pytest
+
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
+from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan, training_arguments
+from shardtune.tuner.export.source import ExportSource
+from tests.support.values.synthetic_studies import contender_of, study_of, with_muon
+
+
+def source(strategy: Any, model: str = "llama-tiny") -> ExportSource:
+    study = with_muon(study_of(model=model))
+    return ExportSource.of(study, contender_of(TrialConfig(strategy=strategy, micro_batch=2)))
+
+
+@pytest.mark.parametrize("renderer", [torchtitan, training_arguments], ids=lambda module: module.RELEASE)
+def test_a_program_without_muon_says_that_it_trains_with_adamw(renderer: Any) -> None:
+    rendered = renderer.render(source(DdpConfig()))
+    assert any(line.startswith("optimizer: Muon was measured") and "AdamW" in line for line in rendered.lossy)
+
+
+def test_a_program_that_leaves_the_optimizer_to_its_user_says_so() -> None:
+    note = "optimizer: make Muon in"
+    assert any(line.startswith(note) for line in lightning.render(source(DdpConfig())).lossy)
+    assert note in accelerate.document(source(DdpConfig()))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "model", "blocks"),
+    [
+        (DdpConfig(), "llama-tiny", "model.get_submodule(BLOCKS)"),
+        (Fsdp2Config(dp_shard=2), "llama-tiny", "blocks"),
+        (Fsdp2Config(dp_shard=1, pipeline_parallel=2), "llama-tiny", "[block for _, _, blocks, _ in parts"),
+    ],
+    ids=["ddp", "fsdp2", "pipeline"],
+)
+def test_the_script_gives_muon_the_matrices_of_all_blocks(strategy: Any, model: str, blocks: str) -> None:
+    text = snippet.source(source(strategy, model))
+    compile(text, "train_snippet.py", "exec")
+    assert f"MuonAndAdamW(self.parameters, {blocks}" in text
+    assert re.search(r"^BLOCKS = ", text, re.M)
+
+
+def test_adamw_of_divided_experts_takes_groups_by_mesh() -> None:
+    text = snippet.source(source(Fsdp2Config(dp_shard=2, expert_parallel=2), "mixtral-tiny"))
+    assert 'torch.optim.AdamW([{"params": group} for group in by_mesh(others)], fused=True' in text

@@ -1,0 +1,72 @@
+"""Predicted states and steps of optimizers other than AdamW."""
+
+from typing import Any
+
+import pytest
+
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.optimizers import Muon
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.tuner.prediction.candidates import DDP, FSDP2, Dtypes, Implementation, from_rows
+from shardtune.tuner.prediction.footprint import peak_memory
+from shardtune.tuner.prediction.model_shape import ModelShape, from_config
+from shardtune.tuner.prediction.predict import state_gib
+from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES
+from shardtune.tuner.prediction.throughput import step_times
+from shardtune.tuner.prediction.traced_shape import TracedShape, summary_of
+from tests.support.values.tuner_inputs import shape
+
+FP32 = Dtypes.of(PRECISIONS["fp32"])
+MUON = Implementation(optimizer=Muon(), fused_optimizer=True)
+ADAMW = Implementation(fused_optimizer=True)
+LLAMA = from_config(preset("llama-2-7b").config)
+
+
+def step(model: ModelShape, impl: Implementation, **row: Any) -> float:
+    return float(step_times(model, from_rows([row]), FP32, impl, CPU_RATES, CPU_NETWORK).optimizer[0])
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "gpt2", "mixtral-8x7b"])
+def test_matrices_and_the_rest_make_a_block(name: str) -> None:
+    model = from_config(preset(name).config)
+    small = model.block_parameters - model.expert_parameters - model.matrix_parameters // model.layers
+    assert 0 < small <= 20 * model.hidden
+
+
+def test_muon_halves_the_state_of_matrices_in_blocks() -> None:
+    rows = from_rows([{"backend": DDP, "replicate": 8}, {"backend": FSDP2, "shard": 8}])
+    whole, shard = peak_memory(LLAMA, rows, FP32, MUON).terms["optimizer"].tolist()
+    rest = LLAMA.parameters - LLAMA.matrix_parameters
+    assert whole == pytest.approx(4 * LLAMA.matrix_parameters + 8 * rest)
+    assert shard == pytest.approx(whole / 8)
+
+
+def test_the_states_of_pipeline_stages_are_those_of_their_own_parameters() -> None:
+    row = {"backend": FSDP2, "stages": 2, "accumulation": 4}
+    term = peak_memory(LLAMA, from_rows([row]), FP32, MUON).terms["optimizer"]
+    half, table = LLAMA.matrix_parameters / 2, LLAMA.embedding_parameters
+    assert float(term[0]) == pytest.approx(4 * half + 8 * table, rel=1e-3)
+
+
+def test_a_step_of_muon_takes_longer_and_shards_divide_it() -> None:
+    adamw, muon = (step(LLAMA, impl, backend=DDP, replicate=4) for impl in (ADAMW, MUON))
+    assert muon > 2 * adamw
+    assert step(LLAMA, MUON, backend=FSDP2, shard=4) < muon
+
+
+def test_whole_states_before_sharding_are_those_of_the_optimizer() -> None:
+    workload = Workload(sequence_length=64, global_batch=8, precision=PRECISIONS["fp32"], optimizer=Muon())
+    states = state_gib(LLAMA, workload)
+    assert states["optimizer"] < states["parameters"] * 1.2
+
+
+def test_counted_matrices_replace_the_formula() -> None:
+    tiny = shape("llama-tiny")
+    assert isinstance(tiny, TracedShape)
+    blocks = tuple(block.model_copy(update={"matrix_parameters": 7}) for block in tiny.counted.blocks)
+    counted = TracedShape(
+        **{name: getattr(tiny, name) for name in ModelShape.__dataclass_fields__},
+        counted=tiny.counted.model_copy(update={"blocks": blocks}),
+    )
+    assert counted.matrix_parameters == 7 * tiny.layers
+    assert summary_of(counted).blocks[0].matrix_parameters == 7

@@ -1,0 +1,31 @@
+"""Record that describes one optimizer to the exports; each optimizer's module creates its own record."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+Settings = TypeVar("Settings")
+
+
+def no_helpers(_divided: bool) -> str:
+    """Empty source, for an optimizer that torch makes in one call."""
+    return ""
+
+
+@dataclass(frozen=True)
+class ExportedOptimizer(Generic[Settings]):
+    """Export functions of one optimizer."""
+
+    constants: Callable[[Settings], list[str]]
+    """Function that returns the lines of `train_snippet.py` that define the optimizer's settings."""
+    make: Callable[[str, str, bool], str]
+    """Function that returns the source of an expression that makes the optimizer, from the sources of its parameters and
+    of the model's repeated blocks. Its flag is whether the parameters are on several device meshes."""
+    torchtitan: Callable[[Settings], dict[str, Any]]
+    """Function that returns torchtitan's section `optimizer`."""
+    helpers: Callable[[bool], str] = no_helpers
+    """Function that returns the source of what `train_snippet.py` defines for the optimizer. Its flag is that of `make`."""
+    needs_blocks: bool = False
+    """Whether the exported script uses the list of the model's repeated blocks to make the optimizer."""
+    known_elsewhere: bool = True
+    """Whether other training programs (Trainer, torchtitan) have a name for the optimizer."""

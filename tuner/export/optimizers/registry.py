@@ -1,0 +1,35 @@
+"""Registry of the exported optimizers by kind, and the phrases that the exports of several programs share."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardtune.tuner.export.optimizers import adamw, muon
+from shardtune.tuner.export.optimizers.record import ExportedOptimizer
+from shardtune.tuner.export.source import ExportSource
+
+OPTIMIZERS: Mapping[str, ExportedOptimizer[Any]] = {"adamw": adamw.OPTIMIZER, "muon": muon.OPTIMIZER}
+
+
+def exported(source: ExportSource) -> ExportedOptimizer[Any]:
+    """Export functions of the study's optimizer."""
+    return OPTIMIZERS[source.workload.optimizer.kind]
+
+
+def make(source: ExportSource, parameters: str, blocks: str, several_meshes: bool = False) -> str:
+    """Source of the expression that makes the study's optimizer in `train_snippet.py`."""
+    return exported(source).make(parameters, blocks, several_meshes)
+
+
+def own_note(source: ExportSource, place: str) -> tuple[str, ...]:
+    """Note that a program leaves the optimizer to the user's code; empty for an optimizer that torch makes in one call."""
+    if exported(source).known_elsewhere:
+        return ()
+    return (f"optimizer: make {source.workload.optimizer.title} in {place}: see {source.shown_in}",)
+
+
+def lost_note(source: ExportSource, consumer: str) -> tuple[str, ...]:
+    """Note that a program without the study's optimizer trains with AdamW; empty where it has the optimizer."""
+    if exported(source).known_elsewhere:
+        return ()
+    title = source.workload.optimizer.title
+    return (f"optimizer: {title} was measured; {consumer} trains with AdamW here. Make it as in {source.shown_in}",)

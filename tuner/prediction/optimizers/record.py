@@ -1,0 +1,22 @@
+"""Record that describes one optimizer to the predictor; each optimizer's module creates its own record."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.rates import Network, Rates
+
+Settings = TypeVar("Settings")
+
+
+@dataclass(frozen=True)
+class PredictedOptimizer(Generic[Settings]):
+    """Predictor of one optimizer, beyond its states: functions over many candidates at once."""
+
+    step_bytes: Callable[[Settings, ModelShape, Candidates, Dtypes], Array]
+    """Function that returns the bytes of an optimizer step's temporaries on one rank."""
+    step_seconds: Callable[[Settings, ModelShape, Candidates, Rates, Network], Array]
+    """Function that returns the seconds of an optimizer step beyond its passes over parameters, gradients and states:
+    matrix products, launches and exchanges."""

@@ -1,0 +1,33 @@
+"""AdamW of every backend: one fused kernel over parameters of one mesh."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from shardtune.api_schemas.training.optimizers import AdamW
+from shardtune.workers.rank.strategies import base
+
+
+def options(settings: AdamW) -> dict[str, Any]:
+    """Keyword arguments that torch's AdamW and DeepSpeed's CPU Adam share; weight decay applies to all parameters."""
+    return {
+        "lr": settings.lr,
+        "betas": (settings.beta1, settings.beta2),
+        "eps": settings.eps,
+        "weight_decay": settings.weight_decay,
+    }
+
+
+def make(settings: AdamW, parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
+    """Fused AdamW: one pass over memory, and no temporaries the size of the model."""
+    groups = [{"params": group} for group in base.group_by_mesh(parameters)]
+    return torch.optim.AdamW(groups, fused=True, **options(settings))
+
+
+def members(
+    settings: AdamW, parameters: list[nn.Parameter], _matrices: list[nn.Parameter]
+) -> list[torch.optim.Optimizer]:
+    """Single optimizer for all parameters, matrices or not."""
+    return [make(settings, parameters)]

@@ -1,0 +1,52 @@
+"""Registry of optimizers by kind, and the set of torch optimizers that a trainer steps together."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from shardtune.api_schemas.training.optimizers import OptimizerSchema
+from shardtune.workers.rank.strategies.optimizers import adamw, muon
+
+Maker = Callable[[Any, list[nn.Parameter], list[nn.Parameter]], list[torch.optim.Optimizer]]
+"""Function that makes the torch optimizers of some settings from all trained parameters and from those among them that
+are matrices of blocks."""
+
+MAKERS: Mapping[str, Maker] = {"adamw": adamw.members, "muon": muon.members}
+
+
+@dataclass(frozen=True)
+class OptimizerSet:
+    """Torch optimizers, each with parameters of its own, that together update a model."""
+
+    members: tuple[torch.optim.Optimizer, ...]
+
+    def step(self) -> None:
+        """Update all parameters."""
+        for member in self.members:
+            member.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients of all parameters."""
+        for member in self.members:
+            member.zero_grad(set_to_none=set_to_none)
+
+
+def make(
+    settings: OptimizerSchema, parameters: Iterable[nn.Parameter], blocks: Iterable[nn.Module] = ()
+) -> OptimizerSet:
+    """Make the optimizers of a trial. `blocks`: the model's repeated blocks, as the backend has wrapped them.
+
+    Raises:
+        ValueError: the optimizer updates matrices, and the blocks have none.
+    """
+    trained = list(parameters)
+    in_blocks = {id(parameter) for block in blocks for parameter in block.parameters() if parameter.ndim == 2}
+    matrices = [parameter for parameter in trained if id(parameter) in in_blocks]
+    if settings.needs_matrices and not matrices:
+        raise ValueError(
+            f"optimizer.kind ({settings.kind!r}) found no matrix in the model's repeated blocks; use adamw"
+        )
+    return OptimizerSet(tuple(MAKERS[settings.kind](settings, trained, matrices)))

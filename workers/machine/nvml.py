@@ -64,10 +64,17 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
         "driver": nvml.nvmlSystemGetDriverVersion(),
         "devices": [_device(handles[index], uuids[index], nvml) | {"index": index} for index in chosen],
         "links": links([handles[index] for index in chosen], nvml),
-        "rejection": unsupported_hardware.setting(setting, len(handles))
+        "rejection": _rejection(setting, nvml.nvmlDeviceGetCount(), len(handles))
         if not chosen
         else unsupported_hardware.slices(sliced),
     }
+
+
+def _rejection(setting: str | None, count: int, permitted: int) -> str | None:
+    """Reason why none of the machine's `count` GPUs is used, of which `permitted` may be; None where none is wanted."""
+    if count > 0 and permitted == 0:
+        return unsupported_hardware.permission(setting, count)
+    return unsupported_hardware.setting(setting, permitted)
 
 
 def _permitted(nvml: Any) -> list[Any]:

@@ -35,6 +35,17 @@ def _accelerator_problem(root: Path) -> str | None:
     return None
 
 
+def permission(visible: str | None, count: int) -> str | None:
+    """Reason why none of the machine's `count` GPUs, which this process may not use, is tuned; None where
+    none is wanted."""
+    if visible is not None and visible.strip() in _NO_DEVICE:
+        return None
+    return (
+        f"this machine has {count} GPUs, none of which this process may use (NVML says: no permission); ask the scheduler "
+        f"for them, such as `--gpus-per-node={count}` of Slurm or a GPU limit of the container. {_REMEDY}"
+    )
+
+
 def setting(visible: str | None, count: int) -> str | None:
     """Reason why CUDA_VISIBLE_DEVICES leaves none of the machine's `count` GPUs visible; None where there are no GPUs,
     or none is wanted."""

@@ -90,6 +90,22 @@ def test_a_gpu_without_permission_is_left_out_and_the_others_are_numbered_as_cud
     assert driver.python("-c", COUNT, **environment_variables).stdout.strip() == "2"
 
 
+def test_gpus_that_all_lack_permission_are_rejected_not_taken_for_cpu_ranks(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.says(*[H100 | {"error": NO_PERMISSION}] * 8)
+    with pytest.raises(DetectionFailed, match=r"8 GPUs, none of which this process may use.*--gpus-per-node=8"):
+        find_gpus()
+    rejected = driver.python("-m", "shardtune.workers", "detect")
+    assert rejected.returncode == 1 and "--gpus-per-node=8" in rejected.stderr
+    for nothing in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
+        assert find_gpus().devices == ()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(DetectionFailed, match="none of which this process may use"):
+        find_gpus()
+
+
 def test_mig_instances_are_rejected_not_taken_for_cpu_ranks(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

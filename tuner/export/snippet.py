@@ -27,6 +27,10 @@ _SAVED_OPERATORS = (
 """Operators whose results selective checkpointing keeps, as in `workers.rank.model.checkpointing`; a test compares
 the two lists."""
 
+_UPLOAD = ".pin_memory().to(device, non_blocking=True)"
+"""Copy of a micro batch to the GPU. A copy from pageable memory ends with a wait for the stream (torch 2.13,
+`memcpy_and_sync`), in each micro batch."""
+
 _ON_CPU = (
     "for step in range(steps):",
     "    started = time.perf_counter()",
@@ -71,6 +75,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         micro_batch=source.config.micro_batch,
         **_sample_groups(source),
         text_part='["text_config"]' if source.is_text_part else "",
+        upload=".to(device)" if source.on_cpu else _UPLOAD,
         accumulation=source.accumulation,
         global_batch=workload.global_batch,
         sequence_length=workload.sequence_length,

@@ -1,0 +1,29 @@
+"""The training script exported for GPUs: what it must not do on the host."""
+
+import ast
+
+import pytest
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.tuner.export import files
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of
+
+GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
+
+
+def script(strategy: DdpConfig | Fsdp2Config | ZeroConfig, cluster: Cluster = GPUS) -> str:
+    study = study_of("llama-tiny", "bf16-mixed", cluster, global_batch=cluster.world_size * 4)
+    return files(study, contender_of(TrialConfig(strategy=strategy)))["train_snippet.py"]
+
+
+def function(source: str, name: str) -> str:
+    tree = ast.parse(source)
+    node = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
+    return ast.unparse(node)
+
+
+def test_no_micro_batch_waits_for_the_device() -> None:
+    """A copy from pageable memory ends with a synchronisation of the stream; pinned and non-blocking it does not."""
+    assert function(script(DdpConfig()), "batches").endswith(".pin_memory().to(device, non_blocking=True)")
+    assert "pin_memory" not in script(DdpConfig(), CPU)

@@ -82,7 +82,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         adamw=literal(adamw),
         constants=_constants(source, parts),
         seed=workload.seed,
-        build=indent(_build_lines(source, parts.on_meta), 4),
+        build=indent(_build_lines(source, parts), 4),
         checkpointing=_helpers(source, parts),
         trainer=parts.trainer,
         join=indent([*_join_lines(source), *parts.join], 4),
@@ -164,15 +164,21 @@ def _constants(source: ExportSource, parts: SnippetParts) -> str:
     return "\n".join(lines)
 
 
-def _build_lines(source: ExportSource, on_meta: bool) -> list[str]:
-    call = "model = transformers.AutoModelForCausalLM.from_config("
-    options = (
-        f"    config, attn_implementation={literal(source.attention)}, dtype=torch.float32, trust_remote_code=False"
-    )
-    if on_meta:
+def _build_lines(source: ExportSource, parts: SnippetParts) -> list[str]:
+    where, dtype = None, "torch.float32"
+    if parts.on_meta:
         # Built without memory: parameters get their values only after sharding, so no rank ever holds the whole model.
-        return ['with torch.device("meta"):', f"    {call}", f"    {options}", "    )", *_shared_attention(source)]
-    return [call, options, ")", *_shared_attention(source)]
+        where = 'with torch.device("meta"):'
+    elif parts.on_device is not None and not source.on_cpu:
+        # Else each rank draws the whole model's random numbers in host memory: 8 × 32 GB and minutes for 8B.
+        where, dtype = 'with torch.device("cuda"):  # this rank\'s, see main', parts.on_device
+    lines = [
+        "model = transformers.AutoModelForCausalLM.from_config(",
+        f"    config, attn_implementation={literal(source.attention)}, dtype={dtype}, trust_remote_code=False",
+        ")",
+    ]
+    built = lines if where is None else [where, *(f"    {line}" for line in lines)]
+    return [*built, *_shared_attention(source)]
 
 
 def _shared_attention(source: ExportSource) -> list[str]:

@@ -27,3 +27,25 @@ def test_no_micro_batch_waits_for_the_device() -> None:
     """A copy from pageable memory ends with a synchronisation of the stream; pinned and non-blocking it does not."""
     assert function(script(DdpConfig()), "batches").endswith(".pin_memory().to(device, non_blocking=True)")
     assert "pin_memory" not in script(DdpConfig(), CPU)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "dtype"),
+    [(DdpConfig(), "torch.float32"), (ZeroConfig(stage=1), "torch.bfloat16"), (ZeroConfig(stage=2), "torch.bfloat16")],
+)
+def test_whole_models_are_built_on_the_gpu_of_the_rank_in_the_dtype_of_its_weights(
+    strategy: DdpConfig | ZeroConfig, dtype: str
+) -> None:
+    source = script(strategy)
+    build = function(source, "build_model")
+    assert "with torch.device('cuda'):" in build and f"dtype={dtype}" in build
+    main = function(source, "main")
+    assert main.index("torch.cuda.set_device(device)") < main.index("build_model()")
+    on_cpu = function(script(strategy, CPU), "build_model")
+    assert "torch.device(" not in on_cpu and "dtype=torch.float32" in on_cpu
+
+
+@pytest.mark.parametrize(("strategy", "device"), [(Fsdp2Config(dp_shard=8), "meta"), (ZeroConfig(stage=3), None)])
+def test_models_that_are_built_in_parts_stay_so(strategy: Fsdp2Config | ZeroConfig, device: str | None) -> None:
+    build = function(script(strategy), "build_model")
+    assert "cuda" not in build and (device is None or f"with torch.device('{device}'):" in build)

@@ -211,7 +211,9 @@ def _join_lines(source: ExportSource) -> list[str]:
     if not source.on_cpu:
         lines = ['device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))', "torch.cuda.set_device(device)"]
         # gloo beside NCCL: offloaded states are tensors on the CPU.
-        lines.append('dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)')
+        # A single rank is not bound to its device: NCCL would split a communicator of one rank (see `workers.rank.mesh`).
+        bound = ", device_id=device" if source.cluster.world_size > 1 else ""
+        lines.append(f'dist.init_process_group("cpu:gloo,cuda:nccl"{bound})')
     else:
         lines += ['os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")'] if source.cluster.nodes == 1 else []
         lines.append('dist.init_process_group("gloo")')

@@ -49,3 +49,9 @@ def test_whole_models_are_built_on_the_gpu_of_the_rank_in_the_dtype_of_its_weigh
 def test_models_that_are_built_in_parts_stay_so(strategy: Fsdp2Config | ZeroConfig, device: str | None) -> None:
     build = function(script(strategy), "build_model")
     assert "cuda" not in build and (device is None or f"with torch.device('{device}'):" in build)
+
+
+@pytest.mark.parametrize(("gpus", "is_bound"), [(1, False), (2, True)])
+def test_only_several_gpus_bind_their_process_group_to_a_device(gpus: int, is_bound: bool) -> None:
+    main = function(script(DdpConfig(), GPUS.model_copy(update={"gpus_per_node": gpus})), "main")
+    assert ("device_id=device" in main) == is_bound

@@ -8,6 +8,7 @@ import pytest
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide, emulation_note
 from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.workers.machine import rank_devices, unsupported_hardware
+from shardtune.workers.machine.device_health import GpuObservation
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries, find_gpus, inventory
 from tests.support.nvml.fake_driver import H100, NO_PERMISSION, T4, FakeDriver
@@ -182,6 +183,19 @@ def test_work_is_not_taken_on_a_gpu_that_is_broken(driver: FakeDriver, tmp_path:
             watch.require_fit(lambda: False)
     finally:
         watch.close()
+
+
+def test_the_watch_reads_clock_power_and_temperature_and_null_where_a_gpu_tells_none(driver: FakeDriver) -> None:
+    driver.says(H100 | {"clock_now": 1755, "power_now": 681_000, "temperature": 64}, T4)
+    code = (
+        "import json, pynvml; from shardtune.workers.machine.nvml_watch import Watch; pynvml.nvmlInit(); "
+        "print(json.dumps(next(Watch(['GPU-0', 'GPU-1']).observations())))"
+    )
+    look = GpuObservation.model_validate_json(driver.python("-c", code).stdout)
+    assert [(device.sm_clock_mhz, device.power_mw, device.temperature_c) for device in look.devices] == [
+        (1755, 681_000, 64),
+        (None, None, None),
+    ]
 
 
 def test_cpu_ranks_are_told_that_they_are() -> None:

@@ -141,12 +141,15 @@ def _parameter_devices(drawing: DefineByRun) -> tuple[str, ...]:
 
 
 def _draw_offload_ratio(drawing: DefineByRun, stage: int) -> None:
-    """Choose the fraction of the optimizer state that ZeRO offloads to the CPU."""
+    """Choose the fraction of the optimizer state that ZeRO offloads to the CPU, where the user names the knob."""
+    # DeepSpeed 0.19.8 does not save the moments of the part on the GPU (`backup_optimizer`, which `_rigid_state_dict`
+    # leaves out): a winner with a fraction would fail its resume check, after the whole study.
+    is_named = "offload_optimizer_ratio" in drawing.limits
     partition = drawing.domains.model_summary.parameters / drawing.domains.world
     # Partial offload moves whole sub-groups, so it needs at least two of them, and another device than the host.
     splits = stage == 3 and partition > int(drawing.table.get("sub_group_size", partition))
     candidates = (0.25, 0.5, 0.75, 1.0)
-    effective = splits and drawing.domains.on_gpu and drawing.table["offload_optimizer"] == "cpu"
+    effective = is_named and splits and drawing.domains.on_gpu and drawing.table["offload_optimizer"] == "cpu"
     if effective:
         drawing.pick("offload_optimizer_ratio", candidates)
     else:

@@ -198,6 +198,28 @@ def test_the_watch_reads_clock_power_and_temperature_and_null_where_a_gpu_tells_
     ]
 
 
+@pytest.mark.parametrize(
+    ("last_words", "words"),
+    [
+        (
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver",
+            "580 or newer",
+        ),
+        (
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+            "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized",
+            "nvidia-fabricmanager",
+        ),
+        ("Error 803: system has unsupported display driver / cuda driver combination", "reboot"),
+        ("Error 804: forward compatibility was attempted on non supported HW", "cuda-compat"),
+        ("ModuleNotFoundError: No module named 'deepspeed'", None),
+    ],
+)
+def test_a_driver_that_torch_cannot_use_is_told_with_what_to_do(last_words: str, words: str | None) -> None:
+    remedy = unsupported_hardware.driver_remedy(last_words)
+    assert remedy is None if words is None else words in (remedy or "")
+
+
 def test_cpu_ranks_are_told_that_they_are() -> None:
     assert rank_devices.environment(Gpus(driver=None, devices=())) == {
         "DS_ACCELERATOR": "cpu",

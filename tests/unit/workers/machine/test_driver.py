@@ -11,6 +11,7 @@ from shardtune.workers.machine import rank_devices, unsupported_hardware
 from shardtune.workers.machine.device_health import GpuObservation
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries, find_gpus, inventory
+from shardtune.workers.machine.nvml import create_uvm_device
 from tests.support.nvml.fake_driver import H100, NO_PERMISSION, T4, FakeDriver
 
 RANK_SIDE = """
@@ -218,6 +219,18 @@ def test_the_watch_reads_clock_power_and_temperature_and_null_where_a_gpu_tells_
 def test_a_driver_that_torch_cannot_use_is_told_with_what_to_do(last_words: str, words: str | None) -> None:
     remedy = unsupported_hardware.driver_remedy(last_words)
     assert remedy is None if words is None else words in (remedy or "")
+
+
+def test_the_device_that_cuda_needs_is_created_outside_of_the_fork_server_s_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, calls = tmp_path / "nvidia-modprobe", tmp_path / "calls"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\ntouch {tmp_path}/nvidia-uvm\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    create_uvm_device(tmp_path)
+    create_uvm_device(tmp_path)
+    assert calls.read_text() == "-u -c=0\n", "once: then it is there"
 
 
 def test_cpu_ranks_are_told_that_they_are() -> None:

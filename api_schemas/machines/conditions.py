@@ -28,6 +28,11 @@ def program_names(programs: Sequence[ProgramLoad]) -> str:
     return ", ".join(f"{program.name} {program.cores:.1f}" for program in programs)
 
 
+MAX_THROTTLED_FRACTION = 0.1
+FEWEST_THROTTLED_SAMPLES = 3
+"""Number of samples at lowered clocks from which a GPU counts as throttled, beside the fraction of the run."""
+
+
 class DeviceSeen(Schema):
     """State of one GPU during one run, as reported by NVML."""
 
@@ -45,10 +50,27 @@ class DeviceSeen(Schema):
     power_capped_fraction: float | None
     """Fraction of samples (one per second) at which the software power cap lowered the GPU's clocks; None if the GPU
     does not report it."""
+    samples: int | None = Field(default=None, ge=0)
+    """Number of samples (one per second) that these fractions and means rest on; None from workers of older
+    releases."""
+    sm_clock_mhz: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Mean clock of the GPU's multiprocessors in MHz over the samples; None if the GPU does not report it."""
+    power_w: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Mean power draw of the GPU in watts; None if the GPU does not report it."""
+    temperature_c: float | None = Field(default=None, allow_inf_nan=False)
+    """Highest temperature of the GPU in degrees Celsius; None if the GPU does not report it."""
     xids: tuple[int, ...] = Field(default=(), max_length=500)
     """Driver errors of the GPU during the run (numbers of NVIDIA's Xid catalogue)."""
     uncorrected_ecc: int | None = None
     """Number of uncorrected memory errors of the GPU during the run; None if the device has no ECC."""
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether heat, power brake or hardware lowered the GPU's clocks for a part of the run that matters."""
+        if self.throttled_fraction is None or self.throttled_fraction <= MAX_THROTTLED_FRACTION:
+            return False
+        # One sample of a short run is a tenth of it, and reports an instant.
+        return self.samples is None or self.throttled_fraction * self.samples >= FEWEST_THROTTLED_SAMPLES
 
     @property
     def is_quiet(self) -> bool:

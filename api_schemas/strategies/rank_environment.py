@@ -28,8 +28,11 @@ def variables(config: TrialConfig, inherited: Mapping[str, str], cores: int, ran
     values = {THREADS: str(config.threads or threads_of(inherited, cores, ranks))}
     if config.malloc == "keep":
         values |= KEPT_MEMORY
-    if config.expandable_segments:
+    before = inherited.get(ALLOCATOR) or inherited.get(_OLD_ALLOCATOR) or ""
+    # Many images set it for every process: without a word for False, both values of the knob would measure True.
+    if config.expandable_segments or "expandable_segments" in before:
         # Later words of the list win over earlier ones.
-        before = inherited.get(ALLOCATOR) or inherited.get(_OLD_ALLOCATOR)
-        values[ALLOCATOR] = ",".join([*([before] if before else []), "expandable_segments:True"])
+        values[ALLOCATOR] = ",".join(
+            [*([before] if before else []), f"expandable_segments:{config.expandable_segments}"]
+        )
     return values | declarations.variables(config)

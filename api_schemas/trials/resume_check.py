@@ -9,6 +9,10 @@ from pydantic import Field, model_validator
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.trials.measurements import MOST_RECORDS, MOST_TIMES, DiskRate, StepRecord
 
+MOST_BYTES_PER_PARAMETER = 16
+"""Upper bound of a checkpoint's bytes per parameter: fp32 master weight and two moments; ZeRO adds the weights it
+computes with."""
+
 
 class ResumePlan(Schema):
     """Plan of a resume check: number of steps before and after the restart from a checkpoint."""

@@ -20,7 +20,7 @@ def lease(context: Context, session: Session, study: StudyRow, run: RunRow) -> L
     # monotonic one.
     elapsed_s = (context.now() - run.started_at).total_seconds()
     task = task_of(context, study, run)
-    limits = run_limits.of(settings, run, task)
+    limits = run_limits.of(settings, run, task, _parameters(study))
     return Lease(
         run_id=run.id,
         attempt=run.attempt,
@@ -38,12 +38,17 @@ def lease(context: Context, session: Session, study: StudyRow, run: RunRow) -> L
 
 def deadline_s(context: Context, study: StudyRow, run: RunRow) -> float:
     """Maximum duration of a run in seconds, as its worker gets it with the lease."""
-    return run_limits.of(context.settings, run, task_of(context, study, run)).deadline_s
+    return run_limits.of(context.settings, run, task_of(context, study, run), _parameters(study)).deadline_s
 
 
 def foreseen_s(context: Context, study: StudyRow, run: RunRow) -> float:
     """Number of seconds that a waiting run is not expected to exceed."""
-    return run_limits.foreseen_s(run, task_of(context, study, run))
+    return run_limits.foreseen_s(run, task_of(context, study, run), _parameters(study))
+
+
+def _parameters(study: StudyRow) -> int:
+    """Number of the model's parameters; 0 before the model summary is known."""
+    return study.model_summary.parameters if study.model_summary is not None else 0
 
 
 def why_inexpressible(context: Context, study: StudyRow, run: RunRow, protocol_version: int) -> str | None:

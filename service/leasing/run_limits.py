@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
+from shardtune.api_schemas.trials.resume_check import MOST_BYTES_PER_PARAMETER
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.tables.studies import RunRow, TrialRow
 from shardtune.service.settings import Settings
@@ -52,13 +53,25 @@ def extended_deadline(run: RunRow, deadline_s: float, waited_s: float, now: date
     return extended if extended > now else None
 
 
-def of(settings: Settings, run: RunRow, task: Task) -> LeaseLimits:
-    """Time limits of a run with this task."""
+_SLOW_DISK = 100e6
+"""Bytes per second of the slowest disk on which a resume check may end in time: shared folders and small cloud disks
+reach 125 MB/s."""
+_USUAL_DISK = 500e6
+
+
+def _checkpoint_s(task: Task, parameters: int, bytes_per_s: float) -> float:
+    """Seconds to save and load the checkpoint of a resume check; 0 for other tasks."""
+    return 2 * MOST_BYTES_PER_PARAMETER * parameters / bytes_per_s if isinstance(task, ResumeTask) else 0.0
+
+
+def of(settings: Settings, run: RunRow, task: Task, parameters: int = 0) -> LeaseLimits:
+    """Time limits of a run with this task. `parameters`: number of the model's parameters."""
     if run.trial is None or isinstance(task, ModelSummaryTask):
         return LeaseLimits(settings.run_deadline_s, settings.no_progress_s)
     # The prediction is loaded with the trial; reading the search run's measurement would take another SQL statement.
     slow_s = _SLOWDOWN * (_predicted_step_s(run.trial, task) or _measured_step_s(run.trial) or 0.0)
-    return LeaseLimits(settings.run_deadline_s + _step_count(task) * slow_s, settings.no_progress_s + slow_s)
+    needed_s = _step_count(task) * slow_s + _checkpoint_s(task, parameters, _SLOW_DISK)
+    return LeaseLimits(settings.run_deadline_s + needed_s, settings.no_progress_s + slow_s)
 
 
 _START_AND_END_S = 60.0
@@ -67,9 +80,9 @@ _SPARE_FACTOR = 1.5
 """Factor by which a run may take longer than expected."""
 
 
-def foreseen_s(run: RunRow, task: Task) -> float:
+def foreseen_s(run: RunRow, task: Task, parameters: int = 0) -> float:
     """Number of seconds that a run is not expected to exceed, from its trial's search run, else from the predicted step
-    time.
+    time. `parameters`: number of the model's parameters.
     """
     if run.trial is None or isinstance(task, ModelSummaryTask):
         return _START_AND_END_S
@@ -78,7 +91,8 @@ def foreseen_s(run: RunRow, task: Task) -> float:
     if searched is not None and isinstance(task, TrialTask):
         return _SPARE_FACTOR * searched.elapsed_s
     step_time_s = _predicted_step_s(run.trial, task) or _measured_step_s(run.trial) or 0.0
-    return _START_AND_END_S + _SPARE_FACTOR * _step_count(task) * step_time_s
+    steps_s = _SPARE_FACTOR * _step_count(task) * step_time_s
+    return _START_AND_END_S + steps_s + _checkpoint_s(task, parameters, _USUAL_DISK)
 
 
 def _step_count(task: TrialTask | ResumeTask | TraceTask) -> int:

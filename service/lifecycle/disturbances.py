@@ -24,13 +24,19 @@ def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> 
     measurement = measurement.model_copy(update={"disturbed": None, "cores_left": left})
     # Judged even where nothing is repeated: a disturbed run must neither end early nor pass as undisturbed.
     reason = disturbance.reason(measurement, study.cluster, lambda: cores)
-    if reason is None:
+    throttled = disturbance.throttling(measurement) if reason is None else None
+    if reason is None and throttled is None:
         return measurement
     # Repeats are bounded per run and per study: a machine that never gets quiet must not hold up a study.
     repeats_of_run = locked_run.ends.count(AttemptEnd.DISTURBED)
     repeats_of_study = leases.count_attempts_by_end(session, study.id, AttemptEnd.DISTURBED)
     complete_runs = sum(run.state is TrialState.COMPLETE for trial in locked_run.trials for run in trial.runs)
     may_repeat = disturbance.may_repeat(repeat_limit, repeats_of_run, repeats_of_study, complete_runs)
+    if reason is None:
+        # Once: a GPU that is throttled again will be so in the owner's job.
+        if may_repeat and repeats_of_run == 0:
+            return Failure(kind=FailureKind.DISTURBED, message=throttled or "", conditions=measurement.conditions)
+        return measurement
     # A run that ended early was not measured: it is repeated once, in full, even where the study's repeats are used up.
     must_repeat = measurement.is_pruned and repeat_limit > 0 and repeats_of_run == 0
     if may_repeat or must_repeat:

@@ -12,6 +12,7 @@ from shardtune.service.wording import study_words
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.tuner.search.stopping import MIN_GUIDED, MIN_TRIALS
+from shardtune.tuner.verdict import disturbance
 
 _NOISY = 0.1
 """Relative spread (standard deviation over mean) of the paired runs' speed ratios above which readers are warned."""
@@ -42,6 +43,7 @@ def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
         *_other_candidates(result, stored),
         *_disturbed_runs(result, stored),
         *_disturbed_searches(result),
+        *_throttled_runs(result, stored),
         *_short_search(study, stored.complete),
         *_same_training(study, result, stored),
     ]
@@ -133,6 +135,17 @@ def _disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
         return []
     which = f"{len(reasons)} of the {len(runs)} validation runs of trial {result.best.trial_number}"
     return [Trust("warn", f"{which} count although disturbed (the last: {reasons[-1]})")]
+
+
+def _throttled_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
+    """Warn about runs of the best configuration in which a GPU ran at lowered clocks."""
+    runs = stored.runs_of(result.best.trial_number) or tuple(filter(None, (stored.best_search_run,)))
+    reasons = [reason for run in runs if (reason := disturbance.throttling(run)) is not None]
+    if not reasons:
+        return []
+    which = f"{len(reasons)} of the {len(runs)} runs" if len(runs) > 1 else "the run"
+    text = f"{which} of trial {result.best.trial_number} had lowered clocks (the last: {reasons[-1]})"
+    return [Trust("warn", f"{text}; a cooler machine may be faster")]
 
 
 def _disturbed_searches(result: StudyResult) -> list[Trust]:

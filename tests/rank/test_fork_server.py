@@ -70,7 +70,9 @@ def test_the_host_is_ready_and_may_fork(host: HostProcess) -> None:
 def test_a_look_that_cannot_be_forked_ends_in_time_with_the_reason(tmp_path: Path, act: str) -> None:
     output = tmp_path / "printed"
     preloaded_forks.fork(probe, act, output=output).join()
-    assert {"cannot": "(exit code 1)", "hangs": "hung for 1 s"}[act] in output.read_text().splitlines()[-1]
+    assert {"cannot": "(exit code 1): KeyError: 'torch'", "hangs": "hung for 1 s"}[
+        act
+    ] in output.read_text().splitlines()[-1]
 
 
 def test_a_look_does_not_outlive_a_killed_host(tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ _SAVED_OPERATORS = (
 """Operators whose results selective checkpointing keeps, as in `workers.rank.model.checkpointing`; a test compares
 the two lists."""
 
+_UPLOAD = ".pin_memory().to(device, non_blocking=True)"
+"""Copy of a micro batch to the GPU. A copy from pageable memory ends with a wait for the stream (torch 2.13,
+`memcpy_and_sync`), in each micro batch."""
+
 _ON_CPU = (
     "for step in range(steps):",
     "    started = time.perf_counter()",
@@ -65,13 +69,14 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         micro_batch=source.config.micro_batch,
         **_sample_groups(source),
         text_part='["text_config"]' if source.is_text_part else "",
+        upload=".to(device)" if source.on_cpu else _UPLOAD,
         accumulation=source.accumulation,
         global_batch=workload.global_batch,
         sequence_length=workload.sequence_length,
         optimizer="\n".join(optimizers.exported(source).constants(workload.optimizer)),
         constants=_constants(source, parts),
         seed=workload.seed,
-        build=indent(_build_lines(source, parts.on_meta), 4),
+        build=indent(_build_lines(source, parts), 4),
         checkpointing=_helpers(source, parts),
         trainer=parts.trainer,
         join=indent([*_join_lines(source), *parts.join], 4),
@@ -164,15 +169,21 @@ def _constants(source: ExportSource, parts: SnippetParts) -> str:
     return "\n".join(lines)
 
 
-def _build_lines(source: ExportSource, on_meta: bool) -> list[str]:
-    call = "model = transformers.AutoModelForCausalLM.from_config("
-    options = (
-        f"    config, attn_implementation={literal(source.attention)}, dtype=torch.float32, trust_remote_code=False"
-    )
-    if on_meta:
+def _build_lines(source: ExportSource, parts: SnippetParts) -> list[str]:
+    where, dtype = None, "torch.float32"
+    if parts.on_meta:
         # Built without memory: parameters get their values only after sharding, so no rank ever holds the whole model.
-        return ['with torch.device("meta"):', f"    {call}", f"    {options}", "    )", *_shared_attention(source)]
-    return [call, options, ")", *_shared_attention(source)]
+        where = 'with torch.device("meta"):'
+    elif parts.on_device is not None and not source.on_cpu:
+        # Else each rank draws the whole model's random numbers in host memory: 8 × 32 GB and minutes for 8B.
+        where, dtype = 'with torch.device("cuda"):  # this rank\'s, see main', parts.on_device
+    lines = [
+        "model = transformers.AutoModelForCausalLM.from_config(",
+        f"    config, attn_implementation={literal(source.attention)}, dtype={dtype}, trust_remote_code=False",
+        ")",
+    ]
+    built = lines if where is None else [where, *(f"    {line}" for line in lines)]
+    return [*built, *_shared_attention(source)]
 
 
 def _shared_attention(source: ExportSource) -> list[str]:
@@ -206,7 +217,9 @@ def _join_lines(source: ExportSource) -> list[str]:
     if not source.on_cpu:
         lines = ['device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))', "torch.cuda.set_device(device)"]
         # gloo beside NCCL: offloaded states are tensors on the CPU.
-        lines.append('dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)')
+        # A single rank is not bound to its device: NCCL would split a communicator of one rank (see `workers.rank.mesh`).
+        bound = ", device_id=device" if source.cluster.world_size > 1 else ""
+        lines.append(f'dist.init_process_group("cpu:gloo,cuda:nccl"{bound})')
     else:
         lines += ['os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")'] if source.cluster.nodes == 1 else []
         lines.append('dist.init_process_group("gloo")')

@@ -169,6 +169,9 @@ class Candidates:
     offload_optimizer: Array
     """Fraction of optimizer state (and master weights) that is offloaded from the device."""
     offload_parameters: Array
+    pinned_optimizer: Array
+    """Whether optimizer state in host memory is page-locked, as far as the backend locks it."""
+    pinned_parameters: Array
     ddp_bucket: Array
     """Bytes of a DDP gradient bucket."""
     bucket_view: Array
@@ -183,6 +186,8 @@ class Candidates:
     reuse: Array
     """Number of elements within which ZeRO-3 must use a parameter again to keep it gathered until then."""
     max_live: Array
+    sub_group: Array
+    """Number of elements of ZeRO-3 that the optimizer updates at a time."""
     secondary: Array
     """Number of ranks in a ZeRO++ hpZ group (secondary partition); 1 is off."""
     keeps_freed: Array
@@ -231,8 +236,9 @@ _DEFAULTS: dict[str, float] = {
     "stages": 1, "schedule": 0, "virtual": 1, "experts": 1, "accumulation": 1,
     "checkpointing": NONE, "checkpoint_every": 1, "compiled": 0, "regather": 1, "backward_prefetch": 1,
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
+    "pinned_optimizer": 0, "pinned_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,
-    "contiguous": 1, "prefetch_bucket": 5e7, "persistence": 1e5, "reuse": 1e9, "max_live": 1e9, "secondary": 1,
+    "contiguous": 1, "prefetch_bucket": 5e7, "persistence": 1e5, "reuse": 1e9, "max_live": 1e9, "sub_group": 1e9, "secondary": 1,
     "keeps_freed": 1,
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.predictions import TrialPrediction
 from shardtune.api_schemas.trials.trial import Rejection
 from shardtune.tuner.objective import available_gib
+from shardtune.tuner.prediction.backends.registry import host_bytes
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.candidates import Dtypes, Implementation
 from shardtune.tuner.prediction.configs import from_configs
@@ -52,14 +53,26 @@ def reject_if_too_large(
         return _build_rejection(config, least, free, f"each {rank_name} is predicted to hold {text}; it has {limit}")
     on_node = float(table.host[0]) * cluster.gpus_per_node
     if cluster.device == "cuda" and on_node > cluster.host_memory_gib * GIB:
+        without = candidate.with_values(pinned_optimizer=0, pinned_parameters=0)
+        dtypes, program = Dtypes.of(workload.precision), Implementation.of(workload)
+        pageable = float(host_bytes(shape, without, dtypes, program, gloo=False)[0])
         return _build_rejection(
             config,
             on_node,
             cluster.host_memory_gib,
             f"offloading needs {_format_bytes(on_node)} of host memory on each node "
-            f"({cluster.gpus_per_node} ranks × {_format_bytes(float(table.host[0]))}); it has {memory(cluster.host_memory_gib)}",
+            f"({cluster.gpus_per_node} ranks × {_format_bytes(float(table.host[0]))}); it has {memory(cluster.host_memory_gib)}"
+            + _pinning_note(pageable * cluster.gpus_per_node, on_node),
         )
     return None
+
+
+def _pinning_note(pageable_bytes: float, needed_bytes: float) -> str:
+    """Remark on the host memory that page-locking costs; empty where it costs less than a hundredth."""
+    if needed_bytes < 1.01 * pageable_bytes:
+        return ""
+    rounding = _format_bytes(needed_bytes - pageable_bytes)
+    return f"; {rounding} of it are rounding: torch allocates a power of two for each page-locked tensor"
 
 
 def near_the_edge(failure: Failure, prediction: TrialPrediction | None, cluster: Cluster, objective: Objective) -> bool:

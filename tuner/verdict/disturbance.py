@@ -46,6 +46,21 @@ def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int |
     return None
 
 
+def throttling(measured: Measurement) -> str | None:
+    """Reason, in words, to repeat a run once because heat, power brake or hardware lowered a GPU's clocks; None where
+    no GPU was throttled.
+
+    Such a run is not `disturbed`: a machine that always throttles trains at that speed, so its runs count.
+    """
+    devices = measured.conditions.devices if measured.conditions is not None else ()
+    for device in devices:
+        if device.is_throttled:
+            reasons = ", ".join(device.throttle_reasons) or "reason unknown"
+            name = device.uuid if device.host is None else f"{device.uuid} of {device.host}"
+            return f"GPU {name} was throttled in {device.throttled_fraction:.0%} of the run ({reasons})"
+    return None
+
+
 def foreign_load(foreign: float, cluster: Cluster, cores: int) -> str | None:
     """Message that other programs used too many of a host's CPU cores during a run; None where they did not."""
     is_too_much = foreign > most_foreign_cores(cluster, cores)

@@ -11,13 +11,20 @@ from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers.launchers import processes
 
 LONGEST_S = 300.0
-"""Time limit in seconds of a trace analysis, which takes some seconds for each 100,000 events of a rank; the traces are
-kept after a timeout."""
+"""Time limit in seconds of the analysis of small traces; the traces are kept after a timeout."""
+_BYTES_PER_S = 1e6
+"""Bytes of traces for which the time limit grows by a second: an analysis reads some 6 MB/s on an idle core."""
 
 
-def diagnose(traced: ProfilerRecording, longest_s: float = LONGEST_S) -> Diagnosis | Failure:
+def time_limit_s(traced: ProfilerRecording) -> float:
+    """Time limit in seconds of the analysis of a run's traces: eight ranks of an 8B model have hundreds of MB."""
+    return LONGEST_S + traced.bytes / _BYTES_PER_S
+
+
+def diagnose(traced: ProfilerRecording, longest_s: float | None = None) -> Diagnosis | Failure:
     """Analyse a run's traces and return the diagnosis, or a failure with the reason why there is none. Such a failure
     never blames the traced configuration."""
+    longest_s = time_limit_s(traced) if longest_s is None else longest_s
     command = [sys.executable, "-m", "shardtune.traces", traced.folder]
     try:
         analysis = processes.start_child(

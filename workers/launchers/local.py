@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.workers.launch import ANY_PORT, Launch
-from shardtune.workers.launchers import operators
+from shardtune.workers.launchers import extension_locks, operators
 from shardtune.workers.launchers.base import LostProcess, Observer, Prepared, RankExit
 from shardtune.workers.launchers.cold import RANK_COMMAND, ColdLauncher
 from shardtune.workers.launchers.fork_server import FORK_SERVER_COMMAND, ForkServerLauncher, ForkUnsafe
@@ -83,6 +83,9 @@ class LocalLauncher:
         self._launched, self._conditions = (directory, launch), Conditions()
         if self._observer is not None:
             self._observer.begin()
+        # Before any rank starts: one that waits for such a lock would load what the killed build did not finish.
+        for lock in extension_locks.remove_stale(self._environment):
+            log.warning("removed %s, which a killed build left: each later build would have waited for it", lock)
         self._current.launch(directory, launch)
 
     def wait(self, timeout_s: float) -> None:

@@ -1,6 +1,7 @@
 """Interpretation of GPU observations: whether the worker may take work, and whether a run can be trusted. Pure
 functions."""
 
+import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,6 @@ _HARMFUL = {
 """Bits of nvmlClocksEventReasons that mean lost speed (nvml.h). The software power cap (0x4) is excluded: it acts under
 every full load."""
 _POWER_CAP = 0x04
-_THROTTLED_FRACTION = 0.1
 _BROKEN_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140})
 """Xids (NVIDIA driver errors) after which the device needs a reset or a technician (NVIDIA's Xid catalogue).
 
@@ -48,6 +48,9 @@ class DeviceObservation(BaseModel):
     memory_used_bytes: int = 0
     processes: list[Process] | None = None
     clock_reasons: int | None = None
+    sm_clock_mhz: int | None = None
+    power_mw: int | None = None
+    temperature_c: int | None = None
     uncorrected_ecc: int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
@@ -136,6 +139,10 @@ def _device_summary(
         throttled_fraction=_fraction(any(bits & bit for bit in _HARMFUL) for bits in reasons),
         throttle_reasons=tuple(word for bit, word in _HARMFUL.items() if any(bits & bit for bits in reasons)),
         power_capped_fraction=_fraction(bool(bits & _POWER_CAP) for bits in reasons),
+        samples=len(reasons),
+        sm_clock_mhz=_mean(device.sm_clock_mhz for device in later),
+        power_w=_mean(device.power_mw / 1000 if device.power_mw is not None else None for device in later),
+        temperature_c=max((device.temperature_c for device in later if device.temperature_c is not None), default=None),
         xids=tuple(last.xids[len(first.xids) :]),
         uncorrected_ecc=new_errors,
     )
@@ -147,9 +154,15 @@ def _fraction(looks: Iterable[bool]) -> float | None:
     return sum(observations) / len(observations) if observations else None
 
 
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Mean of the observations that report a value; None where none does."""
+    known_values = [value for value in values if value is not None]
+    return round(statistics.fmean(known_values), 1) if known_values else None
+
+
 def find_fault(devices: Sequence[DeviceSeen]) -> Fault | None:
     """GPU fault that makes the run's result unusable; None where no GPU has such a fault."""
-    # Faults that excuse failures come first, whichever device has them; throttling excuses none.
+    # A throttled GPU is no fault: the service repeats the run once, and lets a machine that always throttles answer.
     for device in devices:
         xids = sorted(_BAD_XIDS.intersection(device.xids))
         if xids:
@@ -161,12 +174,6 @@ def find_fault(devices: Sequence[DeviceSeen]) -> Fault | None:
         if device.foreign_processes:
             names = ", ".join(device.foreign_processes)
             return Fault(f"GPU {_name_of(device)} was also used by process {names} during the run", True)
-    for device in devices:
-        if device.throttled_fraction is not None and device.throttled_fraction > _THROTTLED_FRACTION:
-            reasons = ", ".join(device.throttle_reasons)
-            return Fault(
-                f"GPU {_name_of(device)} was throttled in {device.throttled_fraction:.0%} of the run ({reasons})", False
-            )
     return None
 
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from shardtune.workers.launchers.base import Prepared
 from shardtune.workers.launchers.processes import PYTHON, rank_environment, start_child
-from shardtune.workers.machine import rank_devices
+from shardtune.workers.machine import rank_devices, unsupported_hardware
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries
 
 _ANSWERS_S = 300.0
@@ -44,7 +44,7 @@ def probe(gpus: Gpus, ranks: int | None = None) -> Libraries:
         return Libraries.model_validate_json(stdout)
     except ValidationError:
         end = stderr.decode(errors="replace").strip()[-1500:]
+        remedy = unsupported_hardware.driver_remedy(end) or "install the `worker` extra"
         raise DetectionFailed(
-            f"the libraries of the ranks cannot be loaded (exit code {child.returncode}); "
-            f"install the `worker` extra. Its last words:\n{end}"
+            f"the libraries of the ranks cannot be loaded (exit code {child.returncode}); {remedy}. Its last words:\n{end}"
         ) from None

@@ -3,9 +3,14 @@
 NVML opens no CUDA context. Run as `python -m shardtune.workers.machine.nvml`.
 """
 
+import contextlib
 import json
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -15,6 +20,8 @@ from shardtune.workers.machine.nvml_links import links
 
 _PCIE_GB_PER_S_PER_LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """GB/s per lane and direction by PCIe generation, after line coding (PCI-SIG base specifications)."""
+
+_MODPROBE_S = 20.0
 
 _NO_GPU = (
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
@@ -64,10 +71,17 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
         "driver": nvml.nvmlSystemGetDriverVersion(),
         "devices": [_device(handles[index], uuids[index], nvml) | {"index": index} for index in chosen],
         "links": links([handles[index] for index in chosen], nvml),
-        "rejection": unsupported_hardware.setting(setting, len(handles))
+        "rejection": _rejection(setting, nvml.nvmlDeviceGetCount(), len(handles))
         if not chosen
         else unsupported_hardware.slices(sliced),
     }
+
+
+def _rejection(setting: str | None, count: int, permitted: int) -> str | None:
+    """Reason why none of the machine's `count` GPUs is used, of which `permitted` may be; None where none is wanted."""
+    if count > 0 and permitted == 0:
+        return unsupported_hardware.permission(setting, count)
+    return unsupported_hardware.setting(setting, permitted)
 
 
 def _permitted(nvml: Any) -> list[Any]:
@@ -149,5 +163,29 @@ def _pcie(generation: int | None, width: int | None) -> float | None:
     return round(lane * width, 1) if lane and width and width > 0 else None
 
 
+def create_uvm_device(devices: Path = Path("/dev")) -> None:
+    """Create /dev/nvidia-uvm where it is missing, which CUDA needs and NVML does not.
+
+    After a boot without the persistence daemon, CUDA's first call creates it by the setuid program nvidia-modprobe. In
+    the user namespace of the fork server that program has no rights: each first call would fail, and ranks start cold.
+    """
+    program = shutil.which("nvidia-modprobe")
+    if program is None or (devices / "nvidia-uvm").exists():
+        return
+    # Best effort: without it, CUDA's own error tells.
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(
+            [program, "-u", "-c=0"], stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=_MODPROBE_S, check=False
+        )
+
+
+def main() -> None:
+    """Print the report, and prepare this machine for CUDA where it has GPUs."""
+    gpu_report = report()
+    if gpu_report["devices"]:
+        create_uvm_device()
+    print(json.dumps(gpu_report))
+
+
 if __name__ == "__main__":
-    print(json.dumps(report()))
+    main()

@@ -74,6 +74,11 @@ class Watch:
                 lambda: [_process(p) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
             ),
             "clock_reasons": self._query(lambda: int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))),
+            "sm_clock_mhz": self._query(lambda: int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))),
+            "power_mw": self._query(lambda: int(pynvml.nvmlDeviceGetPowerUsage(handle))),
+            "temperature_c": self._query(
+                lambda: int(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+            ),
             "uncorrected_ecc": self._query(
                 lambda: int(
                     pynvml.nvmlDeviceGetTotalEccErrors(

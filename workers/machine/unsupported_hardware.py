@@ -1,11 +1,35 @@
 """Detection of accelerators that are present but not supported: the worker rejects them with a reason and never
 silently uses CPU ranks instead."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 _NO_DEVICE = ("", "-1", "none", "void", "NoDevFiles")
 """Values of CUDA_VISIBLE_DEVICES that hide every GPU."""
+_DRIVER_REMEDIES = (
+    (
+        r"driver on your system is too old|[Ii]nsufficient [Dd]river|CUDA driver version is insufficient",
+        "the NVIDIA driver is too old for this CUDA build of torch (CUDA 13 needs driver 580 or newer): update the driver, "
+        "or install a torch for an older CUDA from https://download.pytorch.org/whl/",
+    ),
+    (
+        r"Error 802|system not yet initialized",
+        "the GPUs' switch fabric is not ready (CUDA error 802): start the fabric manager "
+        "(`systemctl start nvidia-fabricmanager`), of the driver's version",
+    ),
+    (
+        r"Error 803|unsupported display driver / cuda driver combination",
+        "the driver's library and its kernel module have different versions (CUDA error 803): reboot after a driver update, "
+        "and mount the host's libcuda into a container",
+    ),
+    (
+        r"Error 804|forward compatibility was attempted on non supported HW",
+        "a compatibility library (cuda-compat) is used on a GPU that does not support it (CUDA error 804): take it off "
+        "LD_LIBRARY_PATH, or update the driver",
+    ),
+)
+"""Remedies by what torch (2.13) reports at its first CUDA call; CUDA's error codes are in `driver_types.h`."""
 _REMEDY = "To tune CPU ranks on this machine, set CUDA_VISIBLE_DEVICES=''"
 
 
@@ -35,6 +59,17 @@ def _accelerator_problem(root: Path) -> str | None:
     return None
 
 
+def permission(visible: str | None, count: int) -> str | None:
+    """Reason why none of the machine's `count` GPUs, which this process may not use, is tuned; None where
+    none is wanted."""
+    if visible is not None and visible.strip() in _NO_DEVICE:
+        return None
+    return (
+        f"this machine has {count} GPUs, none of which this process may use (NVML says: no permission); ask the scheduler "
+        f"for them, such as `--gpus-per-node={count}` of Slurm or a GPU limit of the container. {_REMEDY}"
+    )
+
+
 def setting(visible: str | None, count: int) -> str | None:
     """Reason why CUDA_VISIBLE_DEVICES leaves none of the machine's `count` GPUs visible; None where there are no GPUs,
     or none is wanted."""
@@ -58,3 +93,8 @@ def _mig_problem(subject: str) -> str:
         f"{subject}, which Shardtune does not support: NVML tells memory, clocks and processes of whole GPUs. Turn MIG off "
         f"(`nvidia-smi -mig 0`), or choose other GPUs with CUDA_VISIBLE_DEVICES. {_REMEDY}"
     )
+
+
+def driver_remedy(output: str) -> str | None:
+    """Remedy for the problem of the NVIDIA driver that a process's last output reports; None where it reports none."""
+    return next((words for pattern, words in _DRIVER_REMEDIES if re.search(pattern, output)), None)

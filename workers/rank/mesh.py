@@ -42,14 +42,17 @@ def join(place: RankContext, trial_dir: Path) -> None:
             rank=place.rank,
             world_size=place.world_size,
             timeout=_TIMEOUT,
-            device_id=_device_id(place),
+            device_id=bound_device(place),
         )
     else:
-        dist.init_process_group(backend, timeout=_TIMEOUT, device_id=_device_id(place))
+        dist.init_process_group(backend, timeout=_TIMEOUT, device_id=bound_device(place))
 
 
-def _device_id(place: RankContext) -> torch.device | None:
-    return place.device if place.is_cuda else None
+def bound_device(place: RankContext) -> torch.device | None:
+    """Device that the process group is bound to, so that NCCL starts at once and splits communicators; None for CPU
+    ranks and a single rank."""
+    # ncclCommSplit of a communicator with one rank ended in CUDA error 600 (DeepSpeed issue 8248, mended there likewise).
+    return place.device if place.is_cuda and place.world_size > 1 else None
 
 
 def largest(values: list[float], place: RankContext) -> list[float]:

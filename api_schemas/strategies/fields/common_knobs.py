@@ -29,8 +29,6 @@ CPU_OFFLOAD = Knob(
     places_states=True,
 )
 PINNED = "Offloaded state lies in page-locked host memory, which is copied faster"
-PINNED_RATE = "transfers are counted at the rate of page-locked memory"
-"""Reason why no prediction reads whether host memory is page-locked."""
 
 NO_SETTING = Lost("has no setting for it")
 IN_ENVIRONMENT: Mapping[Consumer, Statement] = dict.fromkeys(

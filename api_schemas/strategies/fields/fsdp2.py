@@ -7,7 +7,7 @@ from pydantic import Field
 
 from shardtune.api_schemas.knobs import Call, Key, Knob, Lost, When, Written
 from shardtune.api_schemas.strategies.base import GradSync
-from shardtune.api_schemas.strategies.fields.common_knobs import CPU_OFFLOAD, GRAD_SYNC, NO_SETTING, PINNED, PINNED_RATE
+from shardtune.api_schemas.strategies.fields.common_knobs import CPU_OFFLOAD, GRAD_SYNC, NO_SETTING, PINNED
 from shardtune.api_schemas.strategies.fields.fsdp2_axes import Fsdp2Axes
 
 _GATHERS = When(on_gpu=True, above={"dp_shard": 1})
@@ -138,7 +138,6 @@ class Fsdp2Fields(Fsdp2Axes):
             within={"cpu_offload": (True,)},
             accepts_own_values=True,
             lightest=False,
-            without_term=PINNED_RATE,
             exports={
                 "script": Written("`CPUOffloadPolicy(pin_memory=…)`"),
                 "accelerate": Lost("always pins"),

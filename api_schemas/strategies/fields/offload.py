@@ -6,7 +6,6 @@ from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.knobs import Knob, When
-from shardtune.api_schemas.strategies.fields.common_knobs import PINNED_RATE
 
 PIN = Knob(
     help="",
@@ -14,7 +13,6 @@ PIN = Knob(
     when=When(on_gpu=True),
     accepts_own_values=True,
     lightest=False,
-    without_term=PINNED_RATE,
 )
 
 

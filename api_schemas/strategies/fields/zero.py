@@ -150,7 +150,6 @@ class ZeroFields(StrategySchema):
             _SIZE,
             help="ZeRO-3: elements the optimizer updates at a time.",
             within=_STAGE_3,
-            without_term="how the optimizer's work is cut: its temporaries are those of one fused step",
             exports={"deepspeed": Key("sub_group_size")},
             values_text="a rank's share of 1 and of 4 blocks, 10⁹ (the default)",
         ),
@@ -187,8 +186,12 @@ class ZeroFields(StrategySchema):
                     accepts_own_values=True,
                     lightest="max",
                     exports={"deepspeed": Written("`offload_optimizer.ratio`")},
-                    when_text="stage 3, optimizer on the CPU, GPUs, and `sub_group_size` small enough for two sub-groups: "
-                    "whole ones are moved",
+                    # DeepSpeed 0.19.8 does not save the moments of the part on the GPU (`backup_optimizer`, which
+                    # `_rigid_state_dict` leaves out): a winner with a fraction would fail its resume check.
+                    when=When(is_named=True),
+                    when_text="where you name it (a fraction below 1 cannot resume: DeepSpeed 0.19.8 does not save the "
+                    "moments on the GPU); stage 3, optimizer on the CPU, GPUs, and `sub_group_size` small enough for two "
+                    "sub-groups: whole ones are moved",
                     upstream="`offload_optimizer.ratio`",
                 ),
                 "pin_memory": replace(

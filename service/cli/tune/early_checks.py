@@ -17,7 +17,8 @@ from shardtune.tuner.prediction import catalogue
 
 CPU_RANKS = 2
 """Default number of ranks on a machine without GPUs."""
-_NVIDIA = Path("/dev/nvidiactl")
+_NVIDIA = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+"""Files of an NVIDIA driver: on Linux, and on WSL2."""
 _PLENTY_GIB = 1e5
 """Placeholder for a rank's memory in GiB: only the worker knows it, and no check here uses it."""
 
@@ -29,7 +30,7 @@ def check_study(spec: StudyRequest, ranks: int | None) -> None:
         InputError: names field, value and remedy.
     """
     try:
-        validation.check_without_worker(spec, _expected_cluster(spec, ranks))
+        validation.check_without_worker(spec, expected_cluster(spec, ranks))
     except Invalid as error:
         raise _as_input_error(error) from None
 
@@ -38,7 +39,7 @@ def _as_input_error(error: Invalid) -> InputError:
     return InputError(*(field_line(item.model_dump()) for item in error.errors))
 
 
-def _expected_cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
+def expected_cluster(spec: StudyRequest, ranks: int | None, gpu_files: Sequence[Path] = _NVIDIA) -> Cluster | None:
     """Return the cluster that the study will run on; None where only the worker can detect it.
 
     Raises:
@@ -52,7 +53,7 @@ def _expected_cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
         except ValueError as error:
             raise invalid_from_value_error("cluster", error) from None
     # Torch would say which GPUs, and takes seconds to import; the driver's device says that there are some.
-    if _NVIDIA.exists():
+    if any(device.exists() for device in gpu_files):
         return None
     return Cluster(device="cpu", gpus_per_node=ranks or CPU_RANKS, memory_gib=_PLENTY_GIB, host_memory_gib=_PLENTY_GIB)
 

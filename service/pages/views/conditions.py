@@ -123,6 +123,13 @@ def _device(device: DeviceSeen) -> list[tuple[str, str]]:
         sentences.append(
             ("quiet", f"{name}: the power cap held the clocks down {percent(device.power_capped_fraction)} of the time")
         )
+    figures = [
+        f"{text:.0f} {unit}"
+        for text, unit in ((device.sm_clock_mhz, "MHz"), (device.power_w, "W"), (device.temperature_c, "°C at most"))
+        if text is not None
+    ]
+    if figures:
+        sentences.append(("quiet", f"{name}: {', '.join(figures)}"))
     if device.xids or device.uncorrected_ecc:
         sentences.append(
             (

@@ -1,6 +1,6 @@
 """A whole study, driven over HTTP by a simulated worker."""
 
-from shardtune.api_schemas.machines.conditions import Conditions
+from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen
 from tests.support.service.scenarios import THREE_BACKENDS, create
 from tests.support.service.simulated_worker import SimulatedWorker, measurement, speed_of
 
@@ -98,6 +98,25 @@ def test_a_disturbed_run_is_repeated_and_counts_only_when_the_machine_does_not_g
     assert first["disturbed"] is None and "1.5 of 2 cores" in second["disturbed"]
     untouched = create(quick_client, budget={"max_trials": 4, "repeat_disturbed": 0})
     assert quick_client.get(f"/v1/studies/{untouched}").json()["spec"]["budget"]["repeat_disturbed"] == 0
+
+
+def test_a_throttled_run_is_repeated_once_and_a_machine_that_always_throttles_gets_its_answer(quick_client):
+    def behave(lease, task):
+        """Heat lowers the clocks in every run of this machine; at the first trial, in one look of eight."""
+        throttled = {"throttled_fraction": 0.125 if lease.trial_number == 0 else 0.9, "samples": 8}
+        device = DeviceSeen(uuid="GPU-1", memory_before_gib=0, power_capped_fraction=None, **throttled)
+        return measurement(speed_of(task.config)).model_copy(update={"conditions": Conditions(devices=(device,))})
+
+    worker = SimulatedWorker(quick_client, behave=behave).register()
+    study_id = create(quick_client, budget={"max_trials": 4}, **THREE_BACKENDS)
+    worker.work()
+    trials = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
+    ends = [[attempt["end"] for attempt in trial["runs"][0]["attempts"]] for trial in trials[:2]]
+    assert ends == [["complete"], ["disturbed", "complete"]]
+    assert trials[1]["runs"][0]["measurement"]["disturbed"] is None
+    study = quick_client.get(f"/v1/studies/{study_id}").json()
+    assert study["state"] == "complete", study["reason"]
+    assert study["result"]["verdict"] in ("confirmed", "not_faster", "undecided")
 
 
 def test_a_block_stays_on_the_worker_that_began_it(quick_client, clock):

@@ -190,6 +190,9 @@ int nvmlDeviceGetPowerManagementLimit(Device device, unsigned *value) { return s
 int nvmlDeviceGetApplicationsClock(Device device, int kind, unsigned *value) { return small(device, kind == 2 ? "memory_clock" : "sm_clock", value); }
 int nvmlDeviceGetMaxClockInfo(Device device, int kind, unsigned *value) { return nvmlDeviceGetApplicationsClock(device, kind, value); }
 int nvmlDeviceGetCurrentClocksEventReasons(Device device, u64 *value) { return number(device, "reasons", value); }
+int nvmlDeviceGetClockInfo(Device device, int kind, unsigned *value) { (void)kind; return small(device, "clock_now", value); }
+int nvmlDeviceGetPowerUsage(Device device, unsigned *value) { return small(device, "power_now", value); }
+int nvmlDeviceGetTemperature(Device device, int kind, unsigned *value) { (void)kind; return small(device, "temperature", value); }
 
 int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor)
 {

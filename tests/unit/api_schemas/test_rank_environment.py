@@ -27,6 +27,15 @@ def test_everything_that_can_be_said() -> None:
     assert words in stated_config.describe()
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_expandable_segments_that_an_image_turned_on_are_off_where_the_knob_is(name: str) -> None:
+    inherited = {name: "max_split_size_mb:64,expandable_segments:True"}
+    values = variables(config(), inherited, cores=2, ranks=1)
+    assert values["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:64,expandable_segments:True,expandable_segments:False"
+    other = variables(config(), {name: "max_split_size_mb:64"}, cores=2, ranks=1)
+    assert "PYTORCH_ALLOC_CONF" not in other
+
+
 @pytest.mark.parametrize(
     ("inherited", "threads"), [("4", 4), ("4,2", 4), ("", 2), ("0", 2), ("many", 2)]
 )  # fmt: skip

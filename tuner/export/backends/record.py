@@ -28,6 +28,9 @@ class SnippetParts:
     on_meta: bool = False
     """Whether the exported script creates weights while or after sharding, so that no rank ever has the whole model in
     memory."""
+    on_device: str | None = None
+    """Dtype, as in the exported script, in which the script creates the whole model on the GPU of each rank; None: on
+    the meta device or, sharded at once, by DeepSpeed."""
     needs_blocks: bool = False
     """Whether the exported script uses the list of the model's repeated blocks."""
     join: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from shardtune.tuner.export import context, environment, optimizers
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.quoting import literal
-from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 from shardtune.tuner.export.trial_rendering import pretty
 
@@ -44,6 +44,8 @@ def _snippet(source: ExportSource, strategy: ZeroConfig) -> SnippetParts:
         constants=tuple(constants),
         join=("deepspeed.init_distributed(dist_backend=dist.get_backend(), dist_init_required=False, verbose=False)",),
         needs=" and ds_config.json",
+        # Stages 1 and 2 keep whole weights in this dtype; stage 3 builds them sharded, inside of transformers.
+        on_device=torch_dtype(source.workload.precision.weights_dtype) if strategy.stage < 3 else None,
     )
 
 

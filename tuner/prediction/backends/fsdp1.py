@@ -5,7 +5,7 @@ import numpy as np
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp1Config, Strategy
-from shardtune.tuner.prediction.backends import sharded_states
+from shardtune.tuner.prediction.backends import host_states, sharded_states
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States
@@ -26,6 +26,9 @@ def _row(strategy: Fsdp1Config, _world_size: int) -> Row:
         "regather": 1 if strategy.keeps_parameters else strategy.dp_shard,
         "offload_optimizer": strategy.cpu_offload,
         "offload_parameters": strategy.cpu_offload,
+        # FSDP1 always locks what it offloads.
+        "pinned_optimizer": strategy.cpu_offload,
+        "pinned_parameters": strategy.cpu_offload,
     }
 
 
@@ -57,7 +60,7 @@ BACKEND = PredictedBackend[Fsdp1Config](
     codes=(FSDP1,),
     row=_row,
     states=_states,
-    host=sharded_states.host_bytes,
+    host=host_states.fully_sharded,
     traffic=_traffic,
     launches=_launches,
     step_launches=0.0,

@@ -5,7 +5,7 @@ import numpy as np
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config, Strategy
 from shardtune.api_schemas.strategies.pipeline_schedules import SCHEDULES
-from shardtune.tuner.prediction.backends import sharded_states
+from shardtune.tuner.prediction.backends import host_states, sharded_states
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States
@@ -44,6 +44,8 @@ def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
         "blocks_per_unit": strategy.blocks_per_unit,
         "offload_optimizer": strategy.cpu_offload,
         "offload_parameters": strategy.cpu_offload,
+        "pinned_optimizer": strategy.cpu_offload and strategy.pin_memory,
+        "pinned_parameters": strategy.cpu_offload and strategy.pin_memory,
     }
 
 
@@ -97,7 +99,7 @@ BACKEND = PredictedBackend[Fsdp2Config](
     codes=(FSDP2,),
     row=_row,
     states=_states,
-    host=sharded_states.host_bytes,
+    host=host_states.fully_sharded,
     traffic=_traffic,
     launches=_launches,
     step_launches=6.0,  # Each operator passes through DTensor's dispatch.

@@ -201,14 +201,6 @@ def _reduction_bytes(
     }
 
 
-def host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
-    """Bytes of master weights, moments and gradients in one rank's host memory: FSDP's fp32 shards are its master
-    weights."""
-    state = d.moments + d.master + (0.0 if gloo else d.reduce)
-    total: Array = state * shape.parameters * impl.trainable / c.holders * c.offload_optimizer
-    return total
-
-
 def traffic(
     shape: ModelShape,
     c: Candidates,

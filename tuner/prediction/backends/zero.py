@@ -5,6 +5,7 @@ import numpy as np
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Offload, Strategy, ZeroConfig
+from shardtune.tuner.prediction.backends import host_states
 from shardtune.tuner.prediction.backends.lighter import OPTIMIZER_ON_HOST
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States
@@ -41,6 +42,9 @@ def _row(strategy: ZeroConfig, world_size: int) -> Row:
         "secondary": strategy.zero_hpz_partition_size,
         "offload_optimizer": offloaded_fraction,
         "offload_parameters": strategy.offload_param is not None,
+        "pinned_optimizer": optimizer is not None and optimizer.pin_memory,
+        "pinned_parameters": strategy.offload_param is not None and strategy.offload_param.pin_memory,
+        "sub_group": strategy.sub_group_size,
     }
 
 
@@ -48,23 +52,6 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, g
     early, late = zero_1_2(shape, c, d, impl, gloo), zero_3(shape, c, d, impl, gloo)
     is_3 = c.stage == 3
     return States(**{name: np.where(is_3, value, vars(early)[name]) for name, value in vars(late).items()})
-
-
-def _host(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> Array:
-    """Bytes of ZeRO's master weights, moments and gradients in one rank's host memory, and of its low-precision
-    parameters."""
-    trained = shape.parameters * impl.trainable
-    # Stage 3 keeps its gradient partitions in one flat buffer there, beside the optimizer's.
-    gradients = d.reduce * np.where(c.stage == 3, 2.0, 1.0)
-    optimizer = (d.moments + d.master + gradients) * trained / c.shard * c.offload_optimizer
-    # Stages 1 and 2 have a gradient in transit and the updated weights (`param_buffer_of_bit16_for_cpu_offload_groups`),
-    # and add micro batches up there unless they do so in another dtype on the device (`accumulated_grads_in_cpu`).
-    adds_up = (c.accumulation > 1) & (d.reduce == d.compute)
-    staged = d.compute * (float(shape.largest_parameter) + trained / c.shard * (1.0 + adds_up))
-    optimizer = optimizer + np.where((c.stage < 3) & (c.offload_optimizer > 0), staged, 0.0)
-    parameters = d.compute * shape.parameters / c.shard * c.offload_parameters
-    total: Array = optimizer + parameters
-    return total
 
 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
@@ -153,7 +140,7 @@ BACKEND = PredictedBackend[ZeroConfig](
     codes=(ZERO,),
     row=_row,
     states=_states,
-    host=_host,
+    host=host_states.zero,
     traffic=_traffic,
     launches=_launches,
     step_launches=1.0,

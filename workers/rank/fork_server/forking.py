@@ -43,7 +43,7 @@ def probe(look: Callable[[], Facts], patience_s: float = _PROBE_PATIENCE_S) -> F
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _exit_with(lambda: _probe_child(host, look, write))
+        _exit_with(lambda: _reporting_child(host, look, write))
     os.close(write)
     output = _read_to_end(read, patience_s)
     if output is None:
@@ -52,9 +52,20 @@ def probe(look: Callable[[], Facts], patience_s: float = _PROBE_PATIENCE_S) -> F
     if output is None:
         raise CannotFork(f"a forked child that uses torch hung for {patience_s:.0f} s")
     if code != 0:
-        raise CannotFork(f"a forked child could not use torch (exit code {code})")
+        reason = output.decode(errors="replace").strip() or "no reason given"
+        raise CannotFork(f"a forked child could not use torch (exit code {code}): {reason}")
     facts: Facts = json.loads(output)
     return facts
+
+
+def _reporting_child(host: int, look: Callable[[], Facts], output: int) -> int:
+    """Run the probe; where it fails, write the error in place of the facts, and fail."""
+    try:
+        return _probe_child(host, look, output)
+    except Exception as error:
+        with open(output, "w", encoding="utf-8", closefd=False) as file:
+            file.write(f"{type(error).__name__}: {error}"[-1500:])
+        raise
 
 
 def _probe_child(host: int, look: Callable[[], Facts], output: int) -> int:

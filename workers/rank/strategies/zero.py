@@ -10,9 +10,11 @@ import torch.distributed as dist
 from deepspeed.ops.adam import DeepSpeedCPUAdam
 from deepspeed.utils import logger, set_z3_leaf_modules
 from torch import nn
+from torch.utils import cpp_extension
 
 from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.api_schemas.training.optimizers import AdamW
+from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import moe, weights
 from shardtune.workers.rank.strategies import base
@@ -52,6 +54,7 @@ class ZeroTrainer:
             model=model, optimizer=optimizer, model_parameters=parameters, config=document, dist_init_required=False
         )[0]
         if config.deepcompile:
+            require_cuda_toolkit(cpp_extension.CUDA_HOME)
             self._engine.compile()
         _restore_buffers(model, buffers)
         self._place = place
@@ -91,6 +94,19 @@ class ZeroTrainer:
     def close(self) -> None:
         """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""
         self._engine.destroy()
+
+
+def require_cuda_toolkit(cuda_home: str | None) -> None:
+    """Check that DeepCompile's operator can be built.
+
+    Raises:
+        SetupError: there is no CUDA toolkit, of which DeepSpeed (0.19.8) joins a path and ends in a TypeError.
+    """
+    if cuda_home is None:
+        raise SetupError(
+            "deepcompile (true) builds an operator with nvcc, and this machine has no CUDA toolkit; install one and set "
+            "CUDA_HOME, or set deepcompile to false"
+        )
 
 
 def _masters(optimizer: Any) -> list[torch.Tensor]:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.trials.measurements import CheckpointPart, Progress
+from shardtune.api_schemas.trials.resume_check import MOST_BYTES_PER_PARAMETER
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.disk_rate import disk_rate, written_bytes
@@ -27,9 +28,6 @@ from shardtune.workers.rank.trial_dir import ProgressFile
 
 _POSITION = "position.json"
 """Name of the file that is written last and thereby marks a checkpoint as complete."""
-_BYTES_PER_PARAMETER = 16
-"""Upper bound of a checkpoint's bytes per parameter: fp32 master weight and two moments; ZeRO adds the weights it
-computes with."""
 _PROBE = 64 << 20
 """Size in bytes of the file that measures the disk's rate before a checkpoint is saved."""
 _FULL = 64 << 20
@@ -49,7 +47,7 @@ class CheckpointFolder:
             SetupError: the disk has too little free space.
         """
         self._path.mkdir(parents=True, exist_ok=True)
-        require_room(self._path, parameters * _BYTES_PER_PARAMETER + _PROBE)
+        require_room(self._path, parameters * MOST_BYTES_PER_PARAMETER + _PROBE)
         with self._report_progress("saving", step), full_disk_as_setup_error(self._path):
             disk = disk_rate(self._path) if self._place.rank == 0 else None
             written_before, begin = written_bytes(), self._synchronized_s()

@@ -57,6 +57,21 @@ def test_what_was_measured_counts_where_nothing_was_predicted() -> None:
     assert restart == pytest.approx((300 + 3 * 2 * (8 + 2 * 5), 66))
 
 
+def test_a_resume_check_has_time_to_save_and_load_its_checkpoint_on_a_slow_disk() -> None:
+    check, parameters = ResumeTask(trial=TASK), 8_000_000_000
+    without = run_limits.of(SETTINGS, a_run(5.0), check).deadline_s
+    limits = run_limits.of(SETTINGS, a_run(5.0), check, parameters)
+    assert limits.deadline_s - without == pytest.approx(2 * 16 * parameters / 100e6)
+    assert limits.no_progress_s == pytest.approx(75)
+    assert run_limits.of(SETTINGS, a_run(5.0), TASK, parameters) == run_limits.of(SETTINGS, a_run(5.0), TASK)
+
+
+def test_a_job_near_its_end_foresees_the_checkpoint_too() -> None:
+    check = ResumeTask(trial=TASK)
+    extra_s = run_limits.foreseen_s(a_run(5.0), check, 8_000_000_000) - run_limits.foreseen_s(a_run(5.0), check)
+    assert extra_s == pytest.approx(512)
+
+
 def test_a_run_that_nobody_can_foresee_keeps_to_the_operator_s_limits() -> None:
     assert run_limits.of(SETTINGS, a_run(None), TASK) == (300, 60)
     model_summary = ModelSummaryTask(model=TASK.model, workload=TASK.workload)

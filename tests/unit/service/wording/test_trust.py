@@ -1,5 +1,6 @@
 """Reasons to trust an answer name the checks that were really made."""
 
+from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study import StudyResult, Verdict
 from shardtune.api_schemas.training.models import ModelSpec
@@ -52,6 +53,22 @@ def test_one_backend_confirms_itself_by_another_configuration_and_it_is_said() -
     tone, text = numerics(DDP, OTHER, backends=("ddp",))
     assert tone == "good" and "another backend" not in text
     assert text.endswith("agree with those of another configuration of DDP, the only backend here")
+
+
+def test_an_answer_from_throttled_gpus_says_so() -> None:
+    device = DeviceSeen(
+        uuid="GPU-1", memory_before_gib=0, power_capped_fraction=None, samples=20, throttled_fraction=0.4,
+        throttle_reasons=("software thermal slowdown",),
+    )  # fmt: skip
+    hot = measurement(1.0).model_copy(update={"conditions": Conditions(devices=(device,))})
+    study, best = study_of(), contender_of(DDP)
+    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED)
+    reasons = trust(study.model_copy(update={"result": result}), ResultRuns((), {0: (measurement(1.0), hot)}))
+    assert (
+        "warn",
+        "1 of the 2 runs of trial 0 had lowered clocks (the last: GPU GPU-1 was throttled in 40% of the run "
+        "(software thermal slowdown)); a cooler machine may be faster",
+    ) in [(reason.tone, reason.text) for reason in reasons]
 
 
 def test_nothing_is_said_of_trials_that_are_not_at_hand() -> None:

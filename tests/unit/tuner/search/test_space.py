@@ -119,6 +119,12 @@ def test_knobs_that_do_nothing_on_cpu_ranks_are_not_searched():
     assert {"zero.overlap_comm", "fsdp2.forward_prefetch", "fsdp2.cpu_offload"} <= parameters_of(space_of(gpus(1, 4)))
 
 
+def test_a_fraction_of_offload_whose_moments_no_checkpoint_keeps_is_searched_only_by_name():
+    assert "zero.offload_optimizer_ratio" not in parameters_of(space_of(gpus(1, 4)))
+    named = SpaceLimits(backends=("zero",), knobs={"offload_optimizer_ratio": [0.5, 1.0], "sub_group_size": [1]})
+    assert "zero.offload_optimizer_ratio" in parameters_of(space_of(gpus(1, 4), named))
+
+
 def test_the_environment_is_searched_where_it_is_known_to_matter():
     def candidates(cluster, cores=None, **knobs):
         limits = SpaceLimits(backends=("ddp",), knobs=knobs)

@@ -5,7 +5,7 @@ import pytest
 
 from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.workers.agent.analysis import diagnose
+from shardtune.workers.agent.analysis import LONGEST_S, diagnose, time_limit_s
 
 
 @pytest.mark.parametrize(("longest_s", "why"), [(60.0, "no-such-folder"), (0.001, "more than 0 s")])
@@ -17,3 +17,9 @@ def test_what_cannot_be_analysed_is_a_failure_and_leaves_no_process(tmp_path, lo
     assert isinstance(diagnosis, Failure) and diagnosis.kind is FailureKind.SETUP
     assert why in diagnosis.message
     assert not [child for child in psutil.Process().children(recursive=True) if "shardtune.traces" in child.cmdline()]
+
+
+def test_large_traces_have_more_time():
+    traced = ProfilerRecording(folder="f", bytes=0, steps=3, step_s=1.0, plain_step_s=1.0, elapsed_s=1.0)
+    assert time_limit_s(traced) == LONGEST_S
+    assert time_limit_s(traced.model_copy(update={"bytes": 800_000_000})) == LONGEST_S + 800

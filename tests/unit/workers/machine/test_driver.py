@@ -8,8 +8,10 @@ import pytest
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide, emulation_note
 from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.workers.machine import rank_devices, unsupported_hardware
+from shardtune.workers.machine.device_health import GpuObservation
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries, find_gpus, inventory
+from shardtune.workers.machine.nvml import create_uvm_device
 from tests.support.nvml.fake_driver import H100, NO_PERMISSION, T4, FakeDriver
 
 RANK_SIDE = """
@@ -90,6 +92,22 @@ def test_a_gpu_without_permission_is_left_out_and_the_others_are_numbered_as_cud
     assert driver.python("-c", COUNT, **environment_variables).stdout.strip() == "2"
 
 
+def test_gpus_that_all_lack_permission_are_rejected_not_taken_for_cpu_ranks(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.says(*[H100 | {"error": NO_PERMISSION}] * 8)
+    with pytest.raises(DetectionFailed, match=r"8 GPUs, none of which this process may use.*--gpus-per-node=8"):
+        find_gpus()
+    rejected = driver.python("-m", "shardtune.workers", "detect")
+    assert rejected.returncode == 1 and "--gpus-per-node=8" in rejected.stderr
+    for nothing in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", nothing)
+        assert find_gpus().devices == ()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with pytest.raises(DetectionFailed, match="none of which this process may use"):
+        find_gpus()
+
+
 def test_mig_instances_are_rejected_not_taken_for_cpu_ranks(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +184,53 @@ def test_work_is_not_taken_on_a_gpu_that_is_broken(driver: FakeDriver, tmp_path:
             watch.require_fit(lambda: False)
     finally:
         watch.close()
+
+
+def test_the_watch_reads_clock_power_and_temperature_and_null_where_a_gpu_tells_none(driver: FakeDriver) -> None:
+    driver.says(H100 | {"clock_now": 1755, "power_now": 681_000, "temperature": 64}, T4)
+    code = (
+        "import json, pynvml; from shardtune.workers.machine.nvml_watch import Watch; pynvml.nvmlInit(); "
+        "print(json.dumps(next(Watch(['GPU-0', 'GPU-1']).observations())))"
+    )
+    look = GpuObservation.model_validate_json(driver.python("-c", code).stdout)
+    assert [(device.sm_clock_mhz, device.power_mw, device.temperature_c) for device in look.devices] == [
+        (1755, 681_000, 64),
+        (None, None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last_words", "words"),
+    [
+        (
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 12040). Please update your GPU driver",
+            "580 or newer",
+        ),
+        (
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+            "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized",
+            "nvidia-fabricmanager",
+        ),
+        ("Error 803: system has unsupported display driver / cuda driver combination", "reboot"),
+        ("Error 804: forward compatibility was attempted on non supported HW", "cuda-compat"),
+        ("ModuleNotFoundError: No module named 'deepspeed'", None),
+    ],
+)
+def test_a_driver_that_torch_cannot_use_is_told_with_what_to_do(last_words: str, words: str | None) -> None:
+    remedy = unsupported_hardware.driver_remedy(last_words)
+    assert remedy is None if words is None else words in (remedy or "")
+
+
+def test_the_device_that_cuda_needs_is_created_outside_of_the_fork_server_s_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, calls = tmp_path / "nvidia-modprobe", tmp_path / "calls"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\ntouch {tmp_path}/nvidia-uvm\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    create_uvm_device(tmp_path)
+    create_uvm_device(tmp_path)
+    assert calls.read_text() == "-u -c=0\n", "once: then it is there"
 
 
 def test_cpu_ranks_are_told_that_they_are() -> None:

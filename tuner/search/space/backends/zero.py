@@ -134,7 +134,7 @@ def _parameter_devices(drawing: DefineByRun) -> tuple[str, ...]:
 
 
 def _draw_offload_ratio(drawing: DefineByRun, stage: int) -> None:
-    """Choose the fraction of the optimizer state that ZeRO offloads to the CPU."""
+    """Choose the fraction of the optimizer state that ZeRO offloads to the CPU, where the user names the knob."""
     partition = drawing.domains.model_summary.parameters / drawing.domains.world
     # Partial offload moves whole sub-groups, so it needs at least two of them, and another device than the host.
     splits = stage == 3 and partition > int(drawing.table.get("sub_group_size", partition))

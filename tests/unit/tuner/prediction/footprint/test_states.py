@@ -124,7 +124,8 @@ def test_hsdp_shards_over_its_group_only() -> None:
 
 
 def test_offload_moves_states_to_the_host() -> None:
-    config = TrialConfig(strategy=ZeroConfig(stage=3, offload_optimizer=Offload(), offload_param=Offload()))
+    pageable = Offload(pin_memory=False)
+    config = TrialConfig(strategy=ZeroConfig(stage=3, offload_optimizer=pageable, offload_param=pageable))
     candidates = from_configs([config], 2048, 8)
     table = peak_memory(SEVEN_B, candidates, Dtypes(), PLAIN)
     assert float(table.terms["optimizer"][0] + table.terms["masters"][0] + table.terms["parameters"][0]) == 0

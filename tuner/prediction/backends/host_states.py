@@ -1,0 +1,71 @@
+"""Offloaded states in one rank's host memory, page-locked parts as torch allocates them.
+
+Sources: torch 2.13 (`fsdp/_fully_shard`, `fsdp/_flat_param.py`), DeepSpeed 0.19.8 (`zero/stage_1_and_2.py`,
+`zero/stage3.py`).
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from shardtune.tuner.prediction.backends.pinned import allocated, growth_per_parameter, growth_per_unit
+from shardtune.tuner.prediction.candidates import FSDP1, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.model_shape import ModelShape
+
+
+def fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
+    """Bytes of master weights, moments and gradients in one rank's host memory: FSDP's fp32 shards are its master
+    weights."""
+    # torch pins weights and gradients (on CPU ranks neither); AdamW's moments are pageable.
+    locked = d.master if gloo else d.master * _growth(shape, c, d.master) + d.reduce * _growth(shape, c, d.reduce)
+    total: Array = (d.moments + locked) * shape.parameters * impl.trainable / c.holders * c.offload_optimizer
+    return total
+
+
+def _growth(shape: ModelShape, c: Candidates, bytes_of_element: int) -> Array:
+    """Factor by which pinning enlarges shards in host memory: FSDP2's one by one, FSDP1's as one flat tensor per
+    unit."""
+    per_rank = bytes_of_element / c.holders
+    by_unit = growth_per_unit(shape, per_rank, c.blocks_per_unit)
+    rounded: Array = np.where(c.backend == FSDP1, by_unit, growth_per_parameter(shape, per_rank))
+    return np.where(c.pinned_optimizer > 0, rounded, 1.0)
+
+
+def zero(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
+    """Bytes of ZeRO's master weights, moments and gradients in one rank's host memory, and of its low-precision
+    parameters."""
+    optimizer = np.where(c.stage == 3, _host_3(shape, c, d, impl, gloo), _host_1_2(shape, c, d, impl, gloo))
+    lock = _locked(c.pinned_parameters, gloo)
+    total: Array = optimizer + lock(d.compute * shape.parameters / c.shard * c.offload_parameters)
+    return total
+
+
+def _locked(is_pinned: Array, gloo: bool) -> Callable[[Array], Array]:
+    """Function from the bytes of one tensor to those that it takes: pinned where the configuration pins, except on CPU
+    ranks."""
+    return lambda size: size if gloo else np.where(is_pinned > 0, allocated(size), size)
+
+
+def _host_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
+    """Bytes of the offloaded optimizer of stages 1 and 2: DeepSpeed pins masters, gradients and staged weights as one
+    tensor each, and the moments not at all (`DeepSpeedCPUAdam`)."""
+    lock, trained = _locked(c.pinned_optimizer, gloo), shape.parameters * impl.trainable / c.shard
+    flat = d.moments * trained + lock(d.master * trained) + lock(d.reduce * trained)
+    # A gradient in transit and the updated weights (`param_buffer_of_bit16_for_cpu_offload_groups`). Micro batches are
+    # added up there unless that happens in another dtype on the device (`accumulated_grads_in_cpu`).
+    adds_up = (c.accumulation > 1) & (d.reduce == d.compute)
+    staged = lock(d.compute * float(shape.largest_parameter) + c.tokens * 0.0) + lock(d.compute * trained)
+    total: Array = np.where(c.offload_optimizer > 0, flat + staged + d.compute * trained * adds_up, 0.0)
+    return total
+
+
+def _host_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
+    """Bytes of stage 3's offloaded optimizer: DeepSpeed pins the flat buffer of all gradient partitions and the
+    optimizer's gradients, one tensor per sub group."""
+    lock = _locked(c.pinned_optimizer, gloo)
+    trained = shape.parameters * impl.trainable / c.shard * c.offload_optimizer
+    group = np.minimum(c.sub_group, np.maximum(trained, 1.0))
+    whole = np.floor(trained / group)
+    gradients = whole * lock(d.reduce * group) + lock(d.reduce * (trained - whole * group))
+    total: Array = (d.moments + d.master) * trained + lock(d.reduce * trained) + gradients
+    return total

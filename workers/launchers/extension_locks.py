@@ -1,0 +1,60 @@
+"""Lock files of torch's extension cache that a killed process left behind.
+
+torch's `FileBaton` (2.13) holds a lock by the existence of a file `lock` in an extension's folder, and waits for its
+end without limit and without a word: a process killed in a build makes each later one hang. DeepSpeed builds such
+extensions in users' own scripts (`deepspeed_shm_comm` at the start of any ZeRO training on CPU ranks).
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+
+def remove_stale(environment: Mapping[str, str]) -> list[Path]:
+    """Remove the lock files of the extension cache of processes with this environment that no process holds; returns
+    them."""
+    locks = [lock for lock in _locks(environment) if lock.is_file()]
+    if not locks:
+        return []
+    # The holder keeps the file open until it releases it; the kernel closes it with the process.
+    held = _open_files(locks)
+    removed = []
+    for lock in locks:
+        with contextlib.suppress(OSError):
+            if _identity(lock) not in held:
+                lock.unlink()
+                removed.append(lock)
+    return removed
+
+
+def _locks(environment: Mapping[str, str]) -> Iterable[Path]:
+    """Lock files below the cache, as torch finds it (2.13, `_get_build_directory`)."""
+    if stated := environment.get("TORCH_EXTENSIONS_DIR"):
+        return Path(stated).glob("*/lock")
+    home = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
+    # In a folder of its own for each version of Python and CUDA.
+    return Path(home).glob("torch_extensions/*/*/lock")
+
+
+def _open_files(wanted: Iterable[Path]) -> set[tuple[int, int]]:
+    """Identities of those of the wanted files that a visible process has open."""
+    identities = set()
+    for path in wanted:
+        with contextlib.suppress(OSError):
+            identities.add(_identity(path))
+    held = set()
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        # Processes end meanwhile, and those of other users cannot be read.
+        with contextlib.suppress(OSError):
+            for descriptor in os.scandir(folder):
+                with contextlib.suppress(OSError):
+                    identity = _identity(Path(descriptor.path))
+                    if identity in identities:
+                        held.add(identity)
+    return held
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino

@@ -155,6 +155,8 @@ def _timed_steps(step_s: Callable[[], float], plan: MeasurePlan) -> tuple[list[f
         if throughput.is_hopeless(warmup, plan):
             return warmup, windows, 1
     count = throughput.steps_per_window(warmup, plan)
+    kept = len(warmup) - throughput.reused_steps(warmup, count, plan)
+    warmup, windows = warmup[:kept], warmup[kept:]
     while not throughput.is_enough(windows, count, plan):
         windows.append(statistics.fmean(step_s() for _ in range(count)))
     return warmup, windows, count

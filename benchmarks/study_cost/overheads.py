@@ -55,3 +55,19 @@ CUDA_4_HOSTS = Overheads(
         "has CPU ranks), and twice the time for communicators between hosts"
     ),
 )
+CPU = Overheads(
+    process_s=0.1,
+    group_s=0.02,
+    build_s=0.3,
+    compile_s=20.0,
+    end_s=0.5,
+    summary_s=2.0,
+    first_steps_factor=1.6,
+    checkpoint_bytes_per_s=3e8,
+    source=(
+        "start and end by docs/measurements/warm-cold.md (0.1 to 0.12 s), checkpoints by docs/measurements/resume-check.md "
+        "(45 MiB in 0.2 to 0.3 s); the first two steps run under the memory profiler: 1.6 times a step on average, by the "
+        "wall time that benchmarks/data/search/llama-long-steps has beside its steps, as are build and end"
+    ),
+)
+"""Two CPU ranks of the example, forked from the fork server."""

@@ -88,6 +88,8 @@ def figures(case: Case, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "pairs": _rounded(fmean(result.final_comparison.pairs for result in results if result.final_comparison)) if results else None,
         "candidates": _rounded(fmean(len(result.final_comparison.candidates) for result in results if result.final_comparison)) if results else None,
         "runs": _mean_by_name([outcome.study.spending.runs for outcome in outcomes], 1.0),
+        "gpu_seconds_of_a_validation_run": _of_a_run(outcomes, "final comparison", ranks),
+        "real": case.real,
         "gpu_seconds_by_phase": _mean_by_name([outcome.study.spending.by_phase for outcome in outcomes], ranks),
         "gpu_seconds_by_activity": _mean_by_name([outcome.study.spending.by_activity for outcome in outcomes], ranks),
     }  # fmt: skip
@@ -96,6 +98,13 @@ def figures(case: Case, outcomes: Sequence[Outcome]) -> dict[str, Any]:
 def _mean_by_name(rows: Sequence[dict[str, Any]], factor: float) -> dict[str, float]:
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: round(factor * fmean(row.get(name, 0.0) for row in rows), 1) for name in names}
+
+
+def _of_a_run(outcomes: Sequence[Outcome], phase: str, ranks: int) -> float:
+    """GPU-seconds of one run of a phase, on average."""
+    spendings = [outcome.study.spending for outcome in outcomes]
+    runs = sum(spending.runs[phase] for spending in spendings)
+    return _rounded(ranks * sum(spending.by_phase[phase] for spending in spendings) / runs) if runs else 0.0
 
 
 def _share(outcomes: Sequence[Value], holds: Callable[[Value], bool]) -> float:

@@ -44,7 +44,9 @@ def run_challenge(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple
     field, searched, validation_runs = Finalists(0, (rival,)), dict(enumerate(speeds)), list[ValidationRun]()
     while (
         ask := (
-            now := final_comparison.ranking_state(field, searched, validation_runs, challenge.MAX_PAIRS, salt, rule)
+            now := final_comparison.ranking_state(
+                field, searched, validation_runs, challenge.MAX_PAIRS, salt, rule, may_end_early=False
+            )
         ).next
     ) is not None:
         validation_runs.append(ValidationRun(ask.trial, ask.comparison_block, "worker", run(ask.trial)))

@@ -18,7 +18,8 @@ from shardtune.api_schemas.training.workload import Precision, Workload, Workloa
 from shardtune.api_schemas.trials.resume_check import ResumeCheck
 
 FEWEST_PAIRS, MOST_PAIRS = 7, 100
-"""Minimum number of pairs of runs for a verdict (all of them won), and maximum number of pairs in a study."""
+"""Minimum number of pairs of runs for a verdict by signs alone (all of them won), and maximum number of pairs in a study.
+On a quiet machine fewer may be enough (`tuner.verdict.quiet_test`)."""
 DEFAULT_TRIALS, MOST_TRIALS = 40, 10_000
 """Default maximum number of trials in a search, and the largest number that a budget may set."""
 MOST_WAIT_S = 30 * 86_400.0

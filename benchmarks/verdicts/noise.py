@@ -32,6 +32,8 @@ class Draw(NamedTuple):
     """Whether the product's rule discards the run, by its recorded circumstances."""
     cores_left: float | None = None
     """Cores that other programs left for its ranks; None where the record has none."""
+    spread: float | None = None
+    """Relative half-width of the run's own interval; None where the record has none."""
 
 
 class MeasuredRun(NamedTuple):
@@ -57,7 +59,7 @@ def _of_record(rows: Sequence[Repeat]) -> list[Draw]:
     is_disturbed = [why_disturbed(row) is not None for row in rows]
     usual = {row.configuration: _usual(row.configuration, rows, is_disturbed) for row in rows}
     return [
-        Draw(math.log(row.tokens_per_s_per_gpu) - usual[row.configuration], is_out, _cores_left(row))
+        Draw(math.log(row.tokens_per_s_per_gpu) - usual[row.configuration], is_out, _cores_left(row), row.half_width)
         for row, is_out in zip(rows, is_disturbed, strict=True)
     ]
 
@@ -129,6 +131,6 @@ class Machine:
             may = disturbance.may_repeat(self._share, of_run, self.repeats, self.counted)
             if not (drawn.is_disturbed and may):
                 self.counted += 1
-                load = RunLoad(drawn.is_disturbed, drawn.cores_left)
+                load = RunLoad(drawn.is_disturbed, drawn.cores_left, drawn.spread)
                 return MeasuredRun(math.exp(log_speed + drawn.deviation), load)
             of_run, self.repeats = of_run + 1, self.repeats + 1

@@ -11,7 +11,7 @@ from benchmarks.verdicts.noise import Machine, Record, resampled
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study import Budget
 from shardtune.api_schemas.studies.study import Verdict as StudyVerdict
-from shardtune.tuner.verdict import final_comparison, paired_test, too_busy, undecided
+from shardtune.tuner.verdict import final_comparison, too_busy, undecided
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
 from shardtune.tuner.verdict.final_comparison import RankingState
 
@@ -41,7 +41,7 @@ def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -
     disturbed = {arm for arm, run in searched.items() if run.load.is_disturbed}
     field = Finalists(BASELINE, final_comparison.finalists_among(speeds, disturbed, BASELINE))
     now = play(machine, gains, field, speeds, disturbed, salt, max_pairs)
-    verdict = undecided.verdict(now.pairs, paired_test.speedup(now.log_ratios), now.is_far_behind)
+    verdict = undecided.verdict(now.pairs, now.speedup, now.is_far_behind)
     winner = now.challenger if verdict is StudyVerdict.CONFIRMED else None
     is_too_busy = winner is None and too_busy.blocks_verdict(len(now.pairs), len(now.uneven_pairs))
     return Verdict(winner, machine.counted + machine.repeats - search_runs, search_runs, is_too_busy)

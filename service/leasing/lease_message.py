@@ -10,6 +10,7 @@ from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.leasing import host_exclusivity, quiet_waits, run_limits
 from shardtune.service.process.context import Context
 from shardtune.tuner.objective import available_gib
+from shardtune.tuner.verdict import run_length
 
 
 def lease(context: Context, session: Session, study: StudyRow, run: RunRow) -> Lease:
@@ -93,11 +94,9 @@ def _measure_plan(default_plan: MeasurePlan, study: StudyRow, run: RunRow, trial
     """Measurement plan whose precision matches the decision that a run is for."""
     # Only sampled trials may be pruned. Baselines, defaults and validation runs are what an answer rests on, so they
     # are always timed in full.
-    update: dict[str, object] = {"undecided_s": run.undecided_s}
     is_sampled = run.purpose == RunPurpose.SEARCH and trial.origin == TrialOrigin.SAMPLER
-    may_prune = is_sampled and run.undecided_s is not None and study.spec.budget.prune
+    may_prune = is_sampled and study.spec.budget.prune
     # A run that was disturbed before may be disturbed again, and would then seem too slow: it is timed in full.
-    if may_prune and not (run.attempt > 1 and any(row.end is AttemptEnd.DISTURBED for row in run.attempts)):
-        assert run.undecided_s is not None
-        update["prune_above_s"] = run.undecided_s[1]
-    return default_plan.model_copy(update=update)
+    if may_prune and run.attempt > 1:
+        may_prune = not any(row.end is AttemptEnd.DISTURBED for row in run.attempts)
+    return run_length.measure_plan(default_plan, run.undecided_s, may_prune)

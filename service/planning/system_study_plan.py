@@ -145,6 +145,8 @@ def _next_pair(snapshot: StudySnapshot, finalists: Finalists) -> Step:
         snapshot.study_id,
         decide,
         ranking.disturbed_searches(snapshot.history),
+        # A challenge gives up by a rule of its own, which counts signs.
+        may_end_early=False,
     )
     if ranking_state.next is not None:
         return validation_run(snapshot, ranking_state.next, searched)

@@ -1,6 +1,8 @@
 """Failures are told apart by type and place; warm-up and timing end by arithmetic alone."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from shardtune.workers.rank import classify
 from shardtune.workers.rank.fork_server import server
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.model import build as models
+from shardtune.workers.rank.training.loop import Loop
 
 CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
 
@@ -93,6 +96,48 @@ def test_a_step_is_steady_after_three_alike() -> None:
     assert not throughput.is_steady([1.0, 1.0])
     assert not throughput.is_steady([1.0, 1.2, 1.0])
     assert throughput.is_steady([5.0, 1.0, 1.02, 1.01])
+
+
+@pytest.mark.parametrize(
+    ("warm_up_s", "reused"),
+    [([12.0, 10.0, 10.1, 10.2], 3), ([10.0, 12.0, 10.0], 0), ([1.0, 1.0, 1.0], 0)],
+    ids=["steady and slow", "not steady", "windows of several steps"],
+)
+def test_steady_steps_that_are_slow_are_not_timed_a_second_time(warm_up_s: list[float], reused: int) -> None:
+    plan = MeasurePlan()
+    assert throughput.reused_steps(warm_up_s, throughput.steps_per_window(warm_up_s, plan), plan) == reused
+    # A plan whose windows always hold one step asks for them after the warm-up.
+    assert throughput.reused_steps(warm_up_s, 1, MeasurePlan(window_steps=1)) == 0
+
+
+@pytest.mark.parametrize(("has_batches", "runs"), [(True, False), (False, True)], ids=["own loop", "user's script"])
+def test_a_loop_whose_slow_steps_are_steady_runs_none_more(has_batches: bool, runs: bool) -> None:
+    loop = _loop_after_warm_up([12.0, 10.0, 10.1, 10.2], has_batches)
+    steps = loop._measure()
+    if runs:
+        with pytest.raises(_Started):
+            next(steps)
+        return
+    assert list(steps) == []
+    assert loop.outcome.window_step_times_s == loop.outcome.own_step_times_s == [10.0, 10.1, 10.2]
+    assert loop.outcome.warmup_step_times_s == [12.0]
+
+
+class _Started(Exception):
+    """A further step began."""
+
+
+def _loop_after_warm_up(warm_up_s: list[float], has_batches: bool) -> Loop:
+    setting: Any = SimpleNamespace(task=SimpleNamespace(plan=MeasurePlan()))
+    loop = Loop(lambda: (None, None), setting, SimpleNamespace() if has_batches else None, SimpleNamespace())  # type: ignore[arg-type]
+
+    def start(*_: object) -> Any:
+        raise _Started
+
+    loop._timed = start  # type: ignore[method-assign]
+    loop._own_warmup_step_times_s = list(warm_up_s)
+    loop.outcome.warmup_step_times_s = list(warm_up_s)
+    return loop
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ class Pair:
     """Natural logarithm of the challenger's speed over the baseline's."""
     loads: PairLoads = (UNDISTURBED, UNDISTURBED)
     """Loads of other programs during the two runs."""
+    is_challenger_first: bool | None = None
+    """Whether the challenger ran before the baseline; None where the order is not known."""
 
     @property
     def disturbed_runs(self) -> int:
@@ -110,7 +112,7 @@ class ComparisonBlocks:
     def pairs(self, challenger: int, baseline: int) -> tuple[Pair, ...]:
         """Pairs of two trials: their runs in each complete block that has both."""
         return tuple(
-            _pair(runs[challenger], runs[baseline])
+            _pair(runs, challenger, baseline)
             for runs in self._taken.values()
             if challenger in runs and baseline in runs
         )
@@ -153,9 +155,11 @@ class ComparisonBlocks:
         return random.Random(f"{self._salt}:{self.block}").sample(self._arms, len(self._arms))
 
 
-def _pair(challenger: ValidationRun, baseline: ValidationRun) -> Pair:
-    ratio = math.log(challenger.tokens_per_s_per_gpu) - math.log(baseline.tokens_per_s_per_gpu)
-    return Pair(ratio, (challenger.load, baseline.load))
+def _pair(runs: Mapping[int, ValidationRun], challenger: int, baseline: int) -> Pair:
+    """Pair of two trials of a block; the block's runs are in the order in which they ran."""
+    order, first, second = list(runs), runs[challenger], runs[baseline]
+    ratio = math.log(first.tokens_per_s_per_gpu) - math.log(second.tokens_per_s_per_gpu)
+    return Pair(ratio, (first.load, second.load), order.index(challenger) < order.index(baseline))
 
 
 def _undisturbed_speed(log_speeds: Sequence[float]) -> float:

@@ -6,6 +6,7 @@
 - The last candidate runs in pairs with the baseline until `tuner.verdict.paired_test` decides. These pairs alone can
   confirm a gain: they had no part in any choice, so one comparison needs protection, however many candidates there
   were. Runs beside the baseline's that show a candidate far behind end the comparison earlier.
+- On a quiet machine `tuner.verdict.quiet_test` may decide after three to six pairs.
 - A pair whose runs had unequal load is left out, and another one takes its place (`tuner.verdict.too_busy`).
 
 Nothing is dropped before it has run beside the baseline. Everything is derived from the stored runs. Blocks whose runs
@@ -16,7 +17,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.tuner.verdict import paired_test, too_busy
+from shardtune.api_schemas.studies.study import Speedup
+from shardtune.tuner.verdict import paired_test, quiet_test, too_busy
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION, ComparisonBlocks, NextRun, Pair, ValidationRun
 from shardtune.tuner.verdict.paired_test import Decision
 
@@ -53,6 +55,17 @@ class RankingState:
     """Number of comparison blocks left out because their runs were on different workers or hosts."""
     uneven_pairs: tuple[Pair, ...] = ()
     """Pairs that were left out because other programs loaded their two runs unequally."""
+    is_settled_early: bool = False
+    """Whether `tuner.verdict.quiet_test` ended the pairs, before the sign test could."""
+
+    @property
+    def speedup(self) -> Speedup | None:
+        """Speed-up by the test that ended the pairs; None with too few pairs, and where runs beside the baseline's
+        ended them because the challenger is far behind."""
+        # Pairs that showed the challenger far behind chose nothing and may be few: they show no interval.
+        if self.is_far_behind:
+            return None
+        return quiet_test.speedup(self.pairs) if self.is_settled_early else paired_test.speedup(self.log_ratios)
 
     @property
     def log_ratios(self) -> tuple[float, ...]:
@@ -105,12 +118,13 @@ def ranking_state(
     salt: str,
     decide: Decide = paired_test.decide,
     disturbed_searches: Collection[int] = (),
+    may_end_early: bool = True,
 ) -> RankingState:
     """Compute the progress of a final comparison by replaying its complete runs.
 
     `search_speeds` contains the tokens_per_s_per_gpu of the search runs of the trials in the comparison, and
     `disturbed_searches` those trials whose search run was disturbed. `decide` decides when the pairs are enough.
-    `salt` (the study's id) seeds the order within comparison blocks.
+    `may_end_early`: whether fewer pairs may be enough on a quiet machine. `salt` (the study's id) seeds the order within comparison blocks.
     """
     assert field.baseline is not None and field.needs_runs
     blocks = ComparisonBlocks(field, search_speeds, disturbed_searches, runs, salt)
@@ -120,11 +134,11 @@ def ranking_state(
     challenger = _screen(field, baseline, blocks)
     if isinstance(challenger, NextRun):
         return RankingState(baseline, None, (), challenger, lost_blocks=blocks.lost_blocks)
-    return _run_pairs(baseline, challenger, blocks, most_pairs, decide)
+    return _run_pairs(baseline, challenger, blocks, most_pairs, decide, may_end_early)
 
 
 def _run_pairs(
-    baseline: int, challenger: int, blocks: ComparisonBlocks, most_pairs: int, decide: Decide
+    baseline: int, challenger: int, blocks: ComparisonBlocks, most_pairs: int, decide: Decide, may_end_early: bool
 ) -> RankingState:
     if blocks.is_far_behind(challenger, baseline):
         # Nobody was chosen by these runs: they only show that no pair could be won.
@@ -133,9 +147,12 @@ def _run_pairs(
     pairs, uneven_pairs = list[Pair](), list[Pair]()
     last = blocks.block + most_pairs
     missing_run: NextRun | None = None
-    is_far_behind = False
+    is_far_behind = is_settled_early = False
     while blocks.block < last and too_busy.may_go_on(len(uneven_pairs), most_pairs) and not is_far_behind:
         if decide([pair.log_ratio for pair in pairs], most_pairs) != "open":
+            break
+        is_settled_early = may_end_early and quiet_test.decide(pairs, len(uneven_pairs)) != "open"
+        if is_settled_early:
             break
         block = blocks.take((baseline, challenger))
         if isinstance(block, NextRun):
@@ -151,7 +168,14 @@ def _run_pairs(
             last += 1
         is_far_behind = blocks.is_far_behind(challenger, baseline)
     return RankingState(
-        baseline, challenger, tuple(pairs), missing_run, is_far_behind, blocks.lost_blocks, tuple(uneven_pairs)
+        baseline,
+        challenger,
+        tuple(pairs),
+        missing_run,
+        is_far_behind,
+        blocks.lost_blocks,
+        tuple(uneven_pairs),
+        is_settled_early,
     )
 
 

@@ -15,7 +15,7 @@ from shardtune.api_schemas.studies.study import (
 )
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.verdict import paired_test, too_busy, undecided
+from shardtune.tuner.verdict import too_busy, undecided
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION
 from shardtune.tuner.verdict.contenders import compare_with_defaults, contender
 from shardtune.tuner.verdict.final_comparison import RankingState, finalists_among
@@ -87,8 +87,7 @@ def result(
     baseline_trial = trials[ranking_state.baseline]
     assert ranking_state.challenger is not None, "screening always ends with a challenger"
     baseline, challenger = contender(baseline_trial), contender(trials[ranking_state.challenger])
-    # Pairs that ended the comparison early chose nothing and may be few: they show no interval.
-    speedup = None if ranking_state.is_far_behind else paired_test.speedup(ranking_state.log_ratios)
+    speedup = ranking_state.speedup
     verdict = undecided.verdict(pairs, speedup, ranking_state.is_far_behind)
     is_recommended = recommends_challenger(field, ranking_state)
     study_result = StudyResult(
@@ -136,6 +135,8 @@ def _comparison_notes(ranking_state: RankingState, result: StudyResult) -> tuple
     """Notes for the user on a comparison without an interval: why it has too few pairs."""
     if ranking_state.is_far_behind:
         return (_far_behind_note(ranking_state),)
+    if ranking_state.is_settled_early:
+        return (f"{len(ranking_state.pairs)} pairs were enough: their ratios lie close together on a quiet machine",)
     if result.speedup is not None or result.too_busy is not None:
         return ()
     count, lost = len(ranking_state.pairs), ranking_state.lost_blocks
@@ -158,7 +159,7 @@ def recommends_challenger(field: Finalists, ranking_state: RankingState) -> bool
     """Whether the study recommends the challenger rather than the baseline."""
     # A user's baseline stays until it is beaten. Which default is the baseline is our choice, and chance must not make
     # it the answer: of two defaults the one that is faster in the pairs is recommended.
-    ratios, speedup = ranking_state.log_ratios, paired_test.speedup(ranking_state.log_ratios)
+    ratios, speedup = ranking_state.log_ratios, ranking_state.speedup
     is_faster = undecided.verdict(ranking_state.pairs, speedup, ranking_state.is_far_behind) is Verdict.CONFIRMED
     return is_faster or bool(field.defaults and ratios and median(ratios) > 0)
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from statistics import median
 
-from shardtune.api_schemas.trials.measurements import StepTimeRange
+from shardtune.api_schemas.trials.measurements import MeasurePlan, StepTimeRange
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION, NextRun, ValidationRun
@@ -56,3 +56,12 @@ def block_range(
     first, second, *_ = sorted(tokens_per_step_per_gpu / median(speeds) for speeds in speeds_by_trial.values())
     centre, half_width = math.sqrt(first * second), math.sqrt(NEAR_FRACTION)
     return centre * half_width, centre / half_width
+
+
+def measure_plan(default_plan: MeasurePlan, undecided_s: StepTimeRange | None, may_prune: bool) -> MeasurePlan:
+    """Measurement plan of a run whose step time must be precise within `undecided_s`; with `may_prune` the run also
+    ends early once its steps are certainly longer than that range."""
+    update: dict[str, object] = {"undecided_s": undecided_s}
+    if may_prune and undecided_s is not None:
+        update["prune_above_s"] = undecided_s[1]
+    return default_plan.model_copy(update=update)

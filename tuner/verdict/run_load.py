@@ -1,4 +1,4 @@
-"""Load of other programs during a run, and whether two runs had the same load."""
+"""Load of other programs during a run, how far its own windows lay apart, and whether two runs had the same load."""
 
 from dataclasses import dataclass
 
@@ -14,10 +14,16 @@ class RunLoad:
     cores_left: float | None = None
     """CPU cores left for the ranks; None where the worker could not observe it."""
 
+    spread: float | None = None
+    """Half-width of the 95 % interval of the run's step time over its own windows, as a fraction of the step time; None
+    where the run does not state it."""
+
     @classmethod
     def of(cls, measurement: Measurement) -> "RunLoad":
         """Load during a measured run, as the service judged it."""
-        return cls(measurement.disturbed is not None, measurement.cores_left)
+        # No clock is exact to the last digit: a half-width of 0 was not measured.
+        spread = measurement.step_time_half_width_s / measurement.step_time_s or None
+        return cls(measurement.disturbed is not None, measurement.cores_left, spread)
 
 
 PairLoads = tuple[RunLoad, RunLoad]

@@ -13,6 +13,7 @@ _MOST_STEPS = 100
 memory."""
 _FEWEST_TO_PRUNE = 3
 """Number of timed steps before a trial may be pruned, beyond the recorded first steps, which compile and allocate."""
+_STEADY_STEPS = 3
 _STEADY = 0.05
 """Relative spread of consecutive step times below which the steps count as steady."""
 
@@ -29,8 +30,8 @@ def relative_half_width(step_times: Sequence[float]) -> float:
 
 def is_steady(step_times: Sequence[float]) -> bool:
     """Whether the last three steps took the same time within 5 %: caches, allocators and clocks have settled."""
-    last = step_times[-3:]
-    return len(last) == 3 and max(last) - min(last) <= _STEADY * min(last)
+    last = step_times[-_STEADY_STEPS:]
+    return len(last) == _STEADY_STEPS and max(last) - min(last) <= _STEADY * min(last)
 
 
 def is_hopeless(step_times: Sequence[float], plan: MeasurePlan) -> bool:
@@ -48,6 +49,15 @@ def steps_per_window(warm_up_s: Sequence[float], plan: MeasurePlan) -> int:
     one_step_windows_s = plan.min_windows * statistics.median(warm_up_s[-3:])
     fewest, largest = math.ceil(plan.min_measure_s / one_step_windows_s), int(plan.max_measure_s / one_step_windows_s)
     return max(1, min(max(plan.window_steps, min(fewest, _MOST_STEPS)), largest))
+
+
+def reused_steps(warm_up_s: Sequence[float], window_steps: int, plan: MeasurePlan) -> int:
+    """Number of last warm-up steps that count as timed windows, because steps are so slow that a window holds one
+    step."""
+    # A steady warm-up has timed three such windows already. Where a window holds several steps, losses stay on the
+    # device between them, so a warm-up step is another figure.
+    is_shortened = window_steps == 1 < plan.window_steps
+    return min(plan.min_windows, _STEADY_STEPS) if is_shortened and is_steady(warm_up_s) else 0
 
 
 def is_enough(step_times: Sequence[float], window_steps: int, plan: MeasurePlan) -> bool:

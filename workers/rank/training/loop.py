@@ -108,6 +108,7 @@ class Loop:
         self._planned = self._plan.parity_steps + self._plan.max_warmup_steps + self._plan.min_windows
         self._reported_step, self._reported_at_s = 0, time.monotonic()
         self._step_s: float | None = None
+        self._own_warmup_step_times_s: list[float] = []
         self.outcome = LoopRecord()
 
     def steps(self, meter: MemoryMeter) -> Steps[None]:
@@ -170,7 +171,7 @@ class Loop:
     def _warm_up(self) -> Steps[None]:
         """Repeat steps until the slowest rank's step time is steady, the trial is too slow to win, or the plan allows
         no more."""
-        times, own_times, outcome = list[float](), list[float](), self.outcome
+        times, own_times, outcome = list[float](), self._own_warmup_step_times_s, self.outcome
         while len(times) < self._plan.max_warmup_steps and not (throughput.is_steady(times) or outcome.is_pruned):
             losses, seconds = yield from self._timed([self._batches(self._step)])
             own_times.append(seconds)
@@ -186,9 +187,10 @@ class Loop:
 
     def _measure(self) -> Steps[None]:
         """Time windows of steps until the plan's precision is reached or its limits end the timing."""
-        times = self.outcome.window_step_times_s
         count = throughput.steps_per_window(self.outcome.warmup_step_times_s, self._plan)
-        self._planned = self._step + self._plan.min_windows * count
+        self._reuse_steady_steps(count)
+        times = self.outcome.window_step_times_s
+        self._planned = self._step + max(0, self._plan.min_windows - len(times)) * count
         while not throughput.is_enough(times, count, self._plan):
             # Batches are made before the clock starts: the trainer's speed is measured, not the data's.
             batches = [self._batches(self._step + i) for i in range(count)]
@@ -197,6 +199,18 @@ class Loop:
             times.append(self._slowest(own_seconds) / count)
             self._note_losses(losses)
             self._report_progress("measuring")
+
+    def _reuse_steady_steps(self, window_steps: int) -> None:
+        """Count the last steps of the warm-up as timed windows where windows of slow steps would be the same."""
+        # A script's waits for data are counted within its windows alone, so its warm-up cannot stand in for them.
+        if self._batch_source is None:
+            return
+        outcome = self.outcome
+        reused = throughput.reused_steps(outcome.warmup_step_times_s, window_steps, self._plan)
+        warmup_steps = len(outcome.warmup_step_times_s) - reused
+        outcome.window_step_times_s = outcome.warmup_step_times_s[warmup_steps:]
+        outcome.own_step_times_s = self._own_warmup_step_times_s[warmup_steps:]
+        outcome.warmup_step_times_s = outcome.warmup_step_times_s[:warmup_steps]
 
     def _timed(
         self, steps: list[list[Any]], after_step: Callable[[], None] = lambda: None

@@ -1,0 +1,1 @@
+"""GPU-seconds of whole studies in virtual time. See `__main__`."""

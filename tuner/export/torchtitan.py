@@ -1,20 +1,28 @@
-"""Export for torchtitan 0.2.2 as `torchtitan.toml`. That is the last release that reads TOML; other facts about it are
-from its source code."""
+"""Export for torchtitan 0.3 as `torchtitan_config.py`: a function that returns a `Trainer.Config`.
+
+torchtitan 0.2.2 was the last release that read TOML. Facts about 0.3 are from its source code.
+"""
 
 from typing import Any
 
-from shardtune.tuner.export import context, environment
+from shardtune.api_schemas.strategies import Fsdp2Config, Strategy, TrialConfig
+from shardtune.tuner.export import context, environment, torchtitan_models
+from shardtune.tuner.export.backends import common
+from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.quoting import remark, toml_string
+from shardtune.tuner.export.quoting import in_docstring, literal
 from shardtune.tuner.export.source import ExportSource
-from shardtune.tuner.export.templates import fill
-from shardtune.tuner.export.trial_rendering import Rendered, comment, differences
+from shardtune.tuner.export.templates import fill, indent
+from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, keywords
 
-RELEASE = "torchtitan 0.2.2"
+RELEASE = "torchtitan 0.3.0"
+FILE = "torchtitan_config.py"
+_UNLIMITED = 1e9
+"""Norm that no gradient reaches: torchtitan always clips."""
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
-    """Render the exported file for torchtitan, `torchtitan.toml`.
+    """Render the exported file for torchtitan, `torchtitan_config.py`.
 
     Raises:
         ValueError: torchtitan has no such backend.
@@ -27,84 +35,90 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         )
     parts = render_parts(source, config.strategy)
     mesh = context.torchtitan_mesh(source, parts.values)
-    # torchtitan's selective mode counts blocks as we do, and keeps only the input of the chosen blocks.
+    strategy, lost, notes = _consumer_strategy(source, parts)
+    # A block is recomputed whole or, in the selective mode, every one in part.
     every = config.checkpoint_every if config.activation_checkpointing == "full" else 1
-    rendered_config = config.model_copy(update={"strategy": parts.strategy, "checkpoint_every": every})
-    besides = (*_notes(source), *context.torchtitan_notes(source), *parts.notes, *environment.notes(source))
-    lossy = (*differences(config, rendered_config, "torchtitan"), *besides)
-    text = fill(
-        "torchtitan.toml",
-        description=remark(source.description),
-        release=RELEASE,
-        lossy=comment(lossy, "# "),
-        document=_toml(_sections(source, mesh)),
-    )
-    return Rendered({"torchtitan.toml": text}, RELEASE, lossy, rendered_config)
+    rendered_config = config.model_copy(update={"strategy": strategy, "checkpoint_every": every})
+    compared = rendered_config if lost else rendered_config.model_copy(update={"strategy": config.strategy})
+    besides = (*_notes(source), *context.torchtitan_notes(source), *notes, *environment.notes(source))
+    lossy = (*differences(config, compared, "torchtitan"), *besides)
+    return Rendered({FILE: _document(source, mesh, lossy)}, RELEASE, lossy, rendered_config)
 
 
-def _sections(source: ExportSource, mesh: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    workload, optimizer, config = source.workload, source.workload.optimizer, source.config
+def _consumer_strategy(source: ExportSource, parts: ConsumerParts) -> tuple[Strategy, bool, tuple[str, ...]]:
+    """Strategy that torchtitan runs, whether to compare its knobs with the measured ones, and notes on it."""
+    if source.config.backend != "ddp":
+        return parts.strategy, True, parts.notes
+    # 0.3 has no DistributedDataParallel: fully_shard replicates over a mesh with one shard.
+    strategy = Fsdp2Config(dp_replicate=source.cluster.world_size, dp_shard=1, reshard_after_forward=False)
+    note = "backend: ddp was measured; torchtitan replicates by fully_shard over one shard, without buckets"
+    return strategy, False, (note, *common.weights_differ(source, "torchtitan"))
+
+
+def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]) -> str:
+    config, optimizer = source.config, source.workload.optimizer
     counts_blocks = config.activation_checkpointing == "full" and config.checkpoint_every > 1
+    policy = {"none": "", "full": "FullAC", "selective": "SelectiveAC"}[config.activation_checkpointing]
+    parallelism = {name: value for name, value in mesh.items() if name != "enable_cpu_offload"}
+    options = {"lr": optimizer.lr, "betas": (optimizer.beta1, optimizer.beta2), "eps": optimizer.eps}
+    return fill(
+        FILE,
+        description=in_docstring(source.description),
+        release=RELEASE,
+        ranks=source.cluster.gpus_per_node,
+        lossy=comment(lossy, "", in_docstring),
+        dataclass_import="from dataclasses import dataclass" if counts_blocks else "",
+        checkpointing_import=f"from torchtitan.distributed.activation_checkpoint import {policy}" if policy else "",
+        policy=fill("torchtitan_every_nth").rstrip() if counts_blocks else "",
+        model=literal(torchtitan_models.folder(source)),
+        flavor=literal(torchtitan_models.flavor(source)),
+        optimizer=keywords({**options, "weight_decay": optimizer.weight_decay}),
+        training=_fields(_training(source, mesh)),
+        parallelism=_fields(parallelism),
+        checkpointing=_checkpointing(config, policy, counts_blocks),
+        compile=config.compile,
+        seed=source.workload.seed,
+    )
+
+
+def _training(source: ExportSource, mesh: dict[str, Any]) -> dict[str, Any]:
+    workload, config = source.workload, source.config
     return {
-        "model": {"name": _MODELS.get(str(source.study.spec.model.model_type), "SET-ME"), "flavor": "SET-ME"},
-        "optimizer": {
-            "name": "AdamW",
-            "lr": optimizer.lr,
-            "beta1": optimizer.beta1,
-            "beta2": optimizer.beta2,
-            "eps": optimizer.eps,
-            "weight_decay": optimizer.weight_decay,
-            "implementation": "fused",
-        },
-        "lr_scheduler": {"warmup_steps": 0, "decay_ratio": 0.0},
-        "training": {
-            # Under a pipeline torchtitan counts all micro batches of a step.
-            "local_batch_size": config.micro_batch * (source.accumulation if config.strategy.stages > 1 else 1),
-            "global_batch_size": workload.global_batch,
-            "seq_len": workload.sequence_length,
-            "max_norm": workload.max_grad_norm or 1e9,
-            "enable_cpu_offload": mesh.get("enable_cpu_offload", False),
-            "dtype": workload.precision.master_dtype,
-            "mixed_precision_param": workload.precision.compute_dtype,
-            "mixed_precision_reduce": "float32",
-        },
-        "parallelism": {name: value for name, value in mesh.items() if name != "enable_cpu_offload"},
-        "activation_checkpoint": {
-            "mode": "selective" if counts_blocks else config.activation_checkpointing,
-            "selective_ac_option": str(config.checkpoint_every) if counts_blocks else "op",
-            "preserve_rng_state": False,
-        },
-        "compile": {"enable": config.compile, "components": ["model"]},
-        "debug": {"seed": workload.seed},
+        # Under a pipeline torchtitan counts all micro batches of a step.
+        "local_batch_size": config.micro_batch * (source.accumulation if config.strategy.stages > 1 else 1),
+        "global_batch_size": workload.global_batch,
+        "seq_len": workload.sequence_length,
+        "max_norm": workload.max_grad_norm or _UNLIMITED,
+        "enable_cpu_offload": mesh.get("enable_cpu_offload", False),
+        # No trial captures graphs, and a pipeline or divided experts forbid them.
+        "disable_cuda_graphs": True,
+        "dtype": workload.precision.master_dtype,
+        "mixed_precision_param": workload.precision.compute_dtype,
+        "mixed_precision_reduce": "float32",
     }
 
 
-_MODELS = {"llama": "llama3", "qwen3": "qwen3", "qwen3_moe": "qwen3", "deepseek_v3": "deepseek_v3"}
-"""Name in torchtitan of each supported architecture; the model's size ("flavor") must be an entry of torchtitan's own
-table."""
+def _checkpointing(config: TrialConfig, policy: str, counts_blocks: bool) -> str:
+    if not policy:
+        return "None"
+    if counts_blocks:
+        return f"EveryNth.Config(every={config.checkpoint_every}, preserve_rng_state=False)"
+    return f"{policy}.Config(preserve_rng_state=False)"
+
+
+def _fields(values: dict[str, Any]) -> str:
+    """Source lines of keyword arguments, one line each."""
+    return indent([f"{name}={literal(value)}," for name, value in values.items()], 12)
 
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
-    lines = ["model: the size is a flavor of torchtitan's own table, not the study's config; set model.flavor"]
+    lines = [f"attention: {source.attention} was measured; torchtitan attends by FlexAttention, in blocks per document"]
+    if torchtitan_models.flavor(source) == torchtitan_models.SET_ME:
+        lines.append(
+            "model: the size is an entry of torchtitan's own table, not the study's config; set MODEL and FLAVOR"
+        )
     if source.config.activation_checkpointing == "selective":
         lines.append(
             "activation_checkpointing: all matrix products are kept in the trial; torchtitan keeps every second"
         )
     return tuple(lines)
-
-
-def _toml(sections: dict[str, dict[str, Any]]) -> str:
-    blocks = []
-    for name, values in sections.items():
-        blocks.append("\n".join([f"[{name}]", *(f"{key} = {_value(value)}" for key, value in values.items())]))
-    return "\n\n".join(blocks)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return toml_string(value)
-    if isinstance(value, list):
-        return f"[{', '.join(_value(item) for item in value)}]"
-    return repr(value)

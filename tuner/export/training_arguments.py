@@ -1,8 +1,10 @@
 """Export as `TrainingArguments` of transformers 5: a JSON file, and a script that reads the arguments from it."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
 from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -14,14 +16,27 @@ from shardtune.tuner.export.trial_rendering import Rendered, comment, difference
 RELEASE = "transformers 5.23"
 
 
-def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
-    """Render the exported files for transformers' Trainer, `training_arguments.json` and `trainer_snippet.py`.
+@dataclass(frozen=True)
+class TrainerArguments:
+    """Arguments of a program that is built on transformers' Trainer, and its differences from the measured trial."""
+
+    values: dict[str, Any]
+    """Fields of `TrainingArguments` by name."""
+    config: TrialConfig
+    """Configuration that the Trainer runs, as near as Shardtune's own fields can express it."""
+    lossy: tuple[str, ...]
+    code: str
+    """Lines of Python that apply what the arguments cannot express to a variable `trainer`."""
+
+
+def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS) -> TrainerArguments:
+    """Return the arguments of the measured configuration for `consumer`, a program with transformers' Trainer.
 
     Raises:
-        ValueError: Trainer has no such backend.
+        ValueError: Trainer has no such backend, or the configuration divides more than data.
     """
     config, workload = source.config, source.workload
-    reject_axes(source, "TrainingArguments")
+    reject_axes(source, consumer)
     strategy = strategy_arguments(
         config,
         workload,
@@ -45,15 +60,25 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         *parts.notes,
         *environment.notes(source),
     )
+    return TrainerArguments(values, rendered_config, lossy, parts.code)
+
+
+def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
+    """Render the exported files for transformers' Trainer, `training_arguments.json` and `trainer_snippet.py`.
+
+    Raises:
+        ValueError: Trainer has no such backend.
+    """
+    trainer = arguments(source, "TrainingArguments", backends)
     snippet = fill(
         "trainer_snippet.py",
         description=in_docstring(source.description),
         release=RELEASE,
-        lossy=comment(lossy, "", in_docstring),
-        by_hand=parts.code,
+        lossy=comment(trainer.lossy, "", in_docstring),
+        by_hand=trainer.code,
     )
-    files = {"training_arguments.json": json.dumps(values, indent=2) + "\n", "trainer_snippet.py": snippet}
-    return Rendered(files, RELEASE, lossy, rendered_config)
+    files = {"training_arguments.json": json.dumps(trainer.values, indent=2) + "\n", "trainer_snippet.py": snippet}
+    return Rendered(files, RELEASE, trainer.lossy, trainer.config)
 
 
 def _notes(source: ExportSource) -> tuple[str, ...]:

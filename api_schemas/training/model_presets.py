@@ -18,6 +18,9 @@ _MOST_SUGGESTIONS = 3
 _CLOSE = 0.75
 """Similarity (by `difflib`) of two names without punctuation from which one is suggested for the other."""
 
+_LONGEST = 200
+"""Maximum number of characters of a name that others are compared with; the time grows with it."""
+
 
 class PresetSource(NamedTuple):
     """Origin of a preset's numbers."""
@@ -64,6 +67,8 @@ def preset_of(hub_id: str) -> str | None:
 
 def similar_models(name: str) -> list[str]:
     """Return the presets, or for `OWNER/NAME` the repositories of presets, whose names are similar to a name."""
+    if len(name) > _LONGEST:
+        return []
     if "/" in name:
         return _similar(name, (source.hub for source in preset_sources().values()))
     return _similar(name, preset_names())

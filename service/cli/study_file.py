@@ -94,8 +94,9 @@ def default_study(model: JsonValue, inventory: Inventory) -> tuple[StudyRequest,
     on_cuda = inventory.cluster.device == "cuda"
     try:
         config = ModelSpec.model_validate(model).trained_config
-    except ValidationError as error:
-        raise InputError(*error_lines(error)) from None
+    except ValidationError:
+        # The study's own validation below reports it, with the path of the field.
+        config = {}
     declared = [value for key in _LENGTH_KEYS if isinstance(value := config.get(key), int)]
     # Capped: a model's maximum (131,072 positions for Llama 3.1) is far longer than the sequences of most trainings.
     length = min([*declared[:1], 2048 if on_cuda else 512])

@@ -117,7 +117,10 @@ async def _request(source: HubSource, file: str, rules: HubRules) -> _Answer:
 
 
 def _redirected(url: httpx.URL, location: str) -> httpx.URL:
-    target = url.join(location)
+    try:
+        target = url.join(location)
+    except (httpx.InvalidURL, ValueError):
+        raise HubUnavailable("the hub redirected to something that is no address") from None
     if target.scheme not in ("https", url.scheme) or target.userinfo:
         raise HubUnavailable("the hub redirected to an address without encryption, or with a password")
     return target

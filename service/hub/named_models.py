@@ -20,8 +20,8 @@ from shardtune.service.process.public_tls import public_tls
 
 Request = TypeVar("Request", StudyRequest, PredictionRequest)
 
-_WAIT_S = 10.0
-"""Seconds that a request waits while others read the hub."""
+_WAIT_S = 1.0
+"""Seconds that a request waits while others read the hub; each waiting one holds a thread of the service."""
 _TRUE = ("1", "ON", "YES", "TRUE")
 
 

@@ -14,7 +14,7 @@ from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.api_schemas.training.hub_source import HubSource
 from shardtune.api_schemas.training.model_presets import preset_sources
 from shardtune.api_schemas.training.models import preset
-from shardtune.tuner.export import export, torchtitan_models
+from shardtune.tuner.export import export, torchtitan
 from shardtune.workers.rank import check_export
 from tests.support.processes import preloaded_forks
 from tests.support.values.synthetic_studies import CPU, contender_of, study_of
@@ -141,7 +141,30 @@ def test_torchtitan_divides_experts_over_as_many_ranks(tmp_path: Path) -> None:
     assert any("load_balance_coeff" in line for line in files.lossy)
 
 
-@pytest.mark.parametrize("form", ["training-arguments", "lightning", "trl"])
+@pytest.mark.parametrize(
+    ("strategy", "axes"),
+    [
+        (Fsdp2Config(dp_shard=4, tensor_parallel=2), "dp 1 × 4, tp 2, ep 1"),
+        (Fsdp2Config(dp_replicate=2, dp_shard=2, tensor_parallel=2, cpu_offload=True), "dp 2 × 2, tp 2, ep 1"),
+        (Fsdp2Config(dp_shard=8, expert_parallel=4), "dp 1 × 8, tp 1, ep 4"),
+    ],
+    ids=["tensor", "tensor in replicas", "experts"],
+)
+def test_transformers_makes_the_mesh_that_splits_the_model(strategy: Fsdp2Config, axes: str, tmp_path: Path) -> None:
+    config = TrialConfig(strategy=strategy, activation_checkpointing="full")
+    assert axes in read_back(config, "training-arguments", tmp_path)
+    values = json.loads((tmp_path / "training_arguments.json").read_text())
+    # The model owns its mesh: a section of FSDP would shard it again, and autocast cast it again.
+    assert not {"fsdp", "fsdp_config", "deepspeed"} & values.keys() and values["bf16"] is False
+    assert values["activation_checkpointing"] and values["save_only_model"]
+    mesh = json.loads((tmp_path / "distributed_config.json").read_text())
+    assert mesh["fsdp_mixed_precision"] and mesh["fsdp_cpu_offload"] == strategy.cpu_offload
+    names: dict[str, object] = {"__file__": str(tmp_path / "trainer_snippet.py")}
+    exec(compile((tmp_path / "trainer_snippet.py").read_text(), "trainer_snippet.py", "exec"), names)
+    assert callable(names["load_model"])
+
+
+@pytest.mark.parametrize("form", ["lightning", "trl"])
 def test_who_has_no_words_for_divided_experts_says_so(form: ExportFormat) -> None:
     with pytest.raises(ValueError, match=r"expert_parallel \(2\)"):
         exported(TrialConfig(strategy=Fsdp2Config(dp_shard=8, expert_parallel=2)), form)
@@ -153,7 +176,7 @@ def test_who_has_no_words_for_stages_says_so(form: ExportFormat) -> None:
         exported(TrialConfig(strategy=Fsdp2Config(dp_shard=4, pipeline_parallel=2)), form)
 
 
-@pytest.mark.parametrize("form", ["training-arguments", "lightning", "trl"])
+@pytest.mark.parametrize("form", ["lightning", "trl"])
 def test_who_has_no_words_for_split_models_says_so(form: ExportFormat) -> None:
     with pytest.raises(ValueError, match=r"tensor_parallel \(2\)"):
         exported(TrialConfig(strategy=Fsdp2Config(dp_shard=4, tensor_parallel=2)), form)
@@ -185,9 +208,9 @@ def test_torchtitan_has_the_policy_of_checkpointing(mode: str, every: int, polic
 
 
 @reads_python
-@pytest.mark.parametrize(("name", "flavor"), torchtitan_models.FLAVORS.items())
+@pytest.mark.parametrize(("name", "flavor"), torchtitan.FLAVORS.items())
 def test_torchtitan_has_every_size_that_the_export_names(name: str, flavor: str) -> None:
-    folder = torchtitan_models.FOLDERS[preset(name).model_type or ""]
+    folder = torchtitan.FOLDERS[preset(name).model_type or ""]
     assert importlib.import_module(f"torchtitan.models.{folder}").model_registry(flavor).flavor == flavor
 
 

@@ -6,7 +6,8 @@ torchtitan 0.2.2 was the last release that read TOML. Facts about 0.3 are from i
 from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config, Strategy, TrialConfig
-from shardtune.tuner.export import context, environment, torchtitan_models
+from shardtune.api_schemas.training.model_presets import preset_config, preset_sources
+from shardtune.tuner.export import context, environment
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -19,6 +20,34 @@ RELEASE = "torchtitan 0.3.0"
 FILE = "torchtitan_config.py"
 _UNLIMITED = 1e9
 """Norm that no gradient reaches: torchtitan always clips."""
+SET_ME = "SET-ME"
+"""Placeholder for a name that the user has to choose."""
+
+FOLDERS = {
+    "llama": "llama3",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3",
+    "deepseek_v3": "deepseek_v3",
+    "gpt_oss": "gpt_oss",
+}
+"""Folders of torchtitan's `models` by `model_type` of transformers."""
+FLAVORS = {
+    "llama-3.2-1b": "1B",
+    "llama-3.2-3b": "3B",
+    "llama-3.1-8b": "8B",
+    "llama-3.1-70b": "70B",
+    "llama-3.1-405b": "405B",
+    "qwen3-0.6b": "0.6B",
+    "qwen3-4b": "4B",
+    "qwen3-8b": "8B",
+    "qwen3-32b": "32B",
+    "qwen3-30b-a3b": "30B-A3B",
+    "qwen3-235b-a22b": "235B-A22B",
+    "gpt-oss-20b": "20b",
+    "gpt-oss-120b": "120b",
+    "deepseek-v3": "671B",
+}
+"""Sizes in torchtitan's tables (torchtitan 0.3, `models/*/__init__.py`) by our preset of the same model."""
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
@@ -70,8 +99,8 @@ def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]
         dataclass_import="from dataclasses import dataclass" if counts_blocks else "",
         checkpointing_import=f"from torchtitan.distributed.activation_checkpoint import {policy}" if policy else "",
         policy=fill("torchtitan_every_nth").rstrip() if counts_blocks else "",
-        model=literal(torchtitan_models.folder(source)),
-        flavor=literal(torchtitan_models.flavor(source)),
+        model=literal(_folder(source)),
+        flavor=literal(_flavor(source)),
         optimizer=keywords({**options, "weight_decay": optimizer.weight_decay}),
         training=_fields(_training(source, mesh)),
         parallelism=_fields(parallelism),
@@ -113,7 +142,7 @@ def _fields(values: dict[str, Any]) -> str:
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = [f"attention: {source.attention} was measured; torchtitan attends by FlexAttention, in blocks per document"]
-    if torchtitan_models.flavor(source) == torchtitan_models.SET_ME:
+    if _flavor(source) == SET_ME:
         lines.append(
             "model: the size is an entry of torchtitan's own table, not the study's config; set MODEL and FLAVOR"
         )
@@ -122,3 +151,21 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
             "activation_checkpointing: all matrix products are kept in the trial; torchtitan keeps every second"
         )
     return tuple(lines)
+
+
+def _folder(source: ExportSource) -> str:
+    """Name of the model's architecture in torchtitan; `SET-ME` where torchtitan has none of this name."""
+    return FOLDERS.get(str(source.study.spec.model.model_type), SET_ME)
+
+
+def _flavor(source: ExportSource) -> str:
+    """Name of the model's size in torchtitan; `SET-ME` where no entry has as many parameters."""
+    kind, parameters = source.study.spec.model.model_type, source.model_summary.parameters
+    return next(
+        (
+            name
+            for preset, name in FLAVORS.items()
+            if preset_sources()[preset].parameters == parameters and preset_config(preset)["model_type"] == kind
+        ),
+        SET_ME,
+    )

@@ -51,7 +51,13 @@ def _training_arguments(folder: Path) -> str:
         # Without a GPU it would reject bf16 before it reads the other arguments.
         values["use_cpu"] = True
     arguments = transformers.TrainingArguments(output_dir=tempfile.gettempdir(), **values)
-    return f"TrainingArguments with batch {arguments.per_device_train_batch_size} × {arguments.gradient_accumulation_steps}"
+    batch = f"batch {arguments.per_device_train_batch_size} × {arguments.gradient_accumulation_steps}"
+    mesh = folder / "distributed_config.json"
+    if not mesh.exists():
+        return f"TrainingArguments with {batch}"
+    config = importlib.import_module("transformers.distributed").DistributedConfig(**json.loads(mesh.read_text()))
+    axes = f"dp {config.dp_replicate_size} × {config.fsdp_size}, tp {config.tp_size}, ep {config.ep_size}"
+    return f"TrainingArguments with {batch}, and DistributedConfig with {axes}"
 
 
 def _torchtitan(folder: Path) -> str:
@@ -62,7 +68,7 @@ def _torchtitan(folder: Path) -> str:
     sys.path.insert(0, str(folder))
     try:
         # Imported here first: torchtitan hides the reason of a failed import.
-        exported = importlib.import_module("torchtitan_config")
+        exported: Any = importlib.import_module("torchtitan_config")
         chosen = ""
         if "SET-ME" in (exported.MODEL, exported.FLAVOR):
             exported.MODEL, exported.FLAVOR, chosen = "llama3", "debugmodel", " (of llama3's debugmodel)"

@@ -12,7 +12,7 @@ _PART = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 _WRITTEN = re.compile(rf"{_PART}/{_PART}(@.*)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
-HubId = Annotated[str, Field(max_length=96, pattern=rf"^{_PART}/{_PART}$")]
+HubId = Annotated[str, Field(max_length=96, pattern=rf"^{_PART}/{_PART}$", examples=["Qwen/Qwen3-8B"])]
 Revision = Annotated[str, Field(max_length=100, pattern=rf"^{_PART}(/{_PART})*$")]
 
 

@@ -79,10 +79,11 @@ def _read_config(source: HubSource) -> ModelSpec:
         raise _without_config(source) from None
     if planned.file_size is not None and planned.file_size > LONGEST_CONFIG:
         raise model_files.oversized(source, planned.file_size)
-    if not is_commit(planned.commit_hash):
+    # By the name that the user gave, not by the commit: the cache then finds it under that name without the hub.
+    path = Path(huggingface_hub.hf_hub_download(source.id, model_files.CONFIG, revision=source.revision))
+    pinned = path.parent.name
+    if not is_commit(pinned):
         raise PlatformFailure(missing_models.unreachable(source, "the hub did not name the commit of the file"))
-    pinned = planned.commit_hash
-    path = Path(huggingface_hub.hf_hub_download(source.id, model_files.CONFIG, revision=pinned))
     # Measured again: the size above is what the server said.
     if path.stat().st_size > LONGEST_CONFIG:
         raise model_files.oversized(source, path.stat().st_size)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shardtune.api_schemas.protocol import REQUEST_TIMEOUT_S
@@ -14,6 +14,7 @@ from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.db.limits import MOST_LOCK_S, DatabaseLimits
 from shardtune.db.session import parse_url
 from shardtune.service.http.trusted_proxies import check_proxies
+from shardtune.service.hub_endpoint import check_endpoint
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
 SECRET_FIELDS = ("database_url", "secret_key")
@@ -111,6 +112,15 @@ class Settings(BaseSettings):
     """
     webhook_allow_private: bool = False
     """Allow webhooks to send to private and loopback addresses, such as a receiver in the same network."""
+    hub: bool = False
+    """Let users name models by their repository on a Hugging Face hub, whose `config.json` the service reads without a
+    token. Otherwise only the command line reads the hub."""
+    hub_endpoint: str | None = None
+    """URL of the hub or of a mirror. Default: the variable `HF_ENDPOINT`, else `https://huggingface.co`."""
+    hub_hosts: tuple[str, ...] = ("huggingface.co",)
+    """Hosts that the service may request to read models, redirects included; must contain that of `hub_endpoint`."""
+    hub_allow_private: bool = False
+    """Allow hosts of the hub with private and loopback addresses, such as a mirror in the same network."""
     keep_events_days: float = Field(default=90, gt=0)
     """Days for which events and finished webhook messages are kept; the events of unfinished studies are kept longer.
     """
@@ -220,6 +230,12 @@ class Settings(BaseSettings):
     def _known_database(cls, url: str) -> str:
         parse_url(url)
         return url
+
+    @model_validator(mode="after")
+    def _hub_is_allowed(self) -> "Settings":
+        if self.hub:
+            check_endpoint(self.hub_endpoint, self.hub_hosts)
+        return self
 
     @property
     def database_limits(self) -> DatabaseLimits:

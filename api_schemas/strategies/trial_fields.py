@@ -100,12 +100,12 @@ class TrialFields(Schema):
                 "script": Written("the loop over `BLOCKS`"),
                 "accelerate": Written("a line of your script"),
                 "training_arguments": Written("lost unless 1"),
-                "torchtitan": Written("`activation_checkpoint.selective_ac_option`, with `full`"),
+                "torchtitan": Written("a policy in the file that counts blocks, with `full`"),
                 "lightning": _IN_YOUR_MODULE,
             },
             values_text="1 (each block), 2, 3, 4, up to the number of blocks",
             when_text="`activation_checkpointing` is not `none`",
-            upstream="every k-th block, counted from the first, as torchtitan's `selective_ac_option`",
+            upstream="every k-th block, counted from the first",
         ),
     ] = Field(default=1, ge=1)
     """Spacing of checkpointed blocks, counted from the first; 1: every block. A larger value recomputes less in

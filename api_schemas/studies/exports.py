@@ -5,7 +5,7 @@ from typing import Literal
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 
-ExportFormat = Literal["standard", "training-arguments", "torchtitan", "lightning"]
+ExportFormat = Literal["standard", "training-arguments", "torchtitan", "lightning", "trl"]
 """Format of an exported configuration. `standard`: Shardtune's own script, DeepSpeed's JSON and Accelerate's YAML;
 other values: the native format of the named program."""
 
@@ -17,7 +17,7 @@ class Export(Schema):
     files: dict[str, str]
     """Content of the exported files by relative file name."""
     release: str | None = None
-    """Release of the target program that the files are written for, such as `torchtitan 0.2.2`; None for the standard
+    """Release of the target program that the files are written for, such as `torchtitan 0.3.0`; None for the standard
     files."""
     lossy: tuple[str, ...] = ()
     """Settings that the target program cannot express, each with name, measured value and actual behaviour."""

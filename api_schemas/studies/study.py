@@ -100,7 +100,8 @@ class StudyRequest(Schema):
     )
 
     model: ModelChoice
-    """Model to train: a preset's name, a `config.json`, or your own code that the worker's owner allows."""
+    """Model to train: a preset's name, its id on the Hugging Face hub (`OWNER/NAME` or `OWNER/NAME@REVISION`), a
+    `config.json`, or your own code that the worker's owner allows."""
     workload: WorkloadRequest
     cluster: ClusterChoice = "local"
     """Cluster to tune for: in full, by its short form (`8xh100`, `4x8xa100-80gb`), or `local`: the hardware of the only

@@ -1,21 +1,21 @@
-"""Schemas of the model to be trained: a Hugging Face `config.json` (in full or as a preset's name), or the user's own
-code that is installed and allowed on the worker. A worker's `model_summary` task counts parameters and FLOPs; this
-module does not import transformers."""
+"""Schemas of the model to be trained: a Hugging Face `config.json` (in full, as a preset's name or by its repository),
+or the user's own code that is installed and allowed on the worker. A worker's `model_summary` task counts parameters and
+FLOPs; this module does not import transformers."""
 
 import json
 import re
-from collections.abc import Iterator
-from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.names import ClassName, ModelName, ModulePath, OwnName, PrintableText, model_name_of
+from shardtune.api_schemas.training.code_references import code_references
+from shardtune.api_schemas.training.hub_source import HubSource, WrittenHubSource, looks_like_id
+from shardtune.api_schemas.training.model_presets import preset_config, preset_names, unknown_model
 from shardtune.api_schemas.training.search_space import Backend
 
-_PRESETS = files("shardtune.api_schemas.training") / "presets"
-_LONGEST_CONFIG = 256 * 1024
+LONGEST_CONFIG = 256 * 1024
 """Maximum characters of a model's JSON configuration; the longest published configurations have some tens of
 thousands."""
 MOST_ELEMENTS, MOST_FLOPS = 10**15, 1e18
@@ -25,18 +25,11 @@ models."""
 
 _NO_TYPE = 'model_type ({}) must be the name of a transformers architecture; add it, for example "model_type": "llama"'
 
-EXAMPLE: dict[str, Any] = {"name": "tiny", "config": json.loads((_PRESETS / "llama-tiny.json").read_text())}
+EXAMPLE: dict[str, Any] = {"name": "tiny", "config": preset_config("llama-tiny")}
 """Model used in the examples of the OpenAPI document."""
 
 
-def preset_names() -> list[str]:
-    """Return the names of the model presets, which are accepted in place of a full model."""
-    return sorted(entry.name.removesuffix(".json") for entry in _PRESETS.iterdir() if entry.name.endswith(".json"))
-
-
 _MODEL_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
-"""Configuration fields in which transformers 5 accepts `OWNER/REPOSITORY` and downloads kernels from it."""
 
 
 class ModelSpec(Schema):
@@ -51,6 +44,9 @@ class ModelSpec(Schema):
     script: OwnName | None = None
     """Name of the user's own training script, as set by the worker's owner for the script's command; the script
     contains Shardtune's adapter."""
+    hub: HubSource | None = None
+    """Repository of the Hugging Face hub that `config` was read from. Without `config`, a service whose operator allows
+    it reads the repository's `config.json`, and stores the commit."""
     config: dict[str, JsonValue] = Field(default={}, validate_default=True)
     """Content of the model's `config.json`: `model_type` selects the architecture; code references (`auto_map`) are
     rejected. With `entry_point` or `script`: the configuration that the user's code reads."""
@@ -58,11 +54,16 @@ class ModelSpec(Schema):
     @model_validator(mode="before")
     @classmethod
     def _accept_preset_or_config(cls, value: Any) -> Any:
-        """Accept a preset's name or a bare `config.json` in place of the full form `{name, config}`."""
+        """Accept a preset's name, a repository of the hub or a bare `config.json` in place of the full form `{name,
+        config}`."""
         if isinstance(value, str):
-            return preset(value).model_dump()
+            value = {"hub": value} if looks_like_id(value) else preset(value).model_dump()
         if not isinstance(value, dict):
             return value
+        hub = value.get("hub")
+        if hub is not None and "model_type" not in value:
+            repository = hub.get("id") if isinstance(hub, dict) else hub
+            return {"name": model_name_of(str(repository).partition("@")[0]), **value}
         own = value.get("entry_point") or value.get("script")
         if own is not None:
             return {"name": own, **value}
@@ -76,19 +77,20 @@ class ModelSpec(Schema):
     @classmethod
     def _plain_architecture(cls, config: dict[str, JsonValue], info: ValidationInfo) -> dict[str, JsonValue]:
         length = len(json.dumps(config))
-        if length > _LONGEST_CONFIG:
+        if length > LONGEST_CONFIG:
             raise ValueError(
-                f"config ({length} characters) must not exceed {_LONGEST_CONFIG}; send the config.json alone"
+                f"config ({length} characters) must not exceed {LONGEST_CONFIG}; send the config.json alone"
             )
-        named = next(_named_code(config), None)
+        named = next(code_references(config), None)
         if named is not None:
             raise ValueError(
                 f"{named} names code to download and run, which Shardtune never does; "
                 "remove it and use an architecture that transformers itself contains"
             )
+        is_unread = info.data.get("hub") is not None and not config
         is_own = info.data.get("entry_point") is not None or info.data.get("script") is not None
         model_type = config.get("model_type")
-        if not is_own and not (isinstance(model_type, str) and _MODEL_TYPE.fullmatch(model_type)):
+        if not (is_own or is_unread) and not (isinstance(model_type, str) and _MODEL_TYPE.fullmatch(model_type)):
             raise ValueError(_NO_TYPE.format(f"{model_type!r:.100}"))
         return config
 
@@ -98,7 +100,14 @@ class ModelSpec(Schema):
             raise ValueError(
                 f"entry_point ({self.entry_point!r}) and script ({self.script!r}) exclude each other; drop one of them"
             )
+        if self.is_own and self.hub is not None:
+            raise ValueError(f"hub ({self.hub}) names a published model, which your own code is not; drop one of them")
         return self
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the model is named by its repository alone, so that its configuration still has to be read there."""
+        return self.hub is not None and not self.config
 
     @property
     def is_own(self) -> bool:
@@ -123,34 +132,23 @@ def preset(name: str) -> ModelSpec:
     """Return the model preset with this name.
 
     Raises:
-        ValueError: no preset has this name; the message lists the existing presets.
+        ValueError: no preset has this name; the message suggests similar names, or lists the existing presets.
     """
     if name not in preset_names():
         raise ValueError(
-            f"model ({name!r}) is not a preset; use one of {', '.join(preset_names())}, or give the content of a config.json"
+            unknown_model(name, "a Hugging Face id such as Qwen/Qwen3-8B, or the content of a config.json")
         )
-    return ModelSpec(name=name, config=json.loads((_PRESETS / f"{name}.json").read_text()))
-
-
-def _named_code(config: dict[str, Any]) -> Iterator[str]:
-    """Yield each entry, at any depth of a model configuration, that would make transformers download and run code."""
-    # No recursion: the sender chooses the nesting, and Python's limit would make it an error of ours.
-    inner: list[Any] = [config]
-    while inner:
-        value = inner.pop()
-        inner += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        if isinstance(value, dict) and "auto_map" in value:
-            yield "auto_map"
-        if isinstance(value, dict):
-            yield from (name for name in _KERNELS if "/" in str(value.get(name)))
+    return ModelSpec(name=name, config=preset_config(name))
 
 
 PresetName = Annotated[str, Field(json_schema_extra={"enum": [*preset_names()]})]
 BareConfig = Annotated[dict[str, JsonValue], Field(json_schema_extra={"required": ["model_type"]})]
 ModelChoice = Annotated[
-    ModelSpec, BeforeValidator(lambda value: value, json_schema_input_type=ModelSpec | PresetName | BareConfig)
+    ModelSpec,
+    BeforeValidator(lambda value: value, json_schema_input_type=ModelSpec | PresetName | WrittenHubSource | BareConfig),
 ]
-"""Model in a request: in full, by a preset's name, or as a bare `config.json`."""
+"""Model in a request: in full, by a preset's name, by its repository on the Hugging Face hub, or as a bare
+`config.json`."""
 
 
 class BlockSummary(Schema):

@@ -18,7 +18,8 @@ from shardtune.api_schemas.studies.study import (
     StudyState,
     Verdict,
 )
-from shardtune.api_schemas.training.models import preset, preset_names
+from shardtune.api_schemas.training.model_presets import preset_names
+from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.measurements import Measurement, Memory, StepRecord
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState

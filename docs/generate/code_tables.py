@@ -1,8 +1,9 @@
-"""Tables of error codes, exit codes and types of events."""
+"""Tables of error codes, exit codes, types of events and presets of models."""
 
 from docs.generate import sources
 from docs.generate.context import PageContext
 from docs.generate.markdown import anchored_code, paragraphs, sentence, slug, table
+from shardtune.api_schemas.training.model_presets import preset_config, preset_names, preset_sources
 
 
 def error_anchor(code: str) -> str:
@@ -36,3 +37,18 @@ def event_types(_context: PageContext) -> str:
         for kind in sources.event_kinds()
     ]
     return paragraphs(table(("type", "meaning", "sent to webhooks by default"), rows))
+
+
+def presets(_context: PageContext) -> str:
+    """Presets of models with the repository that each one's numbers come from."""
+    sources_of = preset_sources()
+    rows = []
+    for name in preset_names():
+        source = sources_of.get(name)
+        origin = "for first studies and tests" if source is None else f"`{source.hub}`"
+        count = "" if source is None else f"{source.parameters:,}"
+        note = "" if source is None else sentence(source.note) if source.note else ""
+        rows.append(
+            (anchored_code(name, f"preset-{slug(name)}"), f"`{preset_config(name)['model_type']}`", count, origin, note)
+        )
+    return table(("preset", "`model_type`", "parameters", "published as", "difference"), rows)

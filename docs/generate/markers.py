@@ -32,6 +32,7 @@ SECTIONS: Mapping[str, Callable[..., str]] = {
     "error-codes": code_tables.error_codes,
     "exit-codes": code_tables.exit_codes,
     "event-types": code_tables.event_types,
+    "presets": code_tables.presets,
     "decisions": decision_list.decisions,
 }
 

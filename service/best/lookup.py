@@ -21,6 +21,7 @@ from shardtune.db.tables.best import TuningTargetRow
 from shardtune.service.best import local_clusters, pending_approval, target_distance
 from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict, NotFound
+from shardtune.service.hub import named_models
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.decisions import target_tag as tag_of_case
 from shardtune.service.recommendations.record import project_of, unknown_target
@@ -132,7 +133,7 @@ def targets_of(
     Raises:
         Invalid: `local` could mean several clusters, or none.
     """
-    project_id = project_of(context, project_id)
+    project_id, model = project_of(context, project_id), named_models.with_config(context, model)
     if cluster is None:
         clusters = local_clusters.local_clusters(context, project_id)
         return [case for local in clusters for case in targets_of(context, model, workload, local, project_id)]

@@ -9,6 +9,7 @@ from shardtune.db.queries import best
 from shardtune.service.best import lookup, pending_approval
 from shardtune.service.http.errors import Conflict, Invalid, NotFound
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
+from shardtune.service.hub import named_models
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import project_of
 from shardtune.service.studies import create_and_read
@@ -29,6 +30,7 @@ def resolve(
         Conflict: the last study of this target failed, as a new one would, its result was rejected, or its machine was
             too busy.
     """
+    request = request.model_copy(update={"study": named_models.with_config_of(context, request.study)})
     try:
         # Tried after the rejection: hosts that come and go may be gone when a platform asks again.
         return _resolve_with_worker(context, request, idempotency, project_of(context, project_id))

@@ -12,8 +12,10 @@ from pydantic import JsonValue, ValidationError
 from shardtune.api_schemas.known_fields import fields_at, model_named, rephrase_error, suggest_field
 from shardtune.api_schemas.machines.hardware import Cluster, Inventory
 from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.service.cli import baseline_file, read
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.models import source as model_source
 from shardtune.service.http.validation_errors import (
     NO_OBJECT,
     drop_union_noise,
@@ -50,6 +52,7 @@ def validate_study(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
 
     Raises:
         InputError: a field is missing, unknown or wrong.
+        PlatformFailure: the model is on the hub, which did not answer.
     """
     if "model" not in values:
         raise InputError(
@@ -60,6 +63,8 @@ def validate_study(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
     model = values.get("model")
     if isinstance(model, str) and model.endswith(".json"):
         values["model"] = read_json_object(folder / model)
+    else:
+        values["model"] = model_source.complete(model, folder)
     values["baseline"] = _baseline(values.get("baseline"), folder)
     try:
         return StudyRequest.model_validate(values)
@@ -79,13 +84,19 @@ def _baseline(value: JsonValue, folder: Path) -> JsonValue:
     return value
 
 
-def default_study(config: dict[str, JsonValue], inventory: Inventory) -> tuple[StudyRequest, str]:
-    """Make a study of a bare `config.json` on this machine; also return a line that describes its default workload.
+def default_study(model: JsonValue, inventory: Inventory) -> tuple[StudyRequest, str]:
+    """Make a study of a model alone (a preset's name, or a `config.json` with or without its repository) on this
+    machine; also return a line that describes its default workload.
 
     Raises:
         InputError: the configuration is not usable.
     """
     on_cuda = inventory.cluster.device == "cuda"
+    try:
+        config = ModelSpec.model_validate(model).trained_config
+    except ValidationError:
+        # The study's own validation below reports it, with the path of the field.
+        config = {}
     declared = [value for key in _LENGTH_KEYS if isinstance(value := config.get(key), int)]
     # Capped: a model's maximum (131,072 positions for Llama 3.1) is far longer than the sequences of most trainings.
     length = min([*declared[:1], 2048 if on_cuda else 512])
@@ -98,7 +109,7 @@ def default_study(config: dict[str, JsonValue], inventory: Inventory) -> tuple[S
         f"no workload given: sequence length {length}, global batch {8 * ranks} (8 × {ranks} ranks); "
         "write a study file to choose (docs/reference/study-file.md)"
     )
-    return validate_study({"model": config, "workload": workload}, Path()), words
+    return validate_study({"model": model, "workload": workload}, Path()), words
 
 
 def with_options(

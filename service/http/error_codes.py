@@ -127,6 +127,7 @@ CODES: dict[str, Meaning] = {
         503, "Another transaction holds a lock that the request needs, or a statement took too long; try again."
     ),
     "database_unreachable": Meaning(503, "The database does not answer; try again."),
+    "hub_unreachable": Meaning(503, "The model hub did not answer, or not as a hub does; try again."),
     "memory_busy": Meaning(503, "The memory for bodies and responses is in use by other senders; see `Retry-After`."),
     "database_not_migrated": Meaning(503, "The database's schema is of another revision than the service."),
 }

@@ -15,6 +15,7 @@ from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.dns_resolver import DnsResolver
 from shardtune.service.process.event_signal import EventSignal, StreamLimits
 from shardtune.service.process.fair_queue import FairQueue
+from shardtune.service.process.hub_cache import HubCache
 from shardtune.service.process.known_senders import KnownSenders
 from shardtune.service.process.principal import LOCAL, Principal
 from shardtune.service.process.request_rates import RequestRates
@@ -68,6 +69,7 @@ class Context:
     usage_counts: UsageCounts = field(default_factory=UsageCounts)
     rates: RequestRates = field(default_factory=RequestRates)
     dns_resolver: DnsResolver = field(default_factory=DnsResolver)
+    hub_cache: HubCache = field(default_factory=HubCache)
     known_senders: KnownSenders = field(default_factory=KnownSenders)
     trace_reads: FairQueue = field(default_factory=partial(FairQueue, _TRACE_READS, _TRACE_READS // 2))
     """Slots for reading a piece of a raw trace; downloads are the only requests that read after their response began."""

@@ -71,9 +71,9 @@ TargetKeyParam = Annotated[
     "/best",
     dependencies=READ,
     response_model=BestConfig,
-    responses=problems(
-        "unknown_best", "awaits_approval", "unknown_project", "unknown_file", "not_acceptable", "no_worker", "too_busy"
-    )
+    responses=problems("unknown_best", "awaits_approval", "unknown_project", "unknown_file")
+    | problems("not_acceptable", "no_worker", "too_busy")
+    | problems("hub_unreachable")
     | etags.UNCHANGED,
 )
 def read_best_config(
@@ -81,7 +81,9 @@ def read_best_config(
     request: Request,
     response: Response,
     target_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
-    model: Annotated[str | None, Query(description="A preset's name, or a config.json as JSON.")] = None,
+    model: Annotated[
+        str | None, Query(description="A preset's name, a Hugging Face id, or a config.json as JSON.")
+    ] = None,
     cluster: Annotated[
         str | None,
         Query(
@@ -146,6 +148,7 @@ def read_best_config(
         "answer_rejected",
         "quota_running_studies",
         "quota_gpu_seconds",
+        "hub_unreachable",
     ),
 )
 def resolve_best_config(

@@ -7,6 +7,7 @@ from shardtune.api_schemas.trials.predictions import PredictionRequest, Predicti
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http import errors
+from shardtune.service.http.error_codes import problems
 from shardtune.service.http.idempotent_requests import IdempotencyDep
 from shardtune.service.process.context import ContextDep
 from shardtune.service.studies import predictions
@@ -14,7 +15,7 @@ from shardtune.service.studies import predictions
 router = APIRouter(prefix="/v1/predictions", tags=["predictions"], dependencies=[requires(Action.PREDICT)])
 
 
-@router.post("")
+@router.post("", responses=problems("hub_unreachable"))
 def create_prediction(context: ContextDep, request: PredictionRequest, once: IdempotencyDep) -> PredictionTable:
     """Predict memory and speed of configurations without running them; a request without configurations gets one
     prediction per strategy.

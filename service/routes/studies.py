@@ -38,6 +38,7 @@ _CREATED = (
     "model_not_allowed",
     "quota_running_studies",
     "quota_gpu_seconds",
+    "hub_unreachable",
 )
 
 StudyIdParam = Annotated[str, Path(description="Id of the study.")]

@@ -28,6 +28,7 @@ from shardtune.service.access import quotas
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
+from shardtune.service.hub import named_models
 from shardtune.service.planning import study_snapshot
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
@@ -58,6 +59,7 @@ def create_study(
         TooMany: a quota of the study's project is used up.
     """
     project_id = _project_of_new(context, project_id)
+    request = named_models.with_config_of(context, request)
     # Checked before the write transaction, so that nobody waits for the project's row meanwhile.
     with context.db.read() as session:
         live = registry.live_workers(context, session, project_id)

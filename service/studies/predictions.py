@@ -4,6 +4,7 @@ and calibrations from its trials.
 
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
+from shardtune.service.hub import named_models
 from shardtune.service.planning import calibrations
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility, registry
@@ -14,9 +15,10 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
     """Predict memory and speed of configurations; the cluster name `local` means the live workers' cluster.
 
     Raises:
-        Invalid: `local` without a worker, or with several clusters.
+        Invalid: `local` without a worker, or with several clusters; a named model that cannot be read.
         ValueError: unknown hardware or model family, a missing model field, or an impossible mesh.
     """
+    request = named_models.with_config_of(context, request)
     # A named cluster is predicted from the catalogue alone, without the database.
     if request.cluster != "local":
         return fastest.answer_request(request)

@@ -4,12 +4,13 @@ import asyncio
 import ssl
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 
 import httpx
 
 from shardtune.service.process.context import Context
 from shardtune.service.process.dns_resolver import DnsResolver
+from shardtune.service.process.public_addresses import AddressRejected, resolve_checked
+from shardtune.service.process.public_tls import public_tls
 from shardtune.service.webhooks import addresses, secrets
 
 _TIMEOUT_S = 15.0
@@ -52,13 +53,6 @@ class DeliveryRules:
     """TLS context with the certificates that are trusted when connecting to receivers."""
 
 
-@cache
-def public_tls() -> ssl.SSLContext:
-    """Create a TLS context with the certificates that httpx trusts by default."""
-    # Cached: reading the certificates takes as long as sending a message.
-    return httpx.create_ssl_context(trust_env=False)
-
-
 def delivery_rules(context: Context) -> DeliveryRules:
     """Rules for reaching the receivers of webhooks, taken from the operator's settings."""
     return DeliveryRules(context.dns_resolver, context.settings.webhook_allow_private, public_tls())
@@ -72,7 +66,7 @@ async def send(message: Message, key: bytes, now: datetime, rules: DeliveryRules
             return await _post(message, key, now, rules)
     except TimeoutError:
         return ReceiverAnswer(None, f"no answer within {_TIMEOUT_S:g} s")
-    except addresses.AddressRejected as error:
+    except AddressRejected as error:
         return ReceiverAnswer(None, str(error))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         return ReceiverAnswer(None, _describe_error(error))
@@ -91,7 +85,7 @@ def _describe_error(error: BaseException) -> str:
 
 async def _post(message: Message, key: bytes, now: datetime, reach: DeliveryRules) -> ReceiverAnswer:
     url = httpx.URL(message.url)
-    address = await addresses.resolve_checked(url, reach.allow_private, reach.look_ups)
+    address = await resolve_checked(url, reach.allow_private, reach.look_ups, addresses.REMEDY)
     headers = {
         "host": url.netloc.decode("ascii"),
         "content-type": "application/json",

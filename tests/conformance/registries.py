@@ -19,7 +19,7 @@ from shardtune.api_schemas.strategies.base import StrategySchema
 from shardtune.api_schemas.strategies.fields.fsdp2_axes import Fsdp2Axes
 from shardtune.api_schemas.training.search_space import BACKENDS as LISTED
 from shardtune.service.wording import backend_words
-from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan, training_arguments
+from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan, training_arguments, trl
 from shardtune.tuner.export.backends.record import ExportedBackend
 from shardtune.tuner.export.backends.registry import BACKENDS as EXPORTED
 from shardtune.tuner.export.source import ExportSource
@@ -251,7 +251,8 @@ def _exported(r: Registries, sample: Drawn, config: TrialConfig) -> dict[str, st
     files["accelerate.yaml"] = accelerate.document(source, r.exported) + own
     for name, module in (
         ("training_arguments.json", training_arguments),
-        ("torchtitan.toml", torchtitan),
+        ("torchtitan_config.py", torchtitan),
+        ("trl_sft.yaml", trl),
         ("lightning_strategy.py", lightning),
     ):
         try:

@@ -1,19 +1,27 @@
 """Exports for Trainer, torchtitan and Lightning, as these read them, and what they say they cannot express."""
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.exports import Export, ExportFormat
-from shardtune.tuner.export import export
+from shardtune.api_schemas.training.hub_source import HubSource
+from shardtune.api_schemas.training.model_presets import preset_sources
+from shardtune.api_schemas.training.models import preset
+from shardtune.tuner.export import export, torchtitan
 from shardtune.workers.rank import check_export
 from tests.support.processes import preloaded_forks
 from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
+reads_python = pytest.mark.skipif(
+    check_export.installed_release("torchtitan") < (0, 3), reason="torchtitan before 0.3 reads no Python file"
+)
 EIGHT_GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
 DDP = TrialConfig(strategy=DdpConfig(bucket_cap_mb=7, gradient_as_bucket_view=True, grad_sync="every"), micro_batch=2)
 FSDP2 = TrialConfig(
@@ -70,43 +78,43 @@ def test_the_trainer_snippet_makes_them_too(tmp_path: Path) -> None:
     assert "ddp_handler.gradient_as_bucket_view = True" in (tmp_path / "trainer_snippet.py").read_text()
 
 
+@reads_python
 @pytest.mark.parametrize(("config", "axes"), [(DDP, "8 × 1"), (FSDP2, "1 × 8")], ids=["ddp", "fsdp2"])
-def test_torchtitan_parses_the_toml(config: TrialConfig, axes: str, tmp_path: Path) -> None:
-    pytest.importorskip("tyro")
+def test_torchtitan_reads_the_file(config: TrialConfig, axes: str, tmp_path: Path) -> None:
     assert f"dp {axes}, local batch {config.micro_batch}" in read_back(config, "torchtitan", tmp_path)
 
 
+@reads_python
 def test_torchtitan_shards_over_the_ranks_that_share_samples(tmp_path: Path) -> None:
-    pytest.importorskip("tyro")
     shared = PLAIN_FSDP2.model_copy(update={"context_parallel": 2})
     assert f"dp 1 × 4, local batch {shared.micro_batch}" in read_back(shared, "torchtitan", tmp_path)
     files = exported(shared, "torchtitan")
-    assert "context_parallel_degree = 2" in files.files["torchtitan.toml"]
+    assert "context_parallel_degree=2" in files.files["torchtitan_config.py"]
     assert any("in a ring" in line for line in files.lossy)
 
 
+@reads_python
 def test_torchtitan_splits_over_the_ranks_that_did(tmp_path: Path) -> None:
-    pytest.importorskip("tyro")
     split = TrialConfig(strategy=Fsdp2Config(dp_shard=4, tensor_parallel=2))
     assert "dp 1 × 4, local batch 1" in read_back(split, "torchtitan", tmp_path)
     files = exported(split, "torchtitan")
-    assert "tensor_parallel_degree = 2" in files.files["torchtitan.toml"]
+    assert "tensor_parallel_degree=2" in files.files["torchtitan_config.py"]
     assert any("splits it at the embedding" in line for line in files.lossy)
 
 
+@reads_python
 def test_torchtitan_trains_in_as_many_stages(tmp_path: Path) -> None:
-    pytest.importorskip("tyro")
     cut = TrialConfig(strategy=Fsdp2Config(dp_shard=4, pipeline_parallel=2))
     files = exported(cut, "torchtitan")
-    toml = files.files["torchtitan.toml"]
-    assert "pipeline_parallel_degree = 2" in toml and 'pipeline_parallel_schedule = "1F1B"' in toml
+    source = files.files["torchtitan_config.py"]
+    assert "pipeline_parallel_degree=2" in source and 'pipeline_parallel_schedule="1F1B"' in source
     assert "dp 1 × 4, local batch 8" in read_back(cut, "torchtitan", tmp_path)
     assert any("as a block" in line for line in files.lossy)
 
 
 @pytest.mark.parametrize(
     ("virtual", "stated"),
-    [(2, None), (3, "pipeline_parallel_layers_per_stage = 3"), (4, None)],
+    [(2, None), (3, "pipeline_parallel_layers_per_stage=3"), (4, None)],
     ids=["its default", "by layers", "no number of layers"],
 )
 def test_torchtitan_has_as_many_stages_on_a_rank_where_layers_say_so(virtual: int, stated: str | None) -> None:
@@ -118,34 +126,57 @@ def test_torchtitan_has_as_many_stages_on_a_rank_where_layers_say_so(virtual: in
     assert study.model_summary is not None
     study = study.model_copy(update={"model_summary": study.model_summary.model_copy(update={"pipeline_blocks": 16})})
     files = export(study, contender_of(TrialConfig(strategy=strategy)), "torchtitan")
-    toml = files.files["torchtitan.toml"]
-    assert 'pipeline_parallel_schedule = "Interleaved1F1B"' in toml
-    assert (stated or "") in toml and ("layers_per_stage" in toml) == (stated is not None)
+    source = files.files["torchtitan_config.py"]
+    assert 'pipeline_parallel_schedule="Interleaved1F1B"' in source
+    assert (stated or "") in source and ("layers_per_stage" in source) == (stated is not None)
     assert any("pipeline_virtual_stages" in line for line in files.lossy) == (virtual == 4)
 
 
+@reads_python
 def test_torchtitan_divides_experts_over_as_many_ranks(tmp_path: Path) -> None:
-    pytest.importorskip("tyro")
     divided = TrialConfig(strategy=Fsdp2Config(dp_shard=8, expert_parallel=2))
     files = exported(divided, "torchtitan")
-    assert "expert_parallel_degree = 2" in files.files["torchtitan.toml"]
+    assert "expert_parallel_degree=2" in files.files["torchtitan_config.py"]
     assert "dp 1 × 8" in read_back(divided, "torchtitan", tmp_path)
     assert any("load_balance_coeff" in line for line in files.lossy)
 
 
-@pytest.mark.parametrize("form", ["training-arguments", "lightning"])
+@pytest.mark.parametrize(
+    ("strategy", "axes"),
+    [
+        (Fsdp2Config(dp_shard=4, tensor_parallel=2), "dp 1 × 4, tp 2, ep 1"),
+        (Fsdp2Config(dp_replicate=2, dp_shard=2, tensor_parallel=2, cpu_offload=True), "dp 2 × 2, tp 2, ep 1"),
+        (Fsdp2Config(dp_shard=8, expert_parallel=4), "dp 1 × 8, tp 1, ep 4"),
+    ],
+    ids=["tensor", "tensor in replicas", "experts"],
+)
+def test_transformers_makes_the_mesh_that_splits_the_model(strategy: Fsdp2Config, axes: str, tmp_path: Path) -> None:
+    config = TrialConfig(strategy=strategy, activation_checkpointing="full")
+    assert axes in read_back(config, "training-arguments", tmp_path)
+    values = json.loads((tmp_path / "training_arguments.json").read_text())
+    # The model owns its mesh: a section of FSDP would shard it again, and autocast cast it again.
+    assert not {"fsdp", "fsdp_config", "deepspeed"} & values.keys() and values["bf16"] is False
+    assert values["activation_checkpointing"] and values["save_only_model"]
+    mesh = json.loads((tmp_path / "distributed_config.json").read_text())
+    assert mesh["fsdp_mixed_precision"] and mesh["fsdp_cpu_offload"] == strategy.cpu_offload
+    names: dict[str, object] = {"__file__": str(tmp_path / "trainer_snippet.py")}
+    exec(compile((tmp_path / "trainer_snippet.py").read_text(), "trainer_snippet.py", "exec"), names)
+    assert callable(names["load_model"])
+
+
+@pytest.mark.parametrize("form", ["lightning", "trl"])
 def test_who_has_no_words_for_divided_experts_says_so(form: ExportFormat) -> None:
     with pytest.raises(ValueError, match=r"expert_parallel \(2\)"):
         exported(TrialConfig(strategy=Fsdp2Config(dp_shard=8, expert_parallel=2)), form)
 
 
-@pytest.mark.parametrize("form", ["training-arguments", "lightning"])
+@pytest.mark.parametrize("form", ["training-arguments", "lightning", "trl"])
 def test_who_has_no_words_for_stages_says_so(form: ExportFormat) -> None:
     with pytest.raises(ValueError, match=r"pipeline_parallel \(2\)"):
         exported(TrialConfig(strategy=Fsdp2Config(dp_shard=4, pipeline_parallel=2)), form)
 
 
-@pytest.mark.parametrize("form", ["training-arguments", "lightning"])
+@pytest.mark.parametrize("form", ["lightning", "trl"])
 def test_who_has_no_words_for_split_models_says_so(form: ExportFormat) -> None:
     with pytest.raises(ValueError, match=r"tensor_parallel \(2\)"):
         exported(TrialConfig(strategy=Fsdp2Config(dp_shard=4, tensor_parallel=2)), form)
@@ -160,14 +191,90 @@ def test_who_has_no_words_for_shared_samples_says_so(form: ExportFormat) -> None
 def test_torchtitan_counts_checkpointed_blocks_as_the_trial_does() -> None:
     counted = PLAIN_FSDP2.model_copy(update={"activation_checkpointing": "full", "checkpoint_every": 3})
     files = exported(counted, "torchtitan")
-    assert 'mode = "selective"\nselective_ac_option = "3"' in files.files["torchtitan.toml"]
+    assert "EveryNth.Config(every=3" in files.files["torchtitan_config.py"]
     assert files.lossy_config is None
     lost = exported(counted.model_copy(update={"activation_checkpointing": "selective"}), "torchtitan")
     assert "checkpoint_every: 3 was measured; torchtitan has 1" in lost.lossy
 
 
+@reads_python
+@pytest.mark.parametrize(
+    ("mode", "every", "policy"),
+    [("none", 1, "no checkpointing"), ("full", 1, "FullAC"), ("full", 3, "EveryNth"), ("selective", 1, "SelectiveAC")],
+)
+def test_torchtitan_has_the_policy_of_checkpointing(mode: str, every: int, policy: str, tmp_path: Path) -> None:
+    config = PLAIN_FSDP2.model_copy(update={"activation_checkpointing": mode, "checkpoint_every": every})
+    assert policy in read_back(config, "torchtitan", tmp_path)
+
+
+@reads_python
+@pytest.mark.parametrize(("name", "flavor"), torchtitan.FLAVORS.items())
+def test_torchtitan_has_every_size_that_the_export_names(name: str, flavor: str) -> None:
+    folder = torchtitan.FOLDERS[preset(name).model_type or ""]
+    assert importlib.import_module(f"torchtitan.models.{folder}").model_registry(flavor).flavor == flavor
+
+
+def test_torchtitan_replicates_without_buckets_and_says_so() -> None:
+    files = exported(DDP, "torchtitan")
+    assert files.lossy_config is not None
+    assert files.lossy_config.strategy == Fsdp2Config(dp_replicate=8, dp_shard=1, reshard_after_forward=False)
+    assert any(line.startswith("backend: ddp was measured") for line in files.lossy)
+    assert not any("bucket_cap_mb" in line for line in files.lossy)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "flavor"),
+    [("llama-3.1-8b", "llama3", "8B"), ("llama-3.2-1b", "llama3", "1B"), ("llama-2-7b", "llama3", "SET-ME")],
+)
+def test_torchtitan_has_the_size_that_was_measured_or_asks_for_it(name: str, model: str, flavor: str) -> None:
+    study = study_of(name, "bf16-mixed", EIGHT_GPUS, global_batch=32)
+    assert study.model_summary is not None
+    summary = study.model_summary.model_copy(update={"parameters": preset_sources()[name].parameters})
+    study = study.model_copy(update={"model_summary": summary})
+    files = export(study, contender_of(PLAIN_FSDP2), "torchtitan")
+    assert f'MODEL, FLAVOR = "{model}", "{flavor}"' in files.files["torchtitan_config.py"]
+    assert any(line.startswith("model: the size") for line in files.lossy) == (flavor == "SET-ME")
+
+
+@pytest.mark.parametrize("config", [DDP, FSDP2, ZERO], ids=lambda config: config.backend)
+def test_trls_own_parser_reads_the_file(config: TrialConfig, tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    says = read_back(config, "trl", tmp_path)
+    assert f"batch {config.micro_batch} × {4 // config.micro_batch}, max_length 32" in says
+
+
+@pytest.mark.parametrize("config", [DDP, FSDP2, ZERO], ids=lambda config: config.backend)
+def test_trl_has_the_arguments_of_the_trainer_and_says_what_it_does_besides(config: TrialConfig) -> None:
+    trl, trainer = exported(config, "trl"), exported(config, "training-arguments")
+    values = yaml.safe_load(trl.files["trl_sft.yaml"])
+    expected = json.loads(trainer.files["training_arguments.json"])
+    if "deepspeed" in expected:
+        assert json.loads(trl.files[values.pop("deepspeed")]) == expected.pop("deepspeed")
+    assert {name: values[name] for name in expected} == expected
+    # SFTConfig's own defaults would checkpoint, and train in bfloat16.
+    assert values["gradient_checkpointing"] is values["activation_checkpointing"] is (config is ZERO)
+    assert "bf16" in values and values["packing"] is False
+    assert set(trainer.lossy) < set(trl.lossy)
+    assert {line.partition(":")[0] for line in set(trl.lossy) - set(trainer.lossy)} == {
+        "data",
+        "loss",
+        "adapters",
+        "model",
+    }
+    compile(trl.files["trl_sft.py"], "trl_sft.py", "exec")
+
+
+def test_trl_trains_the_model_that_the_study_names_at_its_commit() -> None:
+    study = study_of("llama-tiny", "bf16-mixed", EIGHT_GPUS, global_batch=32)
+    hub = HubSource(id="Qwen/Qwen3-8B", revision="ab" * 20)
+    spec = study.spec.model_copy(update={"model": study.spec.model.model_copy(update={"hub": hub})})
+    files = export(study.model_copy(update={"spec": spec}), contender_of(PLAIN_FSDP2), "trl").files
+    values = yaml.safe_load(files["trl_sft.yaml"])
+    assert (values["model_name_or_path"], values["model_revision"]) == ("Qwen/Qwen3-8B", "ab" * 20)
+
+
 def test_torchtitan_has_no_zero() -> None:
-    with pytest.raises(ValueError, match=r"'zero'.*torchtitan 0.2.2.*--which"):
+    with pytest.raises(ValueError, match=r"'zero'.*torchtitan 0.3.*--which"):
         exported(ZERO, "torchtitan")
 
 
@@ -203,8 +310,10 @@ def test_what_a_consumer_cannot_say_is_listed_and_kept_as_a_configuration() -> N
 @pytest.mark.parametrize("form", ["training-arguments", "torchtitan", "lightning"])
 def test_bf16_under_ddp_is_autocast_in_every_consumer_and_fsdp2_says_where_it_is_not(form: ExportFormat) -> None:
     ddp = exported(DDP, form, precision="bf16-autocast")
-    assert not any(line.startswith("precision:") for line in ddp.lossy)
-    assert any("autocast keeps them in float32" in line for line in exported(DDP, form).lossy)
+    # torchtitan replicates by fully_shard, whose policy casts weights as the trial of bf16-mixed does.
+    casts = form == "torchtitan"
+    assert any(line.startswith("precision:") for line in ddp.lossy) == casts
+    assert any("autocast keeps them in float32" in line for line in exported(DDP, form).lossy) != casts
     stated = [
         line for line in exported(PLAIN_FSDP2, form, precision="bf16-autocast").lossy if line.startswith("precision:")
     ]

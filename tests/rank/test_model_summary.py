@@ -2,14 +2,16 @@
 
 import pytest
 import torch
-from transformers import masking_utils
+from transformers import AutoModelForCausalLM, masking_utils
 
+from shardtune.api_schemas.training.model_presets import preset_sources
 from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import traced_shape
 from shardtune.tuner.search import fastest
 from shardtune.workers.rank import count_model
+from shardtune.workers.rank.model.build import config_of
 from shardtune.workers.rank.training import model_summary
 from shardtune.workers.rank.training.step import CausalStep
 
@@ -30,6 +32,18 @@ def test_sizes_are_the_published_ones(name: str, parameters: int, blocks: int, b
     actual = model_summary.of(preset(name), WORKLOAD)
     assert (actual.parameters, len(actual.blocks), actual.block_class) == (parameters, blocks, block_class)
     assert actual.active_parameters == parameters and actual.moe_class is None
+
+
+COUNTED = ("gemma-3-4b", "gpt-oss-20b", "olmo-2-7b", "phi-4", "smollm3-3b")
+"""Presets without a closed form, one of each family; their counts are those of the built model."""
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_presets_that_have_to_be_built_have_their_published_sizes(name: str) -> None:
+    model = preset(name)
+    with torch.device("meta"):
+        built = AutoModelForCausalLM.from_config(config_of(model))
+    assert sum(weight.numel() for weight in built.parameters()) == preset_sources()[name].parameters
 
 
 def test_a_mixture_of_experts_uses_a_part_of_itself_per_token() -> None:

@@ -4,7 +4,7 @@ import json
 
 from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.api_schemas.studies.study import Contender, Study
-from shardtune.tuner.export import accelerate, launch, lightning, snippet, torchtitan, training_arguments
+from shardtune.tuner.export import accelerate, launch, lightning, snippet, torchtitan, training_arguments, trl
 from shardtune.tuner.export.backends.registry import BACKENDS
 from shardtune.tuner.export.source import ExportSource
 
@@ -12,6 +12,7 @@ _RENDERERS = {
     "training-arguments": training_arguments.render,
     "torchtitan": torchtitan.render,
     "lightning": lightning.render,
+    "trl": trl.render,
 }
 
 

@@ -4,7 +4,6 @@ Every format inserts these names by one of the module's functions, so that a nam
 never the code around it. Shell words use `shlex.quote`; YAML and JSON are written by their libraries.
 """
 
-import json
 from typing import Any
 
 _LONGEST_REMARK = 300
@@ -38,9 +37,3 @@ def literal(value: Any) -> str:
             return "(" + ", ".join(map(literal, value)) + (",)" if len(value) == 1 else ")")
         case _:
             return repr(value)
-
-
-def toml_string(text: str) -> str:
-    """Text as a TOML basic string in quotes, which equals a JSON string except for one control character (toml.io,
-    v1.0.0)."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

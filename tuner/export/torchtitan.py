@@ -1,22 +1,59 @@
-"""Export for torchtitan 0.2.2 as `torchtitan.toml`. That is the last release that reads TOML; other facts about it are
-from its source code."""
+"""Export for torchtitan 0.3 as `torchtitan_config.py`: a function that returns a `Trainer.Config`.
+
+torchtitan 0.2.2 was the last release that read TOML. Facts about 0.3 are from its source code.
+"""
 
 from typing import Any
 
+from shardtune.api_schemas.strategies import Fsdp2Config, Strategy, TrialConfig
+from shardtune.api_schemas.training.model_presets import preset_config, preset_sources
 from shardtune.tuner.export import context, environment, optimizers
+from shardtune.tuner.export.backends import common
+from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.quoting import remark, toml_string
+from shardtune.tuner.export.quoting import in_docstring, literal
 from shardtune.tuner.export.source import ExportSource
-from shardtune.tuner.export.templates import fill
-from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, run_by
+from shardtune.tuner.export.templates import fill, indent
+from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, keywords, run_by
 
-RELEASE = "torchtitan 0.2.2"
+RELEASE = "torchtitan 0.3.0"
+FILE = "torchtitan_config.py"
 _GC_EVERY = 50
 """Steps after which torchtitan collects garbage unless told otherwise (`training.gc_freq`); it has no automatic collection."""
+_UNLIMITED = 1e9
+"""Norm that no gradient reaches: torchtitan always clips."""
+SET_ME = "SET-ME"
+"""Placeholder for a name that the user has to choose."""
+
+FOLDERS = {
+    "llama": "llama3",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3",
+    "deepseek_v3": "deepseek_v3",
+    "gpt_oss": "gpt_oss",
+}
+"""Folders of torchtitan's `models` by `model_type` of transformers."""
+FLAVORS = {
+    "llama-3.2-1b": "1B",
+    "llama-3.2-3b": "3B",
+    "llama-3.1-8b": "8B",
+    "llama-3.1-70b": "70B",
+    "llama-3.1-405b": "405B",
+    "qwen3-0.6b": "0.6B",
+    "qwen3-4b": "4B",
+    "qwen3-8b": "8B",
+    "qwen3-32b": "32B",
+    "qwen3-30b-a3b": "30B-A3B",
+    "qwen3-235b-a22b": "235B-A22B",
+    "gpt-oss-20b": "20b",
+    "gpt-oss-120b": "120b",
+    "deepseek-v3": "671B",
+}
+"""Sizes in torchtitan's tables (torchtitan 0.3, `models/*/__init__.py`) by our preset of the same model."""
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
-    """Render the exported file for torchtitan, `torchtitan.toml`.
+    """Render the exported file for torchtitan, `torchtitan_config.py`.
 
     Raises:
         ValueError: torchtitan has no such backend.
@@ -29,60 +66,90 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         )
     parts = render_parts(source, config.strategy)
     mesh = context.torchtitan_mesh(source, parts.values)
-    # torchtitan's selective mode counts blocks as we do, and keeps only the input of the chosen blocks.
+    strategy, lost, notes = _consumer_strategy(source, parts)
+    # A block is recomputed whole or, in the selective mode, every one in part.
     every = config.checkpoint_every if config.activation_checkpointing == "full" else 1
     rendered_config = run_by(
-        config, "torchtitan", strategy=parts.strategy, checkpoint_every=every, gc_every=config.gc_every or _GC_EVERY
+        config, "torchtitan", strategy=strategy, checkpoint_every=every, gc_every=config.gc_every or _GC_EVERY
     )
-    besides = (*_notes(source), *context.torchtitan_notes(source), *parts.notes, *environment.notes(source))
-    lossy = (*differences(config, rendered_config, "torchtitan"), *besides)
-    text = fill(
-        "torchtitan.toml",
-        description=remark(source.description),
-        release=RELEASE,
-        lossy=comment(lossy, "# "),
-        document=_toml(_sections(source, mesh)),
-    )
-    return Rendered({"torchtitan.toml": text}, RELEASE, lossy, rendered_config)
+    compared = rendered_config if lost else rendered_config.model_copy(update={"strategy": config.strategy})
+    besides = (*_notes(source), *context.torchtitan_notes(source), *notes, *environment.notes(source))
+    lossy = (*differences(config, compared, "torchtitan"), *besides)
+    return Rendered({FILE: _document(source, mesh, lossy)}, RELEASE, lossy, rendered_config)
 
 
-def _sections(source: ExportSource, mesh: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    workload, config = source.workload, source.config
+def _consumer_strategy(source: ExportSource, parts: ConsumerParts) -> tuple[Strategy, bool, tuple[str, ...]]:
+    """Strategy that torchtitan runs, whether to compare its knobs with the measured ones, and notes on it."""
+    if source.config.backend != "ddp":
+        return parts.strategy, True, parts.notes
+    # 0.3 has no DistributedDataParallel: fully_shard replicates over a mesh with one shard.
+    strategy = Fsdp2Config(dp_replicate=source.cluster.world_size, dp_shard=1, reshard_after_forward=False)
+    note = "backend: ddp was measured; torchtitan replicates by fully_shard over one shard, without buckets"
+    return strategy, False, (note, *common.weights_differ(source, "torchtitan"))
+
+
+def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]) -> str:
+    config = source.config
     counts_blocks = config.activation_checkpointing == "full" and config.checkpoint_every > 1
+    policy = {"none": "", "full": "FullAC", "selective": "SelectiveAC"}[config.activation_checkpointing]
+    parallelism = {name: value for name, value in mesh.items() if name != "enable_cpu_offload"}
+    return fill(
+        FILE,
+        description=in_docstring(source.description),
+        release=RELEASE,
+        ranks=source.cluster.gpus_per_node,
+        lossy=comment(lossy, "", in_docstring),
+        dataclass_import="from dataclasses import dataclass" if counts_blocks else "",
+        checkpointing_import=f"from torchtitan.distributed.activation_checkpoint import {policy}" if policy else "",
+        policy=fill("torchtitan_every_nth").rstrip() if counts_blocks else "",
+        model=literal(_folder(source)),
+        flavor=literal(_flavor(source)),
+        optimizer=keywords(optimizers.exported(source).torchtitan(source.workload.optimizer)),
+        training=_fields(_training(source, mesh)),
+        parallelism=_fields(parallelism),
+        checkpointing=_checkpointing(config, policy, counts_blocks),
+        compile=config.compile,
+        seed=source.workload.seed,
+    )
+
+
+def _training(source: ExportSource, mesh: dict[str, Any]) -> dict[str, Any]:
+    workload, config = source.workload, source.config
     return {
-        "model": {"name": _MODELS.get(str(source.study.spec.model.model_type), "SET-ME"), "flavor": "SET-ME"},
-        "optimizer": optimizers.exported(source).torchtitan(workload.optimizer),
-        "lr_scheduler": {"warmup_steps": 0, "decay_ratio": 0.0},
-        "training": {
-            # Under a pipeline torchtitan counts all micro batches of a step.
-            "local_batch_size": config.micro_batch * (source.accumulation if config.strategy.stages > 1 else 1),
-            "global_batch_size": workload.global_batch,
-            "seq_len": workload.sequence_length,
-            "max_norm": workload.max_grad_norm or 1e9,
-            "enable_cpu_offload": mesh.get("enable_cpu_offload", False),
-            "dtype": workload.precision.master_dtype,
-            "mixed_precision_param": workload.precision.compute_dtype,
-            "mixed_precision_reduce": "float32",
-            **({"gc_freq": config.gc_every} if config.gc_every else {}),
-        },
-        "parallelism": {name: value for name, value in mesh.items() if name != "enable_cpu_offload"},
-        "activation_checkpoint": {
-            "mode": "selective" if counts_blocks else config.activation_checkpointing,
-            "selective_ac_option": str(config.checkpoint_every) if counts_blocks else "op",
-            "preserve_rng_state": False,
-        },
-        "compile": {"enable": config.compile, "components": ["model"]},
-        "debug": {"seed": workload.seed},
+        # Under a pipeline torchtitan counts all micro batches of a step.
+        "local_batch_size": config.micro_batch * (source.accumulation if config.strategy.stages > 1 else 1),
+        "global_batch_size": workload.global_batch,
+        "seq_len": workload.sequence_length,
+        "max_norm": workload.max_grad_norm or _UNLIMITED,
+        "enable_cpu_offload": mesh.get("enable_cpu_offload", False),
+        # No trial captures graphs, and a pipeline or divided experts forbid them.
+        "disable_cuda_graphs": True,
+        "dtype": workload.precision.master_dtype,
+        "mixed_precision_param": workload.precision.compute_dtype,
+        "mixed_precision_reduce": "float32",
+        **({"gc_freq": config.gc_every} if config.gc_every else {}),
     }
 
 
-_MODELS = {"llama": "llama3", "qwen3": "qwen3", "qwen3_moe": "qwen3", "deepseek_v3": "deepseek_v3"}
-"""Name in torchtitan of each supported architecture; the model's size ("flavor") must be an entry of torchtitan's own
-table."""
+def _checkpointing(config: TrialConfig, policy: str, counts_blocks: bool) -> str:
+    if not policy:
+        return "None"
+    if counts_blocks:
+        return f"EveryNth.Config(every={config.checkpoint_every}, preserve_rng_state=False)"
+    return f"{policy}.Config(preserve_rng_state=False)"
+
+
+def _fields(values: dict[str, Any]) -> str:
+    """Source lines of keyword arguments, one line each."""
+    return indent([f"{name}={literal(value)}," for name, value in values.items()], 12)
 
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
-    lines = ["model: the size is a flavor of torchtitan's own table, not the study's config; set model.flavor"]
+    lines = [f"attention: {source.attention} was measured; torchtitan attends by FlexAttention, in blocks per document"]
+    if _flavor(source) == SET_ME:
+        lines.append(
+            "model: the size is an entry of torchtitan's own table, not the study's config; set MODEL and FLAVOR"
+        )
     if source.config.activation_checkpointing == "selective":
         lines.append(
             "activation_checkpointing: all matrix products are kept in the trial; torchtitan keeps every second"
@@ -90,18 +157,19 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     return (*lines, *optimizers.lost_note(source, "torchtitan"))
 
 
-def _toml(sections: dict[str, dict[str, Any]]) -> str:
-    blocks = []
-    for name, values in sections.items():
-        blocks.append("\n".join([f"[{name}]", *(f"{key} = {_value(value)}" for key, value in values.items())]))
-    return "\n\n".join(blocks)
+def _folder(source: ExportSource) -> str:
+    """Name of the model's architecture in torchtitan; `SET-ME` where torchtitan has none of this name."""
+    return FOLDERS.get(str(source.study.spec.model.model_type), SET_ME)
 
 
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return toml_string(value)
-    if isinstance(value, list):
-        return f"[{', '.join(_value(item) for item in value)}]"
-    return repr(value)
+def _flavor(source: ExportSource) -> str:
+    """Name of the model's size in torchtitan; `SET-ME` where no entry has as many parameters."""
+    kind, parameters = source.study.spec.model.model_type, source.model_summary.parameters
+    return next(
+        (
+            name
+            for preset, name in FLAVORS.items()
+            if preset_sources()[preset].parameters == parameters and preset_config(preset)["model_type"] == kind
+        ),
+        SET_ME,
+    )

@@ -1,10 +1,13 @@
 """Export as `TrainingArguments` of transformers 5: a JSON file, and a script that reads the arguments from it."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
+from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from shardtune.tuner.export import environment, optimizers
+from shardtune.tuner.export import distributed_config, environment, optimizers
+from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
@@ -12,28 +15,32 @@ from shardtune.tuner.export.templates import fill
 from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, run_by
 
 RELEASE = "transformers 5.23"
+_TRAINER = "TrainingArguments"
+_MESH_IMPORTS = """from transformers import AutoModelForCausalLM, PreTrainedModel, Trainer, TrainingArguments
+from transformers.distributed import DistributedConfig"""
 
 
-def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
-    """Render the exported files for transformers' Trainer, `training_arguments.json` and `trainer_snippet.py`.
+@dataclass(frozen=True)
+class TrainerArguments:
+    """Arguments of a program that is built on transformers' Trainer, and its differences from the measured trial."""
+
+    values: dict[str, Any]
+    """Fields of `TrainingArguments` by name."""
+    config: TrialConfig
+    """Configuration that the Trainer runs, as near as Shardtune's own fields can express it."""
+    lossy: tuple[str, ...]
+    code: str
+    """Lines of Python that apply what the arguments cannot express to a variable `trainer`."""
+
+
+def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS) -> TrainerArguments:
+    """Return the arguments of the measured configuration for `consumer`, a program with transformers' Trainer.
 
     Raises:
-        ValueError: Trainer has no such backend.
+        ValueError: Trainer has no such backend, or the configuration divides more than data.
     """
-    config, workload = source.config, source.workload
-    reject_axes(source, "TrainingArguments")
-    strategy = strategy_arguments(
-        config,
-        workload,
-        source.accumulation,
-        source.model_summary.block_class,
-        checkpoints=config.checkpoints_whole_blocks,
-    )
-    values: dict[str, Any] = {**workload_arguments(workload, source.on_cpu), **strategy}
-    values |= {"torch_compile": True} if config.compile else {}
-    render_parts = backends[config.backend].training_arguments
-    assert render_parts is not None, "strategy_arguments has rejected it"
-    parts = render_parts(source, config.strategy)
+    config = source.config
+    values, parts = _values_and_parts(source, consumer, backends)
     changes: dict[str, Any] = {"strategy": parts.strategy}
     # Trainer checkpoints every block whole or none; other modes are left out and reported as lost.
     if not config.checkpoints_whole_blocks:
@@ -45,15 +52,47 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         *parts.notes,
         *environment.notes(source),
     )
+    return TrainerArguments(values, rendered_config, lossy, parts.code)
+
+
+def _values_and_parts(source: ExportSource, consumer: str, backends: Backends) -> tuple[dict[str, Any], ConsumerParts]:
+    config, workload = source.config, source.workload
+    values = workload_arguments(workload, source.on_cpu) | ({"torch_compile": True} if config.compile else {})
+    if consumer == _TRAINER and isinstance(config.strategy, Fsdp2Config) and distributed_config.is_needed(source):
+        return values | distributed_config.trainer_arguments(source), distributed_config.parts(source, config.strategy)
+    reject_axes(source, consumer)
+    block_class, checkpoints = source.model_summary.block_class, config.checkpoints_whole_blocks
+    values |= strategy_arguments(config, workload, source.accumulation, block_class, checkpoints=checkpoints)
+    render_parts = backends[config.backend].training_arguments
+    assert render_parts is not None, "strategy_arguments has rejected it"
+    return values, render_parts(source, config.strategy)
+
+
+def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
+    """Render the exported files for transformers' Trainer, `training_arguments.json` and `trainer_snippet.py`.
+
+    Raises:
+        ValueError: Trainer has no such backend.
+    """
+    trainer = arguments(source, _TRAINER, backends)
+    needs_mesh = distributed_config.is_needed(source)
     snippet = fill(
         "trainer_snippet.py",
         description=in_docstring(source.description),
         release=RELEASE,
-        lossy=comment(lossy, "", in_docstring),
-        by_hand=parts.code,
+        lossy=comment(trainer.lossy, "", in_docstring),
+        imports=_MESH_IMPORTS if needs_mesh else "from transformers import Trainer, TrainingArguments",
+        load_model=fill("trainer_load_model").rstrip() if needs_mesh else "",
+        by_hand=trainer.code,
     )
-    files = {"training_arguments.json": json.dumps(values, indent=2) + "\n", "trainer_snippet.py": snippet}
-    return Rendered(files, RELEASE, lossy, rendered_config)
+    files = {"training_arguments.json": _json(trainer.values), "trainer_snippet.py": snippet}
+    if isinstance(source.config.strategy, Fsdp2Config) and needs_mesh:
+        files[distributed_config.FILE] = _json(distributed_config.values(source, source.config.strategy))
+    return Rendered(files, RELEASE, trainer.lossy, trainer.config)
+
+
+def _json(values: dict[str, Any]) -> str:
+    return json.dumps(values, indent=2) + "\n"
 
 
 def _notes(source: ExportSource) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, Precision, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.tuner.prediction import catalogue, model_shape, traced_shape, trainable
+from shardtune.tuner.prediction import attention_kinds, catalogue, model_shape, traced_shape, trainable
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 DEFAULT_SEQUENCE = 4096
@@ -50,6 +50,8 @@ class ResolvedRequest:
     def notes(self) -> tuple[str, ...]:
         """Notes for the user on inputs of the prediction that were neither checked nor measured."""
         notes = [*model_shape.unknown_keys(self.request.model.trained_config)]
+        window = attention_kinds.window_note(self.request.model.trained_config, self.sequence)
+        notes += [] if window is None else [window]
         if isinstance(self.shape, traced_shape.TracedShape) and self.shape.estimated:
             notes.append(
                 "parameters were counted on the built model; FLOPs and memory inside a block are those of a Llama block of the "
@@ -117,6 +119,9 @@ def _resolve_shape(request: PredictionRequest) -> ModelShape:
     if model.is_own:
         raise ValueError("model is your own code, of which nothing is predicted; `shardtune tune` measures it")
     trainable.check(model)
+    reason = attention_kinds.why_unpredictable(model.trained_config)
+    if reason is not None:
+        raise ValueError(reason)
     if model_summary is None:
         return _closed_form(model_shape.to_text(model.trained_config), model.name)
     shape = traced_shape.of_study(model, model_summary) if model_summary.blocks else None

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
-from shardtune.tuner.prediction import model_shape
+from shardtune.tuner.prediction import attention_kinds, model_shape
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 _HEAD_DIM = 64
@@ -93,9 +93,12 @@ class TracedShape(ModelShape):
 
 
 def of_study(model: ModelSpec, model_summary: ModelSummary) -> ModelShape | None:
-    """Model shape on which a study's predictions are based; None where the user's own code makes the model, or its
-    FLOPs could not be counted."""
+    """Model shape on which a study's predictions are based; None where the user's own code makes the model, its FLOPs
+    could not be counted, or its attention has no formula."""
     if model.is_own or model_summary.forward_flops_per_token is None:
+        return None
+    # A Llama block of the same size keeps other activations: its figures would be false, not rough.
+    if attention_kinds.why_unpredictable(model.trained_config) is not None:
         return None
     try:
         shape = model_shape.from_config(model.trained_config, model.name)

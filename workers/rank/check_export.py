@@ -5,7 +5,6 @@ Consumers are no dependencies of this project, so each is imported only for its 
 """
 
 import importlib
-import importlib.util
 import json
 import runpy
 import sys
@@ -36,6 +35,15 @@ def check(form: str, folder: Path, consumers: Consumers | None = None) -> dict[s
     return {"checked": True, "says": f"{package} {installed} reads it: {summary}"}
 
 
+def installed_release(package: str) -> tuple[int, int]:
+    """Return the first two numbers of an installed package's version; zeros where it is not installed."""
+    try:
+        major, minor = version(package).split(".")[:2]
+    except PackageNotFoundError:
+        return 0, 0
+    return int(major), int(minor)
+
+
 def _training_arguments(folder: Path) -> str:
     transformers = importlib.import_module("transformers")
     values = json.loads((folder / "training_arguments.json").read_text())
@@ -43,20 +51,38 @@ def _training_arguments(folder: Path) -> str:
         # Without a GPU it would reject bf16 before it reads the other arguments.
         values["use_cpu"] = True
     arguments = transformers.TrainingArguments(output_dir=tempfile.gettempdir(), **values)
-    return f"TrainingArguments with batch {arguments.per_device_train_batch_size} × {arguments.gradient_accumulation_steps}"
+    batch = f"batch {arguments.per_device_train_batch_size} × {arguments.gradient_accumulation_steps}"
+    mesh = folder / "distributed_config.json"
+    if not mesh.exists():
+        return f"TrainingArguments with {batch}"
+    config = importlib.import_module("transformers.distributed").DistributedConfig(**json.loads(mesh.read_text()))
+    axes = f"dp {config.dp_replicate_size} × {config.fsdp_size}, tp {config.tp_size}, ep {config.ep_size}"
+    return f"TrainingArguments with {batch}, and DistributedConfig with {axes}"
 
 
 def _torchtitan(folder: Path) -> str:
-    """Read the export with torchtitan's configuration parser alone."""
-    # An empty parent package: the real one imports triton, which is missing on CPU machines.
-    spec = importlib.util.find_spec("torchtitan")
-    assert spec is not None
-    sys.modules.setdefault("torchtitan", importlib.util.module_from_spec(spec))
-    manager = importlib.import_module("torchtitan.config").ConfigManager()
-    job = manager.parse_args(["--job.config_file", str(folder / "torchtitan.toml")])
-    mesh = job.parallelism
+    """Read the export with torchtitan's configuration manager, which calls the exported function."""
+    if installed_release("torchtitan") < (0, 3):
+        raise ImportError("before 0.3 it reads TOML alone")
+    # The module is removed again: the next export has one of the same name.
+    sys.path.insert(0, str(folder))
+    try:
+        # Imported here first: torchtitan hides the reason of a failed import.
+        exported: Any = importlib.import_module("torchtitan_config")
+        chosen = ""
+        if "SET-ME" in (exported.MODEL, exported.FLAVOR):
+            exported.MODEL, exported.FLAVOR, chosen = "llama3", "debugmodel", " (of llama3's debugmodel)"
+        manager = importlib.import_module("torchtitan.config").ConfigManager()
+        config = manager.parse_args(["--module", "torchtitan_config", "--config", "shardtune"])
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("torchtitan_config", None)
+    mesh = config.parallelism
     axes = f"{mesh.data_parallel_replicate_degree} × {mesh.data_parallel_shard_degree}"
-    return f"JobConfig with dp {axes}, local batch {job.training.local_batch_size}"
+    checkpointing = (
+        type(config.activation_checkpoint).__qualname__ if config.activation_checkpoint else "no checkpointing"
+    )
+    return f"Trainer.Config with dp {axes}, local batch {config.training.local_batch_size}, {checkpointing}{chosen}"
 
 
 def _lightning(folder: Path) -> str:
@@ -68,10 +94,26 @@ def _lightning(folder: Path) -> str:
     return f"a {type(strategy).__name__}"
 
 
+def _trl(folder: Path) -> str:
+    """Read the export with TRL's own parser, which refuses unknown keys."""
+    trl = importlib.import_module("trl")
+    words = ["--config", str(folder / "trl_sft.yaml"), "--output_dir", tempfile.gettempdir()]
+    if (folder / "ds_config.json").exists():
+        words += ["--deepspeed", str(folder / "ds_config.json")]
+    if not torch.cuda.is_available():
+        # Without a GPU it would reject bf16 before it reads the other arguments.
+        words += ["--use_cpu", "true"]
+    parser = trl.TrlParser((trl.ScriptArguments, trl.SFTConfig, trl.ModelConfig))
+    _, arguments, _ = parser.parse_args_and_config(args=words)
+    batch = f"{arguments.per_device_train_batch_size} × {arguments.gradient_accumulation_steps}"
+    return f"SFTConfig with batch {batch}, max_length {arguments.max_length}"
+
+
 _CONSUMERS: Consumers = {
     "training-arguments": ("transformers", _training_arguments),
     "torchtitan": ("torchtitan", _torchtitan),
     "lightning": ("lightning", _lightning),
+    "trl": ("trl", _trl),
 }
 
 

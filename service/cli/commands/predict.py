@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport
-from shardtune.api_schemas.training.models import ModelSpec, preset_names
+from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.cli.errors import InputError
@@ -19,10 +19,12 @@ from shardtune.service.cli.options import AsJson, StateDir
 
 if TYPE_CHECKING:
     from shardtune.service.cli import study_file
+    from shardtune.service.cli.models import source as model_source
     from shardtune.service.cli.predict import lines, model_trace
     from shardtune.tuner.prediction import model_shape
     from shardtune.tuner.search import fastest
 else:
+    model_source = LazyModule("shardtune.service.cli.models.source")
     study_file = LazyModule("shardtune.service.cli.study_file")
     lines = LazyModule("shardtune.service.cli.predict.lines")
     model_trace = LazyModule("shardtune.service.cli.predict.model_trace")
@@ -133,33 +135,38 @@ def _predict_table(request: PredictionRequest, options: PredictOptions) -> Predi
 
 
 def read_model(name: str) -> ModelArgument:
-    """Read the argument: a preset's name, or the path of a config.json or study file.
+    """Read the argument: a model's name or folder, or the path of a config.json or study file.
 
     Raises:
         InputError: the argument is none of these.
     """
-    if name in preset_names():
-        return ModelArgument({"model": name})
     path = Path(name)
-    # A mistyped preset is more likely than a file without a suffix.
-    if path.suffix != ".json" and not path.exists():
-        presets = ", ".join(preset_names())
-        raise InputError(f"model ({name!r}) is not a preset; use one of {presets}, or a config.json, or a study file")
+    if model_source.is_name(name):
+        return ModelArgument({"model": _validated(model_source.named_model(name))})
     content = study_file.read_json_object(path)
     if "model" in content:
         study = study_file.validate_study(content, path.parent)
         fields = ("sequence_length", "global_batch", "precision", "optimizer", "attention")
         workload = {field: getattr(study.workload, field) for field in fields}
         return ModelArgument({"model": study.model, **workload}, study.cluster)
+    return ModelArgument({"model": _validated(content)})
+
+
+def _validated(model: JsonValue) -> ModelSpec:
     try:
-        return ModelArgument({"model": ModelSpec.model_validate(content)})
+        return ModelSpec.model_validate(model)
     except ValidationError as error:
         raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None
 
 
 @app.command("predict")
 def command(
-    model: Annotated[str, typer.Argument(help="Preset such as llama-2-70b, or path of a config.json or study file.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Preset such as llama-2-70b, Hugging Face id, or path of a model's folder, config.json or study file."
+        ),
+    ],
     cluster: Annotated[
         str | None,
         typer.Option(

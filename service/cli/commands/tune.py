@@ -47,7 +47,10 @@ class _TuneCommand(TyperCommand):
 
 @app.command(cls=_TuneCommand)
 def tune(
-    study: Annotated[Path | None, typer.Argument(help="Study file, or a model's config.json.")] = None,
+    study: Annotated[
+        Path | None,
+        typer.Argument(help="Study file, a model's config.json or folder, or its name: a preset or a Hugging Face id."),
+    ] = None,
     ranks: Annotated[
         int | None, typer.Option(min=1, help="Number of ranks of a trial (default: all GPUs, or 2 CPU ranks).")
     ] = None,

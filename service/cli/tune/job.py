@@ -20,6 +20,7 @@ from shardtune.api_schemas.trials.trial import Rejection, Trial
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
+from shardtune.service.cli.models import source as model_source
 from shardtune.service.cli.processes import detect_inventory
 from shardtune.service.cli.signals import raise_on_signals
 from shardtune.service.cli.terminal import PrintableConsole
@@ -87,11 +88,15 @@ def tune(options: TuneOptions) -> None:
 def _read_study(options: TuneOptions) -> StudyRequest:
     if options.study is None:
         raise InputError(
-            "STUDY (missing): give a study file or a model's config.json, such as examples/llama-tiny.json"
+            "STUDY (missing): give a study file, a model's config.json or folder, or its name, such as "
+            "examples/llama-tiny.json or Qwen/Qwen3-8B"
         )
-    values = study_file.read_json_object(options.study)
-    if study_file.is_bare_config(values):
-        spec, words = study_file.default_study(values, detect_inventory(options.ranks, options.hosts))
+    named = model_source.named_model(str(options.study)) if model_source.is_name(str(options.study)) else None
+    values = {} if named is not None else study_file.read_json_object(options.study)
+    if named is not None or study_file.is_bare_config(values):
+        spec, words = study_file.default_study(named or values, detect_inventory(options.ranks, options.hosts))
+        if spec.model.hub is not None:
+            print_progress(f"model {spec.model.hub.id} at commit {spec.model.hub.revision}")
         print_progress(words)
     else:
         spec = study_file.validate_study(values, options.study.parent)

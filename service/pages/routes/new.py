@@ -1,6 +1,7 @@
 """Page `/new`: predict which configurations fit, and create a study."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request
@@ -8,7 +9,8 @@ from starlette.responses import Response
 
 from shardtune.service.access.actions import Action
 from shardtune.service.http.error_codes import FieldError
-from shardtune.service.http.errors import Invalid
+from shardtune.service.http.errors import ApiError, Invalid
+from shardtune.service.hub import named_models
 from shardtune.service.pages.page_access import requires
 from shardtune.service.pages.rendering import CsrfChecked, render, see_other
 from shardtune.service.pages.views import quotas
@@ -43,7 +45,9 @@ def create(request: Request, context: ContextDep, form: Annotated[StudyForm, For
         study = create_and_read.create_study(context, request_body)
     except FormErrors as error:
         return _show_form(request, context, form, error.errors, 422)
-    except Invalid as error:
+    except ApiError as error:
+        if not isinstance(error, Invalid) and error.code != "hub_unreachable":
+            raise
         # The study's own rules, such as divisibility, know only the whole; their errors name fields, too.
         return _show_form(request, context, form, error.errors or [FieldError(field="", message=error.detail)], 422)
     return see_other(f"/studies/{study.study_id}")
@@ -53,5 +57,8 @@ def _show_form(
     request: Request, context: Context, form: StudyForm, errors: Sequence[FieldError] = (), status: int = 200
 ) -> Response:
     with context.db.read() as session:
-        shown = new_page(form, registry.live_workers(context, session), errors, quotas.own_usage(context))
+        live = registry.live_workers(context, session)
+    # After the transaction: the hub may take seconds.
+    read_model = partial(named_models.with_config_of, context)
+    shown = new_page(form, live, read_model, errors, quotas.own_usage(context))
     return render(request, "new.html", status=status, p=shown)

@@ -25,13 +25,19 @@ function follow() {
   const measured = form.elements.hardware.value.startsWith("worker:");
   size.disabled = measured;
   document.getElementById("gpus").textContent = measured ? "as the worker has" : 2 ** Number(size.value);
-  form.elements.config.closest("label").classList.toggle("unless-custom", form.elements.model.value !== "custom");
+  for (const [field, choice] of [["config", "custom"], ["hub", "hub"]]) {
+    form.elements[field].closest("label").classList.toggle("unless-custom", form.elements.model.value !== choice);
+  }
 }
 
-form.addEventListener("input", () => {
+function recalculate() {
   follow();
   clearTimeout(timer);
   timer = setTimeout(calculate, DELAY_MS);
-});
+}
+
+// An id is looked up once it is complete, not after each of its letters.
+form.addEventListener("input", (event) => { if (event.target.name !== "hub") recalculate(); });
+form.addEventListener("change", (event) => { if (event.target.name === "hub") recalculate(); });
 follow();
 document.getElementById("calculate").hidden = true;

@@ -19,8 +19,9 @@ from shardtune.db.session import Database
 from shardtune.service.app import create_app
 from shardtune.service.process.context import Context
 from shardtune.service.process.dns_resolver import DnsResolver
+from shardtune.service.process.public_addresses import is_public
 from shardtune.service.settings import Settings
-from shardtune.service.webhooks import addresses, deliveries
+from shardtune.service.webhooks import deliveries
 from shardtune.service.webhooks.send import DeliveryRules, Message, public_tls, send
 from tests.support.service.scenarios import bearer, create, make_key
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker
@@ -209,7 +210,7 @@ def test_hostile_addresses_are_rejected(quick_client, url):
 
 
 def test_only_what_is_reachable_from_anywhere_is_public():
-    reported = {item: addresses.is_public(ipaddress.ip_address(item)) for item in (*NOT_PUBLIC, *PUBLIC)}
+    reported = {item: is_public(ipaddress.ip_address(item)) for item in (*NOT_PUBLIC, *PUBLIC)}
     assert reported == dict.fromkeys(NOT_PUBLIC, False) | dict.fromkeys(PUBLIC, True)
 
 

@@ -19,8 +19,9 @@ def test_each_form_has_its_files_and_says_what_is_lost(quick_client: TestClient,
     assert "train_snippet.py" in quick_client.get(exported).json()["files"]
     for form, name, release in (
         ("training-arguments", "training_arguments.json", "transformers"),
-        ("torchtitan", "torchtitan.toml", "torchtitan 0.2.2"),
+        ("torchtitan", "torchtitan_config.py", "torchtitan 0.3.0"),
         ("lightning", "lightning_strategy.py", "lightning"),
+        ("trl", "trl_sft.yaml", "TRL"),
     ):
         answer = quick_client.get(exported, params={"format": form}).json()
         assert set(answer["files"]) >= {"config.json", name} and answer["format"] == form
@@ -37,7 +38,7 @@ def test_a_consumer_without_the_backend_is_rejected(quick_client: TestClient, ex
     rows = trials if isinstance(trials, list) else next(value for value in trials.values() if isinstance(value, list))
     zero = next(trial["number"] for trial in rows if trial["config"]["strategy"]["kind"] == "zero")
     answer = quick_client.get(exported, params={"format": "torchtitan", "which": str(zero)})
-    assert answer.status_code == 422 and "not in torchtitan 0.2.2" in answer.text
+    assert answer.status_code == 422 and "not in torchtitan 0.3.0" in answer.text
 
 
 def test_json_without_its_header_is_told_so(quick_client: TestClient) -> None:

@@ -9,7 +9,8 @@ from shardtune.api_schemas.formatting import field_line
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.training.models import ModelSpec, ModelSummary, preset, preset_names
+from shardtune.api_schemas.training.model_presets import preset_names
+from shardtune.api_schemas.training.models import ModelSpec, ModelSummary, preset
 from shardtune.api_schemas.training.workload import (
     PRECISIONS,
     Precision,

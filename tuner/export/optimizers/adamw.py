@@ -9,13 +9,7 @@ from shardtune.tuner.export.quoting import literal
 
 def constants(settings: AdamW) -> list[str]:
     """Line of `train_snippet.py` that defines AdamW's settings."""
-    values = {
-        "lr": settings.lr,
-        "betas": (settings.beta1, settings.beta2),
-        "eps": settings.eps,
-        "weight_decay": settings.weight_decay,
-    }
-    return [f"ADAMW = {literal(values)}"]
+    return [f"ADAMW = {literal(_settings(settings))}"]
 
 
 def make(parameters: str, _blocks: str, several_meshes: bool) -> str:
@@ -26,15 +20,16 @@ def make(parameters: str, _blocks: str, several_meshes: bool) -> str:
 
 
 def torchtitan(settings: AdamW) -> dict[str, Any]:
-    """Section `optimizer` of torchtitan's file for AdamW."""
+    """Arguments of torchtitan's `default_adamw`, which makes a fused AdamW."""
+    return _settings(settings)
+
+
+def _settings(settings: AdamW) -> dict[str, Any]:
     return {
-        "name": "AdamW",
         "lr": settings.lr,
-        "beta1": settings.beta1,
-        "beta2": settings.beta2,
+        "betas": (settings.beta1, settings.beta2),
         "eps": settings.eps,
         "weight_decay": settings.weight_decay,
-        "implementation": "fused",
     }
 
 

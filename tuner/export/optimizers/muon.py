@@ -1,4 +1,4 @@
-"""Muon's parts of exported files; Trainer and torchtitan 0.2.2 have no Muon."""
+"""Muon's parts of exported files; Trainer and torchtitan 0.3 have no Muon."""
 
 from typing import Any
 

@@ -22,7 +22,7 @@ class ExportedOptimizer(Generic[Settings]):
     """Function that returns the source of an expression that makes the optimizer, from the sources of its parameters and
     of the model's repeated blocks. Its flag is whether the parameters are on several device meshes."""
     torchtitan: Callable[[Settings], dict[str, Any]]
-    """Function that returns torchtitan's section `optimizer`."""
+    """Function that returns the arguments of torchtitan's `default_adamw`."""
     helpers: Callable[[bool], str] = no_helpers
     """Function that returns the source of what `train_snippet.py` defines for the optimizer. Its flag is that of `make`."""
     needs_blocks: bool = False

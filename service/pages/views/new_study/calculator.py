@@ -1,13 +1,13 @@
 """Values of the calculator: predicted memory and speed of the fastest configurations and of each strategy."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas.base import DTYPE_BYTES
-from shardtune.api_schemas.training.models import preset_names
+from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.training.workload import AUTO, PRECISIONS, Precision
-from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable, Verdict
+from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable, Verdict
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError, invalid_from_value_error
@@ -20,6 +20,9 @@ from shardtune.service.workers import compatibility
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.search import fastest
+
+ReadModel = Callable[[PredictionRequest], PredictionRequest]
+"""Function that completes a request whose model is named by its repository."""
 
 _TONES: dict[Verdict, str] = {"fits": "good", "may fit": "warn", "does not fit": "bad"}
 
@@ -77,12 +80,18 @@ class NewPage:
     """Use of the project's quota; empty without a quota."""
 
 
-def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldError] = (), quota: str = "") -> NewPage:
-    """Return the form with its predictions, or with its errors."""
+def new_page(
+    form: StudyForm,
+    live: Sequence[WorkerRow],
+    read_model: ReadModel,
+    errors: Sequence[FieldError] = (),
+    quota: str = "",
+) -> NewPage:
+    """Return the form with its predictions, or with its errors. `read_model` reads a model that the hub has."""
     own, catalogue_choices = forms.hardware_of(live)
     if not form.hardware:
         form = _first_form(form, own, live)
-    table, problems = _table(form, live)
+    table, problems = _table(form, live, read_model)
     usable = available_gib(table.cluster, forms.objective_of(form)) if table else 0.0
     shown = (*table.fastest, *table.predictions) if table else ()
     lines = tuple(StrategyLine(line, by_kind(line.memory.terms), _TONES[line.memory.verdict]) for line in shown)
@@ -119,9 +128,11 @@ def _first_form(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerR
     return form.model_copy(update=update)
 
 
-def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable | None, tuple[FieldError, ...]]:
+def _table(
+    form: StudyForm, live: Sequence[WorkerRow], read_model: ReadModel
+) -> tuple[PredictionTable | None, tuple[FieldError, ...]]:
     try:
-        request, cluster = forms.prediction_request(form, live), forms.cluster_of(form, live)
+        request, cluster = read_model(forms.prediction_request(form, live)), forms.cluster_of(form, live)
         device = next(iter(compatibility.dtypes_of(cluster, live)))
         return fastest.answer_request(request, device=device, objective=forms.objective_of(form)), ()
     except FormErrors as error:

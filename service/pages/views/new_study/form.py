@@ -11,7 +11,9 @@ from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
 from shardtune.api_schemas.studies.study import Budget, Objective, StudyRequest
-from shardtune.api_schemas.training.models import ModelSpec, preset_names
+from shardtune.api_schemas.training.hub_source import looks_like_id
+from shardtune.api_schemas.training.model_presets import preset_names
+from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.training.search_space import BACKENDS
 from shardtune.api_schemas.training.workload import AUTO
@@ -39,7 +41,9 @@ class StudyForm(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     model: str = "llama-3.1-8b"
-    """Name of a preset, or `custom` for the model in `config`."""
+    """Name of a preset, `hub` for the repository in `hub`, or `custom` for the model in `config`."""
+    hub: str = Field(default="", max_length=200)
+    """Id of a model on the Hugging Face hub: `OWNER/NAME` or `OWNER/NAME@REVISION`."""
     config: str = Field(default="", max_length=_LONGEST)
     hardware: str = ""
     """`worker:NAME`, or the name of a GPU in the catalogue."""
@@ -113,17 +117,28 @@ def model_of(form: StudyForm) -> ModelSpec:
     Raises:
         FormErrors: the text is not JSON, or not a model configuration.
     """
+    if form.model == "hub":
+        # Half an id is what the form sends while somebody writes.
+        if not looks_like_id(form.hub.strip()):
+            raise error("hub", form.hub, f"hub ({form.hub!r}) must be OWNER/NAME, such as Qwen/Qwen3-8B; enter it")
+        return _valid_model("hub", form.hub.strip())
     if form.model != "custom":
         if form.model not in preset_names():
             raise error(
-                "model", form.model, f"model ({form.model!r}) is not a preset; choose one, or paste a config.json"
+                "model",
+                form.model,
+                f"model ({form.model!r}) is not a preset; choose one, enter an id of the hub, or paste a config.json",
             )
         return ModelSpec.model_validate(form.model)
+    return _valid_model("config", json_object("config", form.config, "a model's config.json"))
+
+
+def _valid_model(field: str, value: object) -> ModelSpec:
     try:
-        return ModelSpec.model_validate(json_object("config", form.config, "a model's config.json"))
+        return ModelSpec.model_validate(value)
     except ValidationError as problem:
         raise FormErrors(
-            [FieldError(field="config", message=e["msg"].removeprefix("Value error, ")) for e in problem.errors()]
+            [FieldError(field=field, message=e["msg"].removeprefix("Value error, ")) for e in problem.errors()]
         ) from None
 
 

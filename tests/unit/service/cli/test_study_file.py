@@ -7,6 +7,7 @@ import pytest
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.studies.study import Budget, StudySpec
+from shardtune.api_schemas.training.model_presets import preset_config
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.tune import early_checks, job
@@ -48,7 +49,7 @@ def test_a_path_in_place_of_a_baseline_is_read_relative_to_the_study() -> None:
             {"workload": {"sequence_length": 64, "global_batch": 16, "precision": "fp16"}},
             "precision ('fp16') is unknown",
         ),
-        ({"model": "llama-3"}, "'llama-3') is not a preset; use one of"),
+        ({"model": "llama-3"}, "'llama-3') is not a preset; did you mean llama-3"),
         ({"model": {"hidden_size": 3}}, "model: model_type (None) must be the name"),
         ({"cluster": "remote"}, "cluster ('remote')"),
         ({"cluster": {"gpus_per_node": 2}}, "cluster.memory_gib: missing"),
@@ -144,3 +145,22 @@ def test_a_small_budget_says_before_it_starts_what_it_will_try():
 def test_a_cluster_that_nobody_knows_is_rejected_before_a_process_starts(cluster: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         early_checks.check_study(study_file.validate_study({**STUDY, "cluster": cluster}, Path()), None)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt2-tiny",
+        {"name": "org/tiny", "hub": {"id": "org/tiny", "revision": "a1" * 20}, "config": preset_config("gpt2-tiny")},
+    ],
+    ids=["preset", "repository"],
+)
+def test_a_model_by_name_gets_a_default_workload_and_keeps_its_repository(model) -> None:
+    spec, words = study_file.default_study(model, inventory("cpu", 2))
+    assert (spec.workload.sequence_length, spec.workload.global_batch) == (512, 16) and "no workload given" in words
+    assert (spec.model.hub is None) == isinstance(model, str)
+
+
+def test_a_wrong_model_without_a_workload_is_rejected_by_its_field() -> None:
+    with pytest.raises(InputError, match="auto_map names code"):
+        study_file.default_study({"model_type": "llama", "auto_map": {}}, inventory("cpu", 2))

@@ -17,7 +17,7 @@ SOUND = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batc
     ("change", "field", "says"),
     [
         ({"baseline": "ds.json"}, "baseline", "paths (.json, .yaml) are read by the command line only"),
-        ({"model": "my-llama.json"}, "model", "or give the content of a config.json"),
+        ({"model": "my-llama.json"}, "model", "or the content of a config.json"),
         ({"workload": "x"}, "workload", "must be an object with sequence_length and global_batch"),
         ({"space": []}, "space", "must be an object; send one"),
         ({"space": {"backends": ["fsdp"]}}, "space.backends.0", "fsdp2"),

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ EXPORTS: list[tuple[TrialConfig, ExportFormat]] = [
     *((config, "standard") for config in (DDP, FSDP2, ZERO)),
     *((config, "lightning") for config in (DDP, FSDP2, ZERO)),
     *((config, "training-arguments") for config in (DDP, FSDP2, ZERO)),
+    *((config, "trl") for config in (DDP, FSDP2, ZERO)),
     *((config, "torchtitan") for config in (DDP, FSDP2)),
 ]
 HARMLESS_LOOKING = ("1", "evil", "train_snippet.py", "0.0.0.0:28028", "libevil.so", "a.b")
@@ -123,8 +123,6 @@ def code_of(file: str, text: str) -> str:
             return ast.dump(without_docstring(ast.parse(text)))
         case "yaml":
             return str(yaml.safe_load(text))
-        case "toml":
-            return str(tomllib.loads(text))
         case "json":
             return text
         case _:

@@ -41,7 +41,7 @@ def test_the_launcher_exports_what_was_measured() -> None:
     assert plain["OMP_NUM_THREADS"] == "4" and not any(name.startswith("MALLOC") for name in plain)
 
 
-@pytest.mark.parametrize("form", ["standard", "training-arguments", "torchtitan", "lightning"])
+@pytest.mark.parametrize("form", ["standard", "training-arguments", "torchtitan", "lightning", "trl"])
 def test_every_consumer_is_told(form: str) -> None:
     actual_files = export(study("OMP_NUM_THREADS=3"), contender_of(KEEP), form)  # type: ignore[arg-type]
     for name, text in actual_files.files.items():
@@ -78,7 +78,7 @@ def test_what_a_worker_says_is_told_and_never_run() -> None:
     assert os.environ.get("LD_PRELOAD") is None
 
 
-@pytest.mark.parametrize("form", ["standard", "training-arguments", "torchtitan", "lightning"])
+@pytest.mark.parametrize("form", ["standard", "training-arguments", "torchtitan", "lightning", "trl"])
 def test_the_binding_of_gpu_ranks_to_cores_is_exported_in_every_form(form: str) -> None:
     gpus = CPU.model_copy(update={"device": "cuda"})
     for mode in ("node", "exclusive"):

@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 import subprocess
-import tomllib
 from typing import Any
 
 import pytest
@@ -32,6 +31,7 @@ EXPORTS: list[tuple[TrialConfig, ExportFormat]] = [
     *((config, "standard") for config in (DDP, FSDP1, FSDP2, ZERO)),
     *((config, "lightning") for config in (DDP, FSDP2, ZERO)),
     *((config, "training-arguments") for config in (DDP, FSDP2, ZERO)),
+    *((config, "trl") for config in (DDP, FSDP2, ZERO)),
     *((config, "torchtitan") for config in (DDP, FSDP2)),
 ]
 ENDS = [
@@ -82,7 +82,6 @@ STRUCTURES = {
     ".sh": tokens,
     ".json": lambda text: shape(json.loads(text)),
     ".yaml": lambda text: shape(yaml.safe_load(text)),
-    ".toml": lambda text: shape(tomllib.loads(text)),
 }
 
 

@@ -1,0 +1,1 @@
+"""Models by name: configurations read from a Hugging Face hub, without weights and without code."""

@@ -1,0 +1,74 @@
+"""Export of meshes that split the model or divide its experts, as `DistributedConfig` of transformers 5.23.
+
+`from_pretrained` shards the model as it loads it, and the Trainer leaves such a model's mesh alone.
+"""
+
+from typing import Any
+
+from shardtune.api_schemas.strategies import Fsdp2Config
+from shardtune.tuner.export import experts, tensor
+from shardtune.tuner.export.backends import common
+from shardtune.tuner.export.backends.record import ConsumerParts
+from shardtune.tuner.export.source import ExportSource
+
+FILE = "distributed_config.json"
+
+
+def is_needed(source: ExportSource) -> bool:
+    """Whether the exported configuration has a mesh that only transformers' own loading makes: FSDP2 with ranks that
+    split the model or divide experts, without stages and shared samples."""
+    strategy = source.config.strategy
+    return (
+        isinstance(strategy, Fsdp2Config)
+        and (tensor.is_split(source) or experts.is_divided(source))
+        and strategy.stages == 1
+        and source.config.context_parallel == 1
+        and not source.study.spec.model.is_own
+    )
+
+
+def values(source: ExportSource, strategy: Fsdp2Config) -> dict[str, Any]:
+    """Fields of `DistributedConfig` for the exported mesh."""
+    return {
+        "tp_size": strategy.tensor_parallel,
+        # Experts that ranks divide are split no further.
+        "ep_size": strategy.expert_parallel,
+        "fsdp_size": strategy.dp_shard,
+        "dp_replicate_size": strategy.dp_replicate,
+        "fsdp_cpu_offload": strategy.cpu_offload,
+        "fsdp_mixed_precision": source.casts_weights,
+    }
+
+
+def trainer_arguments(source: ExportSource) -> dict[str, Any]:
+    """Fields of `TrainingArguments` that replace the section of FSDP."""
+    config = source.config
+    arguments: dict[str, Any] = {
+        "per_device_train_batch_size": config.micro_batch,
+        "gradient_accumulation_steps": source.accumulation,
+        # The Trainer rejects checkpoints of the optimizer for such a mesh.
+        "save_only_model": True,
+    }
+    if source.casts_weights:
+        # The mesh casts weights; Accelerate's autocast would cast again.
+        arguments["bf16"] = False
+    if config.checkpoints_whole_blocks:
+        arguments |= {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}}
+    return arguments
+
+
+def parts(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
+    """Strategy that transformers runs, and its differences that no knob expresses."""
+    lines = [
+        "resume: transformers saves the model of such a mesh, and not its optimizer; a training cannot continue from it",
+        "units: transformers also shards the embedding, the last norm and the head as units of their own",
+    ]
+    if tensor.is_split(source):
+        lines.append(
+            "tensor_parallel: positions between blocks were split; transformers keeps all of them on each rank"
+        )
+    plain = strategy.as_accelerate_runs_it(source.accumulation)
+    return ConsumerParts(
+        strategy=plain.model_copy(update={"reshard_after_forward": True}),
+        notes=(*lines, *common.ignored_on_cpu(source)),
+    )

@@ -1,0 +1,85 @@
+"""Export for TRL's supervised fine-tuning: `trl_sft.yaml`, which `trl sft` and the script `trl_sft.py` read.
+
+It wraps the Trainer's arguments (tuner.export.training_arguments), because `SFTConfig` extends `TrainingArguments`.
+"""
+
+import json
+from typing import Any
+
+import yaml
+
+from shardtune.api_schemas.training.model_presets import preset_sources
+from shardtune.tuner.export import training_arguments
+from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.quoting import in_docstring, remark
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill
+from shardtune.tuner.export.trial_rendering import Rendered, comment
+
+RELEASE = "TRL 1.16"
+CONFIG, SCRIPT, DEEPSPEED = "trl_sft.yaml", "trl_sft.py", "ds_config.json"
+_SET_ME = "SET-ME"
+
+
+def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
+    """Render the exported files for TRL.
+
+    Raises:
+        ValueError: Trainer has no such backend, or the configuration divides more than data.
+    """
+    trainer = training_arguments.arguments(source, "TRL", backends)
+    lossy = (*trainer.lossy, *_notes(source))
+    values = {**_model(source), **_data(source), **trainer.values}
+    # SFTConfig checkpoints by default under the older name (TRL 1.16); FSDP has a checkpointing of its own.
+    values.setdefault("activation_checkpointing", False)
+    values["gradient_checkpointing"] = values["activation_checkpointing"]
+    deepspeed = values.pop("deepspeed", None)
+    files = {}
+    if deepspeed is not None:
+        # A path: the command line of TRL reads no nested section of DeepSpeed.
+        values["deepspeed"] = DEEPSPEED
+        files[DEEPSPEED] = json.dumps(deepspeed, indent=2) + "\n"
+    files[CONFIG] = fill(
+        CONFIG,
+        description=remark(source.description),
+        release=RELEASE,
+        lossy=comment(lossy, "# "),
+        document=yaml.safe_dump(values, sort_keys=False).rstrip(),
+    )
+    files[SCRIPT] = fill(
+        SCRIPT,
+        description=in_docstring(source.description),
+        release=RELEASE,
+        lossy=comment(lossy, "", in_docstring),
+        ranks=source.cluster.gpus_per_node,
+        by_hand=trainer.code,
+    )
+    return Rendered(files, RELEASE, lossy, trainer.config)
+
+
+def _model(source: ExportSource) -> dict[str, Any]:
+    """Fields of TRL's `ModelConfig`: the repository that the study names, at its commit."""
+    model = source.study.spec.model
+    dtype, attention = source.workload.precision.master_dtype, source.attention
+    if model.hub is not None:
+        named = {"model_name_or_path": model.hub.id, "model_revision": model.hub.revision}
+    else:
+        preset = preset_sources().get(model.name)
+        named = {"model_name_or_path": preset.hub if preset else _SET_ME}
+    return {**named, "dtype": dtype, "attn_implementation": attention}
+
+
+def _data(source: ExportSource) -> dict[str, Any]:
+    return {"max_length": source.workload.sequence_length, "packing": False, "completion_only_loss": False}
+
+
+def _notes(source: ExportSource) -> tuple[str, ...]:
+    length = source.workload.sequence_length
+    lines = [
+        f"data: every sample had {length} tokens in the trial; TRL cuts longer ones, and pads to the longest of a batch",
+        "loss: whole logits were measured; TRL computes the loss in pieces, with less memory",
+        "adapters: all weights were trained; use_peft trains something else, for which another configuration may be faster",
+    ]
+    if _model(source)["model_name_or_path"] == _SET_ME:
+        lines.append("model: the study names no repository; set model_name_or_path")
+    return tuple(lines)

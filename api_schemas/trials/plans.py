@@ -216,6 +216,6 @@ class Plan(Schema):
     fastest_in_budget: PlanRow | None = None
     """Earliest end among rows that surely or likely cost no more than the budget."""
     knees: tuple[PlanRow, ...] = ()
-    """For each kind, the most GPUs that take at most a tenth more GPU-hours than the fewest: beyond, time is bought
+    """Row of each kind with the most GPUs that take at most a tenth more GPU-hours than the fewest: beyond, time is bought
     dearly."""
     notes: tuple[str, ...] = ()

@@ -110,8 +110,8 @@ def _group(source: str, name: str, rows: Sequence[Row]) -> Group | None:
     for _, listed in sorted(by_gpus.items()):
         alike = [row for row in listed if row.accumulation == first] or listed[:1]
         speed = median(row.measured.tokens_per_s_per_gpu for row in alike)
-        one = alike[0].measured
-        sizes.append(MeasuredSize.at_speed(one.predicted, speed, one.memory_gib))
+        first_row = alike[0].measured
+        sizes.append(MeasuredSize.at_speed(first_row.predicted, speed, first_row.memory_gib))
     return Group(source, name, tuple(sizes))
 
 

@@ -68,20 +68,20 @@ def _of_group(group: Group, anchors: int) -> Iterator[Pair]:
     error = learnt(frozenset({owner(group.source)}))
     for position, target in enumerate(group.sizes):
         if target.predicted.gpus >= 2 * group.sizes[0].predicted.gpus:
-            known = group.sizes[: min(position, anchors)]
-            yield Pair(group, target, project(known, target.predicted, error))
+            anchors_below = group.sizes[: min(position, anchors)]
+            yield Pair(group, target, project(anchors_below, target.predicted, error))
 
 
 def ladders(groups: Iterable[Group], fewest: int = 4, beyond: int = 8) -> list[Pair]:
     """The largest size of each group, projected from all sizes of at most an eighth of it, where there are enough."""
-    found = []
+    projected = []
     for group in groups:
         largest = group.sizes[-1]
-        known = [size for size in group.sizes if beyond * size.predicted.gpus <= largest.predicted.gpus]
-        if len(known) >= fewest:
+        anchors_below = [size for size in group.sizes if beyond * size.predicted.gpus <= largest.predicted.gpus]
+        if len(anchors_below) >= fewest:
             error = learnt(frozenset({owner(group.source)}))
-            found.append(Pair(group, largest, project(known, largest.predicted, error)))
-    return found
+            projected.append(Pair(group, largest, project(anchors_below, largest.predicted, error)))
+    return projected
 
 
 def errors_by_source(groups: Iterable[Group]) -> dict[str, list[ScalingError]]:
@@ -91,10 +91,13 @@ def errors_by_source(groups: Iterable[Group]) -> dict[str, list[ScalingError]]:
         for target in group.sizes[1:]:
             if target.predicted.gpus < 2 * group.sizes[0].predicted.gpus:
                 continue
-            found = project(group.sizes[:1], target.predicted, StructuralError(drift=0.0, width=0.0))
-            slowness = math.log(found.tokens_per_s_per_gpu.expected / target.tokens_per_s_per_gpu)
+            projection = project(group.sizes[:1], target.predicted, StructuralError(drift=0.0, width=0.0))
+            slowness = math.log(projection.tokens_per_s_per_gpu.expected / target.tokens_per_s_per_gpu)
             error = ScalingError(
-                round(found.doublings, 3), len(found.unseen), round(slowness, 4), round(found.open_width, 4)
+                round(projection.doublings, 3),
+                len(projection.unseen),
+                round(slowness, 4),
+                round(projection.open_width, 4),
             )
             errors.setdefault(group.source, []).append(error)
     return errors

@@ -23,7 +23,7 @@ def fastest_in_budget(rows: Sequence[PlanRow]) -> PlanRow | None:
 
 
 def knees(rows: Sequence[PlanRow]) -> tuple[PlanRow, ...]:
-    """For each kind, the row of most GPUs that takes at most a tenth more GPU-hours than the row of fewest."""
+    """Row of each kind with the most GPUs that takes at most a tenth more GPU-hours than the row of fewest."""
     kinds: dict[str, list[PlanRow]] = defaultdict(list)
     for row in rows:
         kinds[row.gpu].append(row)

@@ -80,10 +80,10 @@ def default_batch(shape: ModelShape, tokens: float, sequence: int, most_gpus: in
 
 
 def _resolve(request: PlanRequest, name: str, objective: Objective) -> _Kind:
-    found = catalogue.find(name)
-    if found.memory_gib is None:
+    model = catalogue.find(name)
+    if model.memory_gib is None:
         raise ValueError(f"gpus ({name!r}) has no memory in the catalogue; name another kind")
-    cluster = catalogue.parse_cluster(f"2x{request.gpus_per_node}x{found.name}")
+    cluster = catalogue.parse_cluster(f"2x{request.gpus_per_node}x{model.name}")
     asked = PredictionRequest(
         model=request.model, cluster=cluster, sequence_length=request.sequence_length, precision=request.precision
     )

@@ -19,9 +19,9 @@ from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize, of_can
 
 _DEVIATIONS = 1.645
 """Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
-_BEST_SIGMA = 0.25
+_BEST_SIGMA = 0.27
 """Standard deviation of the logarithm of measured over predicted speed, where the best of many predictions is taken:
-measured against the best published configuration of 13 sources on A100 and H100 (docs/measurements/scaling.md)."""
+the best published speeds of 15 pairs of source and GPU (docs/measurements/scaling.md)."""
 _PROJECTED = 32
 """Number of configurations, the fastest by prediction, whose projection is computed for each number of GPUs."""
 

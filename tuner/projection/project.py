@@ -14,7 +14,7 @@ _MEMORY_SIGMA = 0.03
 
 
 @dataclass(frozen=True)
-class Band:
+class ProjectedValue:
     """Projected value with its 90 % band."""
 
     expected: float
@@ -27,8 +27,8 @@ class Projection:
     """Projected speed and memory of a configuration at a size on which it was not measured."""
 
     gpus: int
-    tokens_per_s_per_gpu: Band
-    memory_gib: Band
+    tokens_per_s_per_gpu: ProjectedValue
+    memory_gib: ProjectedValue
     doublings: float
     """Number of doublings of the GPUs from the nearest measured size."""
     open_width: float
@@ -77,7 +77,7 @@ def project(anchors: Sequence[MeasuredSize], target: PredictedSize, error: Struc
     speed = target.tokens_per_gpu / seconds
     return Projection(
         gpus=target.gpus,
-        tokens_per_s_per_gpu=Band(speed, speed / spread, speed * spread),
+        tokens_per_s_per_gpu=ProjectedValue(speed, speed / spread, speed * spread),
         memory_gib=_memory(used, target, doublings, bool(same)),
         doublings=doublings,
         open_width=open_width,
@@ -103,15 +103,15 @@ def _slowness_of_others(used: Sequence[MeasuredSize], target: PredictedSize) -> 
     return float(total / sum(weights))
 
 
-def _memory(used: Sequence[MeasuredSize], target: PredictedSize, doublings: float, same_layout: bool) -> Band:
+def _memory(used: Sequence[MeasuredSize], target: PredictedSize, doublings: float, same_layout: bool) -> ProjectedValue:
     """Projected peak: the predicted one, and what was measured beyond the prediction on the largest measured size."""
     measured = [size for size in used if size.memory_gib is not None]
     if not measured:
         spread = math.exp(1.64 * 0.10)
-        return Band(target.memory_gib, target.memory_gib / spread, target.memory_gib * spread)
+        return ProjectedValue(target.memory_gib, target.memory_gib / spread, target.memory_gib * spread)
     last = measured[-1]
     beyond = (last.memory_gib or 0.0) - last.predicted.memory_gib
     # Buffers and activations of a rank stay as they are; what is sharded shrinks with both.
     expected = max(target.memory_gib + beyond, 0.5 * target.memory_gib)
     spread = math.exp(1.64 * _MEMORY_SIGMA * (1.0 + 0.5 * doublings + (not same_layout)))
-    return Band(expected, expected / spread, expected * spread)
+    return ProjectedValue(expected, expected / spread, expected * spread)

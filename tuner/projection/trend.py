@@ -57,9 +57,11 @@ def forecast(anchors: Sequence[MeasuredSize], target: PredictedSize, drift: floa
     posterior = precision
     for _ in range(_ITERATIONS):
         table, offsets = _linearise(remaining, communication, doublings, factor)
-        known, residual = table[:-1], measured - offsets[:-1]
-        posterior = known.T @ inverse @ known + precision
-        terms = np.linalg.solve(posterior, known.T @ inverse @ residual + precision @ np.array([0.0, 0.0, drift]))
+        measured_rows, residual = table[:-1], measured - offsets[:-1]
+        posterior = measured_rows.T @ inverse @ measured_rows + precision
+        terms = np.linalg.solve(
+            posterior, measured_rows.T @ inverse @ residual + precision @ np.array([0.0, 0.0, drift])
+        )
         factor = min(max(float(terms[1]), _SMALLEST_LOG_FACTOR), _LARGEST_LOG_FACTOR)
     unexplained = measured - offsets[:-1] - table[:-1] @ terms
     mean = float(offsets[-1] + table[-1] @ terms + shared[-1, :-1] @ inverse @ unexplained)

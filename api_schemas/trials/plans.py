@@ -14,7 +14,7 @@ from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecisio
 
 MOST_GPUS = 100_000
 """Largest number of GPUs of a plan."""
-MOST_CELLS = 240
+MOST_CELLS = 120
 """Largest number of rows of a plan: kinds times numbers of GPUs."""
 GpuName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
 Evidence = Literal["predicted", "projected"]
@@ -62,7 +62,7 @@ class PlanRequest(Schema):
     )
 
     model: ModelChoice
-    tokens: float = Field(gt=0, le=1e16)
+    tokens: float = Field(ge=1, le=1e16)
     """Number of tokens that the run trains on; epochs count as often as they are repeated."""
     gpus: tuple[GpuName, ...] = Field(min_length=1, max_length=12)
     """Kinds of GPUs by their names in the catalogue, such as `h100`."""

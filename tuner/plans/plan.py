@@ -45,6 +45,7 @@ def plan(request: PlanRequest, today: date, objective: Objective = Objective()) 
     if request.deadline is not None and request.deadline <= start:
         raise ValueError(f"deadline ({request.deadline}) must be after the start ({start}); give a later day")
     kinds = [_resolve(request, name, objective) for name in dict.fromkeys(request.gpus)]
+    _check_distinct(kinds)
     first = kinds[0].resolved
     batch = request.global_batch or default_batch(first.shape, request.tokens, first.sequence, max(request.counts))
     layouts = plan_layouts(first.shape, request.counts, request.gpus_per_node, first.sequence, batch)
@@ -70,6 +71,14 @@ def plan(request: PlanRequest, today: date, objective: Objective = Objective()) 
         knees=choices.knees(rows),
         notes=_notes(request, kinds, batch),
     )
+
+
+def _check_distinct(kinds: Sequence[_Kind]) -> None:
+    names: dict[str, str] = {}
+    for kind in kinds:
+        earlier = names.setdefault(kind.resolved.cluster.gpu, kind.name)
+        if earlier != kind.name:
+            raise ValueError(f"gpus ({kind.name!r}) is the same kind as {earlier}; name it once")
 
 
 def default_batch(shape: ModelShape, tokens: float, sequence: int, most_gpus: int) -> int:

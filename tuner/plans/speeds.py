@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +87,7 @@ class KindSpeeds:
             (self._project(index, sizes[index]) for index in chosen), key=lambda s: s.tokens_per_s_per_gpu.expected
         )
 
-    @property
+    @cached_property
     def _sizes(self) -> list[PredictedSize]:
         step = self.evaluation.step
         assert step is not None

@@ -148,6 +148,8 @@ def test_a_deadline_in_the_past_and_an_unknown_gpu_are_refused() -> None:
         plan(request(deadline="2026-11-01"), TODAY)
     with pytest.raises(ValueError, match="is not in the catalogue"):
         plan(request(gpus=["h999"], prices={}), TODAY)
+    with pytest.raises(ValueError, match=r"gpus \('H100-SXM5-80GB'\) is the same kind as h100"):
+        plan(request(gpus=["h100", "H100-SXM5-80GB"], prices={}), TODAY)
 
 
 def test_five_kinds_and_twelve_counts_of_a_70b_take_about_a_second() -> None:

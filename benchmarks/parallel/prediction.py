@@ -48,8 +48,13 @@ def _by_training(rows: Sequence[Measured]) -> Iterable[tuple[Training, list[int]
     return groups.items()
 
 
+def candidate_rows(training: Training, layouts: Sequence[Layout]) -> list[dict[str, float]]:
+    """Fields of the predictor's candidates, for each layout."""
+    return [_row(training, layout) for layout in layouts]
+
+
 def _candidates(training: Training, layouts: Sequence[Layout]) -> Candidates:
-    return from_rows([_row(training, layout) for layout in layouts])
+    return from_rows(candidate_rows(training, layouts))
 
 
 def _row(training: Training, layout: Layout) -> dict[str, float]:

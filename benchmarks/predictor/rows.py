@@ -223,15 +223,23 @@ def _candidate(row: Row) -> dict[str, float]:
     }
 
 
+_NETWORK = re.compile(
+    r"(?:(?P<rails>\d+)\s*[x×]\s*)?(?P<gigabits>\d+) ?Gb/s(?: (?P<kind>(?!per\b|between\b)\w+))?"
+    r"(?: (?P<unit>per GPU|per node|between nodes))?"
+)
+"""A stated network: `4x100 Gb/s RoCE` is four adapters a node, `400 Gb/s RDMA per GPU` one for each GPU."""
+_KINDS = ("RDMA", "RoCE", "IB", "HDR", "NDR", "EFA", "InfiniBand", "Ethernet")
+
+
 def _with_stated_network(gpu: GpuModel, row: Row) -> GpuModel:
     """The network a row's notes state, per GPU."""
     per_node = int(row["gpus_per_node"] or 8)
-    match = re.search(r"(\d+) Gb/s (?:\w+ )?(per GPU|per node|between nodes)", row["notes"])
-    match = match or re.search(r"(\d+) Gb/s (?:RDMA|RoCE|IB|HDR) ?(per GPU|per node|between nodes)?", row["notes"])
-    if match is None:
+    matches = [m for m in _NETWORK.finditer(row["notes"]) if m["unit"] or m["kind"] in _KINDS]
+    if not matches:
         return gpu
-    speed = int(match[1]) * GIGABIT
-    return replace(gpu, network_bytes_per_s=speed if match[2] == "per GPU" else speed / per_node)
+    match = next((match for match in matches if match["unit"]), matches[0])
+    speed = int(match["rails"] or 1) * int(match["gigabits"]) * GIGABIT
+    return replace(gpu, network_bytes_per_s=speed if match["unit"] == "per GPU" else speed / per_node)
 
 
 def _for_precision(rates: Rates, gpu: GpuModel, row: Row) -> Rates:

@@ -43,7 +43,7 @@ _MAX_BYTES_BY_PATH = tuple(
     (re.compile(pattern), kibibytes * _KIB)
     for pattern, kibibytes in (
         # A model's config.json: the class names of a large classifier are in it.
-        (r"/v1/(studies|best:resolve|predictions)|/v1/studies/[^/]+:clone|/new(/calculate)?", 1024),
+        (r"/v1/(studies|best:resolve|predictions|plans)|/v1/studies/[^/]+:clone|/new(/calculate)?", 1024),
         # Steps and devices of each rank, and the ends of two outputs.
         (r"/v1/runs/[^/]+/report", 1024),
         # Raw trace of a rank; the route allows less if the settings do.

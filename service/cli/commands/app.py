@@ -54,6 +54,10 @@ COMMANDS = {
         "predict",
         "Predict the fastest configurations that fit, and memory and speed of each strategy, without running a trial.",
     ),
+    "plan": CommandEntry(
+        "plan",
+        "Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything.",
+    ),
     "explain": CommandEntry(
         "explain",
         "Explain the step time of a training job: computing, communication, waiting for other ranks, the host.",

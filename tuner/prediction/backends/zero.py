@@ -67,13 +67,18 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
         all_reduce = ring_seconds(
             zero + d.reduce * trained, zero + tensor_count(shape), c.shard, network, "reduce_scatter", c.tensor
         )
+    # Copies of the shard group add up each rank's part of the gradients once a step.
+    between_copies = ring_seconds(
+        d.reduce * trained / c.shard, np.maximum(filled / c.shard, 1.0), c.replicate, network, "all_reduce",
+        c.shard * c.tensor,
+    )  # fmt: skip
     return Traffic(
         forward=np.where(is_3, forward, 0.0),
         backward=np.where(is_3, backward_gathers + scatter, all_reduce * (c.stage == 2)),
-        last_backward=np.where(is_3, backward_gathers + scatter, all_reduce),
+        last_backward=np.where(is_3, backward_gathers + scatter, all_reduce) + between_copies,
         after_step=_after_step(shape, c, d, impl, network),
         unhidden=np.where(is_3, (forward + scatter) / units, 0.0),
-        network_bound=np.where(c.shard > network.gpus_per_node, 1.0, 0.0),
+        network_bound=np.where(c.shard * c.replicate > network.gpus_per_node, 1.0, 0.0),
     )
 
 

@@ -1,0 +1,140 @@
+"""`shardtune plan`: hours, money and finish date of a training run, by kind and number of GPUs."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from shardtune.api_schemas.trials.plans import Plan, PlanRequest
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.lazy_module import LazyModule
+from shardtune.service.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from shardtune.service.cli.commands import predict
+    from shardtune.service.cli.plan import lines, options
+    from shardtune.tuner.plans import plan as planning
+else:
+    lines = LazyModule("shardtune.service.cli.plan.lines")
+    options = LazyModule("shardtune.service.cli.plan.options")
+    planning = LazyModule("shardtune.tuner.plans.plan")
+    predict = LazyModule("shardtune.service.cli.commands.predict")
+
+app = typer.Typer()
+_WORKLOAD = ("model", "sequence_length", "global_batch", "precision")
+
+
+def make_plan(values: dict[str, Any]) -> Plan:
+    """Plan the run that the options describe.
+
+    Raises:
+        InputError: an option's value cannot be used; each line names it.
+    """
+    try:
+        request = PlanRequest.model_validate(values)
+        return planning.plan(request, datetime.now(UTC).date())
+    except ValidationError as error:
+        raise InputError(*(_line(dict(entry)) for entry in error.errors())) from None
+    except ArithmeticError:
+        raise InputError(
+            "tokens, prices or dimensions are too large or too small to compute with; correct them"
+        ) from None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _line(entry: dict[str, Any]) -> str:
+    message, place = entry["msg"].removeprefix("Value error, "), ".".join(map(str, entry["loc"]))
+    if not place or entry["type"] == "value_error":
+        return str(message)
+    value = entry["input"] if isinstance(entry["input"], str | int | float) else "missing"
+    return f"{place} ({value}): {message}"
+
+
+def _day(text: str | None, option: str) -> date | None:
+    if text is None:
+        return None
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"{option} ({text[:40]!r}) must be a day such as 2027-03-01") from None
+
+
+@app.command("plan")
+def command(
+    model: Annotated[str, typer.Argument(help="Preset such as llama-2-70b, or path of a config.json or study file.")],
+    tokens: Annotated[float, typer.Option(help="Tokens that the run trains on, such as 300e9.")],
+    gpus: Annotated[str, typer.Option(help="Kinds of GPUs by their names in the catalogue, such as h100,h200,mi300x.")],
+    counts: Annotated[str, typer.Option(help="Numbers of GPUs: 8..1024 doubles from 8, 64,96 lists them.")] = "8..1024",
+    gpus_per_node: Annotated[int, typer.Option(min=1, max=72, help="GPUs of a node.")] = 8,
+    price: Annotated[
+        str | None, typer.Option(help="Price of a GPU-hour by kind, in your currency, such as h100=2.10,h200=2.60.")
+    ] = None,
+    prices: Annotated[Path | None, typer.Option(help="JSON file of such prices by kind.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Money that the run may cost.")] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="DAY", help="First day of the run (default: today, UTC).")
+    ] = None,
+    deadline: Annotated[str | None, typer.Option(metavar="DAY", help="Last day on which the run may end.")] = None,
+    seq_len: Annotated[
+        int | None, typer.Option(min=8, help="Tokens per sample (default: the study's, or the model's up to 4096).")
+    ] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples per step (default: the study's, or by the run's FLOPs).")
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="Dtypes: bf16-mixed, bf16-autocast, fp32, or auto (default: the study's, or auto)."),
+    ] = None,
+    overhead: Annotated[
+        float, typer.Option(min=0, max=5, help="Time for evaluation, data and pauses, as a fraction of step time.")
+    ] = 0.15,
+    failure_rate: Annotated[
+        float, typer.Option(min=0, max=1, help="Failures that end the job, per GPU and hour (default: Llama 3's).")
+    ] = 2e-5,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds for which a checkpoint stops training.")
+    ] = 60,
+    checkpoint_interval: Annotated[
+        float | None, typer.Option(min=1, help="Seconds between checkpoints (default: what loses least).")
+    ] = None,
+    restart_seconds: Annotated[float, typer.Option(min=0, help="Seconds from a failure to the next step.")] = 600,
+    measured: Annotated[
+        Path | None,
+        typer.Option(help="JSON list of measurements on a few GPUs, from which larger sizes are projected."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything."""
+    subject = predict.read_model(model)
+    values: dict[str, Any] = {name: value for name, value in subject.values.items() if name in _WORKLOAD}
+    stated = (("sequence_length", seq_len), ("global_batch", global_batch), ("precision", precision))
+    # Only options that were given: a null would replace the workload of a study file.
+    values |= {name: value for name, value in stated if value is not None}
+    values |= {
+        "tokens": tokens,
+        "gpus": [name.strip() for name in gpus.split(",") if name.strip()],
+        "counts": options.read_counts(counts),
+        "gpus_per_node": gpus_per_node,
+        "prices": options.read_prices(price, prices),
+        "budget": budget,
+        "start": _day(start, "--start"),
+        "deadline": _day(deadline, "--deadline"),
+        "measurements": options.read_measurements(measured),
+        "goodput": {
+            "overhead": overhead,
+            "failures_per_gpu_hour": failure_rate,
+            "checkpoint_s": checkpoint_seconds,
+            "checkpoint_interval_s": checkpoint_interval,
+            "restart_s": restart_seconds,
+        },
+    }
+    plan = make_plan(values)
+    if as_json:
+        print(plan.model_dump_json())
+    else:
+        lines.show(plan)

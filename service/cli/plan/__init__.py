@@ -1,0 +1,1 @@
+"""Options and tables of `shardtune plan`."""

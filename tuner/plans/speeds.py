@@ -1,0 +1,129 @@
+"""Speeds of a plan's configurations on one kind of GPU: predicted, or projected from measurements on fewer GPUs."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.trials.plans import Band, Evidence, PlanMeasurement
+from shardtune.tuner.plans.layouts import PlanLayouts
+from shardtune.tuner.prediction.calibration import MemoryCalibration
+from shardtune.tuner.prediction.configs import from_configs
+from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
+from shardtune.tuner.prediction.prediction_request import ResolvedRequest
+from shardtune.tuner.projection.project import project
+from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize, of_candidates
+
+_DEVIATIONS = 1.645
+"""Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
+_BEST_SIGMA = 0.27
+"""Standard deviation of the logarithm of measured over predicted speed, where the best of many predictions is taken:
+the best published speeds of 15 pairs of source and GPU (docs/measurements/scaling.md)."""
+_PROJECTED = 32
+"""Number of configurations, the fastest by prediction, whose projection is computed for each number of GPUs."""
+
+
+@dataclass(frozen=True)
+class ConfigSpeed:
+    """Speed of one configuration of a plan, and its place among the plan's layouts."""
+
+    index: int
+    tokens_per_s_per_gpu: Band
+    evidence: Evidence
+    anchors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class KindSpeeds:
+    """Predictions of a plan's layouts on one kind of GPU."""
+
+    layouts: PlanLayouts
+    evaluation: Evaluation
+    cluster: Cluster
+    anchors: tuple[MeasuredSize, ...]
+
+    @property
+    def knows_speed(self) -> bool:
+        """Whether the catalogue has the rates of this kind."""
+        return self.evaluation.step is not None
+
+    def fastest(self, gpus: int) -> ConfigSpeed | None:
+        """Fastest configuration on a number of GPUs: among those that surely fit, else among those that may; None where
+        none does."""
+        at_count = self.layouts.gpus == gpus
+        for fits in (self.surely_fits & at_count, self._may_fit & at_count):
+            if fits.any():
+                return self._fastest_of(np.flatnonzero(fits))
+        return None
+
+    @property
+    def surely_fits(self) -> NDArray[np.bool_]:
+        """Whether the upper end of each configuration's memory band is within the GPU's memory."""
+        _, highest = MemoryCalibration().bounds(1.0)
+        fits: NDArray[np.bool_] = self._may_fit & (self.evaluation.total_gib * highest <= self.cluster.memory_gib)
+        return fits
+
+    @property
+    def _may_fit(self) -> NDArray[np.bool_]:
+        return np.broadcast_to(self.evaluation.fits, self.layouts.gpus.shape)
+
+    def _fastest_of(self, indices: NDArray[np.intp]) -> ConfigSpeed:
+        speeds = self.evaluation.tokens_per_s_per_gpu
+        assert speeds is not None
+        order = indices[np.argsort(-speeds[indices], kind="stable")]
+        if not self.anchors:
+            return self._predicted(int(order[0]), float(speeds[order[0]]))
+        smallest = min(anchor.predicted.gpus for anchor in self.anchors)
+        if self.layouts.gpus[order[0]] < smallest:
+            return self._predicted(int(order[0]), float(speeds[order[0]]))
+        sizes = self._sizes
+        like = [int(i) for i in order if any(anchor.predicted.has_layout_of(sizes[i]) for anchor in self.anchors)]
+        chosen = dict.fromkeys([*map(int, order[:_PROJECTED]), *like])
+        return max(
+            (self._project(index, sizes[index]) for index in chosen), key=lambda s: s.tokens_per_s_per_gpu.expected
+        )
+
+    @cached_property
+    def _sizes(self) -> list[PredictedSize]:
+        step = self.evaluation.step
+        assert step is not None
+        return of_candidates(self.layouts.candidates, step, self.evaluation.memory, self.cluster.gpus_per_node)
+
+    def _predicted(self, index: int, speed: float) -> ConfigSpeed:
+        spread = math.exp(_DEVIATIONS * _BEST_SIGMA)
+        return ConfigSpeed(index, Band(expected=speed, low=speed / spread, high=speed * spread), "predicted")
+
+    def _project(self, index: int, size: PredictedSize) -> ConfigSpeed:
+        projection = project(self.anchors, size)
+        speed = projection.tokens_per_s_per_gpu
+        band = Band(expected=speed.expected, low=speed.low, high=speed.high)
+        return ConfigSpeed(index, band, "projected", tuple(sorted(set(projection.anchors))))
+
+
+def speeds_of_kind(
+    resolved: ResolvedRequest, layouts: PlanLayouts, global_batch: int, measurements: Sequence[PlanMeasurement]
+) -> KindSpeeds:
+    """Predict a plan's layouts on one kind of GPU, and what was measured on it.
+
+    Raises:
+        ValueError: a measured configuration that its GPUs cannot run.
+    """
+    workload = resolved.workload(global_batch)
+    evaluation = evaluate(resolved.shape, layouts.candidates, workload, resolved.cluster)
+    anchors = tuple(_measured(resolved, measurement) for measurement in measurements) if evaluation.step else ()
+    return KindSpeeds(layouts, evaluation, resolved.cluster, anchors)
+
+
+def _measured(resolved: ResolvedRequest, measurement: PlanMeasurement) -> MeasuredSize:
+    config, gpus = measurement.config, measurement.gpus
+    config.strategy.check_ranks(gpus)
+    batch = config.micro_batch * config.data_ranks(gpus) * measurement.gradient_accumulation
+    candidates = from_configs([config], resolved.sequence, gpus, batch)
+    evaluation = evaluate(resolved.shape, candidates, resolved.workload(batch), resolved.cluster)
+    assert evaluation.step is not None
+    (size,) = of_candidates(candidates, evaluation.step, evaluation.memory, resolved.cluster.gpus_per_node)
+    return MeasuredSize.at_speed(size, measurement.tokens_per_s_per_gpu, measurement.peak_gib)

@@ -1,0 +1,117 @@
+"""Projection of one configuration to a larger number of GPUs, from one or more sizes on which it was measured."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from shardtune.tuner.projection import rank_term, trend
+from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize
+from shardtune.tuner.projection.structural import StructuralError, learnt
+
+_MEMORY_SIGMA = 0.03
+"""Relative error of a peak that was measured on another size, before its first doubling."""
+
+
+@dataclass(frozen=True)
+class ProjectedValue:
+    """Projected value with its 90 % band."""
+
+    expected: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Projected speed and memory of a configuration at a size on which it was not measured."""
+
+    gpus: int
+    tokens_per_s_per_gpu: ProjectedValue
+    memory_gib: ProjectedValue
+    doublings: float
+    """Number of doublings of the GPUs from the nearest measured size."""
+    open_width: float
+    """Part of the speed band's half-width, in logarithm, that the unknown factor on communication causes."""
+    anchors: tuple[int, ...]
+    """Numbers of GPUs on which the configuration, or for want of it another, was measured."""
+    unseen: tuple[str, ...]
+    """Axes that no measurement has shown, each of which widens the band."""
+    seconds_per_rank: float = 0.0
+    """Seconds that a step takes longer for each rank, where the measured sizes show such a term."""
+    verdict: Literal["projected"] = "projected"
+
+
+def project(anchors: Sequence[MeasuredSize], target: PredictedSize, error: StructuralError | None = None) -> Projection:
+    """Project to `target` from the measured sizes of the same layout; without any of it, from those of other layouts.
+
+    Raises:
+        ValueError: no measured size, or none that is at most as large as the target.
+    """
+    error = error or learnt()
+    smaller = sorted(
+        (size for size in anchors if size.predicted.gpus <= target.gpus), key=lambda size: size.predicted.gpus
+    )
+    if not smaller:
+        least = min((size.predicted.gpus for size in anchors), default=None)
+        raise ValueError(
+            f"gpus ({target.gpus}) must be at least as many as were measured ({least}); measure a smaller size"
+            if least is not None
+            else "measurements (none) must hold at least one size; measure one"
+        )
+    same = [size for size in smaller if size.predicted.has_layout_of(target)]
+    used = same or smaller
+    last = used[-1].predicted.gpus
+    doublings = math.log2(target.gpus / last)
+    unseen = _unseen_axes(used, target, bool(same))
+    term = rank_term.fit(same) if same else None
+    open_width = 0.0
+    if term is not None:
+        seconds, open_width = term.seconds(target), term.open_width(target)
+    elif same:
+        foreseen = trend.forecast(same, target, error.drift)
+        seconds, open_width = foreseen.seconds, foreseen.communication_width
+    else:
+        seconds = target.seconds * math.exp(_slowness_of_others(used, target) + error.drift * doublings)
+    spread = math.exp(error.half_width(doublings, len(unseen)) + open_width)
+    speed = target.tokens_per_gpu / seconds
+    return Projection(
+        gpus=target.gpus,
+        tokens_per_s_per_gpu=ProjectedValue(speed, speed / spread, speed * spread),
+        memory_gib=_memory(used, target, doublings, bool(same)),
+        doublings=doublings,
+        open_width=open_width,
+        anchors=tuple(size.predicted.gpus for size in used),
+        unseen=unseen,
+        seconds_per_rank=term.per_rank_s if term is not None else 0.0,
+    )
+
+
+def _unseen_axes(used: Sequence[MeasuredSize], target: PredictedSize, same_layout: bool) -> tuple[str, ...]:
+    axes = [] if same_layout else ["layout"]
+    if target.spans_nodes and not any(size.predicted.spans_nodes for size in used):
+        axes.append("nodes")
+    return tuple(axes)
+
+
+def _slowness_of_others(used: Sequence[MeasuredSize], target: PredictedSize) -> float:
+    """Logarithm of measured over predicted time of other layouts, each by its likeness to the target's."""
+    weights = [
+        2.0 ** -(size.predicted.distance(target) + 0.5 * math.log2(target.gpus / size.predicted.gpus)) for size in used
+    ]
+    total = sum(weight * size.slowness for weight, size in zip(weights, used, strict=True))
+    return float(total / sum(weights))
+
+
+def _memory(used: Sequence[MeasuredSize], target: PredictedSize, doublings: float, same_layout: bool) -> ProjectedValue:
+    """Projected peak: the predicted one, and what was measured beyond the prediction on the largest measured size."""
+    measured = [size for size in used if size.memory_gib is not None]
+    if not measured:
+        spread = math.exp(1.64 * 0.10)
+        return ProjectedValue(target.memory_gib, target.memory_gib / spread, target.memory_gib * spread)
+    last = measured[-1]
+    beyond = (last.memory_gib or 0.0) - last.predicted.memory_gib
+    # Buffers and activations of a rank stay as they are; what is sharded shrinks with both.
+    expected = max(target.memory_gib + beyond, 0.5 * target.memory_gib)
+    spread = math.exp(1.64 * _MEMORY_SIGMA * (1.0 + 0.5 * doublings + (not same_layout)))
+    return ProjectedValue(expected, expected / spread, expected * spread)

@@ -1,0 +1,145 @@
+"""Sizes: one configuration on one number of GPUs, as predicted and as measured."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardtune.api_schemas.base import GIB
+from shardtune.tuner.prediction.candidates import Candidates, Dtypes, Implementation, from_rows
+from shardtune.tuner.prediction.footprint import MemoryTable, peak_memory
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.rates import Network, Rates
+from shardtune.tuner.prediction.throughput import StepTable, step_times
+
+_LAYOUT = (
+    "backend",
+    "stage",
+    "tensor",
+    "context",
+    "stages",
+    "virtual",
+    "experts",
+    "micro_batch",
+    "checkpointing",
+    "compiled",
+)
+"""Fields of a candidate that stay the same while only the number of data-parallel ranks changes."""
+
+
+@dataclass(frozen=True)
+class PredictedSize:
+    """Prediction of one configuration on one number of GPUs."""
+
+    gpus: int
+    gpus_per_node: int
+    layout: Mapping[str, float]
+    """Values that make up the configuration, without the number of data-parallel ranks."""
+    shards_everywhere: bool
+    """Whether model states are sharded over all data-parallel ranks, so that the shard group grows with the GPUs."""
+    seconds: float
+    """Predicted seconds of a step."""
+    communication_s: float
+    """Predicted seconds of a step in which nothing but communication goes on."""
+    tokens_per_gpu: float
+    """Number of tokens of a step for each GPU."""
+    memory_gib: float
+    """Predicted peak of the tensors of the fullest GPU, in GiB (torch's `max_memory_allocated`)."""
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Predicted tokens per second and GPU."""
+        return self.tokens_per_gpu / self.seconds
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether the GPUs are on more than one node."""
+        return self.gpus > self.gpus_per_node
+
+    def has_layout_of(self, other: "PredictedSize") -> bool:
+        """Whether two sizes differ only in the number of data-parallel ranks."""
+        # On few GPUs a group over all ranks and one of a fixed size are the same.
+        same_group = self.shards_everywhere == other.shards_everywhere or not (self.spans_nodes and other.spans_nodes)
+        return same_group and dict(self.layout) == dict(other.layout)
+
+    def distance(self, other: "PredictedSize") -> float:
+        """Number of doublings by which two layouts differ, over all their values; a different kind counts as one."""
+        total = float(self.shards_everywhere != other.shards_everywhere)
+        for name, value in self.layout.items():
+            mine, theirs = value, other.layout[name]
+            if mine != theirs:
+                total += abs(math.log2(mine / theirs)) if min(mine, theirs) >= 1 and name in _COUNTED else 1.0
+        return total
+
+
+_COUNTED = ("tensor", "context", "stages", "virtual", "experts", "micro_batch")
+
+
+@dataclass(frozen=True)
+class MeasuredSize:
+    """One configuration that was measured on one number of GPUs, with its prediction."""
+
+    predicted: PredictedSize
+    seconds: float
+    """Measured seconds of a step."""
+    memory_gib: float | None = None
+    """Measured peak of the tensors in GiB; None where it was not measured."""
+
+    @classmethod
+    def at_speed(
+        cls, predicted: PredictedSize, tokens_per_s_per_gpu: float, memory_gib: float | None = None
+    ) -> "MeasuredSize":
+        """Size that was measured in tokens per second and GPU."""
+        return cls(predicted, predicted.tokens_per_gpu / tokens_per_s_per_gpu, memory_gib)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Measured tokens per second and GPU."""
+        return self.predicted.tokens_per_gpu / self.seconds
+
+    @property
+    def slowness(self) -> float:
+        """Logarithm of measured over predicted time of a step."""
+        return math.log(self.seconds / self.predicted.seconds)
+
+
+def of_candidates(
+    candidates: Candidates, step: StepTable, memory: MemoryTable, gpus_per_node: int
+) -> list[PredictedSize]:
+    """Sizes of candidates whose step and memory were predicted."""
+    count = candidates.size
+    arrays = {name: np.broadcast_to(getattr(candidates, name), count) for name in _LAYOUT}
+    gpus = np.broadcast_to(candidates.ranks * candidates.stages, count)
+    replicate = np.broadcast_to(candidates.replicate, count)
+    tokens = np.broadcast_to(candidates.tokens * candidates.accumulation / candidates.stages, count)
+    seconds = np.broadcast_to(step.total, count)
+    exposed = np.broadcast_to(step.parts["communication"], count)
+    allocated = np.broadcast_to(memory.allocated, count) / GIB
+    return [
+        PredictedSize(
+            gpus=round(float(gpus[index])),
+            gpus_per_node=gpus_per_node,
+            layout={name: float(values[index]) for name, values in arrays.items()},
+            shards_everywhere=bool(replicate[index] <= 1),
+            seconds=float(seconds[index]),
+            communication_s=float(exposed[index]),
+            tokens_per_gpu=float(tokens[index]),
+            memory_gib=float(allocated[index]),
+        )
+        for index in range(count)
+    ]
+
+
+def predict_sizes(
+    shape: ModelShape,
+    rows: Sequence[dict[str, float]],
+    dtypes: Dtypes,
+    impl: Implementation,
+    rates: Rates,
+    network: Network,
+) -> list[PredictedSize]:
+    """Predict configurations given as fields of candidates, one size for each row."""
+    candidates = from_rows(rows)
+    step = step_times(shape, candidates, dtypes, impl, rates, network)
+    return of_candidates(candidates, step, peak_memory(shape, candidates, dtypes, impl), network.gpus_per_node)

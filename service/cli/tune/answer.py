@@ -13,6 +13,7 @@ from pathlib import Path
 from shardtune.api_schemas.studies.study import MOST_PAIRS, Study, StudyResult
 from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.service.cli import summary
+from shardtune.service.cli.tune import continued
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import DEFAULT_WAIT_MINUTES
 from shardtune.service.cli.write_files import write_files
@@ -31,6 +32,10 @@ def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -
         return
     launch_line = _launch_line(options.out, paths)
     print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, launch_line))
+    is_open = study.result.undecided is not None or study.result.too_busy is not None
+    if is_open and options.study is None:
+        # The study's own file is not known here: `--resume` and `--add-pairs` read the stored study.
+        options = replace(options, study=continued.write_study(study, options.state_dir))
     if (command := next_command(study, study.result, options)) is not None:
         print(f"{'to decide':<12}{command}")
 

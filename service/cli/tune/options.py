@@ -42,8 +42,9 @@ class TuneOptions:
         return shlex.join([*words, *self.hosts, *self.allowed])
 
     def from_the_start(self) -> str:
-        """Return the command that creates the study anew; `STUDY.json` stands for the file of a continued study."""
-        words = [str(self.study) if self.study is not None else "STUDY.json"]
+        """Return the command that creates the study of the file anew."""
+        assert self.study is not None, "a continued study is written into a file first"
+        words = [str(self.study)]
         words += ["--max-trials", str(self.max_trials)] if self.max_trials else []
         words += ["--memory-gib", str(self.memory_gib)] if self.memory_gib else []
         words += self.wait_words()

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Budget, Objective, StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec, preset_names
 from shardtune.api_schemas.training.search_space import BACKENDS
@@ -21,7 +20,7 @@ from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.views import words
 from shardtune.service.pages.views.new_study.form_fields import FormErrors, error, json_object, number, positive_int
 from shardtune.service.wording import cluster_words
-from shardtune.tuner.prediction import catalogue, neighbours
+from shardtune.tuner.prediction import catalogue
 
 RequestModel = TypeVar("RequestModel", bound=Schema)
 
@@ -126,7 +125,7 @@ def model_of(form: StudyForm) -> ModelSpec:
 
 
 def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> PredictionRequest:
-    """Convert the form to a request for the fastest configurations and one of each strategy, without search limits.
+    """Convert the form to a request for the fastest configurations and one of each strategy.
 
     Raises:
         FormErrors: fields that cannot be used.
@@ -134,23 +133,16 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
     cluster = cluster_of(form, live)
     micro = positive_int("micro_batch", form.micro_batch)
     step = micro * cluster.world_size
-    accumulation = max(1, positive_int("global_batch", form.global_batch) // step)
-    configs = [
-        c.model_copy(update={"activation_checkpointing": form.checkpointing})
-        for c in neighbours.default_configs(cluster, micro)
-    ]
     values: dict[str, Any] = {
         "model": model_of(form),
         "cluster": cluster,
         "sequence_length": positive_int("sequence_length", form.sequence_length),
         "micro_batch": micro,
-        "gradient_accumulation": accumulation,
+        "checkpointing": form.checkpointing,
         # Rounded to what the ranks divide: moving the slider should not turn into errors about divisibility.
-        "global_batch": step * accumulation,
+        "global_batch": step * max(1, positive_int("global_batch", form.global_batch) // step),
         "top": _FASTEST,
         "precision": form.precision,
-        # Validated again: `model_copy` checks nothing, and the form's checkpointing is any text.
-        "configs": [TrialConfig.model_validate(c.model_dump()) for c in configs],
     }
     return _validated(PredictionRequest, values)
 

@@ -10,12 +10,14 @@ import pytest
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.studies.study import Budget, Contender, Study, StudyResult, StudySpec, Verdict
+from shardtune.api_schemas.studies.exports import Export
+from shardtune.api_schemas.studies.study import Budget, Contender, Study, StudyResult, StudySpec, StudyState, Verdict
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
 from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.tune import answer, early_checks, job
+from shardtune.service.cli import study_file
+from shardtune.service.cli.tune import answer, continued, early_checks, job
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import check_wait, with_default_minutes
 
@@ -78,7 +80,71 @@ def test_where_more_pairs_settle_nothing_a_quiet_machine_and_the_command_are_nam
     command = settles(None, ranks=2, max_trials=5, memory_gib=1.5, allowed=ALLOWED, out=Path("o"))
     assert "while nothing else uses this machine" in command
     assert command.endswith(f"shardtune tune study.json --max-trials 5 --memory-gib 1.5 --ranks 2 --out o {AGAIN}")
-    assert "shardtune tune STUDY.json" in settles(None, study=None, add_pairs=6)
+
+
+def test_the_command_after_a_continued_study_names_a_file_that_exists_and_makes_the_same_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, result = undecided(None)
+    study = study.model_copy(update={"result": result})
+    continued_options = options(study=None, resume=True, state_dir=tmp_path, out=tmp_path / "best")
+    answer.write_and_print(StoredAnswer(), study, continued_options)  # type: ignore[arg-type]
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("to decide"))
+    words = shlex.split(line)
+    path = Path(words[words.index("tune") + 1])
+    request = study_file.validate_study(study_file.read_json_object(path), path.parent)
+    assert (request.model, request.cluster) == (study.spec.model, study.cluster)
+    assert request.workload.model_dump() == study.spec.workload.model_dump()
+
+
+class StoredAnswer:
+    """A service with one undecided study that has no trials left to show."""
+
+    def export(self, study_id: str) -> Export:
+        return Export(format="standard", files={"config.json": "{}"})
+
+    def trials(self, study_id: str) -> list[Any]:
+        return []
+
+    def rejections(self, study_id: str) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize("flag", [{"resume": True}, {"add_pairs": 6}])
+@pytest.mark.parametrize("option", [{"memory_gib": 2.0}, {"max_trials": 3}, {"study": Path("study.json")}])
+def test_a_continued_study_refuses_every_option_that_it_would_ignore(
+    tmp_path: Path, flag: dict[str, Any], option: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match=r"would change the study .* leave it out"):
+        job.tune(options(**{"study": None, "state_dir": tmp_path / "state"} | flag | option))
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(("device", "offered", "is_refused"), [
+    ("cpu", 2, False), ("cpu", 4, True), ("cpu", None, False), ("cuda", 4, False), ("cuda", 1, True),
+])  # fmt: skip
+def test_ranks_that_a_continued_study_does_not_have_are_refused(
+    device: str, offered: int | None, is_refused: bool
+) -> None:
+    study, _ = undecided(None)
+    gpu = "H100-SXM5-80GB" if device == "cuda" else "cpu"
+    study = study.model_copy(
+        update={
+            "state": StudyState.RUNNING,
+            "cluster": Cluster(device=device, gpu=gpu, gpus_per_node=2, memory_gib=4, host_memory_gib=8),  # type: ignore[arg-type]
+        }
+    )
+
+    class Client:
+        def studies(self) -> list[Study]:
+            return [study]
+
+    resumed = options(study=None, resume=True, ranks=offered)
+    if is_refused:
+        with pytest.raises(InputError, match=r"--ranks \(.\) would change the study"):
+            continued.find(Client(), resumed)  # type: ignore[arg-type]
+    else:
+        assert continued.find(Client(), resumed) is study  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

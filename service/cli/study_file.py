@@ -12,6 +12,7 @@ from pydantic import JsonValue, ValidationError
 from shardtune.api_schemas.known_fields import fields_at, model_named, rephrase_error, suggest_field
 from shardtune.api_schemas.machines.hardware import Cluster, Inventory
 from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.service.cli import baseline_file, read
 from shardtune.service.cli.errors import InputError
 from shardtune.service.http.validation_errors import (
@@ -77,6 +78,18 @@ def _baseline(value: JsonValue, folder: Path) -> JsonValue:
             raise InputError(f"baseline.{unknown[0]}: unknown field beside file; only micro_batch and tool are allowed")
         return {**baseline_file.read(file, folder), **beside}
     return value
+
+
+def bare_model(values: dict[str, JsonValue]) -> ModelSpec:
+    """Return the model of a bare `config.json`.
+
+    Raises:
+        InputError: the configuration is not usable.
+    """
+    try:
+        return ModelSpec.model_validate(values)
+    except ValidationError as error:
+        raise InputError(*error_lines(error)) from None
 
 
 def default_study(config: dict[str, JsonValue], inventory: Inventory) -> tuple[StudyRequest, str]:

@@ -27,6 +27,7 @@ def check_unchanged(options: TuneOptions) -> None:
         ("file", options.study),
         ("--max-trials", options.max_trials),
         ("--memory-gib", options.memory_gib),
+        ("--cost", options.cost or None),
     )
     for name, value in stated:
         if value is not None:

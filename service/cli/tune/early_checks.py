@@ -4,20 +4,22 @@ import difflib
 import os
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from shardtune.api_schemas.formatting import field_line
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.service.cli import local_stack
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.tune import local_devices
+from shardtune.service.cli.tune.local_devices import LocalDevices
 from shardtune.service.http.errors import Invalid, invalid_from_value_error
-from shardtune.service.studies import validation
+from shardtune.service.studies import model_checks, validation
+from shardtune.service.workers import compatibility
 from shardtune.tuner.prediction import catalogue
 
 CPU_RANKS = 2
 """Default number of ranks on a machine without GPUs."""
-_NVIDIA = Path("/dev/nvidiactl")
 _PLENTY_GIB = 1e5
 """Placeholder for a rank's memory in GiB: only the worker knows it, and no check here uses it."""
 
@@ -31,10 +33,68 @@ def check_study(spec: StudyRequest, ranks: int | None) -> None:
     try:
         validation.check_without_worker(spec, _expected_cluster(spec, ranks))
     except Invalid as error:
-        raise _as_input_error(error) from None
+        raise as_input_error(error) from None
 
 
-def _as_input_error(error: Invalid) -> InputError:
+def check_architecture(model: ModelSpec) -> None:
+    """Reject a model that no trial could train, such as an encoder-decoder.
+
+    Raises:
+        InputError: names field, value and remedy.
+    """
+    try:
+        model_checks.check_architecture(model)
+    except Invalid as error:
+        raise as_input_error(error) from None
+
+
+def check_hardware(spec: StudyRequest, hosts: Sequence[str], devices: LocalDevices | None = None) -> None:
+    """Reject a cluster that this machine does not have, where no other worker could run the study.
+
+    `hosts` holds the options that name other hosts. `devices`: the machine's GPUs; None looks at this machine.
+
+    Raises:
+        InputError: names the cluster, what is here, and the remedy.
+    """
+    # Workers elsewhere may serve a shared database, and may register while a study waits for them.
+    if hosts or spec.wait_for_worker_s is not None or local_stack.DATABASE_VARIABLE in os.environ:
+        return
+    cluster = _expected_cluster(spec, None)
+    if cluster is None or cluster.device == "cpu":
+        return
+    reason = _missing_hardware(cluster, devices or local_devices.detect())
+    if reason is None:
+        return
+    shown = spec.cluster if isinstance(spec.cluster, str) else compatibility.describe(spec.cluster)
+    raise InputError(
+        f"cluster ({shown}) cannot run on this machine: {reason}; run `shardtune tune` on that hardware, use "
+        '"cluster": "local" for what is here, or only predict with `shardtune predict FILE`'
+    )
+
+
+def _missing_hardware(cluster: Cluster, devices: LocalDevices) -> str | None:
+    if cluster.nodes > 1:
+        return f"it has {cluster.nodes} hosts, and tune uses one without --launcher"
+    if not devices.has_driver:
+        return "it has no NVIDIA GPU"
+    if devices.gpus is None:
+        return None
+    if len(devices.gpus) < cluster.gpus_per_node:
+        return f"it has {len(devices.gpus)} GPUs"
+    others = [name for name in devices.gpus if not _is_same_gpu(name, cluster.gpu)]
+    return f"it has {others[0]}" if len(others) > len(devices.gpus) - cluster.gpus_per_node else None
+
+
+def _is_same_gpu(name: str, wanted: str) -> bool:
+    try:
+        return catalogue.find(name).name == catalogue.find(wanted).name
+    # A card that the catalogue lacks is compared by the worker.
+    except ValueError:
+        return True
+
+
+def as_input_error(error: Invalid) -> InputError:
+    """Return the errors of a rejected study as one error of the command line."""
     return InputError(*(field_line(item.model_dump()) for item in error.errors))
 
 
@@ -52,7 +112,7 @@ def _expected_cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
         except ValueError as error:
             raise invalid_from_value_error("cluster", error) from None
     # Torch would say which GPUs, and takes seconds to import; the driver's device says that there are some.
-    if _NVIDIA.exists():
+    if local_devices.DRIVER.exists():
         return None
     return Cluster(device="cpu", gpus_per_node=ranks or CPU_RANKS, memory_gib=_PLENTY_GIB, host_memory_gib=_PLENTY_GIB)
 

@@ -27,13 +27,14 @@ from shardtune.service.cli.tune.progress_lines import LineView
 if TYPE_CHECKING:
     from shardtune.service import client as api
     from shardtune.service.cli import local_stack
-    from shardtune.service.cli.tune import answer, continued, early_checks, live_table
+    from shardtune.service.cli.tune import answer, continued, cost, early_checks, live_table
 else:
     api = LazyModule("shardtune.service.client")
     early_checks, live_table = (
         LazyModule("shardtune.service.cli.tune.early_checks"),
         LazyModule("shardtune.service.cli.tune.live_table"),
     )
+    cost = LazyModule("shardtune.service.cli.tune.cost")
     local_stack, answer, continued = (
         LazyModule("shardtune.service.cli.local_stack"),
         LazyModule("shardtune.service.cli.tune.answer"),
@@ -69,8 +70,13 @@ def tune(options: TuneOptions) -> None:
     else:
         spec = _read_study(options)
         early_checks.check_own_code(spec.model, options.allowed)
+        early_checks.check_architecture(spec.model)
         if not options.hosts:
             early_checks.check_study(spec, options.ranks)
+        if options.cost:
+            cost.print_cost(spec, options)
+            return
+        early_checks.check_hardware(spec, options.hosts)
     _check_out_is_writable(options.out)
     progress = _Progress()
     with local_stack.state_directory(options.state_dir) as state_dir, raise_on_signals():
@@ -88,6 +94,8 @@ def _read_study(options: TuneOptions) -> StudyRequest:
         )
     values = study_file.read_json_object(options.study)
     if study_file.is_bare_config(values):
+        # Before the seconds in which the hardware is detected.
+        early_checks.check_architecture(study_file.bare_model(values))
         spec, words = study_file.default_study(values, detect_inventory(options.ranks, options.hosts))
         print_progress(words)
     else:

@@ -32,6 +32,9 @@ class TuneOptions:
     wait_for_quiet_min: float | None = None
     """Minutes that the study may wait in all until the machine is quiet; None: as the study file says."""
 
+    cost: bool = False
+    """Whether to print what the study should take, and run nothing."""
+
     def again(self, *first: str) -> str:
         """Return the `shardtune tune` command, quoted for a shell: `first`, then the options that hold for every run."""
         words = ["shardtune", "tune", *first]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from shardtune.api_schemas.base import DTYPE_BYTES
 from shardtune.api_schemas.training.models import preset_names
 from shardtune.api_schemas.training.workload import AUTO, PRECISIONS, Precision
+from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable, Verdict
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
@@ -14,7 +15,8 @@ from shardtune.service.pages.charts.stacked_bars import KINDS, Stack, by_kind, s
 from shardtune.service.pages.views.new_study import form as forms
 from shardtune.service.pages.views.new_study.form import Hardware, StudyForm
 from shardtune.service.pages.views.new_study.form_fields import FormErrors
-from shardtune.service.wording import cluster_words
+from shardtune.service.studies.study_cost import Machine, estimate_on
+from shardtune.service.wording import cluster_words, cost_words
 from shardtune.service.workers import compatibility
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import catalogue
@@ -71,9 +73,17 @@ class NewPage:
     can_create: bool
     quota: str
     """Use of the project's quota; empty without a quota."""
+    cost: tuple[tuple[str, str], ...] = ()
+    """Estimated cost and gain of the study, as rows of a name and a text; empty where the form has errors."""
 
 
-def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldError] = (), quota: str = "") -> NewPage:
+def new_page(
+    form: StudyForm,
+    live: Sequence[WorkerRow],
+    errors: Sequence[FieldError] = (),
+    quota: str = "",
+    plan: MeasurePlan = MeasurePlan(),
+) -> NewPage:
     """Return the form with its predictions, or with its errors."""
     own, catalogue_choices = forms.hardware_of(live)
     if not form.hardware:
@@ -102,6 +112,7 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
         ),
         can_create=form.hardware.startswith("worker:"),
         quota=quota,
+        cost=_cost(form, live, plan) if table else (),
     )
 
 
@@ -114,6 +125,18 @@ def _first_form(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerR
     if live[0].offer.cluster.device == "cpu":
         update |= {"model": "llama-tiny", "sequence_length": "64", "global_batch": "16"}
     return form.model_copy(update=update)
+
+
+def _cost(form: StudyForm, live: Sequence[WorkerRow], plan: MeasurePlan) -> tuple[tuple[str, str], ...]:
+    """Return the estimated cost of the form's study; empty where the study would be rejected."""
+    try:
+        request, cluster = forms.study_request(form, live), forms.cluster_of(form, live)
+        machine = Machine(cluster, next(iter(compatibility.dtypes_of(cluster, live))), forms.measured_rates(form, live))
+        cost = estimate_on(request, machine, plan)
+    # The errors stand beside their fields once the study is sent; the prediction needs fewer of them.
+    except (FormErrors, ApiError, ValueError):
+        return ()
+    return tuple(cost_words.cost_rows(cost, on_cpu=cluster.device == "cpu"))
 
 
 def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable | None, tuple[FieldError, ...]]:

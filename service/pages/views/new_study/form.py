@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.formatting import memory
-from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.studies.study import Budget, Objective, StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec, preset_names
 from shardtune.api_schemas.training.search_space import BACKENDS
@@ -104,6 +104,14 @@ def cluster_of(form: StudyForm, live: Sequence[WorkerRow]) -> Cluster:
         raise error("hardware", form.hardware, str(problem)) from None
 
 
+def measured_rates(form: StudyForm, live: Sequence[WorkerRow]) -> MeasuredHardware | None:
+    """Return the rates that the form's worker measured; None for hardware of the catalogue."""
+    name = form.hardware.removeprefix("worker:")
+    if name == form.hardware:
+        return None
+    return next((worker.offer.measured for worker in live if worker.name == name), None)
+
+
 def model_of(form: StudyForm) -> ModelSpec:
     """Convert the form's model.
 
@@ -136,6 +144,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
     values: dict[str, Any] = {
         "model": model_of(form),
         "cluster": cluster,
+        "hardware": measured_rates(form, live),
         "sequence_length": positive_int("sequence_length", form.sequence_length),
         "micro_batch": micro,
         "checkpointing": form.checkpointing,

@@ -11,13 +11,23 @@ import pytest
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.exports import Export
-from shardtune.api_schemas.studies.study import Budget, Contender, Study, StudyResult, StudySpec, StudyState, Verdict
+from shardtune.api_schemas.studies.study import (
+    Budget,
+    Contender,
+    Study,
+    StudyRequest,
+    StudyResult,
+    StudySpec,
+    StudyState,
+    Verdict,
+)
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
 from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli import study_file
-from shardtune.service.cli.tune import answer, continued, early_checks, job
+from shardtune.service.cli.tune import answer, continued, early_checks, job, local_devices
+from shardtune.service.cli.tune.local_devices import LocalDevices
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import check_wait, with_default_minutes
 
@@ -251,3 +261,44 @@ def test_a_resumed_study_keeps_its_own_wait() -> None:
 def test_an_interrupted_wait_is_named_again() -> None:
     interrupted = options(add_pairs=3, study=None, wait_for_quiet_min=5).after_interrupt(has_begun=False)
     assert interrupted[1].endswith("shardtune tune --add-pairs 3 --wait-for-quiet 5")
+
+
+H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "devices", "reason"),
+    [
+        ("8xh100", LocalDevices(has_driver=False, gpus=()), "it has no NVIDIA GPU"),
+        ("8xh100", LocalDevices(has_driver=True, gpus=(H100,) * 4), "it has 4 GPUs"),
+        ("8xh100", LocalDevices(has_driver=True, gpus=(A100,) * 8), f"it has {A100}"),
+        ("2x8xh100", LocalDevices(has_driver=True, gpus=(H100,) * 8), "it has 2 hosts, and tune uses one"),
+        ("8xh100", LocalDevices(has_driver=True, gpus=(H100,) * 8), None),
+        ("4xh100", LocalDevices(has_driver=True, gpus=(H100,) * 8), None),
+        ("8xh100", LocalDevices(has_driver=True, gpus=None), None),
+    ],
+)
+def test_hardware_that_is_not_here_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, cluster: str, devices: LocalDevices, reason: str | None
+) -> None:
+    monkeypatch.delenv("SHARDTUNE_DATABASE_URL", raising=False)
+    workload = {"sequence_length": 64, "global_batch": 16}
+    spec = StudyRequest.model_validate({"model": "llama-tiny", "workload": workload, "cluster": cluster})
+    if reason is None:
+        early_checks.check_hardware(spec, (), devices)
+    else:
+        with pytest.raises(InputError, match=f"cluster \\({cluster}\\) cannot run on this machine: {reason}"):
+            early_checks.check_hardware(spec, (), devices)
+    early_checks.check_hardware(spec, ("--launcher", "ray"), devices)
+    monkeypatch.setenv("SHARDTUNE_DATABASE_URL", "postgresql://db/shared")
+    early_checks.check_hardware(spec, (), devices)
+
+
+def test_the_drivers_list_names_the_gpus(tmp_path: Path) -> None:
+    assert local_devices.detect(tmp_path / "nvidiactl", tmp_path) == LocalDevices(has_driver=False, gpus=())
+    (tmp_path / "nvidiactl").touch()
+    assert local_devices.detect(tmp_path / "nvidiactl", tmp_path / "none").gpus is None
+    folder = tmp_path / "gpus" / "0000:01:00.0"
+    folder.mkdir(parents=True)
+    (folder / "information").write_text(f"Model: \t\t {H100}\nIRQ:   \t\t 144\n")
+    assert local_devices.detect(tmp_path / "nvidiactl", tmp_path / "gpus").gpus == (H100,)

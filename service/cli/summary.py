@@ -79,7 +79,7 @@ def as_text(
     rows = [("best", _describe(result.best)), ("baseline", _describe(result.baseline))]
     if result.candidate is not None:
         rows.append(("candidate", _describe(result.candidate)))
-    rows.append(("speed-up", _speedup(result)))
+    rows.append(("speed-up" if result.verdict is Verdict.CONFIRMED else "verdict", _speedup(result)))
     if result.final_comparison is not None:
         rows.append(("comparison", _final_comparison(result.final_comparison)))
     rows.append(("trials", _trial_counts_text(study)))

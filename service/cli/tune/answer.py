@@ -4,8 +4,6 @@ import json
 import math
 import os
 import shlex
-import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ from shardtune.service.cli import summary
 from shardtune.service.cli.tune import continued
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import DEFAULT_WAIT_MINUTES
-from shardtune.service.cli.write_files import write_files
+from shardtune.service.cli.write_files import runnable_here, write_files
 from shardtune.service.client import ServiceClient
 
 FEWEST_MORE_PAIRS = 6
@@ -26,7 +24,8 @@ FEWEST_MORE_PAIRS = 6
 def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -> None:
     """Write the files and print the answer, with the command that decides an undecided one."""
     assert study.result is not None
-    paths, trials = write_files(options.out, client.export(study.study_id).files), client.trials(study.study_id)
+    files = runnable_here(client.export(study.study_id).files)
+    paths, trials = write_files(options.out, files), client.trials(study.study_id)
     if options.as_json:
         print(json.dumps(summary.as_json(study, study.result, trials, paths)))
         return
@@ -81,8 +80,4 @@ def _launch_line(out: Path, paths: Sequence[str]) -> str:
     """Return the command that starts the training; empty for the user's own script, which has no launch file."""
     if not any(path.endswith("launch.sh") for path in paths):
         return ""
-    # launch.sh runs `python`: outside of an activated environment that is another interpreter, without torch.
-    python = shutil.which("python")
-    is_ours = python is not None and Path(python).parent == Path(sys.executable).parent
-    script = str(Path(os.path.relpath(out)) / "launch.sh")
-    return f"{script} --steps 10" if is_ours else f"PYTHON={sys.executable} {script} --steps 10"
+    return f"{Path(os.path.relpath(out)) / 'launch.sh'} --steps 10"

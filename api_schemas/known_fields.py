@@ -45,7 +45,9 @@ def _place_of_knob(name: str, known: Sequence[str]) -> str | None:
     if "strategy" in known:
         return f"did you mean strategy.{name}?" if name in of_strategy else None
     if "kind" in known:
-        return f"did you mean {name} beside strategy? It belongs to the whole configuration" if name in of_config else None
+        return (
+            f"did you mean {name} beside strategy? It belongs to the whole configuration" if name in of_config else None
+        )
     if "space" in known:
         return f"did you mean space.knobs.{name}? Settings of trials are limited there, or given in baseline"
     if "global_batch" in known:

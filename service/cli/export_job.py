@@ -31,9 +31,7 @@ class LossyOptions:
     worker_options: Sequence[str] = ()
 
 
-def write_and_check(
-    export: Export, out: Path, lossy: LossyOptions | None, *, is_local: bool = False
-) -> dict[str, Any]:
+def write_and_check(export: Export, out: Path, lossy: LossyOptions | None, *, is_local: bool = False) -> dict[str, Any]:
     """Write the files and return the object of `--json`.
 
     `is_local`: this machine measured the configuration, so that its launch script may use this interpreter.

@@ -90,9 +90,7 @@ def _defaults(spec: StudySpec, cluster: Cluster) -> list[TrialConfig]:
     return [config for config in seeds.documented_defaults(cluster) if config.backend in spec.space.backends]
 
 
-def _prediction_request(
-    spec: StudySpec, machine: Machine, configs: tuple[TrialConfig, ...]
-) -> PredictionRequest:
+def _prediction_request(spec: StudySpec, machine: Machine, configs: tuple[TrialConfig, ...]) -> PredictionRequest:
     workload = spec.workload
     return PredictionRequest(
         model=spec.model,

@@ -9,7 +9,6 @@ from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
-
 _INTERPRETER = 'python="${PYTHON:-python}"\n'
 """Line of `launch.sh` that chooses the interpreter."""
 _HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"

@@ -97,7 +97,13 @@ def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count
     memory = learning.memory_calibration(calibrations, resolved.shape)
     factors = tuple(calibrations.speed.factors[name] for name in PARTS)
     limits = resolved.request.space.model_dump_json()
-    ranked = _rank_configs(basis, limits, factors, resolved.cluster.memory_gib / memory.factor, max(_SURE_AMONG * count, _SURE_AMONG_AT_LEAST))
+    ranked = _rank_configs(
+        basis,
+        limits,
+        factors,
+        resolved.cluster.memory_gib / memory.factor,
+        max(_SURE_AMONG * count, _SURE_AMONG_AT_LEAST),
+    )
 
     def predict_config(config: TrialConfig) -> Prediction:
         return predict.predict(

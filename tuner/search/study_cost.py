@@ -39,7 +39,9 @@ class Forecast:
     """The study's own baseline alone, or without one the documented defaults."""
 
 
-def estimate(budget: Budget, cluster: Cluster, plan: MeasurePlan, forecast: Forecast, *, has_baseline: bool) -> StudyCost:
+def estimate(
+    budget: Budget, cluster: Cluster, plan: MeasurePlan, forecast: Forecast, *, has_baseline: bool
+) -> StudyCost:
     """Estimate the cost and the gain of a study with this budget."""
     trials = _trials(budget)
     runs = _validation_runs(budget, trials, has_baseline=has_baseline)

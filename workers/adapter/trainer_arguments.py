@@ -61,7 +61,9 @@ def _is_ours(file: Path) -> bool:
     """Whether a file belongs to this package, or to Python's own import system."""
     resolved = file.resolve()
     # The public package holds small modules that import these.
-    return resolved.is_relative_to(_PACKAGE) or resolved.parent.name == "adapter" and resolved.parents[1].name == "shardtune"
+    return resolved.is_relative_to(_PACKAGE) or (
+        resolved.parent.name == "adapter" and resolved.parents[1].name == "shardtune"
+    )
 
 
 def _collisions(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,6 +31,7 @@ else:
     contexts = LazyModule("shardtune.service.process.context")
 
 app = typer.Typer()
+log = logging.getLogger(__name__)
 
 
 def _database_setting(state_dir: Path | None) -> dict[str, str]:
@@ -42,7 +44,7 @@ def _database_setting(state_dir: Path | None) -> dict[str, str]:
         return {}
     # A mistyped directory has no studies: the line tells it from the one that `tune` used.
     if not (state_dir / local_stack.DATABASE_FILE).exists():
-        typer.echo(f"--state-dir ({state_dir}) has no studies yet; its database is made there", err=True)
+        log.info("--state-dir (%s) has no studies yet; its database is made there", state_dir)
     return {"database_url": local_stack.sqlite_url(local_stack.make_state_directory(state_dir))}
 
 
@@ -66,8 +68,8 @@ def serve(
     ] = None,
 ) -> None:
     """Run the service. SQLite is migrated at start; migrate other databases with `shardtune db upgrade`."""
+    logs.configure(environment.read_settings().log_level)
     settings = environment.read_settings(**_database_setting(state_dir))
-    logs.configure(settings.log_level)
     local_stack.prepare_database_at(settings.database_url)
     server.allow_files(settings.max_connections)
     context = contexts.Context.opened(settings, own_key_hash)
@@ -76,5 +78,5 @@ def serve(
         # After binding: only the socket knows which address a host name became.
         keys.check_reach(settings.database_url, listener.getsockname()[0])
         address = "http://{}:{}".format(*listener.getsockname()[:2])
-        typer.echo(f"listening on {address}; the API is described at {address}/openapi.json", err=True)
+        log.info("listening on %s; the API is described at %s/openapi.json", address, address)
         server.Server(config, context).run(sockets=[listener])

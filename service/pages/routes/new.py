@@ -53,5 +53,7 @@ def _show_form(
     request: Request, context: Context, form: StudyForm, errors: Sequence[FieldError] = (), status: int = 200
 ) -> Response:
     with context.db.read() as session:
-        shown = new_page(form, registry.live_workers(context, session), errors, quotas.own_usage(context), context.settings.measure)
+        shown = new_page(
+            form, registry.live_workers(context, session), errors, quotas.own_usage(context), context.settings.measure
+        )
     return render(request, "new.html", status=status, p=shown)

@@ -24,8 +24,8 @@ from shardtune.api_schemas.studies.study import (
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
 from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.service.cli.errors import InputError
 from shardtune.service.cli import study_file
+from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.tune import answer, continued, early_checks, job, local_devices
 from shardtune.service.cli.tune.local_devices import LocalDevices
 from shardtune.service.cli.tune.options import TuneOptions

@@ -55,7 +55,9 @@ def test_a_studys_limits_hold_in_both_tables() -> None:
 def test_where_nothing_fits_the_levers_that_would_are_named() -> None:
     answer = predicted(sequence_length=131_072, global_batch=8)
     assert not any(item.memory.verdict == "fits" for item in answer.fastest)
-    assert answer.levers[0].startswith('share each sequence among 8 ranks ("space": {"knobs": {"context_parallel": 8}})')
+    assert answer.levers[0].startswith(
+        'share each sequence among 8 ranks ("space": {"knobs": {"context_parallel": 8}})'
+    )
     limited = predicted(sequence_length=8192, space=SpaceLimits(backends=("ddp",)))
     assert limited.levers[0].startswith("drop the study's limits on backends (space)")
     assert predicted(sequence_length=2048).levers == ()

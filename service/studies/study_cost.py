@@ -11,7 +11,8 @@ from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.service.planning import calibrations
+from shardtune.service.planning import calibrations, study_cost
+from shardtune.service.planning.study_cost import Forecast
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation
 from shardtune.service.studies.choose_precision import choose_precision
@@ -19,8 +20,7 @@ from shardtune.service.workers import compatibility, registry
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.model_shape import NoClosedForm
-from shardtune.tuner.search import fastest, seeds, study_cost
-from shardtune.tuner.search.study_cost import Forecast
+from shardtune.tuner.search import fastest, seeds
 
 _TOP = 5
 """Number of fastest configurations whose step times bound those of usual trials."""

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding, FindingKind
 
-_LEAST_FRACTION = 0.1
+_LEAST_FRACTION = 0.15
 """Fraction of the step below which an unexplained part is not worth a note."""
-_PARTS: Mapping[str, tuple[str, Collection[FindingKind]]] = {
+_PARTS: Mapping[str, tuple[str, tuple[FindingKind, ...]]] = {
     "transferring": (
         "communication that no computation hides",
         (

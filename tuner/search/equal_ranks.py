@@ -34,11 +34,19 @@ def simplest(predictions: Iterable[Prediction]) -> Prediction | None:
     return min(fastest_group, key=lambda prediction: _complexity(prediction.config), default=None)
 
 
-def _groups(predictions: Iterable[Prediction]) -> Iterator[list[Prediction]]:
+def simplest_first(predictions: Sequence[Prediction]) -> list[Prediction]:
+    """Order predictions, which come fastest first, so that the simplest of equally fast ones come first."""
+    ordered: list[Prediction] = []
+    for group in _groups(predictions, by_verdict=False):
+        ordered += sorted(group, key=lambda prediction: _complexity(prediction.config))
+    return ordered
+
+
+def _groups(predictions: Iterable[Prediction], *, by_verdict: bool = True) -> Iterator[list[Prediction]]:
     """Split predictions into runs whose speeds are equal to the first one's within the error of a comparison."""
     group: list[Prediction] = []
     for prediction in predictions:
-        if group and not _is_equal(group[0], prediction):
+        if group and not _is_equal(group[0], prediction, by_verdict):
             yield group
             group = []
         group.append(prediction)
@@ -46,8 +54,8 @@ def _groups(predictions: Iterable[Prediction]) -> Iterator[list[Prediction]]:
         yield group
 
 
-def _is_equal(first: Prediction, other: Prediction) -> bool:
-    if first.memory.verdict != other.memory.verdict or first.speed is None or other.speed is None:
+def _is_equal(first: Prediction, other: Prediction, by_verdict: bool) -> bool:
+    if (by_verdict and first.memory.verdict != other.memory.verdict) or first.speed is None or other.speed is None:
         return False
     return other.speed.tokens_per_s_per_gpu >= first.speed.tokens_per_s_per_gpu * (1 - EQUAL_WITHIN)
 

@@ -40,6 +40,8 @@ _EXHAUSTIVE_KNOBS = {
 _SURE_AMONG = 4
 """Number of configurations searched per requested result, to find one that surely fits in memory."""
 _SURE_AMONG_AT_LEAST = 60
+_WIDER = 2
+"""Multiple of the requested number of configurations among which the simplest of equally fast ones are chosen."""
 _STEPS = 8
 _STARTS_PER_KIND = 2
 """Number of the fastest configurations of each kind whose neighbours are evaluated in one step of the descent."""
@@ -110,13 +112,20 @@ def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count
             basis.shape, basis.workload, basis.cluster, config, memory, calibrations.speed, measured=basis.hardware
         )
 
-    predictions = [predict_config(config) for config in ranked[:count]]
+    # Wider than asked for: the simplest of equally fast configurations may come after the first `count`.
+    wide = equal_ranks.simplest_first([predict_config(config) for config in ranked[: _WIDER * count]])
+    predictions = sorted(wide[:count], key=_step_time_s)
     # A user needs one answer that fits: where none of the fastest does, the last gives way to the fastest that surely
     # fits.
     if not any(map(_surely_fits, predictions)):
-        fitting = equal_ranks.simplest(filter(_surely_fits, map(predict_config, ranked[count:])))
+        others = [*wide[count:], *map(predict_config, ranked[_WIDER * count :])]
+        fitting = equal_ranks.simplest(sorted(filter(_surely_fits, others), key=_step_time_s))
         predictions = predictions if fitting is None else [*predictions[: count - 1], fitting]
     return tuple(sorted(predictions, key=lambda prediction: not _surely_fits(prediction)))
+
+
+def _step_time_s(prediction: Prediction) -> float:
+    return prediction.speed.step_time_s if prediction.speed is not None else np.inf
 
 
 def _surely_fits(prediction: Prediction) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,7 +39,7 @@ class ModelArgument:
     values: dict[str, Any]
     """Fields of a `PredictionRequest`: the model, and the workload of a study file."""
     cluster: Cluster | str = "local"
-    objective: Objective = Objective()
+    objective: Objective = field(default_factory=Objective)
     """Objective of a study file, which decides how much memory stays free."""
 
 
@@ -154,8 +154,8 @@ def read_model(name: str) -> ModelArgument:
     content = study_file.read_json_object(path)
     if "model" in content:
         study = study_file.validate_study(content, path.parent)
-        fields = ("sequence_length", "global_batch", "precision", "attention")
-        workload = {field: getattr(study.workload, field) for field in fields}
+        names = ("sequence_length", "global_batch", "precision", "attention")
+        workload = {name: getattr(study.workload, name) for name in names}
         return ModelArgument({"model": study.model, "space": study.space, **workload}, study.cluster, study.objective)
     try:
         return ModelArgument({"model": ModelSpec.model_validate(content)})

@@ -6,8 +6,6 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Contender, Study, StudyResult
 from shardtune.service.studies.changes import shares, user_file
 from shardtune.service.studies.changes.shares import Change, SpeedOf
-from shardtune.service.wording.disambiguate import knob_value
-from shardtune.service.wording.knob_words import knob_name
 from shardtune.tuner.export.quoting import remark
 
 FILE = "changes.md"
@@ -47,15 +45,17 @@ def _whole(result: StudyResult) -> str:
 def _table(changes: Sequence[Change]) -> list[str]:
     rows = ["| setting | today | recommended | effect | share of the gain | known from |", "|---|---|---|---|---|---|"]
     return rows + [
-        f"| {knob_name(change.name)} (`{change.name}`) | {_value(change.name, change.before)} | "
-        f"{_value(change.name, change.after)} | {'–' if change.factor is None else f'{change.factor:.2f}x'} | "
+        f"| `{change.name}` | {_value(change.before)} | {_value(change.after)} | "
+        f"{'–' if change.factor is None else f'{change.factor:.2f}x'} | "
         f"{'–' if change.share is None else f'{change.share:.0%}'} | {change.origin} |"
         for change in changes
     ]
 
 
-def _value(name: str, value: object) -> str:
-    return "–" if value is None else remark(knob_value(name, value)).replace("|", "\\|")
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else remark(str(value)).replace("|", "\\|")
 
 
 def _legend(changes: Sequence[Change]) -> list[str]:

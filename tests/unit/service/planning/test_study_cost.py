@@ -6,9 +6,10 @@ from shardtune.api_schemas.studies.study import Budget
 from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
-from shardtune.tuner.search import seeds, study_cost
+from shardtune.service.planning import study_cost
+from shardtune.service.planning.study_cost import Forecast
+from shardtune.tuner.search import seeds
 from shardtune.tuner.search.fastest import answer_request
-from shardtune.tuner.search.study_cost import Forecast
 
 MEASURE_PLAN = MeasurePlan()
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shardtune.api_schemas.formatting import memory
-from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable
+from shardtune.api_schemas.trials.predictions import MemoryPrediction, Prediction, PredictionTable
 from shardtune.service.cli.terminal import PrintableConsole
 
 _LEAST_OTHER_GIB = 0.005
@@ -103,13 +103,17 @@ def _prediction_table(predictions: Sequence[Prediction]) -> Table:
     return shown
 
 
-def _print_memory_terms(console: Console, prediction: Prediction) -> None:
-    peak = prediction.memory
+def memory_terms(peak: MemoryPrediction) -> list[tuple[str, float]]:
+    """Return the terms to print, as name and GiB; they sum to the peak."""
     # Terms below 1 % of the peak decide nothing, and would hide the others; their sum keeps the row's own sum right.
     shown = [(term.name, term.gib) for term in peak.terms if term.gib >= 0.01 * peak.total_gib]
     other = peak.total_gib - sum(gib for _, gib in shown)
-    shown += [("other", other)] if abs(other) >= _LEAST_OTHER_GIB else []
-    terms = ", ".join(f"{name} {memory(gib)}" for name, gib in shown)
+    return shown + ([("other", other)] if abs(other) >= _LEAST_OTHER_GIB else [])
+
+
+def _print_memory_terms(console: Console, prediction: Prediction) -> None:
+    peak = prediction.memory
+    terms = ", ".join(f"{name} {memory(gib)}" for name, gib in memory_terms(peak))
     interval = f"{memory(peak.low_gib)} to {memory(peak.high_gib)}"
     console.print(f"\n{prediction.description} (peak at {peak.moment}; {interval})")
     console.print(f"  {terms}")

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.flat import flatten, unflatten
-from shardtune.tuner.search.space.legal_values import COMMON, Flat, KnobValue
+from shardtune.tuner.search.space.legal_values import COMMON, Flat
 
 Origin = Literal["measured", "predicted", "unknown"]
 SpeedOf = Callable[[TrialConfig], float | None]
@@ -74,8 +75,9 @@ def _factor(
     """Return the effect of one change: from today's configuration with it alone, or from the best without it."""
     with_it, without_it = _taken_over(today, best, names), _taken_over(best, today, names)
     for new, old in ((with_it, today), (best, without_it)):
-        if new in search_speeds and old in search_speeds:
-            return search_speeds[new] / search_speeds[old], "measured"
+        if new is None or old is None or not {new, old} <= search_speeds.keys():
+            continue
+        return search_speeds[new] / search_speeds[old], "measured"
     fast, slow = predicted(best), None if without_it is None else predicted(without_it)
     return (fast / slow, "predicted") if fast and slow else (None, "unknown")
 

@@ -89,8 +89,8 @@ def _diff(values: dict[str, JsonValue], changed: Mapping[Path, Any], name: str) 
     updated = copy.deepcopy(values)
     for path, value in changed.items():
         _assign(updated, path, value)
-    lines = (_text(document, name).splitlines() for document in (values, updated))
-    return "\n".join(difflib.unified_diff(*lines, "today", "recommended", lineterm="", n=1))
+    old, new = _text(values, name).splitlines(), _text(updated, name).splitlines()
+    return "\n".join(difflib.unified_diff(old, new, "today", "recommended", lineterm="", n=1))
 
 
 def _assign(document: dict[str, Any], path: Path, value: Any) -> None:

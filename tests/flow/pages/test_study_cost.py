@@ -28,7 +28,9 @@ def test_a_study_that_would_be_rejected_gets_no_estimate(quick_client):
 
 
 def test_the_page_shows_it_beside_the_form_and_the_table_of_predict(quick_client):
-    text = page(quick_client, "/new?model=llama-3.1-8b&hardware=H100-SXM5-80GB&size=3&global_batch=64&sequence_length=8192")
+    text = page(
+        quick_client, "/new?model=llama-3.1-8b&hardware=H100-SXM5-80GB&size=3&global_batch=64&sequence_length=8192"
+    )
     cost = text.split('id="cost"')[1].split("</dl>")[0]
     assert "GPU-hours" in cost and "validation runs" in cost and "the search ends after 14 trials" in cost
     asked = {"model": "llama-3.1-8b", "cluster": "8xh100", "sequence_length": 8192, "global_batch": 64, "top": 5}
@@ -43,7 +45,14 @@ def test_the_command_prints_it_and_starts_nothing(tmp_path, capsys):
     path = tmp_path / "study.json"
     path.write_text(json.dumps({key: NAMED[key] for key in ("model", "workload", "cluster", "budget")}))
     for as_json in (False, True):
-        arguments = ["tune", str(path), "--cost", "--state-dir", str(tmp_path / "state"), *(["--json"] if as_json else [])]
+        arguments = [
+            "tune",
+            str(path),
+            "--cost",
+            "--state-dir",
+            str(tmp_path / "state"),
+            *(["--json"] if as_json else []),
+        ]
         try:
             main(arguments)
         except SystemExit as ended:

@@ -140,6 +140,10 @@ def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_b
     assert "1.05x the speed of DDP, micro batch 8" in text and "trust       !" in text
     assert "verdict     undecided: keep" in text and "speed-up " not in text, "no speed-up is claimed"
 
+    answer = summary.as_json(study(), changed)
+    assert answer["undecided"]["more_pairs"] == 3 and answer["against_defaults"][0]["micro_batches"] == [1, 8]
+    assert any(reason["tone"] == "warn" for reason in answer["trust"])
+
 
 def test_the_page_to_share_has_verdict_configurations_changes_and_reasons() -> None:
     changes = "# Changes: DDP → ZeRO\n\n| setting | today |\n|---|---|\n"
@@ -147,9 +151,6 @@ def test_the_page_to_share_has_verdict_configurations_changes_and_reasons() -> N
     for words in ("# ", "**not faster", "| recommended | ", "| fastest candidate | ", "## Changes: DDP", "## Reasons"):
         assert words in text
     assert "Changes" not in best_page.as_markdown(study(), UNBEATEN, (), None)
-    answer = summary.as_json(study(), changed)
-    assert answer["undecided"]["more_pairs"] == 3 and answer["against_defaults"][0]["micro_batches"] == [1, 8]
-    assert any(reason["tone"] == "warn" for reason in answer["trust"])
 
 
 def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:

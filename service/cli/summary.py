@@ -113,6 +113,7 @@ def _describe(contender: Contender) -> str:
 
 
 def verdict_text(result: StudyResult) -> str:
+    """Describe the verdict with the speed-up and its interval, on one line."""
     if result.verdict is Verdict.TOO_BUSY:
         return _too_busy(result)
     if result.speedup is None:

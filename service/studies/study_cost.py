@@ -27,7 +27,7 @@ _TOP = 5
 
 
 @dataclass(frozen=True)
-class Machine:
+class StudyMachine:
     """Hardware on which a study would run, with what is known of it."""
 
     cluster: Cluster
@@ -36,7 +36,7 @@ class Machine:
     calibrations: Calibrations = NO_CALIBRATIONS
 
     @classmethod
-    def of_cluster(cls, cluster: Cluster, hardware: MeasuredHardware | None = None) -> "Machine":
+    def of_cluster(cls, cluster: Cluster, hardware: MeasuredHardware | None = None) -> "StudyMachine":
         """Describe a cluster by the catalogue, or by measured rates."""
         return cls(cluster, catalogue.dtypes_of(cluster), hardware)
 
@@ -50,20 +50,20 @@ def estimate(context: Context, request: StudyRequest) -> StudyCost:
     return estimate_on(request, _machine_of(context, request), context.settings.measure)
 
 
-def _machine_of(context: Context, request: StudyRequest) -> Machine:
+def _machine_of(context: Context, request: StudyRequest) -> StudyMachine:
     cluster = compatibility.named_cluster(request)
     if cluster is not None:
-        return Machine.of_cluster(cluster)
+        return StudyMachine.of_cluster(cluster)
     with context.db.read() as session:
         worker = compatibility.local_worker(registry.live_workers(context, session))
         experience = calibrations.experience_of(
             context.planner_cache, session, worker.fingerprint_key, context.principal.home
         )
         offer = worker.offer
-    return Machine(offer.cluster, DeviceDtypes.from_offer(offer), experience.hardware, experience.calibrations)
+    return StudyMachine(offer.cluster, DeviceDtypes.from_offer(offer), experience.hardware, experience.calibrations)
 
 
-def estimate_on(request: StudyRequest, machine: Machine, plan: MeasurePlan) -> StudyCost:
+def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan) -> StudyCost:
     """Estimate a study on a machine.
 
     Raises:
@@ -90,7 +90,7 @@ def _defaults(spec: StudySpec, cluster: Cluster) -> list[TrialConfig]:
     return [config for config in seeds.documented_defaults(cluster) if config.backend in spec.space.backends]
 
 
-def _prediction_request(spec: StudySpec, machine: Machine, configs: tuple[TrialConfig, ...]) -> PredictionRequest:
+def _prediction_request(spec: StudySpec, machine: StudyMachine, configs: tuple[TrialConfig, ...]) -> PredictionRequest:
     workload = spec.workload
     return PredictionRequest(
         model=spec.model,

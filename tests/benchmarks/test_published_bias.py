@@ -9,8 +9,8 @@ import pytest
 from benchmarks.predictor.rows import Skipped, hardware_aliases, read
 from benchmarks.predictor.scores import DATA, predict
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.tuner.prediction import published_bias
 from shardtune.tuner.prediction.predict import answer_request
+from shardtune.tuner.prediction.throughput import published_bias
 
 ONE_PROJECT = ("torchtitan",)
 """Sources with several pages: their rows count as one source."""

@@ -9,8 +9,9 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, Precision, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.tuner.prediction import catalogue, model_shape, published_bias, traced_shape, trainable
+from shardtune.tuner.prediction import catalogue, model_shape, traced_shape, trainable
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.throughput import published_bias
 
 DEFAULT_SEQUENCE = 4096
 _SAMPLES_PER_RANK = 8

@@ -92,7 +92,7 @@ class Network:
 # Fraction of the vendor's dense peak that matrix products reach. First factor: best of any shape
 # (stas00/ml-engineering, compute/accelerator/README.md, in shared reference matmul.csv). Second: sustained over
 # the shapes of a training step at the power limit. Hopper: the factor at which the median over five sources of bf16 rows is
-# nearest to the measured speed (`tuner.prediction.published_bias`); 0.79 was 1.04 to 1.18 times too fast in four of them.
+# nearest to the measured speed (`tuner.prediction.throughput.published_bias`); 0.79 was 1.04 to 1.18 times too fast in four of them.
 _MATMUL = {
     "volta": 0.75 * 0.72, "turing": 0.75 * 0.72, "ampere": 0.869 * 0.90, "ada": 0.80 * 0.85, "hopper": 0.803 * 0.74,
     "blackwell": 0.776 * 0.85, "cdna2": 0.60 * 0.90, "cdna3": 0.514 * 0.95,

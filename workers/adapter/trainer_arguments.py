@@ -49,11 +49,11 @@ def check_script(script: Path) -> None:
         tree = ast.parse(script.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return
-    found = [f"{script}:{line}: {name}" for line, name in sorted(_collisions(tree))]
-    if found:
+    lines = [f"{script}:{line}: {name}" for line, name in sorted(_collisions(tree))]
+    if lines:
         raise AdapterError(
-            f"the adapter sets {'these arguments' if len(found) > 1 else 'this argument'} of TrainingArguments, and the script "
-            f"sets them, too: {', '.join(found)}; remove them there: the trial's workload and configuration hold their values"
+            f"the adapter sets {'these arguments' if len(lines) > 1 else 'this argument'} of TrainingArguments, and the script "
+            f"sets them, too: {', '.join(lines)}; remove them there: the trial's workload and configuration hold their values"
         )
 
 

@@ -12,7 +12,7 @@ from shardtune.service.cli.processes import detect_inventory
 from shardtune.service.cli.tune.early_checks import as_input_error
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.http.errors import Invalid
-from shardtune.service.studies.study_cost import Machine, estimate_on
+from shardtune.service.studies.study_cost import StudyMachine, estimate_on
 from shardtune.service.wording import cost_words
 from shardtune.tuner.prediction import catalogue
 
@@ -32,7 +32,7 @@ def print_cost(spec: StudyRequest, options: TuneOptions) -> None:
     print("\n".join(f"{name:<12}{text}" for name, text in rows))
 
 
-def estimate(spec: StudyRequest, machine: Machine, plan: MeasurePlan) -> StudyCost:
+def estimate(spec: StudyRequest, machine: StudyMachine, plan: MeasurePlan) -> StudyCost:
     """Estimate a study, with errors for a person.
 
     Raises:
@@ -46,18 +46,18 @@ def estimate(spec: StudyRequest, machine: Machine, plan: MeasurePlan) -> StudyCo
         raise InputError(str(error)) from None
 
 
-def _machine(spec: StudyRequest, options: TuneOptions) -> Machine:
+def _machine(spec: StudyRequest, options: TuneOptions) -> StudyMachine:
     if isinstance(spec.cluster, Cluster):
-        return Machine.of_cluster(spec.cluster, _measured(spec.cluster, options.state_dir))
+        return StudyMachine.of_cluster(spec.cluster, _measured(spec.cluster, options.state_dir))
     if spec.cluster != "local":
         try:
-            return Machine.of_cluster(catalogue.parse_cluster(spec.cluster))
+            return StudyMachine.of_cluster(catalogue.parse_cluster(spec.cluster))
         except ValueError as error:
             raise InputError(str(error)) from None
     cluster = detect_inventory(options.ranks, options.hosts).cluster
     if cluster.device == "cpu" and options.memory_gib is not None:
         cluster = cluster.model_copy(update={"memory_gib": options.memory_gib})
-    return Machine.of_cluster(cluster, _measured(cluster, options.state_dir))
+    return StudyMachine.of_cluster(cluster, _measured(cluster, options.state_dir))
 
 
 def _measured(cluster: Cluster, state_dir: Path) -> MeasuredHardware | None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Contender, Study, StudyResult
 from shardtune.service.studies.changes import shares, user_file
-from shardtune.service.studies.changes.shares import Change, SpeedOf
+from shardtune.service.studies.changes.shares import SettingChange, SpeedOf
 from shardtune.tuner.export.quoting import remark
 
 FILE = "changes.md"
@@ -42,7 +42,7 @@ def _whole(result: StudyResult) -> str:
     )
 
 
-def _table(changes: Sequence[Change]) -> list[str]:
+def _table(changes: Sequence[SettingChange]) -> list[str]:
     rows = ["| setting | today | recommended | effect | share of the gain | known from |", "|---|---|---|---|---|---|"]
     return rows + [
         f"| `{change.name}` | {_value(change.before)} | {_value(change.after)} | "
@@ -58,7 +58,7 @@ def _value(value: object) -> str:
     return "–" if value is None else remark(str(value)).replace("|", "\\|")
 
 
-def _legend(changes: Sequence[Change]) -> list[str]:
+def _legend(changes: Sequence[SettingChange]) -> list[str]:
     lines = [
         "measured: two search runs differ in this setting alone (one run each). predicted: the predictor's ratio of the "
         "recommended configuration with and without the change. Shares are those of the logarithms; effects that depend on "

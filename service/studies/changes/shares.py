@@ -16,7 +16,7 @@ SpeedOf = Callable[[TrialConfig], float | None]
 
 
 @dataclass(frozen=True)
-class Change:
+class SettingChange:
     """One setting in which the recommended configuration differs from today's."""
 
     name: str
@@ -33,7 +33,7 @@ class Change:
 
 def changes_of(
     today: TrialConfig, best: TrialConfig, search_speeds: Mapping[TrialConfig, float], predicted: SpeedOf
-) -> tuple[Change, ...]:
+) -> tuple[SettingChange, ...]:
     """Return the changes between two configurations, the largest effect first.
 
     `search_speeds`: speeds of the study's search runs by configuration.
@@ -44,7 +44,7 @@ def changes_of(
     total = sum(logs) if len(logs) == len(effects) else 0.0
     before, after = flatten(today), flatten(best)
     changes = [
-        Change(
+        SettingChange(
             name=name,
             before=before.get(name),
             after=after.get(name),

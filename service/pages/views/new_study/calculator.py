@@ -15,7 +15,7 @@ from shardtune.service.pages.charts.stacked_bars import KINDS, Stack, by_kind, s
 from shardtune.service.pages.views.new_study import form as forms
 from shardtune.service.pages.views.new_study.form import Hardware, StudyForm
 from shardtune.service.pages.views.new_study.form_fields import FormErrors
-from shardtune.service.studies.study_cost import Machine, estimate_on
+from shardtune.service.studies.study_cost import StudyMachine, estimate_on
 from shardtune.service.wording import cluster_words, cost_words
 from shardtune.service.workers import compatibility
 from shardtune.tuner.objective import available_gib
@@ -131,7 +131,9 @@ def _cost(form: StudyForm, live: Sequence[WorkerRow], plan: MeasurePlan) -> tupl
     """Return the estimated cost of the form's study; empty where the study would be rejected."""
     try:
         request, cluster = forms.study_request(form, live), forms.cluster_of(form, live)
-        machine = Machine(cluster, next(iter(compatibility.dtypes_of(cluster, live))), forms.measured_rates(form, live))
+        machine = StudyMachine(
+            cluster, next(iter(compatibility.dtypes_of(cluster, live))), forms.measured_rates(form, live)
+        )
         cost = estimate_on(request, machine, plan)
     # The errors stand beside their fields once the study is sent; the prediction needs fewer of them.
     except (FormErrors, ApiError, ValueError):

@@ -80,12 +80,12 @@ def _validation_runs(budget: Budget, trials: Range, *, has_baseline: bool) -> Ra
 def _hours(
     budget: Budget, cluster: Cluster, plan: MeasurePlan, forecast: Forecast, runs: tuple[Range, Range]
 ) -> Range | None:
-    known = [prediction for prediction in (*forecast.fastest, *forecast.baselines) if prediction.speed is not None]
-    if not known:
+    timed = [prediction for prediction in (*forecast.fastest, *forecast.baselines) if prediction.speed is not None]
+    if not timed:
         return None
-    steps_s = [prediction.speed.step_time_s for prediction in known if prediction.speed is not None]
+    steps_s = [prediction.speed.step_time_s for prediction in timed if prediction.speed is not None]
     # A search tries slower configurations than its end: the slowest baseline bounds a usual trial.
-    compiles = median(prediction.config.compiles for prediction in known) > 0
+    compiles = median(prediction.config.compiles for prediction in timed) > 0
     start_s = _START_S[cluster.device] + (_COMPILE_S if compiles else 0.0)
     trials, validation = runs
     search = Range(

@@ -78,8 +78,8 @@ def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan)
     if not spec.model.is_own:
         # Without a closed form the model has to be built on a worker before anything can be predicted.
         try:
-            asked = _prediction_request(spec, machine, configs)
-            table = fastest.answer_request(asked, machine.calibrations, machine.device, spec.objective)
+            request_of_predictions = _prediction_request(spec, machine, configs)
+            table = fastest.answer_request(request_of_predictions, machine.calibrations, machine.device, spec.objective)
             forecast = Forecast(table.fastest, table.predictions)
         except NoClosedForm:
             pass

@@ -115,14 +115,14 @@ def samples(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:
 
 
 def _check_batch(request: PredictionRequest, cluster: Cluster) -> None:
-    accumulation, stated = request.gradient_accumulation, request.global_batch
-    if accumulation is None or stated is None or request.configs:
+    accumulation, global_batch = request.gradient_accumulation, request.global_batch
+    if accumulation is None or global_batch is None or request.configs:
         return
-    made = cluster.world_size * request.micro_batch * accumulation
-    if made != stated:
+    samples_per_step = cluster.world_size * request.micro_batch * accumulation
+    if samples_per_step != global_batch:
         raise ValueError(
-            f"global_batch ({stated}) is not what {cluster.world_size} ranks × micro_batch ({request.micro_batch}) × "
-            f"gradient_accumulation ({accumulation}) add up to ({made}); leave out gradient_accumulation, or global_batch"
+            f"global_batch ({global_batch}) is not what {cluster.world_size} ranks × micro_batch ({request.micro_batch}) × "
+            f"gradient_accumulation ({accumulation}) add up to ({samples_per_step}); leave out gradient_accumulation, or global_batch"
         )
 
 

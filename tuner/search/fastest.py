@@ -142,8 +142,8 @@ def _rank_configs(
     `limits`: limits of the search space as JSON, because a cached function needs hashable arguments. `factors`: calibration factors of the parts of a step's time. `usable_gib`: limit on the predicted peak, before the
     calibration of memory.
     """
-    stated = SpaceLimits.model_validate_json(limits)
-    narrowed = stated.model_copy(update={"knobs": _WITHOUT_TERM | stated.knobs})
+    study_limits = SpaceLimits.model_validate_json(limits)
+    narrowed = study_limits.model_copy(update={"knobs": _WITHOUT_TERM | study_limits.knobs})
     space = spaces.build(basis.workload, basis.cluster, traced_shape.summary_of(basis.shape), narrowed)
     ranking = Ranking(Pool(space, basis, _outline_configs(space)), np.array(factors), usable_gib)
     if not ranking.pool.knows_speed:

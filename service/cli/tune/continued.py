@@ -23,13 +23,13 @@ def check_unchanged(options: TuneOptions) -> None:
         InputError: names the option, its value and the remedy.
     """
     flag = _flag(options)
-    stated = (
+    options_given = (
         ("file", options.study),
         ("--max-trials", options.max_trials),
         ("--memory-gib", options.memory_gib),
         ("--cost", options.cost or None),
     )
-    for name, value in stated:
+    for name, value in options_given:
         if value is not None:
             raise InputError(
                 f"{name} ({value}) would change the study that {flag} continues as it was stored; leave it out, or "

@@ -110,11 +110,13 @@ def _not_writable(path: Path, error: OSError) -> InputError:
 
 
 def _own_key() -> str | None:
-    """Return a new secret for the service and its client; None where the client sends the environment's key."""
+    """Return a new secret for the service and its client; None where they use the environment's key."""
+    return None if _sends_environments_key() else secrets.token_urlsafe(32)
+
+
+def _sends_environments_key() -> bool:
     # In a database that several users share, the key decides which project owns a study.
-    is_shared = DATABASE_VARIABLE in os.environ
-    has_key = any(os.environ.get(name) for name in (KEY_VARIABLE, FILE_VARIABLE))
-    return None if is_shared and has_key else secrets.token_urlsafe(32)
+    return DATABASE_VARIABLE in os.environ and any(os.environ.get(name) for name in (KEY_VARIABLE, FILE_VARIABLE))
 
 
 @contextmanager
@@ -173,7 +175,8 @@ class LocalWorker:
         command += ["--memory-gib", str(memory_gib)] if memory_gib else []
         command += options
         # Not on the command line, which other users can read; the worker hides it from its ranks.
-        environment = {} if client.api_key is None else {KEY_VARIABLE: client.api_key}
+        key = None if _sends_environments_key() else client.api_key
+        environment = {} if key is None else {KEY_VARIABLE: key}
         self._child = Child("the worker", command, state_dir / "logs" / "worker.log", environment=environment)
         self._status_file = state_dir / "worker" / "doing.txt"
         self._last_news = ""

@@ -73,7 +73,9 @@ def answer_request(
     answer = answer.model_copy(update={"cluster": resolved.cluster})
     if not count:
         return answer
-    needs_lever = answer.predictions[0].speed is not None and not any(map(_surely_fits, fastest))
+    # Without rates nothing can be ranked, whatever fits. A space of FSDP1 alone has no row in the table of strategies.
+    is_ranked = all(row.speed is not None for row in (*fastest, *answer.predictions))
+    needs_lever = is_ranked and not any(map(_surely_fits, fastest))
     return answer.model_copy(
         update={
             "global_batch": about.global_batch,

@@ -52,6 +52,11 @@ def test_a_studys_limits_hold_in_both_tables() -> None:
     assert {item.config.activation_checkpointing for item in answer.fastest} == {"full"}
 
 
+def test_a_space_without_a_row_of_strategies_is_ranked() -> None:
+    answer = predicted(space=SpaceLimits(backends=("fsdp1",)), top=1)
+    assert answer.predictions == () and answer.fastest[0].config.backend == "fsdp1"
+
+
 def test_where_nothing_fits_the_levers_that_would_are_named() -> None:
     answer = predicted(sequence_length=131_072, global_batch=8)
     assert not any(item.memory.verdict == "fits" for item in answer.fastest)

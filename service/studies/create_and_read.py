@@ -31,7 +31,7 @@ from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.planning import study_snapshot
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
-from shardtune.service.studies.changes import stored
+from shardtune.service.studies.changes import study_page
 from shardtune.service.studies.changes.page import FILE as CHANGES_FILE
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import place_study
@@ -205,7 +205,9 @@ def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -
         row = get_study(context, session, study_id)
         contender = _contender(session, row, which)
         study = study_views(session, [row])[0]
-        page = stored.changes_page_of(context, session, row, study) if (which, form) == ("best", "standard") else None
+        page = (
+            study_page.changes_page_of(context, session, row, study) if (which, form) == ("best", "standard") else None
+        )
     try:
         exported = export.export(study, contender, form)
     except ValueError as error:

@@ -3,7 +3,7 @@ of a step."""
 
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding
-from shardtune.tuner.diagnosis import unexplained
+from shardtune.tuner.diagnosis import largest_part
 from shardtune.tuner.diagnosis.expected_parts import expected_parts
 from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.find import find_all
@@ -31,7 +31,7 @@ def explain(diagnosis: Diagnosis, trial: TracedTrial | None, measured: MeasuredH
 
 def _with_findings(diagnosis: Diagnosis, findings: tuple[Finding, ...]) -> Diagnosis:
     """Add the findings, and a note where none of them is about the largest part of the step."""
-    note = unexplained.note(diagnosis, findings)
+    note = largest_part.note(diagnosis, findings)
     notes = diagnosis.notes if note is None else (*diagnosis.notes, note)
     return diagnosis.model_copy(update={"findings": findings, "notes": notes})
 

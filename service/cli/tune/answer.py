@@ -11,7 +11,6 @@ from pathlib import Path
 from shardtune.api_schemas.studies.study import MOST_PAIRS, Study, StudyResult
 from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.service.cli import summary
-from shardtune.service.cli.tune import continued
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import DEFAULT_WAIT_MINUTES
 from shardtune.service.cli.write_files import runnable_here, write_files
@@ -34,7 +33,7 @@ def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -
     is_open = study.result.undecided is not None or study.result.too_busy is not None
     if is_open and options.study is None:
         # The study's own file is not known here: `--resume` and `--add-pairs` read the stored study.
-        options = replace(options, study=continued.write_study(study, options.state_dir))
+        options = replace(options, study=continuation.write_study(study, options.state_dir))
     if (command := next_command(study, study.result, options)) is not None:
         print(f"{'to decide':<12}{command}")
 

@@ -85,9 +85,9 @@ def _missing_hardware(cluster: Cluster, devices: LocalDevices) -> str | None:
     return f"it has {others[0]}" if len(others) > len(devices.gpus) - cluster.gpus_per_node else None
 
 
-def _is_same_gpu(name: str, wanted: str) -> bool:
+def _is_same_gpu(name: str, gpu: str) -> bool:
     try:
-        return catalogue.find(name).name == catalogue.find(wanted).name
+        return catalogue.find(name).name == catalogue.find(gpu).name
     # A card that the catalogue lacks is compared by the worker.
     except ValueError:
         return True

@@ -27,7 +27,7 @@ from shardtune.service.cli.tune.progress_lines import LineView
 if TYPE_CHECKING:
     from shardtune.service import client as api
     from shardtune.service.cli import local_stack
-    from shardtune.service.cli.tune import answer, continued, cost, early_checks, live_table
+    from shardtune.service.cli.tune import answer, continuation, cost, early_checks, live_table
 else:
     api = LazyModule("shardtune.service.client")
     early_checks, live_table = (
@@ -35,10 +35,10 @@ else:
         LazyModule("shardtune.service.cli.tune.live_table"),
     )
     cost = LazyModule("shardtune.service.cli.tune.cost")
-    local_stack, answer, continued = (
+    local_stack, answer, continuation = (
         LazyModule("shardtune.service.cli.local_stack"),
         LazyModule("shardtune.service.cli.tune.answer"),
-        LazyModule("shardtune.service.cli.tune.continued"),
+        LazyModule("shardtune.service.cli.tune.continuation"),
     )
 
 _POLL_S = 0.5
@@ -65,7 +65,7 @@ def tune(options: TuneOptions) -> None:
         CliError: a subclass, for every end but success.
     """
     if options.resume or options.add_pairs:
-        continued.check_unchanged(options)
+        continuation.check_unchanged(options)
         spec = None
     else:
         spec = _read_study(options)
@@ -125,7 +125,7 @@ def _check_out_is_writable(out: Path) -> None:
 def _run_study(
     client: api.ServiceClient, state_dir: Path, spec: StudyRequest | None, options: TuneOptions, progress: _Progress
 ) -> None:
-    study = continued.find(client, options) if spec is None else None
+    study = continuation.find(client, options) if spec is None else None
     ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
     expected = study.spec if study else spec
     assert expected is not None
@@ -134,7 +134,7 @@ def _run_study(
     offloads = "zero" in expected.space.backends
     further_options = (*options.allowed, *_host_options(study.cluster if study else expected.cluster, options.hosts))
     worker = local_stack.LocalWorker(client, state_dir, ranks, memory_gib, further_options, may_offload=offloads)
-    continued.pause_others(client, study)
+    continuation.pause_others(client, study)
     try:
         # A first start may build DeepSpeed's operators for minutes: the address is printed before, not after.
         print_progress(
@@ -145,7 +145,7 @@ def _run_study(
             assert spec is not None
             study = _submit(partial(client.create_study, spec, options.study_id))
         elif options.add_pairs:
-            study = _submit(partial(client.extend, study.study_id, continued.extension(options)))
+            study = _submit(partial(client.extend, study.study_id, continuation.extension(options)))
         progress.has_begun = True
         print_progress(f"study {study.study_id}: {study.spec.model.name} on {_describe_cluster(study.cluster)}")
         later = shlex.join(["shardtune", "serve", "--state-dir", str(options.state_dir)])

@@ -22,7 +22,7 @@ def changes_page(
     lines = [
         f"# Changes: {remark(today.description)} → {remark(best.description)}",
         "",
-        _whole(result),
+        _speedup_sentence(result),
         "",
         *_table(changes),
         "",
@@ -32,7 +32,7 @@ def changes_page(
     return "\n".join(lines) + "\n"
 
 
-def _whole(result: StudyResult) -> str:
+def _speedup_sentence(result: StudyResult) -> str:
     if result.speedup is None:
         return "Together: not compared in enough paired runs for an interval."
     low, high = result.speedup.ci95

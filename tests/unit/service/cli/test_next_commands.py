@@ -26,7 +26,7 @@ from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.tune import answer, continued, early_checks, job, local_devices
+from shardtune.service.cli.tune import answer, continuation, early_checks, job, local_devices
 from shardtune.service.cli.tune.local_devices import LocalDevices
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import check_wait, with_default_minutes
@@ -152,9 +152,9 @@ def test_ranks_that_a_continued_study_does_not_have_are_refused(
     resumed = options(study=None, resume=True, ranks=offered)
     if is_refused:
         with pytest.raises(InputError, match=r"--ranks \(.\) would change the study"):
-            continued.find(Client(), resumed)  # type: ignore[arg-type]
+            continuation.find(Client(), resumed)  # type: ignore[arg-type]
     else:
-        assert continued.find(Client(), resumed) is study  # type: ignore[arg-type]
+        assert continuation.find(Client(), resumed) is study  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

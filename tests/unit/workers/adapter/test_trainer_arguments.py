@@ -79,5 +79,4 @@ def test_the_script_that_imports_the_adapter_is_checked(tmp_path: Path) -> None:
 
 def test_the_documentation_lists_every_argument() -> None:
     page = (Path(__file__).parents[4] / "docs" / "how-to" / "own-code.md").read_text()
-    for name in trainer_arguments.SET_BY_ADAPTER:
-        assert f"`{name}`" in page, name
+    assert set(page.split()) >= trainer_arguments.SET_BY_ADAPTER

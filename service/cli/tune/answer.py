@@ -11,6 +11,7 @@ from pathlib import Path
 from shardtune.api_schemas.studies.study import MOST_PAIRS, Study, StudyResult
 from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.service.cli import summary
+from shardtune.service.cli.tune import continuation
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import DEFAULT_WAIT_MINUTES
 from shardtune.service.cli.write_files import runnable_here, write_files

@@ -9,17 +9,20 @@ class Range(Schema):
     """Lowest and highest expected value of a quantity."""
 
     low: float = Field(ge=0)
+    """Lowest expected value."""
     high: float = Field(ge=0)
+    """Highest expected value."""
 
 
 class ExpectedGain(Schema):
     """Predicted speed of the fastest configuration that surely fits, over the predicted speed of the baseline."""
 
     value: float
+    """Ratio of the two predicted speeds, at least 1."""
     low: float
+    """Lower end of the 90 % band of the gain, at least 1: a study never recommends less than its baseline."""
     high: float
-    """Upper end of the 90 % band of the gain; `low` is the lower end, at least 1: a study never recommends less than
-    its baseline."""
+    """Upper end of the 90 % band of the gain."""
     fastest: str
     """Description of the configuration that is predicted to be the fastest."""
     baseline: str

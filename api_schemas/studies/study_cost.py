@@ -23,9 +23,9 @@ class ExpectedGain(Schema):
     """Lower end of the 90 % band of the gain, at least 1: a study never recommends less than its baseline."""
     high: float
     """Upper end of the 90 % band of the gain."""
-    fastest: str
+    fastest: str = Field(examples=["FSDP2, sharded ×8, compiled, micro batch 1"])
     """Description of the configuration that is predicted to be the fastest."""
-    baseline: str
+    baseline: str = Field(examples=["ZeRO-2, micro batch 1"])
     """Description of the baseline: the study's own, or the fastest documented default that fits."""
 
 
@@ -42,7 +42,7 @@ class StudyCost(Schema):
     """GPU-hours (hours × ranks), for CPU ranks rank-hours; null: step times cannot be predicted."""
     expected_gain: ExpectedGain | None
     """Expected gain; null: speeds cannot be predicted, or nothing surely fits."""
-    stops: tuple[str, ...]
+    stops: tuple[str, ...] = Field(examples=[["the search ends after 8 trials (budget.max_trials)"]])
     """Limits that end the search and the final comparison, in words."""
-    basis: str
+    basis: str = Field(examples=["an estimate from the budget and predicted step times, not a measurement"])
     """Sources and assumptions of the estimate."""

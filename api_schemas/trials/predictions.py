@@ -185,7 +185,9 @@ class PredictionTable(Schema):
     """Samples per step of the table of strategies; null if configurations were requested."""
     strategies_compiled: bool = False
     """Whether the table of strategies is compiled, as the fastest configuration is."""
-    levers: tuple[str, ...] = ()
+    levers: tuple[str, ...] = Field(
+        default=(), examples=[["4 times the hardware (4 × 8 H100-SXM5-80GB): FSDP2, micro batch 1 fits with 63.5 GiB"]]
+    )
     """Changes that would make the model fit where nothing in the search space does, the simplest first."""
     predictions: tuple[Prediction, ...]
     """Prediction for each requested configuration, or without any for one of each strategy, whether it fits or not."""

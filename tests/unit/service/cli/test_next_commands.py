@@ -130,11 +130,11 @@ def test_a_continued_study_refuses_every_option_that_it_would_ignore(
     assert not (tmp_path / "state").exists()
 
 
-@pytest.mark.parametrize(("device", "offered", "is_refused"), [
+@pytest.mark.parametrize(("device", "offered", "is_rejected"), [
     ("cpu", 2, False), ("cpu", 4, True), ("cpu", None, False), ("cuda", 4, False), ("cuda", 1, True),
 ])  # fmt: skip
-def test_ranks_that_a_continued_study_does_not_have_are_refused(
-    device: str, offered: int | None, is_refused: bool
+def test_ranks_that_a_continued_study_does_not_have_are_rejected(
+    device: str, offered: int | None, is_rejected: bool
 ) -> None:
     study, _ = undecided(None)
     gpu = "H100-SXM5-80GB" if device == "cuda" else "cpu"
@@ -150,7 +150,7 @@ def test_ranks_that_a_continued_study_does_not_have_are_refused(
             return [study]
 
     resumed = options(study=None, resume=True, ranks=offered)
-    if is_refused:
+    if is_rejected:
         with pytest.raises(InputError, match=r"--ranks \(.\) would change the study"):
             continuation.find(Client(), resumed)  # type: ignore[arg-type]
     else:
@@ -278,7 +278,7 @@ H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
         ("8xh100", LocalDevices(has_driver=True, gpus=None), None),
     ],
 )
-def test_hardware_that_is_not_here_is_refused_before_anything_starts(
+def test_hardware_that_is_not_here_is_rejected_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, cluster: str, devices: LocalDevices, reason: str | None
 ) -> None:
     monkeypatch.delenv("SHARDTUNE_DATABASE_URL", raising=False)

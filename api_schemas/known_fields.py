@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.strategies import TrialConfig
 
 _ARRAYS = (list, tuple, set, frozenset, Sequence)
 
@@ -23,11 +24,39 @@ def rephrase_error(message: str) -> str:
 
 
 def suggest_field(name: str, known: Sequence[str]) -> str:
-    """Suggest a remedy for an unknown field name, such as the closest allowed name."""
+    """Suggest a remedy for an unknown field name: the place where this name belongs, or the closest allowed name."""
+    place = _place_of_knob(name, known)
+    if place is not None:
+        return place
     close = difflib.get_close_matches(name, known, n=2)
     if close:
         return f"did you mean {' or '.join(close)}?"
     return f"remove it, or use one of {', '.join(known)}" if known else "remove it or correct its name"
+
+
+def _place_of_knob(name: str, known: Sequence[str]) -> str | None:
+    """Return where a setting of trials belongs, if `known` are the fields of an object beside that place."""
+    of_strategy = {field for kind in _strategies() for field in kind.model_fields} - {"kind"}
+    of_config = set(TrialConfig.model_fields) - {"strategy"}
+    if name in known or name not in of_strategy | of_config:
+        return None
+    if "knobs" in known:
+        return f"did you mean knobs.{name}?"
+    if "strategy" in known:
+        return f"did you mean strategy.{name}?" if name in of_strategy else None
+    if "kind" in known:
+        return (
+            f"did you mean {name} beside strategy? It belongs to the whole configuration" if name in of_config else None
+        )
+    if "space" in known:
+        return f"did you mean space.knobs.{name}? Settings of trials are limited there, or given in baseline"
+    if "global_batch" in known:
+        return f"did you mean space.knobs.{name}? It is a setting of trials, not of the workload"
+    return None
+
+
+def _strategies() -> tuple[type[BaseModel], ...]:
+    return tuple(kind for kind in _members(TrialConfig.model_fields["strategy"].annotation) if isinstance(kind, type))
 
 
 def fields_at(kind: Any, path: Sequence[object]) -> list[str]:

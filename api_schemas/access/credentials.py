@@ -2,6 +2,7 @@
 machine can read them."""
 
 import ctypes
+import hashlib
 import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -10,6 +11,12 @@ KEY_VARIABLE = "SHARDTUNE_API_KEY"
 FILE_VARIABLE = "SHARDTUNE_API_KEY_FILE"
 """Name of the environment variable with the path of the API key's file. Unlike a key in the environment, the file
 cannot be read by other users."""
+
+
+def hash_of(secret: str) -> str:
+    """Hash of an API key's secret. The database stores only this hash."""
+    # A plain SHA-256 suffices: secrets are random (256 bits), so a stolen hash cannot be searched.
+    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 class KeySource:

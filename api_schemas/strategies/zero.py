@@ -140,9 +140,10 @@ class ZeroConfig(ZeroFields):
             share = (
                 "" if self.stage < 3 or self.offload_optimizer.ratio == 1 else f"{self.offload_optimizer.ratio:.3g} of "
             )
-            parts.append(f"{share}optimizer on {self.offload_optimizer.device}")
+            # By what runs, not by where: on CPU ranks everything is "on cpu".
+            parts.append(f"{share}optimizer offloaded (DeepSpeed's C++ Adam)")
         if self.offload_param is not None:
-            parts.append(f"parameters on {self.offload_param.device}")
+            parts.append("parameters offloaded")
         if self.deepcompile:
             parts.append("DeepCompile")
         return ", ".join(parts)

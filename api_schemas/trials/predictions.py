@@ -6,9 +6,10 @@ from pydantic import ConfigDict, Field, field_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies import Checkpointing, TrialConfig
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
+from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecision
 
 Verdict = Literal["fits", "may fit", "does not fit"]
@@ -115,6 +116,9 @@ class Prediction(Schema):
     cheapest_change: Change | None
     """Configuration with the fewest changes that fits, and of several the fastest. Only given if the configuration
     should not fit (`margin_gib` below 0, or too little host memory)."""
+    rank: int | None = None
+    """Rank among the fastest configurations, from 1. Configurations of one rank are equal within the error of such a
+    comparison (`equal_within`); the simplest comes first. null: not ranked."""
 
 
 class PredictionRequest(Schema):
@@ -132,7 +136,12 @@ class PredictionRequest(Schema):
     sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)
     """Tokens per sample; null: the model's maximum, up to 4096."""
     micro_batch: int = Field(default=1, ge=1)
-    gradient_accumulation: int = Field(default=1, ge=1)
+    """Samples per forward pass and rank of the table of strategies."""
+    checkpointing: Checkpointing = "none"
+    """Activation checkpointing of the table of strategies."""
+    gradient_accumulation: int | None = Field(default=None, ge=1)
+    """Micro batches per step; null: as many as the global batch takes. With a value, all ranks × `micro_batch` × this
+    are the global batch."""
     precision: ChosenPrecision = None
     """Precision of training; null or `auto`: chosen for the cluster's GPUs."""
     optimizer: Optimizer = AdamW()
@@ -140,7 +149,10 @@ class PredictionRequest(Schema):
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     configs: tuple[TrialConfig, ...] = Field(default=(), max_length=1000)
     global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES)
-    """Samples per step for which the search space is ranked; null: 8 per rank, or those of `micro_batch` if more."""
+    """Samples per step of all predictions; null: 8 per rank, or a multiple of `micro_batch` above it. With `configs`
+    and neither this nor `gradient_accumulation`, each configuration makes one forward pass a step."""
+    space: SpaceLimits = SpaceLimits()
+    """Limits of the search space in which the fastest configurations are sought, as in a study."""
     top: int | None = Field(default=None, ge=0, le=100)
     """Number of fastest configurations to return; null: 10 if the request has no configurations, else none."""
     model_summary: ModelSummary | None = None
@@ -174,6 +186,16 @@ class PredictionTable(Schema):
     first. Empty if none fits, or if speed cannot be predicted."""
     global_batch: int | None = None
     """Samples per step with which the fastest configurations were ranked; null if none were requested."""
+    equal_within: float = 0.0
+    """Error of a comparison of two predicted speeds, as a fraction: configurations that are closer have one rank."""
+    strategies_global_batch: int | None = None
+    """Samples per step of the table of strategies; null if configurations were requested."""
+    strategies_compiled: bool = False
+    """Whether the table of strategies is compiled, as the fastest configuration is."""
+    levers: tuple[str, ...] = Field(
+        default=(), examples=[["4 times the hardware (4 × 8 H100-SXM5-80GB): FSDP2, micro batch 1 fits with 63.5 GiB"]]
+    )
+    """Changes that would make the model fit where nothing in the search space does, the simplest first."""
     predictions: tuple[Prediction, ...]
     """Prediction for each requested configuration, or without any for one of each strategy, whether it fits or not."""
     notes: tuple[str, ...] = ()

@@ -139,6 +139,11 @@ def ratios(rows: Sequence[Scored], slowed: Collection[str]) -> dict[str, float |
         "throughput_worst_ratio": _round(float(np.exp(max(off.values())))) if off else None,
         "throughput_worst_ratio_uncontradicted": _round(float(np.exp(max(kept)))) if kept else None,
         "throughput_spearman": _round(_spearman([row for row in rows if row.measured_s is not None])) if off else None,
+        "throughput_spearman_uncontradicted": _round(
+            _spearman([row for row in rows if row.measured_s is not None and row.id not in slowed])
+        )
+        if kept
+        else None,
     }
 
 

@@ -4,8 +4,8 @@ While the database has no key, every request from this machine is allowed (servi
 ends this for good: revoked keys count, so revoking the last key does not open the service again.
 """
 
-import hashlib
 import logging
+import secrets
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, Any
@@ -15,6 +15,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer, SecurityS
 from sqlalchemy.exc import OperationalError
 from starlette.concurrency import run_in_threadpool
 
+from shardtune.api_schemas.access.credentials import hash_of
 from shardtune.db.queries import keys
 from shardtune.db.tables.access import ApiKeyRow
 from shardtune.service.access import actions, local_only
@@ -22,7 +23,7 @@ from shardtune.service.access.actions import Action
 from shardtune.service.access.route_scopes import check_route_scopes
 from shardtune.service.http.errors import TooManyRequests, Unauthorized
 from shardtune.service.process.context import Context, context_of
-from shardtune.service.process.principal import LOCAL, Principal
+from shardtune.service.process.principal import LOCAL, OWN_CLIENT, Principal
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +34,6 @@ _KEY_HINT = "send `Authorization: Bearer KEY`; the client and the worker read SH
 _bearer = HTTPBearer(
     scheme_name="api_key", auto_error=False, description="An API key; `shardtune keys create` makes one."
 )
-
-
-def hash_of(secret: str) -> str:
-    """Hash of an API key's secret. The database stores only this hash."""
-    # A plain SHA-256 suffices: secrets are random (256 bits), so a stolen hash cannot be searched.
-    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def is_valid(row: ApiKeyRow, now: datetime) -> bool:
@@ -53,6 +48,8 @@ def authenticate_key(context: Context, secret: str | None) -> Principal | None:
     Raises:
         Unauthorized: a key is required and missing, or invalid.
     """
+    if secret and _is_own_key(context, secret):
+        return OWN_CLIENT
     row = None
     if secret:
         with context.db.read() as session:
@@ -67,6 +64,12 @@ def authenticate_key(context: Context, secret: str | None) -> Principal | None:
         raise Unauthorized("key_invalid", "the API key is unknown, expired or revoked; ask an administrator for one")
     _note_use(context, row)
     return principal_of(row)
+
+
+def _is_own_key(context: Context, secret: str) -> bool:
+    """Whether the secret is that of the command which started this service for itself."""
+    own = context.own_key_hash
+    return own is not None and secrets.compare_digest(hash_of(secret), own)
 
 
 def _check_keys_optional(context: Context) -> None:
@@ -87,6 +90,8 @@ def is_still_authorized(context: Context) -> bool:
     """Whether the request's API key is still valid, checked again while a response such as an event stream stays open.
     Without a key: whether the database still has no keys.
     """
+    if context.principal.is_own_client:
+        return True
     key_id = context.principal.key_id
     # A request without a key was allowed because no key existed; the first key ends it.
     if key_id is None:

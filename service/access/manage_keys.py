@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.access.credentials import hash_of
 from shardtune.api_schemas.access.keys import ApiKey, ApiKeyPage, KeyCreated, KeySpec, RotateRequest, Scope
 from shardtune.db.queries import keys
 from shardtune.db.tables.access import ApiKeyRow
@@ -104,7 +105,7 @@ def _insert_key(
         id=key_id,
         holder_id=holder_id or key_id,
         prefix=secret[:_PREFIX_LENGTH],
-        secret_sha256=auth.hash_of(secret),
+        secret_sha256=hash_of(secret),
         name=name,
         project_id=project_id,
         scopes=tuple(sorted(set(scopes))),

@@ -31,7 +31,7 @@ def connect_or_start(service: str | None, state_dir: Path, key_file: Path | None
     if not state_dir.is_dir():
         raise InputError(f"--state-dir ({state_dir}) does not exist; run `shardtune tune` first, or give --service")
     # Locked first: two commands would write the same logs/service.log, and two `tune`s the same worker folder.
-    with _service_errors(), local_stack.state_directory(state_dir) as path, local_stack.local_service(path) as client:
+    with service_errors(), local_stack.state_directory(state_dir) as path, local_stack.local_service(path) as client:
         yield client
 
 
@@ -41,12 +41,12 @@ def connect(service: str, key_file: Path | None = None) -> Iterator[api.ServiceC
     remedy = "check that it runs there, or name another with --service"
     if service == DEFAULT_SERVICE:
         remedy = "start it with `shardtune serve` (with the --state-dir of `tune`), or name another with --service"
-    with _service_errors(remedy), _open_client(service, key_file) as client:
+    with service_errors(remedy), _open_client(service, key_file) as client:
         yield client
 
 
 @contextmanager
-def _service_errors(remedy: str = "see logs/service.log in the state directory") -> Iterator[None]:
+def service_errors(remedy: str = "see logs/service.log in the state directory") -> Iterator[None]:
     """Turn a rejected request into bad input, and an unreachable service into a platform failure with `remedy`."""
     try:
         yield

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -12,6 +13,7 @@ from filelock import FileLock, Timeout
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from shardtune.api_schemas.access import private_folder
+from shardtune.api_schemas.access.credentials import FILE_VARIABLE, KEY_VARIABLE, hash_of
 from shardtune.db.preparation import prepare_database
 from shardtune.db.revisions import DatabaseNotMigrated
 from shardtune.db.session import Database
@@ -76,7 +78,7 @@ def state_directory(path: Path) -> Iterator[Path]:
         InputError: the directory cannot be written, other users can write in it, or another command uses it.
     """
     try:
-        resolved = _private(path)
+        resolved = make_state_directory(path)
         # The kernel releases the lock of a command that was killed, so that no stale lock keeps the next one out.
         lock = FileLock(resolved / "tune.lock", timeout=0)
         with lock:
@@ -86,35 +88,59 @@ def state_directory(path: Path) -> Iterator[Path]:
             f"--state-dir ({path}) is in use by another shardtune; wait for it, or choose another directory"
         ) from None
     except PermissionError as error:
-        raise InputError(
-            f"--state-dir ({path}) cannot be written: {error.strerror}; choose another directory"
-        ) from None
+        raise _not_writable(path, error) from None
 
 
-def _private(state_dir: Path) -> Path:
+def make_state_directory(path: Path) -> Path:
+    """Make the state directory, with its parents, and return its absolute path; an existing one is only checked.
+
+    Raises:
+        InputError: the directory cannot be written, or other users can write in it.
+    """
     try:
-        return private_folder.make(state_dir, "--state-dir")
+        return private_folder.make(path, "--state-dir")
     except ValueError as error:
         raise InputError(str(error)) from None
+    except OSError as error:
+        raise _not_writable(path, error) from None
+
+
+def _not_writable(path: Path, error: OSError) -> InputError:
+    return InputError(f"--state-dir ({path}) cannot be written: {error.strerror}; choose another directory")
+
+
+def _own_key() -> str | None:
+    """Return a new secret for the service and its client; None where they use the environment's key."""
+    return None if _sends_environments_key() else secrets.token_urlsafe(32)
+
+
+def _sends_environments_key() -> bool:
+    # In a database that several users share, the key decides which project owns a study.
+    return DATABASE_VARIABLE in os.environ and any(os.environ.get(name) for name in (KEY_VARIABLE, FILE_VARIABLE))
 
 
 @contextmanager
 def local_service(state_dir: Path) -> Iterator[ServiceClient]:
-    """Start the service on a free port of 127.0.0.1 and wait until it is ready."""
-    url = database_url(state_dir)
+    """Start the service on a free port of 127.0.0.1 and wait until it is ready.
+
+    The client has a secret of its own: API keys of the state directory must not lock out the commands that use it.
+    """
+    url, own_key = database_url(state_dir), _own_key()
     prepare_database_at(url)
+    # The hash alone: other users can read a command line, and nobody finds the secret from it.
+    own = [] if own_key is None else ["--own-key-hash", hash_of(own_key)]
     # The parent binds the port and passes the socket on: a port chosen and then released could be taken by another process.
     with listening_socket() as listener:
         port = listener.getsockname()[1]
         service = Child(
             "the service",
-            [*MODULE, "shardtune", "serve", "--fd", str(listener.fileno())],
+            [*MODULE, "shardtune", "serve", "--fd", str(listener.fileno()), *own],
             state_dir / "logs" / "service.log",
             environment={DATABASE_VARIABLE: url},
         )
         service.start(pass_fds=[listener.fileno()])
     try:
-        with ServiceClient(f"http://127.0.0.1:{port}") as client:
+        with ServiceClient(f"http://127.0.0.1:{port}", api_key=own_key) as client:
             wait_until(client.ready, service, _SERVICE_START_S, "ready")
             yield client
     finally:
@@ -148,7 +174,10 @@ class LocalWorker:
         command += [] if may_offload else ["--no-build-operators"]
         command += ["--memory-gib", str(memory_gib)] if memory_gib else []
         command += options
-        self._child = Child("the worker", command, state_dir / "logs" / "worker.log")
+        # Not on the command line, which other users can read; the worker hides it from its ranks.
+        key = None if _sends_environments_key() else client.api_key
+        environment = {} if key is None else {KEY_VARIABLE: key}
+        self._child = Child("the worker", command, state_dir / "logs" / "worker.log", environment=environment)
         self._status_file = state_dir / "worker" / "doing.txt"
         self._last_news = ""
         self._restarts = 0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from shardtune.api_schemas import log_lines
 from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.hardware import Inventory
 from shardtune.service.cli.errors import InputError, PlatformFailure
@@ -68,7 +69,8 @@ class Child:
     def log_tail(self) -> list[str]:
         """Return the last lines of the process's output."""
         try:
-            return self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+            lines = self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+            return [text for line in lines for text in log_lines.as_text(line).splitlines()]
         except OSError:
             return []
 

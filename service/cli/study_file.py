@@ -84,6 +84,18 @@ def _baseline(value: JsonValue, folder: Path) -> JsonValue:
     return value
 
 
+def bare_model(model: JsonValue) -> ModelSpec:
+    """Return the model that a preset's name or a `config.json` describes.
+
+    Raises:
+        InputError: the configuration is not usable.
+    """
+    try:
+        return ModelSpec.model_validate(model)
+    except ValidationError as error:
+        raise InputError(*error_lines(error)) from None
+
+
 def default_study(model: JsonValue, inventory: Inventory) -> tuple[StudyRequest, str]:
     """Make a study of a model alone (a preset's name, or a `config.json` with or without its repository) on this
     machine; also return a line that describes its default workload.

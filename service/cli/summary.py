@@ -18,7 +18,7 @@ def as_json(
     study: Study, result: StudyResult, trials: Sequence[Trial] = (), exports: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Return the object of `--json`; docs/reference/cli.md describes it."""
-    reasons = _reasons(study, result, trials)
+    believed = reasons(study, result, trials)
     answer: dict[str, Any] = {
         "study_id": study.study_id,
         "best": _contender(result.best),
@@ -28,7 +28,7 @@ def as_json(
         "undecided": result.undecided.model_dump(mode="json") if result.undecided else None,
         "too_busy": result.too_busy.model_dump(mode="json") if result.too_busy else None,
         "against_defaults": [row.model_dump(mode="json") for row in result.against_defaults],
-        "trust": [{"tone": reason.tone, "text": reason.text} for reason in reasons],
+        "trust": [{"tone": reason.tone, "text": reason.text} for reason in believed],
         "final_comparison": result.final_comparison.model_dump(mode="json", exclude={"ratios"})
         if result.final_comparison
         else None,
@@ -61,7 +61,7 @@ def trial_counts(trials: Mapping[str, int]) -> dict[str, int]:
     return counts | {state: count for state, count in trials.items() if count and state not in counts}
 
 
-def _reasons(study: Study, result: StudyResult, trials: Sequence[Trial]) -> tuple[Trust, ...]:
+def reasons(study: Study, result: StudyResult, trials: Sequence[Trial]) -> tuple[Trust, ...]:
     """Return the reasons for and against believing the answer, as the study's page shows them."""
     # `result` may be newer than the study's own: a running extension keeps the previous answer.
     return trust(study.model_copy(update={"result": result}), result_runs(study, result, trials))
@@ -79,15 +79,15 @@ def as_text(
     rows = [("best", _describe(result.best)), ("baseline", _describe(result.baseline))]
     if result.candidate is not None:
         rows.append(("candidate", _describe(result.candidate)))
-    rows.append(("speed-up", _speedup(result)))
+    rows.append(("speed-up" if result.verdict is Verdict.CONFIRMED else "verdict", verdict_text(result)))
     if result.final_comparison is not None:
         rows.append(("comparison", _final_comparison(result.final_comparison)))
     rows.append(("trials", _trial_counts_text(study)))
     if disturbed := study_words.disturbed_searches(result):
         rows.append(("", disturbed))
     rows += study_words.failure_rows(trials, rejections)
-    reasons = _reasons(study, result, trials)
-    rows += [("trust" if at == 0 else "", f"{_MARKS[reason.tone]} {reason.text}") for at, reason in enumerate(reasons)]
+    believed = reasons(study, result, trials)
+    rows += [("trust" if at == 0 else "", f"{_MARKS[reason.tone]} {reason.text}") for at, reason in enumerate(believed)]
     if study.state.is_open:
         rows.append(("note", f"the study is being extended ({study.state.value}); this is its previous answer"))
     if exports:
@@ -112,7 +112,8 @@ def _describe(contender: Contender) -> str:
     return f"{contender.description}: {', '.join(parts)} ({runs})"
 
 
-def _speedup(result: StudyResult) -> str:
+def verdict_text(result: StudyResult) -> str:
+    """Describe the verdict with the speed-up and its interval, on one line."""
     if result.verdict is Verdict.TOO_BUSY:
         return _too_busy(result)
     if result.speedup is None:

@@ -1,16 +1,26 @@
 """Write the files of an export."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from shardtune.service.cli.errors import InputError
+from shardtune.tuner.export import launch
 
 EXPORTED = (
     *("config.json", "launch.sh", "launch.sbatch", "accelerate.yaml", "train_snippet.py", "ds_config.json"),
-    ".deepspeed_env",
+    *(".deepspeed_env", "changes.md"),
 )
 """All file names of exports; files of an earlier export that the new one lacks are removed."""
+
+
+def runnable_here(contents: Mapping[str, str]) -> dict[str, str]:
+    """Return the files with a launch script that finds this interpreter, whose worker measured the configuration."""
+    return {
+        name: launch.with_fallback(text, sys.executable) if name == "launch.sh" else text
+        for name, text in contents.items()
+    }
 
 
 def write_files(folder: Path, contents: Mapping[str, str]) -> list[str]:

@@ -60,6 +60,7 @@ class ServiceClient(FleetClient):
             else KeySource.from_environment()
         )
         super().__init__(Calls(base_url, keys, transport, patience_s))
+        self._keys = keys
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +72,11 @@ class ServiceClient(FleetClient):
     def base_url(self) -> str:
         """Address of the service, without a final slash."""
         return self._calls.base_url
+
+    @property
+    def api_key(self) -> str | None:
+        """API key that the client sends; None without one."""
+        return self._keys.key
 
     def ready(self) -> bool:
         """Whether the service answers and its database is reachable and migrated."""

@@ -9,6 +9,7 @@ from fastapi.security import SecurityScopes
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
+from shardtune.api_schemas.access.credentials import hash_of
 from shardtune.db.queries import keys, page_sessions
 from shardtune.service.access import actions, auth, local_only
 from shardtune.service.access.actions import Action
@@ -41,14 +42,14 @@ def log_in(context: Context, secret: str) -> str:
     token = secrets.token_urlsafe(32)
     with context.db.write() as session:
         now = context.now()
-        page_sessions.add(session, auth.hash_of(token), principal.key_id, now, now + LIFETIME)
+        page_sessions.add(session, hash_of(token), principal.key_id, now, now + LIFETIME)
     return token
 
 
 def log_out(context: Context, token: str) -> None:
     """End a session; an unknown token has no effect."""
     with context.db.write() as session:
-        page_sessions.end(session, auth.hash_of(token))
+        page_sessions.end(session, hash_of(token))
 
 
 async def identify_sender(request: Request) -> None:
@@ -100,7 +101,7 @@ def _identify(request: Request, context: Context) -> Principal:
 
 
 def _principal_of_session(context: Context, session: Session, token: str) -> Principal | None:
-    row = page_sessions.find(session, auth.hash_of(token), context.now()) if token else None
+    row = page_sessions.find(session, hash_of(token), context.now()) if token else None
     return auth.principal_of(row.key) if row is not None and auth.is_valid(row.key, context.now()) else None
 
 

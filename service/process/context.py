@@ -73,16 +73,18 @@ class Context:
     known_senders: KnownSenders = field(default_factory=KnownSenders)
     trace_reads: FairQueue = field(default_factory=partial(FairQueue, _TRACE_READS, _TRACE_READS // 2))
     """Slots for reading a piece of a raw trace; downloads are the only requests that read after their response began."""
+    own_key_hash: str | None = None
+    """Hash of the secret of the command that started this service for itself; None: no command did."""
     principal: Principal = LOCAL
     _once_true: _OnceTrue = field(default_factory=_OnceTrue)
 
     @classmethod
-    def opened(cls, settings: Settings) -> "Context":
+    def opened(cls, settings: Settings, own_key_hash: str | None = None) -> "Context":
         """Open the context of a serving process: its database connection with limits on time and with the database's
         clock.
         """
         database = Database(settings.database_url, settings.database_limits)
-        return cls(database, settings, database.clock)
+        return cls(database, settings, database.clock, own_key_hash=own_key_hash)
 
     def has_keys(self, query: Callable[[], bool]) -> bool:
         """Whether an API key was ever created in this service."""

@@ -17,6 +17,8 @@ class Principal:
     key_id: str | None = None
     holder_id: str | None = None
     """Id of the key's holder, which stays the same when the key is rotated. None: the service has no keys."""
+    is_own_client: bool = False
+    """Whether the sender is the command that started this service, or the worker of that command."""
 
     def sees(self, project_id: str | None) -> bool:
         """Whether the sender can access objects of this project (None: objects that belong to every project)."""
@@ -36,3 +38,5 @@ class Principal:
 
 LOCAL = Principal("local")
 """Principal of requests while the service has no API keys: anybody on this machine may do everything."""
+OWN_CLIENT = Principal("local", is_own_client=True)
+"""Principal of the command that started this service for itself (`shardtune tune`, `best`), whatever keys there are."""

@@ -3,6 +3,8 @@
 from fastapi import APIRouter
 from pydantic import ValidationError
 
+from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
@@ -10,7 +12,7 @@ from shardtune.service.http import errors
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.idempotent_requests import IdempotencyDep
 from shardtune.service.process.context import ContextDep
-from shardtune.service.studies import predictions
+from shardtune.service.studies import predictions, study_cost
 
 router = APIRouter(prefix="/v1/predictions", tags=["predictions"], dependencies=[requires(Action.PREDICT)])
 
@@ -33,3 +35,18 @@ def create_prediction(context: ContextDep, request: PredictionRequest, once: Ide
         return table
     with once.write(context) as session:
         return once.answer(session, table)
+
+
+@router.post("/study-cost", responses=problems("no_worker"))
+def estimate_study_cost(context: ContextDep, request: StudyRequest) -> StudyCost:
+    """Estimate what a study would take and gain, before anything runs: trials, minutes, GPU-hours, the expected gain with
+    its band, and the limits that stop it. Nothing is stored.
+    """
+    try:
+        return study_cost.estimate(context, request)
+    # Extreme values pass the schema and overflow in the predictor.
+    except (ValidationError, ArithmeticError):
+        message = "the dimensions or rates are too large or too small to compute with; correct them"
+        raise errors.invalid("body", None, message) from None
+    except ValueError as error:
+        raise errors.invalid_from_value_error("", error) from None

@@ -32,6 +32,8 @@ from shardtune.service.hub import named_models
 from shardtune.service.planning import study_snapshot
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
+from shardtune.service.studies.changes import study_page
+from shardtune.service.studies.changes.page import FILE as CHANGES_FILE
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import place_study
 from shardtune.service.workers import compatibility, registry
@@ -205,10 +207,16 @@ def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -
         row = get_study(context, session, study_id)
         contender = _contender(session, row, which)
         study = study_views(session, [row])[0]
+        page = (
+            study_page.changes_page_of(context, session, row, study) if (which, form) == ("best", "standard") else None
+        )
     try:
-        return export.export(study, contender, form)
+        exported = export.export(study, contender, form)
     except ValueError as error:
         raise invalid("format", form, f"format ({form!r}): {error}") from error
+    if page is None:
+        return exported
+    return exported.model_copy(update={"files": {**exported.files, CHANGES_FILE: page}})
 
 
 def _contender(session: Session, row: StudyRow, which: str) -> Contender:

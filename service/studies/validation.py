@@ -100,12 +100,11 @@ def _small_budget_note(budget: Budget, initial_configs: Seeds) -> tuple[str, ...
     trials, sufficient = budget.max_trials, len(initial_configs) + stopping.MIN_GUIDED
     if trials is None or trials >= sufficient:
         return ()
-    names = "; ".join(config.describe() for config, _ in initial_configs[:trials])
     remaining = max(0, trials - len(initial_configs))
+    chosen = f"at least {remaining} are" if remaining else "maybe none is"
     return (
-        f"budget.max_trials ({trials}): up to {min(trials, len(initial_configs))} go to where a search starts ({names}; of defaults "
-        f"those that the baseline and a second backend need), and {f'at least {remaining} are' if remaining else 'maybe none is'} "
-        f"chosen for what they may gain; {sufficient} trials leave {stopping.MIN_GUIDED} for that in any case",
+        f"budget.max_trials ({trials}): up to {min(trials, len(initial_configs))} are starting configurations, {chosen} "
+        f"chosen by the search; {sufficient} would leave it {stopping.MIN_GUIDED}",
     )
 
 

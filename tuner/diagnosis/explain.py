@@ -2,7 +2,8 @@
 of a step."""
 
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
-from shardtune.api_schemas.trials.diagnosis import Diagnosis
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding
+from shardtune.tuner.diagnosis import largest_part
 from shardtune.tuner.diagnosis.expected_parts import expected_parts
 from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.find import find_all
@@ -16,18 +17,23 @@ def explain(diagnosis: Diagnosis, trial: TracedTrial | None, measured: MeasuredH
     `measured`: measured rates of the trial's machine, where known.
     """
     if trial is None:
-        return diagnosis.model_copy(update={"findings": find_all(diagnosis)})
+        return _with_findings(diagnosis, find_all(diagnosis))
     link = None if measured is None else measured.fastest_link_bytes_per_s(trial.cluster.world_size)
     speed = None if trial.predict is None else trial.predict(trial.config).speed
-    update = {
-        "findings": find_all(diagnosis, trial, link),
-        "expected": () if speed is None else expected_parts(diagnosis, speed),
-    }
+    explained = _with_findings(diagnosis, find_all(diagnosis, trial, link))
+    update = {"expected": () if speed is None else expected_parts(diagnosis, speed)}
     # The findings stay: a disturbed trace still shows sizes and counts, only its fractions are off.
     disturbed = Facts(diagnosis, trial).disturbed
-    return diagnosis.model_copy(
-        update=update | ({} if disturbed is None else {"notes": (*diagnosis.notes, _disturbance_note(disturbed))})
+    return explained.model_copy(
+        update=update | ({} if disturbed is None else {"notes": (*explained.notes, _disturbance_note(disturbed))})
     )
+
+
+def _with_findings(diagnosis: Diagnosis, findings: tuple[Finding, ...]) -> Diagnosis:
+    """Add the findings, and a note where none of them is about the largest part of the step."""
+    note = largest_part.note(diagnosis, findings)
+    notes = diagnosis.notes if note is None else (*diagnosis.notes, note)
+    return diagnosis.model_copy(update={"findings": findings, "notes": notes})
 
 
 def _disturbance_note(disturbed: str) -> str:

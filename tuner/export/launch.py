@@ -9,6 +9,23 @@ from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
+_INTERPRETER = 'python="${PYTHON:-python}"\n'
+"""Line of `launch.sh` that chooses the interpreter."""
+_HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+
+
+def with_fallback(script: str, interpreter: str) -> str:
+    """Let `launch.sh` fall back to the interpreter that measured, where `python` has no torch; for files that stay on
+    the machine that measured."""
+    # Only that machine has this path: the service, which makes the file, does not know where its reader runs it.
+    quoted = shlex.quote(interpreter)
+    fallback = (
+        f'if [ -z "${{PYTHON:-}}" ] && [ -x {quoted} ] && ! "$python" -c {shlex.quote(_HAS_TORCH)} 2>/dev/null; then\n'
+        f"    python={quoted}  # measured this configuration; `python` is another one, without torch\n"
+        "fi\n"
+    )
+    return script.replace(_INTERPRETER, _INTERPRETER + fallback, 1)
+
 
 def script(source: ExportSource) -> str:
     """Text of the exported launch script `launch.sh`."""

@@ -211,18 +211,21 @@ def answer_request(
     return predict_all(prediction_request.resolve(request, device), calibrations)
 
 
-def predict_all(resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIBRATIONS) -> PredictionTable:
-    """Predict the configurations of a resolved request, one row of the table for each."""
+def predict_all(
+    resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIBRATIONS, *, compiled: bool = False
+) -> PredictionTable:
+    """Predict the configurations of a resolved request, or without any one of each strategy, which is compiled if
+    `compiled`: one row of the table for each."""
     request, cluster = resolved.request, resolved.cluster
     configs = request.configs or tuple(
-        config
+        config.model_copy(update={"activation_checkpointing": request.checkpointing, "compile": compiled})
         for config in neighbours.default_configs(cluster, request.micro_batch)
-        if optimizer_support.can_train(config, request.optimizer)
+        if config.backend in request.space.backends and optimizer_support.can_train(config, request.optimizer)
     )
     rows = [
         predict(
             resolved.shape,
-            resolved.workload(prediction_request.samples(config, cluster, request.gradient_accumulation)),
+            resolved.workload(resolved.batch_of(config)),
             cluster,
             config,
             learning.memory_calibration(calibrations, resolved.shape),
@@ -241,6 +244,8 @@ def predict_all(resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIB
         optimizer=request.optimizer.kind,
         matrix_parameters=resolved.shape.matrix_parameters,
         predictions=tuple(rows),
+        strategies_global_batch=None if request.configs else resolved.global_batch,
+        strategies_compiled=compiled and not request.configs,
         notes=resolved.notes(),
     )
 

@@ -11,6 +11,7 @@ from shardtune.api_schemas.training.workload import MOST_SAMPLES, Precision, Wor
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import attention_kinds, catalogue, model_shape, traced_shape, trainable
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.throughput import published_bias
 
 DEFAULT_SEQUENCE = 4096
 _SAMPLES_PER_RANK = 8
@@ -40,12 +41,26 @@ class ResolvedRequest:
 
     @property
     def global_batch(self) -> int:
-        """Number of samples in a step of every compared configuration: the request's global batch, otherwise a default
-        number per rank."""
-        stated_batch, request = self.request.global_batch, self.request
-        return stated_batch or self.cluster.world_size * max(
-            _SAMPLES_PER_RANK, request.micro_batch * request.gradient_accumulation
-        )
+        """Number of samples in a step of every compared configuration: the request's global batch, or what its micro
+        batches add up to, otherwise a default number per rank."""
+        micro_batch, accumulation = self.request.micro_batch, self.request.gradient_accumulation
+        if self.request.global_batch is not None:
+            return self.request.global_batch
+        # Rounded up to whole micro batches, so that every strategy can be compared at this batch.
+        passes = accumulation or -(-_SAMPLES_PER_RANK // micro_batch)
+        return self.cluster.world_size * micro_batch * passes
+
+    def batch_of(self, config: TrialConfig) -> int:
+        """Number of samples in a step of one configuration that is predicted beside the search.
+
+        Raises:
+            ValueError: the configuration's micro batches do not divide the global batch.
+        """
+        request = self.request
+        if request.configs and request.global_batch is None:
+            return samples(config, self.cluster, request.gradient_accumulation or 1)
+        config.accumulation(self.global_batch, self.cluster.world_size)
+        return self.global_batch
 
     def notes(self) -> tuple[str, ...]:
         """Notes for the user on inputs of the prediction that were neither checked nor measured."""
@@ -61,8 +76,9 @@ class ResolvedRequest:
             return (*notes, "rates and links are those measured or entered for this hardware")
         if self.cluster.device == "cpu":
             return (*notes, "rates of CPU ranks are a guess; `shardtune measure-hardware` measures them")
-        doubts = catalogue.on_cluster(self.cluster).doubts
-        return (*notes, *(f"{name}: {reason}" for name, reason in doubts))
+        gpu = catalogue.on_cluster(self.cluster)
+        bias = published_bias.note(gpu.architecture)
+        return (*notes, *(f"{name}: {reason}" for name, reason in gpu.doubts), *([bias] if bias else []))
 
 
 def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> ResolvedRequest:
@@ -75,6 +91,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
     """
     cluster = catalogue.parse_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
     _check_network(request, cluster)
+    _check_batch(request, cluster)
     shape = _resolve_shape(request)
     sequence = request.sequence_length or min(shape.max_positions or DEFAULT_SEQUENCE, DEFAULT_SEQUENCE)
     if shape.max_positions and sequence > shape.max_positions:
@@ -100,6 +117,18 @@ def samples(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:
             f"is more than {MOST_SAMPLES} samples a step; lower one of them"
         )
     return count
+
+
+def _check_batch(request: PredictionRequest, cluster: Cluster) -> None:
+    accumulation, global_batch = request.gradient_accumulation, request.global_batch
+    if accumulation is None or global_batch is None or request.configs:
+        return
+    samples_per_step = cluster.world_size * request.micro_batch * accumulation
+    if samples_per_step != global_batch:
+        raise ValueError(
+            f"global_batch ({global_batch}) is not what {cluster.world_size} ranks × micro_batch ({request.micro_batch}) × "
+            f"gradient_accumulation ({accumulation}) add up to ({samples_per_step}); leave out gradient_accumulation, or global_batch"
+        )
 
 
 def _check_network(request: PredictionRequest, cluster: Cluster) -> None:

@@ -31,6 +31,14 @@ _ENCODERS = frozenset(
     ]
 )
 """Model types of bidirectional encoders, which `is_decoder` makes causal."""
+_ENCODER_DECODERS = frozenset(
+    [
+        *("t5", "mt5", "umt5", "longt5", "switch_transformers", "bart", "mbart", "pegasus", "pegasus_x", "marian"),
+        *("m2m_100", "led", "prophetnet", "fsmt", "blenderbot", "blenderbot-small", "whisper", "bigbird_pegasus"),
+        *("encoder-decoder", "seamless_m4t", "nllb-moe", "plbart", "t5gemma"),
+    ]
+)
+"""Model types whose configuration in transformers is an encoder-decoder unless `is_encoder_decoder` is false."""
 _VISION = frozenset(["vit", "clip", "siglip", "dinov2", "swin", "beit", "deit", "convnext", "detr", "sam", "resnet"])
 _HEADS = (("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("d_model", "n_heads"))
 
@@ -56,7 +64,8 @@ def check(model: ModelSpec) -> None:
 
 def _check_kind(model: ModelSpec) -> None:
     kind, config = str(model.model_type), model.trained_config
-    if config.get("is_encoder_decoder") is True:
+    is_encoder_decoder = config.get("is_encoder_decoder", kind in _ENCODER_DECODERS)
+    if is_encoder_decoder is True:
         raise _field_error(
             "is_encoder_decoder",
             True,

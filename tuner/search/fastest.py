@@ -22,6 +22,7 @@ from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import learning, predict, prediction_request, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, Calibrations
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
+from shardtune.tuner.search import equal_ranks, levers
 from shardtune.tuner.search import space as spaces
 from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis, neighbours
 from shardtune.tuner.search.space import Space, choices
@@ -31,10 +32,17 @@ from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.space.legal_values import COMMON
 
 _TOP = 10
-_EXHAUSTIVE_KNOBS = {"backend", "micro_batch", "activation_checkpointing", "checkpoint_every", "dp_shard"}
+_MESH_KNOBS = {"context_parallel", "tensor_parallel", "pipeline_parallel", "expert_parallel"}
+_EXHAUSTIVE_KNOBS = {
+    *("backend", "micro_batch", "activation_checkpointing", "checkpoint_every", "dp_shard"),
+    *_MESH_KNOBS,
+}
 """Names of the knobs, besides those that place model states, for which the prediction search evaluates every value."""
 _SURE_AMONG = 4
 """Number of configurations searched per requested result, to find one that surely fits in memory."""
+_SURE_AMONG_AT_LEAST = 60
+_WIDER = 2
+"""Multiple of the requested number of configurations among which the simplest of equally fast ones are chosen."""
 _STEPS = 8
 _STARTS_PER_KIND = 2
 """Number of the fastest configurations of each kind whose neighbours are evaluated in one step of the descent."""
@@ -58,12 +66,24 @@ def answer_request(
     # Predictions are held against the memory that a rank may use: the study keeps a fraction of it free.
     usable = resolved.cluster.model_copy(update={"memory_gib": available_gib(resolved.cluster, objective)})
     about = replace(resolved, cluster=usable)
-    answer = predict.predict_all(about, calibrations).model_copy(update={"cluster": resolved.cluster})
     count = request.top if request.top is not None else 0 if request.configs else _TOP
+    fastest = fastest_configs(about, calibrations, count) if count else ()
+    # One program in both tables: eager strategies beside compiled configurations would look slower than they are.
+    is_compiled = bool(fastest) and fastest[0].config.compile
+    answer = predict.predict_all(about, calibrations, compiled=is_compiled)
+    answer = answer.model_copy(update={"cluster": resolved.cluster})
     if not count:
         return answer
+    # Without rates nothing can be ranked, whatever fits. A space of FSDP1 alone has no row in the table of strategies.
+    is_ranked = all(row.speed is not None for row in (*fastest, *answer.predictions))
+    needs_lever = is_ranked and not any(map(_surely_fits, fastest))
     return answer.model_copy(
-        update={"global_batch": about.global_batch, "fastest": fastest_configs(about, calibrations, count)}
+        update={
+            "global_batch": about.global_batch,
+            "fastest": equal_ranks.rank(fastest),
+            "equal_within": equal_ranks.EQUAL_WITHIN,
+            "levers": levers.find(about, calibrations, fastest_configs) if needs_lever else (),
+        }
     )
 
 
@@ -81,22 +101,34 @@ def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count
     )
     memory = learning.memory_calibration(calibrations, resolved.shape)
     factors = tuple(calibrations.speed.factors[name] for name in PARTS)
-    ranked = _rank_configs(basis, factors, resolved.cluster.memory_gib / memory.factor, _SURE_AMONG * count)
+    limits = resolved.request.space.model_dump_json()
+    ranked = _rank_configs(
+        basis,
+        limits,
+        factors,
+        resolved.cluster.memory_gib / memory.factor,
+        max(_SURE_AMONG * count, _SURE_AMONG_AT_LEAST),
+    )
 
     def predict_config(config: TrialConfig) -> Prediction:
         return predict.predict(
             basis.shape, basis.workload, basis.cluster, config, memory, calibrations.speed, measured=basis.hardware
         )
 
-    predictions = [predict_config(config) for config in ranked[:count]]
+    # Wider than asked for: the simplest of equally fast configurations may come after the first `count`.
+    wide = equal_ranks.simplest_first([predict_config(config) for config in ranked[: _WIDER * count]])
+    predictions = sorted(wide[:count], key=_step_time_s)
     # A user needs one answer that fits: where none of the fastest does, the last gives way to the fastest that surely
     # fits.
     if not any(map(_surely_fits, predictions)):
-        fitting = next(
-            (prediction for prediction in map(predict_config, ranked[count:]) if _surely_fits(prediction)), None
-        )
+        others = [*wide[count:], *map(predict_config, ranked[_WIDER * count :])]
+        fitting = equal_ranks.simplest(sorted(filter(_surely_fits, others), key=_step_time_s))
         predictions = predictions if fitting is None else [*predictions[: count - 1], fitting]
     return tuple(sorted(predictions, key=lambda prediction: not _surely_fits(prediction)))
+
+
+def _step_time_s(prediction: Prediction) -> float:
+    return prediction.speed.step_time_s if prediction.speed is not None else np.inf
 
 
 def _surely_fits(prediction: Prediction) -> bool:
@@ -106,15 +138,16 @@ def _surely_fits(prediction: Prediction) -> bool:
 # The calculator's form sends a request after every keystroke.
 @lru_cache(maxsize=64)
 def _rank_configs(
-    basis: PredictionBasis, factors: tuple[float, ...], usable_gib: float, count: int
+    basis: PredictionBasis, limits: str, factors: tuple[float, ...], usable_gib: float, count: int
 ) -> tuple[TrialConfig, ...]:
     """Order configurations by rising predicted time of a step.
 
-    `factors`: calibration factors of the parts of a step's time. `usable_gib`: limit on the predicted peak, before the
+    `limits`: limits of the search space as JSON, because a cached function needs hashable arguments. `factors`: calibration factors of the parts of a step's time. `usable_gib`: limit on the predicted peak, before the
     calibration of memory.
     """
-    limits = SpaceLimits(knobs=_WITHOUT_TERM)
-    space = spaces.build(basis.workload, basis.cluster, traced_shape.summary_of(basis.shape), limits)
+    study_limits = SpaceLimits.model_validate_json(limits)
+    narrowed = study_limits.model_copy(update={"knobs": _WITHOUT_TERM | study_limits.knobs})
+    space = spaces.build(basis.workload, basis.cluster, traced_shape.summary_of(basis.shape), narrowed)
     ranking = Ranking(Pool(space, basis, _outline_configs(space)), np.array(factors), usable_gib)
     if not ranking.pool.knows_speed:
         return ()

@@ -9,7 +9,11 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
 from shardtune.api_schemas.training.search_space import Backend
+from shardtune.workers.adapter import trainer_arguments
 from shardtune.workers.adapter.trial import ScriptTrial
+
+# At import: a script that repeats an argument would otherwise fail only once ranks run and the model is built.
+trainer_arguments.check_importer()
 
 
 def backends() -> tuple[Backend, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from pydantic import ValidationError
 
+from shardtune.api_schemas import log_lines
 from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.workers.agent.client_errors import ClientError
 from shardtune.workers.commands import agent, detect, run_trial
@@ -28,7 +29,11 @@ COMMANDS: Mapping[str, Callable[[WorkerSettings, argparse.Namespace], int]] = {
 
 def dispatch(options: argparse.Namespace) -> int:
     """Run the command that the command-line options name; returns the exit code."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if options.command == "agent":
+        log_lines.configure("INFO")
+    else:
+        # A person waits for these commands, and reads their lines.
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     # One line per request is noise at a heartbeat every two seconds.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:

@@ -4,12 +4,12 @@ and output.
 Exit codes: 0 the agent has ended it or is gone; 1 this host cannot work; 2 the agent's settings are invalid.
 """
 
-import logging
 import os
 import signal
 import sys
 from collections.abc import Callable
 
+from shardtune.api_schemas import log_lines
 from shardtune.workers.gang.messages import Begin, NodeFailed
 from shardtune.workers.launchers.base import LaunchFailed, RanksAlive
 from shardtune.workers.machine.device_lock import DevicesBusy
@@ -32,7 +32,7 @@ def main(serve: Callable[[Begin, AgentConnection], None] = serve) -> int:
     outgoing = os.dup(1)
     # Libraries print; only messages may reach the agent.
     os.dup2(2, 1)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_lines.configure("INFO")
     line = AgentConnection(sys.stdin.buffer, outgoing)
     try:
         begin = line.read_first()

@@ -2,20 +2,24 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardtune.service.cli.connection import connect_or_start, find_study
+from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, KeyFile, Service, StateDir, StudyId
 
 if TYPE_CHECKING:
-    from shardtune.service.cli import summary
+    from shardtune.service.cli import best_page, summary
 else:
+    best_page = LazyModule("shardtune.service.cli.best_page")
     summary = LazyModule("shardtune.service.cli.summary")
 
 app = typer.Typer()
+
+_FORMATS = ("text", "json", "markdown")
 
 
 @app.command()
@@ -25,12 +29,22 @@ def best(
     key_file: KeyFile = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
+    form: Annotated[
+        str, typer.Option("--format", help="Format: text, json, or markdown (a page to share).", metavar="FORMAT")
+    ] = "text",
 ) -> None:
     """Print the recommended configuration of a finished study."""
+    if form not in _FORMATS:
+        raise InputError(f"--format ({form}) must be {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}")
+    if as_json and form == "markdown":
+        raise InputError("--json and --format markdown exclude each other; give one of them")
     with connect_or_start(service, state_dir, key_file) as client:
         stored = find_study(client, study)
         result, trials = client.best(stored.study_id), client.trials(stored.study_id)
-        if as_json:
+        if form == "markdown":
+            changes = client.export(stored.study_id).files.get("changes.md")
+            print(best_page.as_markdown(stored, result, trials, changes))
+        elif as_json or form == "json":
             print(json.dumps(summary.as_json(stored, result, trials)))
         else:
             print(summary.as_text(stored, result, trials, client.rejections(stored.study_id)))

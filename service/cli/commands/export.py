@@ -55,5 +55,5 @@ def export(
         stored = find_study(client, study)
         files = client.export(stored.study_id, which, form)
     lossy = export_job.LossyOptions(state_dir, worker_options(allow_model, allow_script)) if measure_lossy else None
-    answer = {"study_id": stored.study_id, **export_job.write_and_check(files, out, lossy)}
+    answer = {"study_id": stored.study_id, **export_job.write_and_check(files, out, lossy, is_local=service is None)}
     print(json.dumps(answer) if as_json else export_job.as_text(answer))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +10,7 @@ import typer
 from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport
+from shardtune.api_schemas.studies.study import Objective
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
@@ -41,6 +42,8 @@ class ModelArgument:
     values: dict[str, Any]
     """Fields of a `PredictionRequest`: the model, and the workload of a study file."""
     cluster: Cluster | str = "local"
+    objective: Objective = field(default_factory=Objective)
+    """Objective of a study file, which decides how much memory stays free."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class PredictOptions:
     cluster: Cluster | str
     sequence_length: int | None
     micro_batch: int
-    gradient_accumulation: int
+    gradient_accumulation: int | None
     precision: str | None
     """Name of the dtypes; None: the study's, or chosen by the device (so, too, sequence length and global batch)."""
     hardware: HardwareReport | None = None
@@ -62,6 +65,8 @@ class PredictOptions:
     """Whether to count the built model even where its architecture has a closed form."""
     optimizer: str | None = None
     """Kind of the optimizer; None: the study's, or AdamW."""
+    checkpointing: str = "none"
+    """Activation checkpointing of the table of strategies."""
 
 
 def hardware_report(cluster: Cluster | str, file: Path | None, state_dir: Path) -> HardwareReport | None:
@@ -103,6 +108,7 @@ def predict(options: PredictOptions) -> PredictionTable:
         "hardware": options.hardware.measured if options.hardware else None,
         "micro_batch": options.micro_batch,
         "gradient_accumulation": options.gradient_accumulation,
+        "checkpointing": options.checkpointing,
         "top": options.top,
     }
     of_workload = (
@@ -113,10 +119,13 @@ def predict(options: PredictOptions) -> PredictionTable:
     )
     # Only options that were given: a null would replace the workload of a study file.
     values |= {name: value for name, value in of_workload if value is not None}
+    if options.gradient_accumulation is not None and options.global_batch is None:
+        # The option says how large a step is, in place of the study file's global batch.
+        values["global_batch"] = None
     try:
         return _predict_table(PredictionRequest.model_validate(values), options)
     except ValidationError as error:
-        raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None
+        raise InputError(*study_file.error_lines(error)) from None
     except ValueError as error:
         raise InputError(str(error)) from None
 
@@ -125,13 +134,14 @@ def _predict_table(request: PredictionRequest, options: PredictOptions) -> Predi
     """Predict from the closed form of the architecture, or without one from the model as built here."""
     if not options.trace:
         try:
-            return fastest.answer_request(request)
+            return fastest.answer_request(request, objective=options.model.objective)
         except model_shape.NoClosedForm:
             # The user's own code is counted by a worker that allows it, never by the command line.
             if request.model.is_own:
                 raise
     model_summary = model_trace.count_model(request.model, request.sequence_length)
-    return fastest.answer_request(request.model_copy(update={"model_summary": model_summary}))
+    counted = request.model_copy(update={"model_summary": model_summary})
+    return fastest.answer_request(counted, objective=options.model.objective)
 
 
 def read_model(name: str) -> ModelArgument:
@@ -146,9 +156,9 @@ def read_model(name: str) -> ModelArgument:
     content = study_file.read_json_object(path)
     if "model" in content:
         study = study_file.validate_study(content, path.parent)
-        fields = ("sequence_length", "global_batch", "precision", "optimizer", "attention")
-        workload = {field: getattr(study.workload, field) for field in fields}
-        return ModelArgument({"model": study.model, **workload}, study.cluster)
+        names = ("sequence_length", "global_batch", "precision", "optimizer", "attention")
+        workload = {name: getattr(study.workload, name) for name in names}
+        return ModelArgument({"model": study.model, "space": study.space, **workload}, study.cluster, study.objective)
     return ModelArgument({"model": _validated(content)})
 
 
@@ -178,7 +188,12 @@ def command(
         typer.Option(min=8, help="Tokens per sample (default: the study's, or the model's maximum up to 4096)."),
     ] = None,
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass and GPU.")] = 1,
-    gradient_accumulation: Annotated[int, typer.Option(min=1, help="Micro batches per step.")] = 1,
+    gradient_accumulation: Annotated[
+        int | None, typer.Option(min=1, help="Micro batches per step (default: as many as the global batch takes).")
+    ] = None,
+    checkpointing: Annotated[
+        str, typer.Option(help="Activation checkpointing of the table of strategies: none, selective or full.")
+    ] = "none",
     precision: Annotated[
         str | None,
         typer.Option(
@@ -190,7 +205,7 @@ def command(
         typer.Option(help=f"Optimizer: {', '.join(OPTIMIZERS)} (default: the study's, or {DEFAULT_OPTIMIZER})."),
     ] = None,
     global_batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples per step for the ranking (default: the study's, or 8 per rank).")
+        int | None, typer.Option(min=1, help="Samples per step (default: the study's, or 8 per rank).")
     ] = None,
     top: Annotated[
         int, typer.Option(min=0, max=100, help="Maximum number of the fastest configurations to print.")
@@ -220,6 +235,7 @@ def command(
         top,
         trace,
         optimizer,
+        checkpointing,
     )
     table = predict(options)
     if as_json:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.processes import listening_socket
 
 if TYPE_CHECKING:
     from shardtune.service import app as application
     from shardtune.service import server
-    from shardtune.service import settings as defaults
     from shardtune.service.cli import environment, local_stack
     from shardtune.service.cli.commands import keys
     from shardtune.service.observability import logs
     from shardtune.service.process import context as contexts
 else:
     application = LazyModule("shardtune.service.app")
-    server, defaults = LazyModule("shardtune.service.server"), LazyModule("shardtune.service.settings")
+    server = LazyModule("shardtune.service.server")
     environment, local_stack = (
         LazyModule("shardtune.service.cli.environment"),
         LazyModule("shardtune.service.cli.local_stack"),
@@ -32,19 +31,21 @@ else:
     contexts = LazyModule("shardtune.service.process.context")
 
 app = typer.Typer()
+log = logging.getLogger(__name__)
 
 
 def _database_setting(state_dir: Path | None) -> dict[str, str]:
-    """Return the database setting of a state directory; empty without a directory."""
+    """Return the database setting of a state directory, which is made if it does not exist; empty without a directory.
+
+    Raises:
+        InputError: the directory cannot be made or written, or other users can write in it.
+    """
     if state_dir is None:
         return {}
+    # A mistyped directory has no studies: the line tells it from the one that `tune` used.
     if not (state_dir / local_stack.DATABASE_FILE).exists():
-        default = defaults.DEFAULT_DATABASE_URL.removeprefix("sqlite:///")
-        raise InputError(
-            f"--state-dir ({state_dir}) has no {local_stack.DATABASE_FILE}; give the directory that `tune` used, or leave it out: "
-            f"without it the service uses {local_stack.DATABASE_VARIABLE}, or {default} in this folder, which it creates"
-        )
-    return {"database_url": local_stack.sqlite_url(state_dir)}
+        log.info("--state-dir (%s) has no studies yet; its database is made there", state_dir)
+    return {"database_url": local_stack.sqlite_url(local_stack.make_state_directory(state_dir))}
 
 
 @app.command()
@@ -53,23 +54,29 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8470,
     state_dir: Annotated[
         Path | None,
-        typer.Option(help="State directory of `shardtune tune`, whose database replaces SHARDTUNE_DATABASE_URL."),
+        typer.Option(
+            help="State directory of `shardtune tune`, or a new one; its database replaces SHARDTUNE_DATABASE_URL."
+        ),
     ] = None,
     fd: Annotated[
         int | None,
         typer.Option(hidden=True, help="File descriptor of a listening socket, in place of --host and --port."),
     ] = None,
+    own_key_hash: Annotated[
+        str | None,
+        typer.Option(hidden=True, help="SHA-256 of the secret of the command that starts this service for itself."),
+    ] = None,
 ) -> None:
     """Run the service. SQLite is migrated at start; migrate other databases with `shardtune db upgrade`."""
+    logs.configure(environment.read_settings().log_level)
     settings = environment.read_settings(**_database_setting(state_dir))
-    logs.configure(settings.log_level)
     local_stack.prepare_database_at(settings.database_url)
     server.allow_files(settings.max_connections)
-    context = contexts.Context.opened(settings)
+    context = contexts.Context.opened(settings, own_key_hash)
     config = server.ServerConfig(application.create_app(settings, context), settings, host=host, port=port)
     with socket.socket(fileno=fd) if fd is not None else listening_socket(host, port) as listener:
         # After binding: only the socket knows which address a host name became.
         keys.check_reach(settings.database_url, listener.getsockname()[0])
         address = "http://{}:{}".format(*listener.getsockname()[:2])
-        typer.echo(f"listening on {address}; the API is described at {address}/openapi.json", err=True)
+        log.info("listening on %s; the API is described at %s/openapi.json", address, address)
         server.Server(config, context).run(sockets=[listener])

@@ -74,6 +74,9 @@ def tune(
             help=f"Wait before runs while other programs use the machine, so many minutes in all ({DEFAULT_WAIT_MINUTES}).",
         ),
     ] = None,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="Print what the study should take and gain, and run nothing.")
+    ] = False,
     state_dir: StateDir = DEFAULT_STATE_DIR,
     out: Annotated[Path, typer.Option(help="Folder for the files of the recommended configuration.")] = DEFAULT_OUT,
     allow_model: AllowModel = None,
@@ -104,5 +107,6 @@ def tune(
             add_pairs,
             hosts,
             wait_for_quiet_min=wait_for_quiet,
+            cost=cost,
         )
     )

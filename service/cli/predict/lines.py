@@ -7,9 +7,11 @@ from rich.table import Table
 
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
-from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable
+from shardtune.api_schemas.trials.predictions import MemoryPrediction, Prediction, PredictionTable
 from shardtune.service.cli.terminal import PrintableConsole
 
+_LEAST_OTHER_GIB = 0.005
+"""GiB below which the sum of the terms that are not shown is left out: it would print as 0."""
 _WIDTH = 150
 """Characters per line where stdout is not a terminal."""
 
@@ -37,6 +39,10 @@ def show(table: PredictionTable) -> None:
             style="bold",
         )
         console.print(_prediction_table(table.fastest))
+        console.print(
+            f"rank: configurations of one rank are equal within ± {table.equal_within:.1%}, the error of such a comparison; "
+            "the simplest comes first."
+        )
     elif table.global_batch is not None:
         reason = (
             "fits"
@@ -44,12 +50,22 @@ def show(table: PredictionTable) -> None:
             else "can be ranked: the GPU's rates are unknown"
         )
         console.print(f"\nNo configuration {reason} at a global batch of {table.global_batch:,} samples.", style="bold")
-    console.print("\nOne configuration of each strategy, whether it fits or not:", style="bold")
+    for lever in table.levers:
+        console.print(f"what would fit: {lever}")
+    console.print(f"\n{_strategies_heading(table)}", style="bold")
     console.print(_prediction_table(table.predictions))
     for prediction in (*table.fastest[:1], *table.predictions):
         _print_memory_terms(console, prediction)
     for note in table.notes:
         console.print(f"note: {note}", style="dim")
+
+
+def _strategies_heading(table: PredictionTable) -> str:
+    if table.strategies_global_batch is None:
+        return "The requested configurations, whether they fit or not:"
+    program = ", compiled" if table.strategies_compiled else ", not compiled"
+    batch = f"at a global batch of {table.strategies_global_batch:,} samples"
+    return f"One configuration of each strategy {batch}{program}, whether it fits or not:"
 
 
 def _parameter_count(parameters: int) -> str:
@@ -58,6 +74,9 @@ def _parameter_count(parameters: int) -> str:
 
 def _prediction_table(predictions: Sequence[Prediction]) -> Table:
     shown = Table(box=None, pad_edge=False)
+    is_ranked = any(prediction.rank is not None for prediction in predictions)
+    if is_ranked:
+        shown.add_column("rank", justify="right")
     for heading in (
         "configuration",
         "fits",
@@ -74,7 +93,8 @@ def _prediction_table(predictions: Sequence[Prediction]) -> Table:
     for prediction in predictions:
         peak, speed = prediction.memory, prediction.speed
         fits = f"{peak.verdict} by {memory(-peak.margin_gib)}" if peak.verdict == "does not fit" else peak.verdict
-        row = [prediction.description, fits, memory(peak.total_gib), memory(peak.capacity_gib)]
+        row = [str(prediction.rank)] if is_ranked else []
+        row += [prediction.description, fits, memory(peak.total_gib), memory(peak.capacity_gib)]
         if speed is None:
             row += ["unknown GPU rates", "", "", ""]
         else:
@@ -86,11 +106,17 @@ def _prediction_table(predictions: Sequence[Prediction]) -> Table:
     return shown
 
 
+def memory_terms(peak: MemoryPrediction) -> list[tuple[str, float]]:
+    """Return the terms to print, as name and GiB; they sum to the peak."""
+    # Terms below 1 % of the peak decide nothing, and would hide the others; their sum keeps the row's own sum right.
+    shown = [(term.name, term.gib) for term in peak.terms if term.gib >= 0.01 * peak.total_gib]
+    other = peak.total_gib - sum(gib for _, gib in shown)
+    return shown + ([("other", other)] if abs(other) >= _LEAST_OTHER_GIB else [])
+
+
 def _print_memory_terms(console: Console, prediction: Prediction) -> None:
     peak = prediction.memory
-    # Terms below 1 % of the peak decide nothing, and would hide the others.
-    shown = (term for term in peak.terms if term.gib >= 0.01 * peak.total_gib)
-    terms = ", ".join(f"{term.name} {memory(term.gib)}" for term in shown)
+    terms = ", ".join(f"{name} {memory(gib)}" for name, gib in memory_terms(peak))
     interval = f"{memory(peak.low_gib)} to {memory(peak.high_gib)}"
     console.print(f"\n{prediction.description} (peak at {peak.moment}; {interval})")
     console.print(f"  {terms}")

@@ -4,8 +4,6 @@ import json
 import math
 import os
 import shlex
-import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +11,10 @@ from pathlib import Path
 from shardtune.api_schemas.studies.study import MOST_PAIRS, Study, StudyResult
 from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.service.cli import summary
+from shardtune.service.cli.tune import continuation
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import DEFAULT_WAIT_MINUTES
-from shardtune.service.cli.write_files import write_files
+from shardtune.service.cli.write_files import runnable_here, write_files
 from shardtune.service.client import ServiceClient
 
 FEWEST_MORE_PAIRS = 6
@@ -25,12 +24,17 @@ FEWEST_MORE_PAIRS = 6
 def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -> None:
     """Write the files and print the answer, with the command that decides an undecided one."""
     assert study.result is not None
-    paths, trials = write_files(options.out, client.export(study.study_id).files), client.trials(study.study_id)
+    files = runnable_here(client.export(study.study_id).files)
+    paths, trials = write_files(options.out, files), client.trials(study.study_id)
     if options.as_json:
         print(json.dumps(summary.as_json(study, study.result, trials, paths)))
         return
     launch_line = _launch_line(options.out, paths)
     print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, launch_line))
+    is_open = study.result.undecided is not None or study.result.too_busy is not None
+    if is_open and options.study is None:
+        # The study's own file is not known here: `--resume` and `--add-pairs` read the stored study.
+        options = replace(options, study=continuation.write_study(study, options.state_dir))
     if (command := next_command(study, study.result, options)) is not None:
         print(f"{'to decide':<12}{command}")
 
@@ -76,8 +80,4 @@ def _launch_line(out: Path, paths: Sequence[str]) -> str:
     """Return the command that starts the training; empty for the user's own script, which has no launch file."""
     if not any(path.endswith("launch.sh") for path in paths):
         return ""
-    # launch.sh runs `python`: outside of an activated environment that is another interpreter, without torch.
-    python = shutil.which("python")
-    is_ours = python is not None and Path(python).parent == Path(sys.executable).parent
-    script = str(Path(os.path.relpath(out)) / "launch.sh")
-    return f"{script} --steps 10" if is_ours else f"PYTHON={sys.executable} {script} --steps 10"
+    return f"{Path(os.path.relpath(out)) / 'launch.sh'} --steps 10"

@@ -10,15 +10,17 @@ from shardtune.api_schemas.formatting import field_line
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.service.cli import local_stack
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.tune import local_devices
+from shardtune.service.cli.tune.local_devices import LocalDevices
 from shardtune.service.http.errors import Invalid, invalid_from_value_error
-from shardtune.service.studies import validation
+from shardtune.service.studies import model_checks, validation
+from shardtune.service.workers import compatibility
 from shardtune.tuner.prediction import catalogue
 
 CPU_RANKS = 2
 """Default number of ranks on a machine without GPUs."""
-_NVIDIA = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-"""Files of an NVIDIA driver: on Linux, and on WSL2."""
 _PLENTY_GIB = 1e5
 """Placeholder for a rank's memory in GiB: only the worker knows it, and no check here uses it."""
 
@@ -32,14 +34,74 @@ def check_study(spec: StudyRequest, ranks: int | None) -> None:
     try:
         validation.check_without_worker(spec, expected_cluster(spec, ranks))
     except Invalid as error:
-        raise _as_input_error(error) from None
+        raise as_input_error(error) from None
 
 
-def _as_input_error(error: Invalid) -> InputError:
+def check_architecture(model: ModelSpec) -> None:
+    """Reject a model that no trial could train, such as an encoder-decoder.
+
+    Raises:
+        InputError: names field, value and remedy.
+    """
+    try:
+        model_checks.check_architecture(model)
+    except Invalid as error:
+        raise as_input_error(error) from None
+
+
+def check_hardware(spec: StudyRequest, hosts: Sequence[str], devices: LocalDevices | None = None) -> None:
+    """Reject a cluster that this machine does not have, where no other worker could run the study.
+
+    `hosts` holds the options that name other hosts. `devices`: the machine's GPUs; None looks at this machine.
+
+    Raises:
+        InputError: names the cluster, what is here, and the remedy.
+    """
+    # Workers elsewhere may serve a shared database, and may register while a study waits for them.
+    if hosts or spec.wait_for_worker_s is not None or local_stack.DATABASE_VARIABLE in os.environ:
+        return
+    cluster = expected_cluster(spec, None)
+    if cluster is None or cluster.device == "cpu":
+        return
+    reason = _missing_hardware(cluster, devices or local_devices.detect())
+    if reason is None:
+        return
+    shown = spec.cluster if isinstance(spec.cluster, str) else compatibility.describe(spec.cluster)
+    raise InputError(
+        f"cluster ({shown}) cannot run on this machine: {reason}; run `shardtune tune` on that hardware, use "
+        '"cluster": "local" for what is here, or only predict with `shardtune predict FILE`'
+    )
+
+
+def _missing_hardware(cluster: Cluster, devices: LocalDevices) -> str | None:
+    if cluster.nodes > 1:
+        return f"it has {cluster.nodes} hosts, and tune uses one without --launcher"
+    if not devices.has_driver:
+        return "it has no NVIDIA GPU"
+    if devices.gpus is None:
+        return None
+    if len(devices.gpus) < cluster.gpus_per_node:
+        return f"it has {len(devices.gpus)} GPUs"
+    others = [name for name in devices.gpus if not _is_same_gpu(name, cluster.gpu)]
+    return f"it has {others[0]}" if len(others) > len(devices.gpus) - cluster.gpus_per_node else None
+
+
+def _is_same_gpu(name: str, gpu: str) -> bool:
+    try:
+        return catalogue.find(name).name == catalogue.find(gpu).name
+    # A card that the catalogue lacks is compared by the worker.
+    except ValueError:
+        return True
+
+
+def as_input_error(error: Invalid) -> InputError:
+    """Return the errors of a rejected study as one error of the command line."""
     return InputError(*(field_line(item.model_dump()) for item in error.errors))
 
 
-def expected_cluster(spec: StudyRequest, ranks: int | None, gpu_files: Sequence[Path] = _NVIDIA) -> Cluster | None:
+def expected_cluster(
+    spec: StudyRequest, ranks: int | None, gpu_files: Sequence[Path] = local_devices.DRIVERS
+) -> Cluster | None:
     """Return the cluster that the study will run on; None where only the worker can detect it.
 
     Raises:

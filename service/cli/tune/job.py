@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
@@ -15,9 +14,8 @@ from typing import TYPE_CHECKING
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyState
-from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.api_schemas.trials.trial import Rejection, Trial
-from shardtune.service.cli import study_file
+from shardtune.service.cli import connection, study_file
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.models import source as model_source
@@ -30,16 +28,18 @@ from shardtune.service.cli.tune.progress_lines import LineView
 if TYPE_CHECKING:
     from shardtune.service import client as api
     from shardtune.service.cli import local_stack
-    from shardtune.service.cli.tune import answer, early_checks, live_table
+    from shardtune.service.cli.tune import answer, continuation, cost, early_checks, live_table
 else:
     api = LazyModule("shardtune.service.client")
     early_checks, live_table = (
         LazyModule("shardtune.service.cli.tune.early_checks"),
         LazyModule("shardtune.service.cli.tune.live_table"),
     )
-    local_stack, answer = (
+    cost = LazyModule("shardtune.service.cli.tune.cost")
+    local_stack, answer, continuation = (
         LazyModule("shardtune.service.cli.local_stack"),
         LazyModule("shardtune.service.cli.tune.answer"),
+        LazyModule("shardtune.service.cli.tune.continuation"),
     )
 
 _POLL_S = 0.5
@@ -66,20 +66,23 @@ def tune(options: TuneOptions) -> None:
         CliError: a subclass, for every end but success.
     """
     if options.resume or options.add_pairs:
-        flag = "--resume" if options.resume else "--add-pairs"
-        if options.study is not None or options.max_trials is not None:
-            raise InputError(f"{flag} continues a stored study without changes; leave out the file and --max-trials")
+        continuation.check_unchanged(options)
         spec = None
     else:
         spec = _read_study(options)
         early_checks.check_own_code(spec.model, options.allowed)
+        early_checks.check_architecture(spec.model)
         if not options.hosts:
             early_checks.check_study(spec, options.ranks)
+        if options.cost:
+            cost.print_cost(spec, options)
+            return
+        early_checks.check_hardware(spec, options.hosts)
     _check_out_is_writable(options.out)
     progress = _Progress()
     with local_stack.state_directory(options.state_dir) as state_dir, raise_on_signals():
         try:
-            with local_stack.local_service(state_dir) as client:
+            with connection.service_errors(), local_stack.local_service(state_dir) as client:
                 _run_study(client, state_dir, spec, options, progress)
         except KeyboardInterrupt:
             raise Interrupted(*options.after_interrupt(has_begun=progress.has_begun)) from None
@@ -94,6 +97,8 @@ def _read_study(options: TuneOptions) -> StudyRequest:
     named = model_source.named_model(str(options.study)) if model_source.is_name(str(options.study)) else None
     values = {} if named is not None else study_file.read_json_object(options.study)
     if named is not None or study_file.is_bare_config(values):
+        # Before the seconds in which the hardware is detected.
+        early_checks.check_architecture(study_file.bare_model(named or values))
         spec, words = study_file.default_study(named or values, detect_inventory(options.ranks, options.hosts))
         if spec.model.hub is not None:
             print_progress(f"model {spec.model.hub.id} at commit {spec.model.hub.revision}")
@@ -125,7 +130,7 @@ def _check_out_is_writable(out: Path) -> None:
 def _run_study(
     client: api.ServiceClient, state_dir: Path, spec: StudyRequest | None, options: TuneOptions, progress: _Progress
 ) -> None:
-    study = _study_to_continue(client, options) if spec is None else None
+    study = continuation.find(client, options) if spec is None else None
     ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
     expected = study.spec if study else spec
     assert expected is not None
@@ -134,7 +139,7 @@ def _run_study(
     offloads = "zero" in expected.space.backends
     further_options = (*options.allowed, *_host_options(study.cluster if study else expected.cluster, options.hosts))
     worker = local_stack.LocalWorker(client, state_dir, ranks, memory_gib, further_options, may_offload=offloads)
-    _pause_other_studies(client, study)
+    continuation.pause_others(client, study)
     try:
         # A first start may build DeepSpeed's operators for minutes: the address is printed before, not after.
         print_progress(
@@ -145,7 +150,7 @@ def _run_study(
             assert spec is not None
             study = _submit(partial(client.create_study, spec, options.study_id))
         elif options.add_pairs:
-            study = _submit(partial(client.extend, study.study_id, _extension(options)))
+            study = _submit(partial(client.extend, study.study_id, continuation.extension(options)))
         progress.has_begun = True
         print_progress(f"study {study.study_id}: {study.spec.model.name} on {_describe_cluster(study.cluster)}")
         later = shlex.join(["shardtune", "serve", "--state-dir", str(options.state_dir)])
@@ -158,23 +163,6 @@ def _run_study(
     if study.result is None:
         raise error_without_result(study, client.trials(study.study_id))
     answer.write_and_print(client, study, options)
-
-
-def _extension(options: TuneOptions) -> Extension:
-    minutes = options.wait_for_quiet_min
-    return Extension(add_pairs=options.add_pairs, wait_for_quiet_s=None if minutes is None else 60 * minutes)
-
-
-def _pause_other_studies(client: api.ServiceClient, study: Study | None) -> None:
-    """Pause the other running studies of the state directory; the service would run older ones first."""
-    # A database of the environment may be shared: other people's studies keep running.
-    if local_stack.DATABASE_VARIABLE not in os.environ:
-        for other in client.studies():
-            if other.state is StudyState.RUNNING and (study is None or other.study_id != study.study_id):
-                client.pause(other.study_id, paused=True)
-                print_progress(f"study {other.study_id} is unfinished and was paused; --resume continues the newest")
-    if study is not None and study.state is StudyState.PAUSED:
-        client.pause(study.study_id, paused=False)
 
 
 def _submit(send: Callable[[], Study]) -> Study:
@@ -205,17 +193,6 @@ def _describe_cluster(cluster: Cluster) -> str:
     kind = "CPU ranks" if cluster.device == "cpu" else f"× {cluster.gpu}"
     nodes = f"{cluster.nodes} nodes of " if cluster.nodes > 1 else ""
     return f"{nodes}{cluster.gpus_per_node} {kind}, {memory(cluster.memory_gib)} each"
-
-
-def _study_to_continue(client: api.ServiceClient, options: TuneOptions) -> Study:
-    """Return the newest unfinished study for `--resume`, or the newest with an answer for `--add-pairs`."""
-    flag, kind = ("--resume", "unfinished") if options.resume else ("--add-pairs", "finished")
-    candidates = [study for study in client.studies() if (study.state.is_open if options.resume else study.result)]
-    if not candidates:
-        raise InputError(
-            f"{flag}: no {kind} study in --state-dir ({options.state_dir}); start one with `shardtune tune FILE`"
-        )
-    return max(candidates, key=lambda study: study.created_at)
 
 
 def _follow_study(client: api.ServiceClient, worker: local_stack.LocalWorker, study_id: str) -> Study:

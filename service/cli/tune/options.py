@@ -32,6 +32,9 @@ class TuneOptions:
     wait_for_quiet_min: float | None = None
     """Minutes that the study may wait in all until the machine is quiet; None: as the study file says."""
 
+    cost: bool = False
+    """Whether to print what the study should take, and run nothing."""
+
     def again(self, *first: str) -> str:
         """Return the `shardtune tune` command, quoted for a shell: `first`, then the options that hold for every run."""
         words = ["shardtune", "tune", *first]
@@ -42,8 +45,9 @@ class TuneOptions:
         return shlex.join([*words, *self.hosts, *self.allowed])
 
     def from_the_start(self) -> str:
-        """Return the command that creates the study anew; `STUDY.json` stands for the file of a continued study."""
-        words = [str(self.study) if self.study is not None else "STUDY.json"]
+        """Return the command that creates the study of the file anew."""
+        assert self.study is not None, "a continued study is written into a file first"
+        words = [str(self.study)]
         words += ["--max-trials", str(self.max_trials)] if self.max_trials else []
         words += ["--memory-gib", str(self.memory_gib)] if self.memory_gib else []
         words += self.wait_words()

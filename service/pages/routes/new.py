@@ -60,5 +60,5 @@ def _show_form(
         live = registry.live_workers(context, session)
     # After the transaction: the hub may take seconds.
     read_model = partial(named_models.with_config_of, context)
-    shown = new_page(form, live, read_model, errors, quotas.own_usage(context))
+    shown = new_page(form, live, read_model, errors, quotas.own_usage(context), context.settings.measure)
     return render(request, "new.html", status=status, p=shown)

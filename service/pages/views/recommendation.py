@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.recommendations.best import DecisionAction, EarlierVerdict, RecommendationState
 from shardtune.api_schemas.retuning.retunes import RetuneState
-from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.studies.study import StudyResult, Verdict
 from shardtune.db.queries import best, retunes, study_recommendations
-from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
+from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.wording import retune_words
 
@@ -91,6 +91,8 @@ class Recommended:
     again: LatestRetune | None
     is_superseded: bool
     """Whether a measurement on newer hardware or software replaces it."""
+    is_too_busy: bool
+    """Whether it is recommended although its machine was too busy to tell whether anything is faster."""
     is_pinned: bool
     newer: Proposal | None
     """A newer proposal, where this one is the current recommendation."""
@@ -149,18 +151,20 @@ def _combine(
     is_recommended = row.state is RecommendationState.RECOMMENDED
     recommended = now.recommended if now is not None else case.recommended if case is not None else None
     is_superseded = case is not None and case.superseded_by is not None
+    is_too_busy = is_recommended and row.answer.result.verdict is Verdict.TOO_BUSY
     renewed = row.answer.renewed
     return Recommended(
         recommendation_id=row.id,
         target_key=row.target_key,
         state=row.state.value,
-        tone="quiet" if is_superseded else _TONES[row.state],
+        tone="quiet" if is_superseded else "warn" if is_too_busy else _TONES[row.state],
         result=row.answer.result,
         renewed=renewed,
         renewed_at=first.get(renewed.recommendation_id) if renewed is not None else None,
         again=_again(again) if again is not None else None,
         is_superseded=is_recommended and is_superseded,
         newer=_newer(row, proposal) if is_recommended else None,
+        is_too_busy=is_too_busy,
         is_pinned=is_recommended and case is not None and case.is_pinned,
         recommended_study=recommended.study_id if recommended is not None and recommended.id != row.id else None,
         stale_fields=tuple(case.changed_fields)
@@ -208,7 +212,13 @@ def _actions(row: RecommendationRow, case: TuningTargetRow | None) -> tuple[tupl
 
 def _decisions(session: Session, row: RecommendationRow) -> tuple[ShownDecision, ...]:
     rows = best.decisions(session, row.project_id, row.target_key, None, _MOST_DECISIONS)
-    return tuple(
-        ShownDecision(d.created_at, _DECISION_TEXTS[d.action], d.by, d.note, d.recommendation_id == row.id)
-        for d in rows
-    )
+    return tuple(_decision(decision, row) for decision in rows)
+
+
+def _decision(decision: DecisionRow, row: RecommendationRow) -> ShownDecision:
+    is_about_this = decision.recommendation_id == row.id
+    text = _DECISION_TEXTS[decision.action]
+    is_too_busy = is_about_this and row.answer.result.verdict is Verdict.TOO_BUSY
+    if is_too_busy and decision.action is DecisionAction.RECOMMENDED:
+        text = "recommended for now: the machine was too busy to compare"
+    return ShownDecision(decision.created_at, text, decision.by, decision.note, is_about_this)

@@ -25,3 +25,18 @@ def test_studies_that_tune_kept_are_served_later(answered_sqlite, tmp_path):
     finally:
         service.send_signal(15)
         service.wait(30)
+
+
+def test_a_new_state_directory_is_made(tmp_path):
+    state, log = tmp_path / "a" / "new", tmp_path / "log"
+    listener = listening_socket("127.0.0.1", 0)
+    service = Service(listener, log, {}, "--state-dir", str(state))
+    try:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with httpx.Client(base_url=address, trust_env=False, timeout=120) as client:
+            assert client.get("/v1/studies").json()["studies"] == []
+    finally:
+        service.send_signal(15)
+        service.wait(30)
+    assert (state / DATABASE_FILE).exists() and state.stat().st_mode & 0o777 == 0o700
+    assert "has no studies yet" in log.read_text()

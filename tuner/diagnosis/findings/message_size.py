@@ -13,7 +13,9 @@ from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 _SMALL = MIB
 """Bytes of a message below which the fixed cost of a collective call counts."""
 _MANY = 8
-"""Number of collective calls per step below which merging calls would save little."""
+"""Number of collective calls per step below which merging calls saves little, unless they are exposed for much of it."""
+_EXPOSED_CALLS = 0.15
+"""Fraction of the step that few small calls must be exposed for, so that merging them is worth a finding."""
 _MERGING_SAVES = 0.05
 # The smallest bucket that reaches it uses less memory and overlaps more.
 _ENOUGH = 0.8
@@ -111,7 +113,9 @@ def units_too_large(facts: Facts) -> Finding | None:
 def _merging_gain(facts: Facts, exchange: Exchange, bucket: int) -> float:
     """Fraction of the step that collectives with messages of a bucket's size would save."""
     message = exchange.message_bytes
-    if message is None or message >= _SMALL or exchange.calls < _MANY or exchange.bytes is None:
+    if message is None or message >= _SMALL or exchange.bytes is None:
+        return 0.0
+    if exchange.calls < _MANY and facts.step_fraction(exchange.exposed_s) < _EXPOSED_CALLS:
         return 0.0
     return facts.merging_gain(exchange, ceil(exchange.bytes / bucket))
 

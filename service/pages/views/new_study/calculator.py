@@ -7,6 +7,7 @@ from shardtune.api_schemas.base import DTYPE_BYTES
 from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.training.workload import AUTO, PRECISIONS, Precision
+from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable, Verdict
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
@@ -15,7 +16,8 @@ from shardtune.service.pages.charts.stacked_bars import KINDS, Stack, by_kind, s
 from shardtune.service.pages.views.new_study import form as forms
 from shardtune.service.pages.views.new_study.form import Hardware, StudyForm
 from shardtune.service.pages.views.new_study.form_fields import FormErrors
-from shardtune.service.wording import cluster_words
+from shardtune.service.studies.study_cost import StudyMachine, estimate_on
+from shardtune.service.wording import cluster_words, cost_words
 from shardtune.service.workers import compatibility
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import catalogue
@@ -78,6 +80,8 @@ class NewPage:
     can_create: bool
     quota: str
     """Use of the project's quota; empty without a quota."""
+    cost: tuple[tuple[str, str], ...] = ()
+    """Estimated cost and gain of the study, as rows of a name and a text; empty where the form has errors."""
 
 
 def new_page(
@@ -86,6 +90,7 @@ def new_page(
     read_model: ReadModel,
     errors: Sequence[FieldError] = (),
     quota: str = "",
+    plan: MeasurePlan = MeasurePlan(),
 ) -> NewPage:
     """Return the form with its predictions, or with its errors. `read_model` reads a model that the hub has."""
     own, catalogue_choices = forms.hardware_of(live)
@@ -114,6 +119,7 @@ def new_page(
         bytes_per_parameter=tuple(_precision(precision, form.optimizer, table) for precision in PRECISIONS.values()),
         can_create=form.hardware.startswith("worker:"),
         quota=quota,
+        cost=_cost(form, live, plan) if table else (),
     )
 
 
@@ -126,6 +132,20 @@ def _first_form(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerR
     if live[0].offer.cluster.device == "cpu":
         update |= {"model": "llama-tiny", "sequence_length": "64", "global_batch": "16"}
     return form.model_copy(update=update)
+
+
+def _cost(form: StudyForm, live: Sequence[WorkerRow], plan: MeasurePlan) -> tuple[tuple[str, str], ...]:
+    """Return the estimated cost of the form's study; empty where the study would be rejected."""
+    try:
+        request, cluster = forms.study_request(form, live), forms.cluster_of(form, live)
+        machine = StudyMachine(
+            cluster, next(iter(compatibility.dtypes_of(cluster, live))), forms.measured_rates(form, live)
+        )
+        cost = estimate_on(request, machine, plan)
+    # The errors stand beside their fields once the study is sent; the prediction needs fewer of them.
+    except (FormErrors, ApiError, ValueError):
+        return ()
+    return tuple(cost_words.cost_rows(cost, on_cpu=cluster.device == "cpu"))
 
 
 def _table(

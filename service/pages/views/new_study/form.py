@@ -8,13 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.formatting import memory
-from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
+from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.studies.study import Budget, Objective, StudyRequest
 from shardtune.api_schemas.training.hub_source import looks_like_id
 from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.models import ModelSpec
-from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
+from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.training.search_space import BACKENDS
 from shardtune.api_schemas.training.workload import AUTO
 from shardtune.api_schemas.trials.predictions import PredictionRequest
@@ -24,7 +23,7 @@ from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.views import words
 from shardtune.service.pages.views.new_study.form_fields import FormErrors, error, json_object, number, positive_int
 from shardtune.service.wording import cluster_words
-from shardtune.tuner.prediction import catalogue, neighbours
+from shardtune.tuner.prediction import catalogue
 
 RequestModel = TypeVar("RequestModel", bound=Schema)
 
@@ -111,6 +110,14 @@ def cluster_of(form: StudyForm, live: Sequence[WorkerRow]) -> Cluster:
         raise error("hardware", form.hardware, str(problem)) from None
 
 
+def measured_rates(form: StudyForm, live: Sequence[WorkerRow]) -> MeasuredHardware | None:
+    """Return the rates that the form's worker measured; None for hardware of the catalogue."""
+    name = form.hardware.removeprefix("worker:")
+    if name == form.hardware:
+        return None
+    return next((worker.offer.measured for worker in live if worker.name == name), None)
+
+
 def model_of(form: StudyForm) -> ModelSpec:
     """Convert the form's model.
 
@@ -143,7 +150,7 @@ def _valid_model(field: str, value: object) -> ModelSpec:
 
 
 def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> PredictionRequest:
-    """Convert the form to a request for the fastest configurations and one of each strategy, without search limits.
+    """Convert the form to a request for the fastest configurations and one of each strategy.
 
     Raises:
         FormErrors: fields that cannot be used.
@@ -151,26 +158,18 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
     cluster = cluster_of(form, live)
     micro = positive_int("micro_batch", form.micro_batch)
     step = micro * cluster.world_size
-    accumulation = max(1, positive_int("global_batch", form.global_batch) // step)
-    optimizer = OPTIMIZERS.get(form.optimizer, OPTIMIZERS[DEFAULT_OPTIMIZER])
-    configs = [
-        c.model_copy(update={"activation_checkpointing": form.checkpointing})
-        for c in neighbours.default_configs(cluster, micro)
-        if optimizer_support.can_train(c, optimizer)
-    ]
     values: dict[str, Any] = {
         "model": model_of(form),
         "cluster": cluster,
+        "hardware": measured_rates(form, live),
         "sequence_length": positive_int("sequence_length", form.sequence_length),
         "micro_batch": micro,
-        "gradient_accumulation": accumulation,
+        "checkpointing": form.checkpointing,
         # Rounded to what the ranks divide: moving the slider should not turn into errors about divisibility.
-        "global_batch": step * accumulation,
+        "global_batch": step * max(1, positive_int("global_batch", form.global_batch) // step),
         "top": _FASTEST,
         "precision": form.precision,
         "optimizer": form.optimizer,
-        # Validated again: `model_copy` checks nothing, and the form's checkpointing is any text.
-        "configs": [TrialConfig.model_validate(c.model_dump()) for c in configs],
     }
     return _validated(PredictionRequest, values)
 

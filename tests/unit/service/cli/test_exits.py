@@ -34,7 +34,7 @@ def run(*arguments: str) -> int:
     [
         (["tune", "missing.json"], "file (missing.json) cannot be read"),
         (["tune", "study.json", "--memory-gib", "-1"], "--memory-gib (-1.0) must be above 0"),
-        (["tune", "study.json", "--resume"], "--resume continues a stored study"),
+        (["tune", "study.json", "--resume"], "file (study.json) would change the study that --resume continues"),
         (["tune"], "STUDY (missing)"),
         (["tune", "study.json", "--out", "study.json"], "--out (study.json) cannot be written"),
         (["tune", "study.json", "--ranks", "none"], "--ranks"),

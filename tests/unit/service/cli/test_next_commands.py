@@ -10,12 +10,24 @@ import pytest
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.studies.study import Budget, Contender, Study, StudyResult, StudySpec, Verdict
+from shardtune.api_schemas.studies.exports import Export
+from shardtune.api_schemas.studies.study import (
+    Budget,
+    Contender,
+    Study,
+    StudyRequest,
+    StudyResult,
+    StudySpec,
+    StudyState,
+    Verdict,
+)
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
 from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.api_schemas.training.workload import Workload
+from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.tune import answer, early_checks, job
+from shardtune.service.cli.tune import answer, continuation, early_checks, job, local_devices
+from shardtune.service.cli.tune.local_devices import LocalDevices
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import check_wait, with_default_minutes
 
@@ -78,7 +90,71 @@ def test_where_more_pairs_settle_nothing_a_quiet_machine_and_the_command_are_nam
     command = settles(None, ranks=2, max_trials=5, memory_gib=1.5, allowed=ALLOWED, out=Path("o"))
     assert "while nothing else uses this machine" in command
     assert command.endswith(f"shardtune tune study.json --max-trials 5 --memory-gib 1.5 --ranks 2 --out o {AGAIN}")
-    assert "shardtune tune STUDY.json" in settles(None, study=None, add_pairs=6)
+
+
+def test_the_command_after_a_continued_study_names_a_file_that_exists_and_makes_the_same_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, result = undecided(None)
+    study = study.model_copy(update={"result": result})
+    continued_options = options(study=None, resume=True, state_dir=tmp_path, out=tmp_path / "best")
+    answer.write_and_print(StoredAnswer(), study, continued_options)  # type: ignore[arg-type]
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("to decide"))
+    words = shlex.split(line)
+    path = Path(words[words.index("tune") + 1])
+    request = study_file.validate_study(study_file.read_json_object(path), path.parent)
+    assert (request.model, request.cluster) == (study.spec.model, study.cluster)
+    assert request.workload.model_dump() == study.spec.workload.model_dump()
+
+
+class StoredAnswer:
+    """A service with one undecided study that has no trials left to show."""
+
+    def export(self, study_id: str) -> Export:
+        return Export(format="standard", files={"config.json": "{}"})
+
+    def trials(self, study_id: str) -> list[Any]:
+        return []
+
+    def rejections(self, study_id: str) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize("flag", [{"resume": True}, {"add_pairs": 6}])
+@pytest.mark.parametrize("option", [{"memory_gib": 2.0}, {"max_trials": 3}, {"study": Path("study.json")}])
+def test_a_continued_study_refuses_every_option_that_it_would_ignore(
+    tmp_path: Path, flag: dict[str, Any], option: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match=r"would change the study .* leave it out"):
+        job.tune(options(**{"study": None, "state_dir": tmp_path / "state"} | flag | option))
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(("device", "offered", "is_rejected"), [
+    ("cpu", 2, False), ("cpu", 4, True), ("cpu", None, False), ("cuda", 4, False), ("cuda", 1, True),
+])  # fmt: skip
+def test_ranks_that_a_continued_study_does_not_have_are_rejected(
+    device: str, offered: int | None, is_rejected: bool
+) -> None:
+    study, _ = undecided(None)
+    gpu = "H100-SXM5-80GB" if device == "cuda" else "cpu"
+    study = study.model_copy(
+        update={
+            "state": StudyState.RUNNING,
+            "cluster": Cluster(device=device, gpu=gpu, gpus_per_node=2, memory_gib=4, host_memory_gib=8),  # type: ignore[arg-type]
+        }
+    )
+
+    class Client:
+        def studies(self) -> list[Study]:
+            return [study]
+
+    resumed = options(study=None, resume=True, ranks=offered)
+    if is_rejected:
+        with pytest.raises(InputError, match=r"--ranks \(.\) would change the study"):
+            continuation.find(Client(), resumed)  # type: ignore[arg-type]
+    else:
+        assert continuation.find(Client(), resumed) is study  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -185,3 +261,44 @@ def test_a_resumed_study_keeps_its_own_wait() -> None:
 def test_an_interrupted_wait_is_named_again() -> None:
     interrupted = options(add_pairs=3, study=None, wait_for_quiet_min=5).after_interrupt(has_begun=False)
     assert interrupted[1].endswith("shardtune tune --add-pairs 3 --wait-for-quiet 5")
+
+
+H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "devices", "reason"),
+    [
+        ("8xh100", LocalDevices(has_driver=False, gpus=()), "it has no NVIDIA GPU"),
+        ("8xh100", LocalDevices(has_driver=True, gpus=(H100,) * 4), "it has 4 GPUs"),
+        ("8xh100", LocalDevices(has_driver=True, gpus=(A100,) * 8), f"it has {A100}"),
+        ("2x8xh100", LocalDevices(has_driver=True, gpus=(H100,) * 8), "it has 2 hosts, and tune uses one"),
+        ("8xh100", LocalDevices(has_driver=True, gpus=(H100,) * 8), None),
+        ("4xh100", LocalDevices(has_driver=True, gpus=(H100,) * 8), None),
+        ("8xh100", LocalDevices(has_driver=True, gpus=None), None),
+    ],
+)
+def test_hardware_that_is_not_here_is_rejected_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, cluster: str, devices: LocalDevices, reason: str | None
+) -> None:
+    monkeypatch.delenv("SHARDTUNE_DATABASE_URL", raising=False)
+    workload = {"sequence_length": 64, "global_batch": 16}
+    spec = StudyRequest.model_validate({"model": "llama-tiny", "workload": workload, "cluster": cluster})
+    if reason is None:
+        early_checks.check_hardware(spec, (), devices)
+    else:
+        with pytest.raises(InputError, match=f"cluster \\({cluster}\\) cannot run on this machine: {reason}"):
+            early_checks.check_hardware(spec, (), devices)
+    early_checks.check_hardware(spec, ("--launcher", "ray"), devices)
+    monkeypatch.setenv("SHARDTUNE_DATABASE_URL", "postgresql://db/shared")
+    early_checks.check_hardware(spec, (), devices)
+
+
+def test_the_drivers_list_names_the_gpus(tmp_path: Path) -> None:
+    assert local_devices.detect([tmp_path / "nvidiactl"], tmp_path) == LocalDevices(has_driver=False, gpus=())
+    (tmp_path / "nvidiactl").touch()
+    assert local_devices.detect([tmp_path / "nvidiactl"], tmp_path / "none").gpus is None
+    folder = tmp_path / "gpus" / "0000:01:00.0"
+    folder.mkdir(parents=True)
+    (folder / "information").write_text(f"Model: \t\t {H100}\nIRQ:   \t\t 144\n")
+    assert local_devices.detect([tmp_path / "nvidiactl"], tmp_path / "gpus").gpus == (H100,)

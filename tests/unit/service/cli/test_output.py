@@ -26,7 +26,7 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.api_schemas.trials.trial import Attempt, Rejection, Run, Trial, TrialState
-from shardtune.service.cli import summary
+from shardtune.service.cli import best_page, summary
 from shardtune.service.cli.tune import job, live_table
 from shardtune.service.cli.tune.progress_lines import LineView
 from shardtune.service.wording import disambiguate, study_words
@@ -138,9 +138,19 @@ def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_b
     ):
         assert words in text
     assert "1.05x the speed of DDP, micro batch 8" in text and "trust       !" in text
+    assert "verdict     undecided: keep" in text and "speed-up " not in text, "no speed-up is claimed"
+
     answer = summary.as_json(study(), changed)
     assert answer["undecided"]["more_pairs"] == 3 and answer["against_defaults"][0]["micro_batches"] == [1, 8]
     assert any(reason["tone"] == "warn" for reason in answer["trust"])
+
+
+def test_the_page_to_share_has_verdict_configurations_changes_and_reasons() -> None:
+    changes = "# Changes: DDP → ZeRO\n\n| setting | today |\n|---|---|\n"
+    text = best_page.as_markdown(study(), UNBEATEN, (), changes)
+    for words in ("# ", "**not faster", "| recommended | ", "| fastest candidate | ", "## Changes: DDP", "## Reasons"):
+        assert words in text
+    assert "Changes" not in best_page.as_markdown(study(), UNBEATEN, (), None)
 
 
 def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:

@@ -9,10 +9,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from shardtune.api_schemas.machines.hardware import Cluster, CollectiveTime, HardwareReport, MeasuredHardware
+from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.app import create_app
 from shardtune.service.cli.commands.app import app as cli
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.predict import lines
 from shardtune.service.settings import Settings
+from shardtune.tuner.search import fastest
 from tests.support.service.local_client import local_client
 from tests.support.service.simulated_worker import FINGERPRINT
 
@@ -42,6 +45,14 @@ def test_the_text_says_that_nothing_was_measured_and_what_would_fit(capsys: pyte
     predict("llama-2-70b", "--cluster", "8xh100")
     shown = capsys.readouterr().out
     assert "Predicted, not measured" in shown and "does not fit by" in shown and "should fit with:" in shown
+
+
+def test_printed_terms_sum_to_the_peak() -> None:
+    table = fastest.answer_request(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", top=0))
+    assert any(name == "other" for prediction in table.predictions for name, _ in lines.memory_terms(prediction.memory))
+    for prediction in table.predictions:
+        total = sum(gib for _, gib in lines.memory_terms(prediction.memory))
+        assert total == pytest.approx(prediction.memory.total_gib, abs=0.01)
 
 
 def test_the_first_lines_are_the_fastest_that_should_fit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,13 @@ def test_a_mistake_is_said_once_with_field_and_remedy(change, field, says):
             "use one of sequence_length, global_batch",
         ),
         ({"model": {"name": "x", "confg": {}}}, "model.confg", "did you mean config?"),
+        ({"space": {"context_parallel": 2}}, "space.context_parallel", "did you mean knobs.context_parallel?"),
+        ({"context_parallel": 2}, "context_parallel", "did you mean space.knobs.context_parallel?"),
+        (
+            {"workload": SOUND["workload"] | {"context_parallel": 2}},
+            "workload.context_parallel",
+            "did you mean space.knobs.context_parallel? It is a setting of trials, not of the workload",
+        ),
     ],
 )
 def test_a_field_that_is_none_is_told_which_its_object_has(change, field, remedy):

@@ -23,6 +23,7 @@ def spec(config, **workload) -> StudySpec:
     ("config", "says"),
     [
         ({"model_type": "t5", "is_encoder_decoder": True}, "use a decoder-only one"),
+        ({"model_type": "t5", "d_model": 512}, "use a decoder-only one"),
         ({"model_type": "vit"}, "is a vision model"),
         ({"model_type": "bert"}, "set is_decoder to true"),
         ({**LLAMA, "quantization_config": {"bits": 4}}, "trains quantised weights"),

@@ -247,3 +247,23 @@ def test_each_rule_has_a_planted_example_here():
     names = {rule.__name__ for rule in RULES}
     text = Path(__file__).read_text()
     assert [name for name in names if f'"{name}"' not in text] == []
+
+
+SIX_SMALL = [COMPUTE, *[("all_reduce", 8, 30_000)] * 6]
+
+
+def test_few_small_calls_are_a_finding_by_their_share_of_the_step():
+    kinds = [finding.kind for finding in find_all(diagnosed(SIX_SMALL))]
+    assert "buckets_too_small" in kinds
+    hidden = [("compute", 400), *[("all_reduce", 8, 30_000)] * 6]
+    assert "buckets_too_small" not in [finding.kind for finding in find_all(diagnosed(hidden))], "11 % of the step"
+
+
+def test_the_largest_part_that_no_rule_explains_is_named():
+    # Two large messages that are sent as fast as the link goes: nothing to merge, nothing to split.
+    sent = diagnosed([COMPUTE, ("broadcast", 50, BLOCK // 10), NORM])
+    explained = explain.explain(sent, None, None)
+    assert explained.notes[-1].startswith("no rule explains the largest part besides computing: communication that no")
+    assert "of the step" in explained.notes[-1]
+    for plan in (SIX_SMALL, HEALTHY):
+        assert not any("no rule explains" in note for note in explain.explain(diagnosed(plan), None, None).notes), plan

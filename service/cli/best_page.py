@@ -1,0 +1,53 @@
+"""One-page answer of a study to share, as Markdown: verdict, both configurations, what changes, and the reasons."""
+
+from collections.abc import Sequence
+
+from shardtune.api_schemas.studies.study import Contender, Study, StudyResult
+from shardtune.api_schemas.trials.trial import Trial
+from shardtune.service.cli import summary
+from shardtune.service.wording import cluster_words, study_words
+from shardtune.tuner.export.quoting import remark
+
+_SIGNS = {"good": "for", "warn": "against", "bad": "against", "quiet": "also"}
+"""Heading of each reason, by its tone."""
+
+
+def as_markdown(study: Study, result: StudyResult, trials: Sequence[Trial], changes: str | None) -> str:
+    """Return the page; `changes` holds the study's `changes.md`, None without any change."""
+    spec = study.spec
+    lines = [
+        f"# {remark(spec.model.name)}: {remark(result.best.description)}",
+        "",
+        f"**{summary.verdict_text(result)}**",
+        "",
+        f"{remark(spec.model.name)} at sequence length {spec.workload.sequence_length:,}, global batch "
+        f"{spec.workload.global_batch:,}, {remark(spec.workload.precision.name)}, on "
+        f"{remark(cluster_words.cluster_with_memory(study.cluster))}. Study {study.study_id}"
+        + (f", {study.finished_at:%Y-%m-%d}" if study.finished_at else "")
+        + f", {study_words.duration(study.gpu_seconds)} of GPU time.",
+        "",
+        *_contenders(result),
+        "",
+    ]
+    if changes is not None:
+        # One level below this page's own title.
+        lines += [f"#{line}" if line.startswith("#") else line for line in changes.splitlines()] + [""]
+    lines += ["## Reasons", ""]
+    lines += [f"- {_SIGNS[reason.tone]}: {remark(reason.text)}" for reason in summary.reasons(study, result, trials)]
+    lines += ["", f"Its files: `shardtune export {study.study_id}`; all runs: `shardtune serve`."]
+    return "\n".join(lines)
+
+
+def _contenders(result: StudyResult) -> list[str]:
+    rows = [("recommended", result.best), ("baseline", result.baseline)]
+    if result.candidate is not None:
+        rows.append(("fastest candidate", result.candidate))
+    table = ["| | configuration | tokens/s/GPU | peak memory | runs |", "|---|---|---|---|---|"]
+    return table + [_row(name, contender) for name, contender in rows]
+
+
+def _row(name: str, contender: Contender) -> str:
+    peak = contender.peak_allocated_gib if contender.peak_reserved_gib is None else contender.peak_reserved_gib
+    description = remark(contender.description).replace("|", "\\|")
+    speed = study_words.rate(contender.tokens_per_s_per_gpu)
+    return f"| {name} | {description} | {speed} | {study_words.memory(peak)} | {contender.runs} |"

@@ -1,0 +1,103 @@
+"""Continue a stored study: `tune --resume` an unfinished one, `tune --add-pairs` one that has an answer."""
+
+import os
+import sys
+from pathlib import Path
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.study import Study, StudyState
+from shardtune.api_schemas.studies.study_changes import Extension
+from shardtune.service.cli import local_stack
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.tune.options import TuneOptions
+from shardtune.service.client import ServiceClient
+
+FOLDER = "studies"
+"""Folder of the state directory with the files of studies that are to be run again."""
+
+
+def check_unchanged(options: TuneOptions) -> None:
+    """Reject options that would change the stored study.
+
+    Raises:
+        InputError: names the option, its value and the remedy.
+    """
+    flag = _flag(options)
+    options_given = (
+        ("file", options.study),
+        ("--max-trials", options.max_trials),
+        ("--memory-gib", options.memory_gib),
+        ("--cost", options.cost or None),
+    )
+    for name, value in options_given:
+        if value is not None:
+            raise InputError(
+                f"{name} ({value}) would change the study that {flag} continues as it was stored; leave it out, or "
+                "start a new study without " + flag
+            )
+
+
+def find(client: ServiceClient, options: TuneOptions) -> Study:
+    """Find the newest unfinished study for `--resume`, or the newest with an answer for `--add-pairs`.
+
+    Raises:
+        InputError: there is no such study, or `--ranks` is not its number of ranks.
+    """
+    kind = "unfinished" if options.resume else "finished"
+    candidates = [study for study in client.studies() if (study.state.is_open if options.resume else study.result)]
+    if not candidates:
+        raise InputError(
+            f"{_flag(options)}: no {kind} study in --state-dir ({options.state_dir}); start one with `shardtune tune FILE`"
+        )
+    study = max(candidates, key=lambda study: study.created_at)
+    _check_ranks(study.cluster, options)
+    return study
+
+
+def _check_ranks(cluster: Cluster, options: TuneOptions) -> None:
+    # On GPUs --ranks limits what the worker offers, which may be more than the study uses.
+    needed, offered = cluster.gpus_per_node, options.ranks
+    if offered is None or offered == needed or (cluster.device == "cuda" and offered > needed):
+        return
+    raise InputError(
+        f"--ranks ({offered}) would change the study that {_flag(options)} continues, which has {needed} ranks; "
+        "leave it out, or start a new study"
+    )
+
+
+def pause_others(client: ServiceClient, study: Study | None) -> None:
+    """Pause the other running studies of the state directory; the service would run older ones first."""
+    # A database of the environment may be shared: other people's studies keep running.
+    if local_stack.DATABASE_VARIABLE not in os.environ:
+        for other in client.studies():
+            if other.state is StudyState.RUNNING and (study is None or other.study_id != study.study_id):
+                client.pause(other.study_id, paused=True)
+                line = f"study {other.study_id} is unfinished and was paused; --resume continues the newest"
+                sys.stderr.write(line + "\n")
+    if study is not None and study.state is StudyState.PAUSED:
+        client.pause(study.study_id, paused=False)
+
+
+def extension(options: TuneOptions) -> Extension:
+    """Return the extension of a study by the paired runs that `--add-pairs` asks for."""
+    minutes = options.wait_for_quiet_min
+    return Extension(add_pairs=options.add_pairs, wait_for_quiet_s=None if minutes is None else 60 * minutes)
+
+
+def write_study(study: Study, state_dir: Path) -> Path:
+    """Write the stored study as a study file, which a command can name to run it again, and return its path.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    path = state_dir / FOLDER / f"{study.study_id}.json"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(study.spec.model_copy(update={"cluster": study.cluster}).model_dump_json(indent=2) + "\n")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}; choose another --state-dir") from None
+    return path
+
+
+def _flag(options: TuneOptions) -> str:
+    return "--resume" if options.resume else "--add-pairs"

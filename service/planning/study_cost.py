@@ -1,0 +1,161 @@
+"""Estimate the trials, time and gain of a study before anything runs, from its budget and predicted step times.
+
+The estimate knows nothing of the search's own decisions: trials that the memory gate rejects, pruned runs, and the gain
+that makes a search end early are not simulated.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Budget
+from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyCost
+from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.predictions import Prediction
+from shardtune.tuner.search.seeds import MAX_SEEDS
+from shardtune.tuner.search.stopping import MIN_GAIN, MIN_TRIALS
+from shardtune.tuner.verdict import final_comparison
+
+_BAND = math.exp(1.645 * 0.123)
+"""Factor of the 90 % band of a predicted ratio of two speeds. Errors of such ratios have a median of 0.083 in 17 groups
+of published rows (docs/measurements/predictor.md), which is 0.67 standard deviations."""
+_START_S = {"cpu": 8.0, "cuda": 45.0}
+"""Seconds for starting ranks, building the model and ending, per run."""
+_COMPILE_S = 90.0
+"""Seconds that a compiled run needs for its first steps."""
+_NEAR = 0.5
+"""Fraction of the trials that are expected to be fast enough to enter the final comparison."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Predictions from which a study's cost is estimated."""
+
+    fastest: Sequence[Prediction]
+    """Fastest configurations of the study's search space; empty: nothing fits or nothing is known."""
+    baselines: Sequence[Prediction]
+    """The study's own baseline alone, or without one the documented defaults."""
+
+
+def estimate(
+    budget: Budget, cluster: Cluster, plan: MeasurePlan, forecast: Forecast, *, has_baseline: bool
+) -> StudyCost:
+    """Estimate the cost and the gain of a study with this budget."""
+    trials = _trials(budget)
+    runs = _validation_runs(budget, trials, has_baseline=has_baseline)
+    hours = _hours(budget, cluster, plan, forecast, (trials, runs))
+    world = cluster.world_size
+    return StudyCost(
+        trials=trials,
+        validation_runs=runs,
+        minutes=None if hours is None else Range(low=60 * hours.low, high=60 * hours.high),
+        gpu_hours=None if hours is None else Range(low=world * hours.low, high=world * hours.high),
+        expected_gain=_gain(forecast),
+        stops=tuple(_stops(budget)),
+        basis=(
+            "an estimate from the budget and predicted step times, not a measurement: "
+            f"{_START_S[cluster.device]:.0f} s to start and end a run, {_COMPILE_S:.0f} s more where it compiles; "
+            "rejected, pruned and repeated runs are not foreseen"
+        ),
+    )
+
+
+def _trials(budget: Budget) -> Range:
+    if budget.max_trials is not None:
+        return Range(low=budget.max_trials, high=budget.max_trials)
+    return Range(low=MIN_TRIALS, high=budget.most_trials)
+
+
+def _validation_runs(budget: Budget, trials: Range, *, has_baseline: bool) -> Range:
+    defaults = 0 if has_baseline else MAX_SEEDS // 2
+    fewest, most = (math.ceil(_NEAR * (count - 1)) for count in (trials.low, trials.high))
+    return Range(
+        low=final_comparison.max_runs(fewest, FEWEST_PAIRS, defaults),
+        high=final_comparison.max_runs(most, budget.max_pairs, defaults),
+    )
+
+
+def _hours(
+    budget: Budget, cluster: Cluster, plan: MeasurePlan, forecast: Forecast, runs: tuple[Range, Range]
+) -> Range | None:
+    timed = [prediction for prediction in (*forecast.fastest, *forecast.baselines) if prediction.speed is not None]
+    if not timed:
+        return None
+    steps_s = [prediction.speed.step_time_s for prediction in timed if prediction.speed is not None]
+    # A search tries slower configurations than its end: the slowest baseline bounds a usual trial.
+    compiles = median(prediction.config.compiles for prediction in timed) > 0
+    start_s = _START_S[cluster.device] + (_COMPILE_S if compiles else 0.0)
+    trials, validation = runs
+    search = Range(
+        low=trials.low * (start_s + _run_s(plan, min(steps_s), shortest=True)),
+        high=trials.high * (start_s + _run_s(plan, max(steps_s), shortest=False)),
+    )
+    search = _limited(search, budget, cluster.world_size)
+    compared = Range(
+        low=validation.low * (start_s + _run_s(plan, min(steps_s), shortest=True)),
+        high=validation.high * (start_s + _run_s(plan, median(steps_s), shortest=False)),
+    )
+    return Range(low=(search.low + compared.low) / 3600, high=(search.high + compared.high) / 3600)
+
+
+def _run_s(plan: MeasurePlan, step_s: float, *, shortest: bool) -> float:
+    """Seconds of a run's steps, by its measurement plan."""
+    if shortest:
+        timed = max(plan.min_measure_s, plan.min_windows * step_s)
+        return (plan.parity_steps + 2) * step_s + timed
+    timed = max(min(plan.max_measure_s, plan.max_windows * plan.window_steps * step_s), plan.min_windows * step_s)
+    return (plan.parity_steps + plan.max_warmup_steps) * step_s + max(timed, plan.min_measure_s)
+
+
+def _limited(search: Range, budget: Budget, world: int) -> Range:
+    """Limit the seconds of a search by those of its budget."""
+    limits = [
+        budget.max_wall_seconds,
+        None if budget.max_gpu_seconds is None else budget.max_gpu_seconds / world,
+    ]
+    most = min((limit for limit in limits if limit is not None), default=math.inf)
+    return Range(low=min(search.low, most), high=min(search.high, most))
+
+
+def _gain(forecast: Forecast) -> ExpectedGain | None:
+    fastest, baseline = _fastest_that_fits(forecast.fastest), _fastest_that_fits(forecast.baselines)
+    if fastest is None or baseline is None:
+        return None
+    assert fastest.speed is not None and baseline.speed is not None
+    ratio = max(1.0, fastest.speed.tokens_per_s_per_gpu / baseline.speed.tokens_per_s_per_gpu)
+    return ExpectedGain(
+        value=ratio,
+        low=max(1.0, ratio / _BAND),
+        high=ratio * _BAND,
+        fastest=fastest.description,
+        baseline=baseline.description,
+    )
+
+
+def _fastest_that_fits(predictions: Sequence[Prediction]) -> Prediction | None:
+    fitting = [item for item in predictions if item.speed is not None and item.memory.verdict != "does not fit"]
+    sure = [item for item in fitting if item.memory.verdict == "fits"]
+    return max(sure or fitting, key=lambda item: item.speed.tokens_per_s_per_gpu if item.speed else 0.0, default=None)
+
+
+def _stops(budget: Budget) -> list[str]:
+    if budget.max_trials is not None:
+        stops = [f"the search ends after {budget.max_trials} trials (budget.max_trials)"]
+    elif budget.planned_gpu_hours is not None:
+        stops = [
+            f"the search ends once the next trial costs more than it is expected to save in {budget.planned_gpu_hours:,g} "
+            f"GPU-hours (budget.planned_gpu_hours), or after {budget.most_trials} trials"
+        ]
+    else:
+        stops = [
+            f"the search ends once the next trial is expected to gain less than {MIN_GAIN:.0%}, or after "
+            f"{budget.most_trials} trials"
+        ]
+    if budget.max_gpu_seconds is not None:
+        stops.append(f"or after {budget.max_gpu_seconds:,g} GPU-seconds (budget.max_gpu_seconds)")
+    if budget.max_wall_seconds is not None:
+        stops.append(f"or after {budget.max_wall_seconds:,g} seconds (budget.max_wall_seconds)")
+    stops.append(f"the final comparison ends with its verdict, after {FEWEST_PAIRS} to {budget.max_pairs} pairs")
+    return stops

@@ -1,0 +1,84 @@
+"""`changes.md` of an export: what changes in the user's configuration, and what each change is worth."""
+
+from collections.abc import Mapping, Sequence
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Contender, Study, StudyResult
+from shardtune.service.studies.changes import shares, user_file
+from shardtune.service.studies.changes.shares import SettingChange, SpeedOf
+from shardtune.tuner.export.quoting import remark
+
+FILE = "changes.md"
+
+
+def changes_page(
+    study: Study, result: StudyResult, search_speeds: Mapping[TrialConfig, float], predicted: SpeedOf
+) -> str | None:
+    """Return the page as Markdown; None if the recommended configuration is today's."""
+    today, best = result.baseline, result.best
+    if today.config == best.config:
+        return None
+    changes = shares.changes_of(today.config, best.config, search_speeds, predicted)
+    lines = [
+        f"# Changes: {remark(today.description)} → {remark(best.description)}",
+        "",
+        _speedup_sentence(result),
+        "",
+        *_table(changes),
+        "",
+        *_legend(changes),
+        *_own_file(study, today, best),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _speedup_sentence(result: StudyResult) -> str:
+    if result.speedup is None:
+        return "Together: not compared in enough paired runs for an interval."
+    low, high = result.speedup.ci95
+    return (
+        f"Together: {result.speedup.value:.2f}x [{low:.2f}, {high:.2f}] in {result.speedup.pairs} paired runs "
+        f"({result.verdict.value.replace('_', ' ')})."
+    )
+
+
+def _table(changes: Sequence[SettingChange]) -> list[str]:
+    rows = ["| setting | today | recommended | effect | share of the gain | known from |", "|---|---|---|---|---|---|"]
+    return rows + [
+        f"| `{change.name}` | {_value(change.before)} | {_value(change.after)} | "
+        f"{'–' if change.factor is None else f'{change.factor:.2f}x'} | "
+        f"{'–' if change.share is None else f'{change.share:.0%}'} | {change.origin} |"
+        for change in changes
+    ]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else remark(str(value)).replace("|", "\\|")
+
+
+def _legend(changes: Sequence[SettingChange]) -> list[str]:
+    lines = [
+        "measured: two search runs differ in this setting alone (one run each). predicted: the predictor's ratio of the "
+        "recommended configuration with and without the change. Shares are those of the logarithms; effects that depend on "
+        "each other make them approximate.",
+    ]
+    if any(change.name == "backend" for change in changes):
+        lines += ["", "`backend` stands for all settings of the strategy, which change together."]
+    return lines
+
+
+def _own_file(study: Study, today: Contender, best: Contender) -> list[str]:
+    own = user_file.diff_of(study, today, best)
+    if own is None:
+        return []
+    title = ["", f"## In your {own.name}", ""]
+    if own.note is not None:
+        return [*title, f"{own.note[:1].upper()}{own.note[1:]}."]
+    if not own.diff:
+        return [
+            *title,
+            f"No line changes: the settings above are outside of the {own.name}; train_snippet.py sets them.",
+        ]
+    return [*title, "```diff", *own.diff.splitlines(), "```"]

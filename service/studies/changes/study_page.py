@@ -1,0 +1,47 @@
+"""Changes page of a stored study, from its runs and from predictions for its machine."""
+
+from functools import partial
+
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Study
+from shardtune.db.queries import trials
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.planning import calibrations, study_snapshot
+from shardtune.service.planning.calibrations import Experience
+from shardtune.service.process.context import Context
+from shardtune.service.studies.changes import page
+from shardtune.tuner.prediction import predict, traced_shape
+
+
+def changes_page_of(context: Context, session: Session, row: StudyRow, study: Study) -> str | None:
+    """Return `changes.md` of a study's result; None without a result, or if the result is the baseline."""
+    if study.result is None:
+        return None
+    observed = (study_snapshot.observation(trial, row.comparison_round) for trial in trials.of_study(session, row.id))
+    speeds = {run.config: run.measurement.tokens_per_s_per_gpu for run in observed if run.measurement is not None}
+    experience = calibrations.experience_of(context.planner_cache, session, row.fingerprint_key, row.project_id)
+    return page.changes_page(study, study.result, speeds, partial(_predicted_speed, study, experience))
+
+
+def _predicted_speed(study: Study, experience: Experience, config: TrialConfig) -> float | None:
+    """Predict the speed of a configuration of the study; None where nothing can be predicted."""
+    summary = study.model_summary
+    shape = None if summary is None else traced_shape.of_study(study.spec.model, summary)
+    if shape is None:
+        return None
+    try:
+        prediction = predict.predict(
+            shape,
+            study.spec.workload,
+            study.cluster,
+            config,
+            speed_calibration=experience.calibrations.speed,
+            limits=False,
+            measured=experience.hardware,
+        )
+    # A GPU outside the catalogue, or a mesh that only the whole configuration takes.
+    except ValueError:
+        return None
+    return None if prediction.speed is None else prediction.speed.tokens_per_s_per_gpu

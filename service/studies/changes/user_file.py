@@ -1,0 +1,112 @@
+"""The user's own baseline file with the recommended values, as a diff in the file's format."""
+
+import copy
+import difflib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import yaml
+from pydantic import JsonValue
+
+from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies.training_arguments import strategy_arguments
+from shardtune.api_schemas.studies.study import Contender, Study
+from shardtune.tuner.baseline import accelerate as accelerate_files
+from shardtune.tuner.baseline import training_arguments as trainer_files
+from shardtune.tuner.export import accelerate
+from shardtune.tuner.export.source import ExportSource
+
+_MISSING = object()
+Path = tuple[str, ...]
+
+
+class UserFile(NamedTuple):
+    """Format of the user's file, and the diff to the recommended configuration."""
+
+    name: str
+    """Name of the format, such as `DeepSpeed JSON`."""
+    diff: str
+    """Unified diff; empty if no line changes."""
+    note: str | None
+    """Reason why the file cannot hold the recommended configuration; None if it can."""
+
+
+def diff_of(study: Study, today: Contender, best: Contender) -> UserFile | None:
+    """Compare the user's file with the recommended configuration; None for a study whose baseline is no file."""
+    values = study.spec.baseline
+    if not isinstance(values, dict) or {"strategy", "kind"} & values.keys():
+        return None
+    name, render = _format_of(values, study)
+    try:
+        old, new = dict(_leaves(render(today))), dict(_leaves(render(best)))
+    except ValueError as error:
+        return UserFile(name, "", f"it cannot hold the recommended configuration: {error}")
+    changed = {path: new.get(path, _MISSING) for path in {**old, **new} if old.get(path) != new.get(path)}
+    return UserFile(name, _diff(values, changed, name), None)
+
+
+def _format_of(values: Mapping[str, JsonValue], study: Study) -> tuple[str, Callable[[Contender], Mapping[str, Any]]]:
+    if accelerate_files.KEYS & values.keys():
+        return "Accelerate YAML", lambda contender: yaml.safe_load(
+            accelerate.document(ExportSource.of(study, contender))
+        )
+    if trainer_files.is_training_arguments(values):
+        return "TrainingArguments", lambda contender: _trainer_values(study, contender.config)
+    return "DeepSpeed JSON", lambda contender: _deepspeed_values(study, contender.config)
+
+
+def _accumulation(study: Study, config: TrialConfig) -> int:
+    return config.accumulation(study.spec.workload.global_batch, study.cluster.world_size)
+
+
+def _deepspeed_values(study: Study, config: TrialConfig) -> Mapping[str, Any]:
+    if not isinstance(config.strategy, ZeroConfig):
+        raise ValueError(f"backend ({config.backend!r}) is not DeepSpeed; use accelerate.yaml or train_snippet.py")
+    return config.strategy.to_deepspeed(study.spec.workload, config.micro_batch, _accumulation(study, config))
+
+
+def _trainer_values(study: Study, config: TrialConfig) -> Mapping[str, Any]:
+    block = None if study.model_summary is None else study.model_summary.block_class
+    values = strategy_arguments(config, study.spec.workload, _accumulation(study, config), block, checkpoints=True)
+    if config.compile:
+        values["torch_compile"] = True
+    if config.activation_checkpointing == "full" and "fsdp_config" not in values:
+        values["gradient_checkpointing"] = True
+    return values
+
+
+def _leaves(values: Mapping[str, Any], before: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield each value that is no object, with the keys that lead to it."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*before, str(key)))
+        else:
+            yield (*before, str(key)), value
+
+
+def _diff(values: dict[str, JsonValue], changed: Mapping[Path, Any], name: str) -> str:
+    updated = copy.deepcopy(values)
+    for path, value in changed.items():
+        _assign(updated, path, value)
+    old, new = _text(values, name).splitlines(), _text(updated, name).splitlines()
+    return "\n".join(difflib.unified_diff(old, new, "today", "recommended", lineterm="", n=1))
+
+
+def _assign(document: dict[str, Any], path: Path, value: Any) -> None:
+    *parents, last = path
+    for key in parents:
+        # A value such as `"deepspeed": "file.json"` gives way to the object that replaces it.
+        if not isinstance(document.get(key), dict):
+            document[key] = {}
+        document = document[key]
+    if value is _MISSING:
+        document.pop(last, None)
+    else:
+        document[last] = value
+
+
+def _text(document: Mapping[str, Any], name: str) -> str:
+    if name.endswith("YAML"):
+        return str(yaml.safe_dump(dict(document), sort_keys=False))
+    return json.dumps(document, indent=2)

@@ -1,0 +1,106 @@
+"""Estimate what a study takes and gains before anything runs, for `tune --cost`, `POST /v1/predictions/study-cost` and
+the page of a new study.
+"""
+
+from dataclasses import dataclass
+
+from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
+from shardtune.api_schemas.studies.study_cost import StudyCost
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
+from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.predictions import PredictionRequest
+from shardtune.service.planning import calibrations, study_cost
+from shardtune.service.planning.study_cost import Forecast
+from shardtune.service.process.context import Context
+from shardtune.service.studies import validation
+from shardtune.service.studies.choose_precision import choose_precision
+from shardtune.service.workers import compatibility, registry
+from shardtune.tuner.prediction import catalogue
+from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
+from shardtune.tuner.prediction.model_shape import NoClosedForm
+from shardtune.tuner.search import fastest, seeds
+
+_TOP = 5
+"""Number of fastest configurations whose step times bound those of usual trials."""
+
+
+@dataclass(frozen=True)
+class StudyMachine:
+    """Hardware on which a study would run, with what is known of it."""
+
+    cluster: Cluster
+    device: DeviceDtypes
+    hardware: MeasuredHardware | None = None
+    calibrations: Calibrations = NO_CALIBRATIONS
+
+    @classmethod
+    def of_cluster(cls, cluster: Cluster, hardware: MeasuredHardware | None = None) -> "StudyMachine":
+        """Describe a cluster by the catalogue, or by measured rates."""
+        return cls(cluster, catalogue.dtypes_of(cluster), hardware)
+
+
+def estimate(context: Context, request: StudyRequest) -> StudyCost:
+    """Estimate a study on the cluster that it names; `local` means the live workers' cluster.
+
+    Raises:
+        Invalid: the study would be rejected, or `local` has no worker or several clusters.
+    """
+    return estimate_on(request, _machine_of(context, request), context.settings.measure)
+
+
+def _machine_of(context: Context, request: StudyRequest) -> StudyMachine:
+    cluster = compatibility.named_cluster(request)
+    if cluster is not None:
+        return StudyMachine.of_cluster(cluster)
+    with context.db.read() as session:
+        worker = compatibility.local_worker(registry.live_workers(context, session))
+        experience = calibrations.experience_of(
+            context.planner_cache, session, worker.fingerprint_key, context.principal.home
+        )
+        offer = worker.offer
+    return StudyMachine(offer.cluster, DeviceDtypes.from_offer(offer), experience.hardware, experience.calibrations)
+
+
+def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan) -> StudyCost:
+    """Estimate a study on a machine.
+
+    Raises:
+        Invalid: the study would be rejected.
+    """
+    precision, _ = choose_precision(request, [machine.device])
+    spec = request.with_precision(precision)
+    baseline = validation.check(spec, machine.cluster)
+    has_baseline = baseline.config is not None
+    configs = (baseline.config,) if baseline.config is not None else tuple(_defaults(spec, machine.cluster))
+    forecast = Forecast((), ())
+    if not spec.model.is_own:
+        # Without a closed form the model has to be built on a worker before anything can be predicted.
+        try:
+            request_of_predictions = _prediction_request(spec, machine, configs)
+            table = fastest.answer_request(request_of_predictions, machine.calibrations, machine.device, spec.objective)
+            forecast = Forecast(table.fastest, table.predictions)
+        except NoClosedForm:
+            pass
+    return study_cost.estimate(spec.budget, machine.cluster, plan, forecast, has_baseline=has_baseline)
+
+
+def _defaults(spec: StudySpec, cluster: Cluster) -> list[TrialConfig]:
+    return [config for config in seeds.documented_defaults(cluster) if config.backend in spec.space.backends]
+
+
+def _prediction_request(spec: StudySpec, machine: StudyMachine, configs: tuple[TrialConfig, ...]) -> PredictionRequest:
+    workload = spec.workload
+    return PredictionRequest(
+        model=spec.model,
+        cluster=machine.cluster,
+        hardware=machine.hardware,
+        sequence_length=workload.sequence_length,
+        precision=workload.precision,
+        attention=workload.attention,
+        global_batch=workload.global_batch,
+        configs=configs,
+        space=spec.space,
+        top=_TOP,
+    )

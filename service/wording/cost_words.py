@@ -1,0 +1,40 @@
+"""Words for the estimated cost of a study, for the command line and the page of a new study."""
+
+from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyCost
+from shardtune.service.wording import study_words
+
+
+def cost_rows(cost: StudyCost, *, on_cpu: bool) -> list[tuple[str, str]]:
+    """Return the estimate as rows of a name and a text."""
+    unknown = "not known: step times of this model or hardware cannot be predicted"
+    hours = "rank-hours" if on_cpu else "GPU-hours"
+    return [
+        ("trials", f"{_numbers(cost.trials)}, then {_numbers(cost.validation_runs)} validation runs"),
+        ("time", unknown if cost.minutes is None else _times(cost.minutes)),
+        (hours, unknown if cost.gpu_hours is None else _hours(cost.gpu_hours)),
+        ("gain", _gain(cost.expected_gain)),
+        *(("stops" if at == 0 else "", text) for at, text in enumerate(cost.stops)),
+        ("basis", cost.basis),
+    ]
+
+
+def _numbers(count: Range) -> str:
+    return f"{count.low:.0f}" if count.low == count.high else f"{count.low:.0f} to {count.high:.0f}"
+
+
+def _times(minutes: Range) -> str:
+    low, high = study_words.duration(60 * minutes.low), study_words.duration(60 * minutes.high)
+    return f"about {low}" if low == high else f"{low} to {high}"
+
+
+def _hours(hours: Range) -> str:
+    return f"{hours.low:.2g} to {hours.high:.2g}"
+
+
+def _gain(gain: ExpectedGain | None) -> str:
+    if gain is None:
+        return "not known: speeds cannot be predicted, or nothing is predicted to fit"
+    return (
+        f"predicted {gain.value:.2f}x [{gain.low:.2f}, {gain.high:.2f}] ({gain.fastest} over {gain.baseline}; "
+        "90 % band, from predictions alone)"
+    )

@@ -1,0 +1,71 @@
+"""The files of a result say what changes in the user's own file, and what each change is worth, and from what it is known."""
+
+import pytest
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.service.studies.changes.shares import changes_of
+from tests.support.service.scenarios import create
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement
+
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 1,
+    "zero_optimization": {"stage": 1, "reduce_bucket_size": 5000000},
+    "bf16": {"enabled": False},
+}
+ZERO = {"backends": ["zero"], "knobs": {"malloc": "default", "stage": [1, 2]}}
+
+
+def behave(_lease, task):
+    """A larger micro batch is half as fast again; stage 2 a tenth."""
+    stage = getattr(task.config.strategy, "stage", 1)
+    return measurement(1000.0 * (1.5 if task.config.micro_batch > 1 else 1.0) * (1.1 if stage == 2 else 1.0))
+
+
+def exported(client, **changes):
+    SimulatedWorker(client, behave=behave).register()
+    study_id = create(client, **changes)
+    SimulatedWorker(client, behave=behave).register().work(400)
+    return client.get(f"/v1/studies/{study_id}/export").json()["files"]
+
+
+def config(**values):
+    return TrialConfig.model_validate({"strategy": {"kind": "zero", "stage": 1}} | values)
+
+
+def test_a_diff_of_the_users_deepspeed_json_names_changed_lines(quick_client):
+    workload = SPEC["workload"] | {"precision": "fp32"}
+    page = exported(quick_client, baseline=DEEPSPEED, space=ZERO, workload=workload)["changes.md"]
+    assert "## In your DeepSpeed JSON" in page and "```diff" in page
+    assert '-  "train_micro_batch_size_per_gpu": 1' in page
+    assert "| share of the gain |" in page and "micro_batch" in page
+
+
+def test_no_page_is_written_where_nothing_changes(quick_client):
+    def equal(_lease, task):
+        return measurement(1000.0)
+
+    SimulatedWorker(quick_client, behave=equal).register()
+    study_id = create(quick_client, baseline={"strategy": {"kind": "ddp"}})
+    SimulatedWorker(quick_client, behave=equal).register().work(400)
+    assert "changes.md" not in quick_client.get(f"/v1/studies/{study_id}/export").json()["files"]
+
+
+def test_runs_that_differ_in_one_setting_measure_it_and_the_rest_is_predicted():
+    today, best = config(), config(micro_batch=4, activation_checkpointing="full")
+    speeds = {today: 100.0, config(micro_batch=4): 150.0, best: 160.0}
+    measured = changes_of(today, best, speeds, lambda _: None)
+    assert {change.name: (round(change.factor, 3), change.origin) for change in measured} == {
+        "micro_batch": (1.5, "measured"),
+        "activation_checkpointing": (round(160 / 150, 3), "measured"),
+    }
+    assert sum(change.share for change in measured) == pytest.approx(1)
+    speeds.pop(config(micro_batch=4))
+    predicted = changes_of(today, best, speeds, {best: 300.0, config(micro_batch=4): 200.0}.get)
+    origins = {change.name: change.origin for change in predicted}
+    assert origins == {"activation_checkpointing": "predicted", "micro_batch": "unknown"}
+    assert all(change.share is None for change in predicted), "no share without the whole"
+
+
+def test_another_backend_is_one_change():
+    today, best = config(), TrialConfig.model_validate({"strategy": {"kind": "ddp"}, "micro_batch": 2})
+    assert {change.name for change in changes_of(today, best, {}, lambda _: None)} == {"backend", "micro_batch"}

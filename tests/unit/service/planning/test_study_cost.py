@@ -1,0 +1,74 @@
+"""The cost of a study is estimated from its budget and predictions, and says what it does not know."""
+
+import pytest
+
+from shardtune.api_schemas.studies.study import Budget
+from shardtune.api_schemas.studies.study_cost import StudyCost
+from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
+from shardtune.service.planning import study_cost
+from shardtune.service.planning.study_cost import Forecast
+from shardtune.tuner.search import seeds
+from shardtune.tuner.search.fastest import answer_request
+
+MEASURE_PLAN = MeasurePlan()
+
+
+@pytest.fixture(scope="module")
+def table() -> PredictionTable:
+    request = PredictionRequest(model="llama-tiny", cluster="8xa100-80gb", top=3)
+    cluster = answer_request(request.model_copy(update={"top": 0})).cluster
+    return answer_request(request.model_copy(update={"configs": tuple(seeds.documented_defaults(cluster))}))
+
+
+def estimate(table: PredictionTable, budget: Budget, **changes: Forecast) -> StudyCost:
+    forecast = changes.get("forecast", Forecast(table.fastest, table.predictions))
+    return study_cost.estimate(budget, table.cluster, MEASURE_PLAN, forecast, has_baseline=False)
+
+
+def test_a_number_of_trials_is_exact_and_a_default_budget_a_range(table: PredictionTable) -> None:
+    exact, default = estimate(table, Budget(max_trials=9)), estimate(table, Budget())
+    assert (exact.trials.low, exact.trials.high) == (9, 9)
+    assert (default.trials.low, default.trials.high) == (12, 40)
+    assert exact.validation_runs.low >= 14, "seven pairs at least"
+
+
+def test_hours_are_those_of_all_ranks(table: PredictionTable) -> None:
+    cost = estimate(table, Budget(max_trials=9))
+    assert cost.minutes is not None and cost.gpu_hours is not None
+    assert cost.gpu_hours.high == pytest.approx(8 * cost.minutes.high / 60)
+    assert 0 < cost.minutes.low < cost.minutes.high
+
+
+def test_a_limit_on_time_shortens_the_search_alone(table: PredictionTable) -> None:
+    free, limited = estimate(table, Budget()), estimate(table, Budget(max_wall_seconds=60))
+    assert free.minutes is not None and limited.minutes is not None
+    assert limited.minutes.high < free.minutes.high and limited.minutes.low > 1
+    assert any("60 seconds (budget.max_wall_seconds)" in text for text in limited.stops)
+
+
+def test_a_gain_has_a_band_that_never_falls_below_the_baseline(table: PredictionTable) -> None:
+    gain = estimate(table, Budget()).expected_gain
+    assert gain is not None and 1 <= gain.low <= gain.value < gain.high
+    same = estimate(table, Budget(), forecast=Forecast(table.predictions, table.predictions)).expected_gain
+    assert same is not None and (same.value, same.low) == (1, 1)
+
+
+def test_what_cannot_be_predicted_is_not_stated(table: PredictionTable) -> None:
+    cost = estimate(table, Budget(max_trials=9), forecast=Forecast((), ()))
+    assert (cost.minutes, cost.gpu_hours, cost.expected_gain) == (None, None, None)
+    assert cost.trials.high == 9 and cost.stops
+
+
+@pytest.mark.parametrize(
+    ("budget", "text"),
+    [
+        (Budget(max_trials=9), "after 9 trials (budget.max_trials)"),
+        (Budget(planned_gpu_hours=500), "expected to save in 500 GPU-hours"),
+        (Budget(), "expected to gain less than 1%"),
+        (Budget(max_gpu_seconds=100), "100 GPU-seconds (budget.max_gpu_seconds)"),
+        (Budget(max_pairs=9), "after 7 to 9 pairs"),
+    ],
+)
+def test_every_limit_that_stops_a_study_is_named(table: PredictionTable, budget: Budget, text: str) -> None:
+    assert any(text in stop for stop in estimate(table, budget).stops)

@@ -1,0 +1,40 @@
+"""Bias of predicted speeds against published measurements of a card, as `benchmarks.predictor` finds it.
+
+`tests/benchmarks/test_published_bias.py` holds the figures against the rows of the repository.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PublishedBias:
+    """Predicted over measured speed of published rows: above 1, predictions are too fast."""
+
+    rows: int
+    sources: int
+    ratio: float
+    """Median over sources of each source's median ratio."""
+    low: float
+    """Smallest median of a source; `high` is the largest."""
+    high: float
+
+    def describe(self, cards: str) -> str:
+        """Describe the bias in one sentence, for the notes of a prediction."""
+        return (
+            f"speed: {self.rows} published bf16 rows of {cards} from {self.sources} sources are predicted at "
+            f"{self.ratio:.2f} times the measured speed (median of the sources; {self.low:.2f} to {self.high:.2f})"
+        )
+
+
+CARDS: dict[str, str] = {"hopper": "H100"}
+"""Cards whose published rows were compared, by architecture."""
+BF16: dict[str, PublishedBias] = {
+    "hopper": PublishedBias(rows=112, sources=5, ratio=1.01, low=0.96, high=1.08),
+}
+"""Bias of the catalogue's predictions in bf16, by architecture, without calibration."""
+
+
+def note(architecture: str) -> str | None:
+    """Return the sentence about a card's bias; None where no rows were compared."""
+    bias = BF16.get(architecture)
+    return None if bias is None else bias.describe(CARDS[architecture])

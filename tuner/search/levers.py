@@ -1,0 +1,90 @@
+"""Changes that make a model fit where no configuration of the search space surely does."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.api_schemas.trials.predictions import Prediction
+from shardtune.tuner.prediction.calibration import Calibrations
+from shardtune.tuner.prediction.prediction_request import ResolvedRequest
+
+Search = Callable[[ResolvedRequest, Calibrations, int], tuple[Prediction, ...]]
+"""Search for the fastest configurations of a request, such as `fastest.fastest_configs`."""
+
+_AXES = {
+    "context_parallel": "share each sequence among {} ranks",
+    "tensor_parallel": "split each block over {} ranks",
+    "pipeline_parallel": "split the model into {} stages",
+}
+"""Mesh axes that are searched only where a study names them, with what they do."""
+_DEGREES = (2, 4, 8, 16)
+_AMONG = 10
+"""Number of fastest configurations among which one that surely fits is sought."""
+_MOST_TIMES = 8
+"""Largest multiple of the cluster that is tried."""
+
+
+def find(resolved: ResolvedRequest, calibrations: Calibrations, search: Search) -> tuple[str, ...]:
+    """Return the levers with which a configuration surely fits, each with that configuration; empty where none helps."""
+    words = (
+        _first_that_fits(resolved, calibrations, search, attempts)
+        for attempts in (_without_limits(resolved), *map(_with_axis(resolved), _AXES), _with_more_devices(resolved))
+    )
+    return tuple(text for text in words if text is not None)
+
+
+def _first_that_fits(
+    resolved: ResolvedRequest,
+    calibrations: Calibrations,
+    search: Search,
+    attempts: Iterator[tuple[str, ResolvedRequest]],
+) -> str | None:
+    for words, changed in attempts:
+        try:
+            predictions = search(changed, calibrations, _AMONG)
+        # The axis does not divide this model, sequence or cluster.
+        except ValueError:
+            continue
+        fitting = next((item for item in predictions if item.memory.verdict == "fits"), None)
+        if fitting is not None:
+            return f"{words}: {fitting.description} fits with {memory(fitting.memory.total_gib)}"
+    return None
+
+
+def _without_limits(resolved: ResolvedRequest) -> Iterator[tuple[str, ResolvedRequest]]:
+    limits = resolved.request.space
+    named = [*limits.knobs, *(["backends"] if limits.backends != SpaceLimits().backends else [])]
+    if named:
+        yield f"drop the study's limits on {', '.join(named)} (space)", _limited(resolved, SpaceLimits())
+
+
+def _with_axis(resolved: ResolvedRequest) -> Callable[[str], Iterator[tuple[str, ResolvedRequest]]]:
+    limits = resolved.request.space
+
+    def attempts(axis: str) -> Iterator[tuple[str, ResolvedRequest]]:
+        for degree in _DEGREES:
+            if degree <= resolved.cluster.world_size and axis not in limits.knobs:
+                narrowed = limits.model_copy(update={"knobs": limits.knobs | {axis: degree}})
+                words = f'{_AXES[axis].format(degree)} ("space": {{"knobs": {{"{axis}": {degree}}}}})'
+                yield words, _limited(resolved, narrowed)
+
+    return attempts
+
+
+def _with_more_devices(resolved: ResolvedRequest) -> Iterator[tuple[str, ResolvedRequest]]:
+    times = 2
+    while times <= _MOST_TIMES:
+        cluster = resolved.cluster.model_copy(update={"nodes": resolved.cluster.nodes * times})
+        request = resolved.request.model_copy(update={"global_batch": resolved.global_batch * times})
+        yield f"{times} times the hardware ({_size(cluster)})", replace(resolved, cluster=cluster, request=request)
+        times *= 2
+
+
+def _size(cluster: Cluster) -> str:
+    return f"{cluster.nodes} × {cluster.gpus_per_node} {cluster.gpu}"
+
+
+def _limited(resolved: ResolvedRequest, limits: SpaceLimits) -> ResolvedRequest:
+    return replace(resolved, request=resolved.request.model_copy(update={"space": limits}))

@@ -1,0 +1,98 @@
+"""Arguments of `TrainingArguments` that the adapter sets, and a check that a script does not set them, too.
+
+Python rejects a repeated keyword itself, but names neither the line nor the remedy, and only once the trial runs.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from shardtune.workers.adapter.trial import AdapterError
+
+SET_BY_ADAPTER = frozenset(
+    [
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "max_grad_norm", "optim"),
+        *("learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "lr_scheduler_type", "seed"),
+        *("use_cpu", "dataloader_pin_memory", "deepspeed", "fsdp", "fsdp_config", "accelerator_config"),
+        *("ddp_bucket_cap_mb", "ddp_find_unused_parameters", "ddp_broadcast_buffers", "ddp_static_graph"),
+        *("gradient_checkpointing", "torch_compile"),
+    ]
+)
+"""Names of all arguments that `training_arguments` sets for some configuration, and of the two that `attach` applies."""
+_CALL = "training_arguments"
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def check_importer() -> None:
+    """Check the script that imports the adapter.
+
+    Raises:
+        AdapterError: names each file, line and argument that the script sets although the adapter does.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith("<") and not _is_ours(Path(file)):
+            check_script(Path(file))
+            return
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def check_script(script: Path) -> None:
+    """Check one script; a file that is no readable Python is left to Python itself.
+
+    Raises:
+        AdapterError: names each file, line and argument that the script sets although the adapter does.
+    """
+    try:
+        tree = ast.parse(script.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return
+    lines = [f"{script}:{line}: {name}" for line, name in sorted(_collisions(tree))]
+    if lines:
+        raise AdapterError(
+            f"the adapter sets {'these arguments' if len(lines) > 1 else 'this argument'} of TrainingArguments, and the script "
+            f"sets them, too: {', '.join(lines)}; remove them there: the trial's workload and configuration hold their values"
+        )
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file belongs to this package, or to Python's own import system."""
+    resolved = file.resolve()
+    # The public package holds small modules that import these.
+    return resolved.is_relative_to(_PACKAGE) or (
+        resolved.parent.name == "adapter" and resolved.parents[1].name == "shardtune"
+    )
+
+
+def _collisions(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each argument in a call that also takes those of the adapter."""
+    names = {_CALL, *_variables_of_adapter(tree)}
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        starred = [keyword.value for keyword in call.keywords if keyword.arg is None]
+        if not any(_mentions(value, names) for value in starred):
+            continue
+        for keyword in call.keywords:
+            if keyword.arg in SET_BY_ADAPTER:
+                yield keyword.value.lineno, str(keyword.arg)
+
+
+def _variables_of_adapter(tree: ast.AST) -> Iterator[str]:
+    """Yield the variables to which the script assigns the adapter's arguments."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and _mentions(node.value, {_CALL}):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def _mentions(value: ast.AST, names: set[str]) -> bool:
+    """Whether an expression is one of the names, calls it, or is a dict that unpacks it."""
+    match value:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in names
+        case ast.Call(func=function):
+            return _mentions(function, names)
+        case ast.Dict(keys=keys, values=values):
+            return any(key is None and _mentions(item, names) for key, item in zip(keys, values, strict=True))
+        case _:
+            return False

@@ -124,7 +124,8 @@ def ranking_state(
 
     `search_speeds` contains the tokens_per_s_per_gpu of the search runs of the trials in the comparison, and
     `disturbed_searches` those trials whose search run was disturbed. `decide` decides when the pairs are enough.
-    `may_end_early`: whether fewer pairs may be enough on a quiet machine. `salt` (the study's id) seeds the order within comparison blocks.
+    `may_end_early`: whether fewer pairs may be enough on a quiet machine. `salt` (the study's id) seeds the order within
+    comparison blocks.
     """
     assert field.baseline is not None and field.needs_runs
     blocks = ComparisonBlocks(field, search_speeds, disturbed_searches, runs, salt)

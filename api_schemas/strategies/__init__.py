@@ -10,6 +10,7 @@ from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, check
 from shardtune.api_schemas.strategies.ddp import DdpConfig
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
+from shardtune.api_schemas.strategies.losses import Loss, loss_words
 from shardtune.api_schemas.strategies.zero import Offload, ZeroConfig
 from shardtune.api_schemas.training.workload import gradient_accumulation
 
@@ -19,6 +20,7 @@ __all__ = [
     "Fsdp1Config",
     "Fsdp2Config",
     "GradSync",
+    "Loss",
     "NumaBinding",
     "Offload",
     "Strategy",
@@ -45,6 +47,12 @@ class TrialConfig(Schema):
     checkpoint_every: int = Field(default=1, ge=1)
     """Spacing of checkpointed blocks, counted from the first; 1: every block. A larger value recomputes less in
     backward and uses more memory."""
+    loss: Loss = "full"
+    """Computation of the loss: from the logits of a whole micro batch, or in chunks of tokens whose logits are computed
+    again in backward. Chunks need less memory and one more product with the output head."""
+    loss_chunk: int = Field(default=1024, ge=16, le=1 << 20)
+    """Number of tokens in a chunk of the loss. Smaller chunks need less memory and add to the head's gradient more
+    often."""
     compile: bool = False
     """Whether to apply `torch.compile` to each repeated block."""
     malloc: Literal["default", "keep"] = "default"
@@ -67,6 +75,11 @@ class TrialConfig(Schema):
     @model_validator(mode="after")
     def _legal(self) -> "TrialConfig":
         self.strategy.check_blocks(self.activation_checkpointing, self.compile)
+        if self.loss == "chunked" and self.strategy.compiles:
+            raise ValueError(
+                "loss ('chunked') with deepcompile (true) would compile the head's own backward, which nobody has tried; "
+                "set one of them to its default"
+            )
         if self.context_parallel > 1 and self.compiles:
             name = "compile" if self.compile else "deepcompile"
             raise ValueError(
@@ -100,6 +113,11 @@ class TrialConfig(Schema):
         return self.activation_checkpointing == "full" and self.checkpoint_every == 1
 
     @property
+    def tokens_of_loss(self) -> int | None:
+        """Number of tokens whose logits a rank holds at once; None: those of the whole micro batch."""
+        return self.loss_chunk if self.loss == "chunked" else None
+
+    @property
     def compiles(self) -> bool:
         """Whether the configuration compiles the model, which makes the first steps slow."""
         return self.compile or self.strategy.compiles
@@ -114,6 +132,8 @@ class TrialConfig(Schema):
         parts = [self.strategy.describe()]
         if self.activation_checkpointing != "none":
             parts.append(checkpointing_words(self.activation_checkpointing, self.checkpoint_every))
+        if self.loss == "chunked":
+            parts.append(loss_words(self.loss_chunk))
         if self.context_parallel > 1:
             parts.append(f"context ×{self.context_parallel}")
         if self.compile:

@@ -1,0 +1,154 @@
+"""Cross entropy in chunks of tokens, computed inside the output head's own forward, so that the logits of all tokens
+never exist at once.
+
+Hooks of FSDP and ZeRO-3 gather a module's weight around its forward. They see one call of the head here, and so gather
+its weight once, on each rank alike, however many chunks there are.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.functional import cross_entropy, linear, pad
+
+from shardtune.workers.rank.model.loss_plan import LossPlan
+
+IGNORED = -100
+"""Label of tokens that do not count in the loss."""
+
+
+@dataclass
+class ChunkedLoss:
+    """Sum of the cross entropy over the tokens of a micro batch, computed by a model's output head."""
+
+    plan: LossPlan
+    chunk: int
+    """Number of tokens whose logits exist at once."""
+    labels: torch.Tensor | None = None
+    """Labels of the micro batch whose forward pass runs, [samples, positions]; None between forward passes."""
+
+    def mean(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        """Mean next-token cross entropy of one micro batch, as transformers computes it from all logits."""
+        samples, length = tokens.shape
+        labels = pad(tokens, (0, 1), value=IGNORED)[:, 1:]
+        return self.sum_over(model, labels, input_ids=tokens) / (samples * (length - 1))
+
+    def sum_over(self, model: nn.Module, labels: torch.Tensor, **inputs: Any) -> torch.Tensor:
+        """Run the model and return the sum of the cross entropy over all tokens whose label is not `IGNORED`.
+
+        The caller divides by the number of labels of the whole batch. A chunk that divided by its own number would give
+        tokens of chunks with few labels too much weight.
+        """
+        self.labels = labels
+        try:
+            total: torch.Tensor = model(**inputs, use_cache=False).logits
+            return total
+        finally:
+            # A pipeline stage before the last leaves its forward pass by an exception and never takes them.
+            self.labels = None
+
+
+class ChunkedHead(nn.Linear):
+    """Output head whose forward pass returns the summed loss of the current labels instead of logits."""
+
+    loss: ChunkedLoss
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 -- torch's own name
+        """Return logits, or the sum of the loss where `ChunkedLoss.sum_over` set labels."""
+        labels = self.loss.labels
+        if labels is None:
+            return super().forward(input)
+        # Read once: with DDP's mixed precision each access casts the weight anew.
+        weight, bias, hidden = self.weight, self.bias, input
+        device = hidden.device.type
+        if torch.is_autocast_enabled(device):
+            # Backward runs outside of autocast, so it must find the dtype that forward had.
+            dtype = torch.get_autocast_dtype(device)
+            hidden, weight = hidden.to(dtype), weight.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
+        total: torch.Tensor = _SummedLoss.apply(  # type: ignore[no-untyped-call]
+            hidden.flatten(0, -2), weight, bias, labels.flatten(), self.loss.chunk, self.loss.plan
+        )
+        return total
+
+
+def install(model: nn.Module, plan: LossPlan, chunk: int) -> ChunkedLoss:
+    """Make a model's output head compute the loss in chunks, in place, before the model is wrapped or sharded."""
+    head: Any = model.get_output_embeddings()  # type: ignore[operator]
+    loss = ChunkedLoss(plan, chunk)
+    plan.leave_logits_alone(model)
+    # The class, not the module, is replaced: names, ties and hooks of its parameters stay.
+    head.__class__ = ChunkedHead
+    head.loss = loss
+    return loss
+
+
+def _sum_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan) -> torch.Tensor:
+    """Sum of the cross entropy, in float32, of the head's own logits."""
+    return cross_entropy(plan.finished(logits).float(), labels, ignore_index=IGNORED, reduction="sum")
+
+
+class _SummedLoss(torch.autograd.Function):
+    """Sum of the loss over chunks; backward computes each chunk's logits again.
+
+    The head's gradient is summed over chunks in float32 and rounded once. Autograd would sum it in the weight's own dtype,
+    which in bfloat16 loses bits with every chunk.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        labels: torch.Tensor,
+        chunk: int,
+        plan: LossPlan,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(hidden, weight, bias, labels)
+        ctx.chunk, ctx.plan = chunk, plan
+        sums = [
+            _sum_of(linear(part, weight, bias), own_labels, plan)
+            for part, own_labels in zip(hidden.split(chunk), labels.split(chunk), strict=True)
+        ]
+        return torch.stack(sums).sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        hidden, weight, bias, labels = ctx.saved_tensors
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        of_hidden, of_weight, of_bias = [], None, None
+        for part, own_labels in zip(hidden.split(ctx.chunk), labels.split(ctx.chunk), strict=True):
+            logits = linear(part, weight, bias).requires_grad_()
+            with torch.enable_grad():
+                (of_logits,) = torch.autograd.grad(_sum_of(logits, own_labels, ctx.plan), logits, grad)
+            del logits
+            if wants_hidden:
+                of_hidden.append(of_logits @ weight)
+            if wants_weight:
+                of_weight = _with_product(of_weight, of_logits.t(), part)
+            if wants_bias:
+                of_bias = _added(of_bias, of_logits.sum(0))
+        return (
+            torch.cat(of_hidden) if wants_hidden else None,
+            None if of_weight is None else of_weight.to(weight.dtype),
+            None if of_bias is None or bias is None else of_bias.to(bias.dtype),
+            None,
+            None,
+            None,
+        )
+
+
+def _with_product(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Running sum of products over chunks, in float32."""
+    if total is not None and total.dtype == left.dtype and not isinstance(total, DTensor):
+        # In place: a product beside the sum would be one more tensor of the head's size.
+        return total.addmm_(left, right)
+    return _added(total, left @ right)
+
+
+def _added(total: torch.Tensor | None, part: torch.Tensor) -> torch.Tensor:
+    """Running sum of a gradient over chunks, in float32."""
+    return part.float() if total is None else total.add_(part)

@@ -10,7 +10,7 @@ from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, check
 from shardtune.api_schemas.strategies.ddp import DdpConfig
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
-from shardtune.api_schemas.strategies.losses import Loss, loss_words
+from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK, Loss, loss_words
 from shardtune.api_schemas.strategies.zero import Offload, ZeroConfig
 from shardtune.api_schemas.training.workload import gradient_accumulation
 
@@ -50,7 +50,7 @@ class TrialConfig(Schema):
     loss: Loss = "full"
     """Computation of the loss: from the logits of a whole micro batch, or in chunks of tokens whose logits are computed
     again in backward. Chunks need less memory and one more product with the output head."""
-    loss_chunk: int = Field(default=1024, ge=16, le=1 << 20)
+    loss_chunk: int = Field(default=DEFAULT_CHUNK, ge=16, le=1 << 20)
     """Number of tokens in a chunk of the loss. Smaller chunks need less memory and add to the head's gradient more
     often."""
     compile: bool = False
@@ -111,11 +111,6 @@ class TrialConfig(Schema):
         """Whether activation checkpointing keeps only the input of every block, which is how libraries define enabled
         checkpointing."""
         return self.activation_checkpointing == "full" and self.checkpoint_every == 1
-
-    @property
-    def tokens_of_loss(self) -> int | None:
-        """Number of tokens whose logits a rank holds at once; None: those of the whole micro batch."""
-        return self.loss_chunk if self.loss == "chunked" else None
 
     @property
     def compiles(self) -> bool:

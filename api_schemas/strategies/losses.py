@@ -8,6 +8,9 @@ Loss = Literal["full", "chunked"]
 """Computation of the loss. `full` has the logits of a whole micro batch at once; `chunked` has those of `loss_chunk`
 tokens, and computes each chunk's logits again in backward."""
 
+DEFAULT_CHUNK = 1024
+"""Number of tokens in a chunk of the loss."""
+
 
 def loss_words(chunk: int) -> str:
     """Describe a loss in chunks for people, such as `loss in chunks of 1,024 tokens`."""

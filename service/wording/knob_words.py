@@ -62,6 +62,13 @@ KNOBS: dict[str, KnobWords] = {
     "checkpoint_every": KnobWords(
         "Checkpoint every n-th of the repeated blocks; 1: all of them.", "checkpointing, every"
     ),
+    "loss": KnobWords(
+        "Whether the loss has the logits of a whole micro batch at once, or of a chunk of tokens, whose logits backward "
+        "computes again.",
+        "loss",
+        {"full": "of all logits", "chunked": "in chunks"},
+    ),
+    "loss_chunk": KnobWords("Tokens in a chunk of the loss: fewer need less memory.", "loss, tokens in a chunk"),
     "compile": KnobWords("Each repeated block is compiled (`torch.compile`)."),
     "malloc": KnobWords(
         "Whether freed host memory stays with the process, or goes back by glibc's rules.",

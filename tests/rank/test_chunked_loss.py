@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.workers.rank.model import chunked_loss, loss_plan
+from shardtune.workers.rank.model import chunk_math, chunked_loss, loss_plan
 from shardtune.workers.rank.model.loss_plan import LossPlan
 from tests.rank.helpers import small_models
 from tests.rank.helpers.fork_server_process import HostProcess
@@ -136,7 +136,7 @@ def test_the_heads_gradient_is_rounded_once_however_many_chunks_there_are(monkey
 
     rounded_once = error()
     monkeypatch.setattr(
-        chunked_loss, "_added", lambda total, part: part if total is None else (total + part).to(torch.bfloat16)
+        chunk_math, "added", lambda total, part: part if total is None else (total + part).to(torch.bfloat16)
     )
     assert error() > 3 * rounded_once
 

@@ -1,7 +1,7 @@
 """Export as `train_snippet.py`: a complete training script that trains as the trial did, as a starting point for the
 reader's own script."""
 
-from shardtune.tuner.export import context, experts, pipeline, tensor
+from shardtune.tuner.export import context, experts, losses, pipeline, tensor
 from shardtune.tuner.export.backends.common import prepare_blocks
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -135,6 +135,8 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
         )
     if context.is_shared(source):
         named += context.IMPORTS
+    if losses.is_chunked(source):
+        named += losses.IMPORTS
     if tensor.is_split(source):
         named += tensor.IMPORTS
     if experts.is_divided(source):
@@ -152,7 +154,7 @@ def _with_one_mesh_import(lines: list[str]) -> set[str]:
 
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
     lines = [*context.constants(source), *tensor.constants(source), *pipeline.constants(source)]
-    lines += [*experts.constants(source), *parts.constants]
+    lines += [*experts.constants(source), *losses.constants(source), *parts.constants]
     if parts.needs_blocks or prepare_blocks(source):
         block_class = remark(source.model_summary.block_class)
         lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {block_class}")
@@ -166,12 +168,13 @@ def _build_lines(source: ExportSource, on_meta: bool) -> list[str]:
     )
     if on_meta:
         # Built without memory: parameters get their values only after sharding, so no rank ever holds the whole model.
-        return ['with torch.device("meta"):', f"    {call}", f"    {options}", "    )", *_shared_attention(source)]
-    return [call, options, ")", *_shared_attention(source)]
+        return ['with torch.device("meta"):', f"    {call}", f"    {options}", "    )", *_prepared(source)]
+    return [call, options, ")", *_prepared(source)]
 
 
-def _shared_attention(source: ExportSource) -> list[str]:
-    return ['model.set_attn_implementation("context")'] if context.is_shared(source) else []
+def _prepared(source: ExportSource) -> list[str]:
+    shared = ['model.set_attn_implementation("context")'] if context.is_shared(source) else []
+    return [*shared, *losses.build_lines(source)]
 
 
 def _helpers(source: ExportSource, parts: SnippetParts) -> str:
@@ -179,7 +182,7 @@ def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     if mode != "none":
         operators = {"kept": indent([f'"{name}",' for name in _SAVED_OPERATORS], 8)} if mode == "selective" else {}
         checkpointing = fill(f"checkpointing_{mode}", **operators)
-    shared = context.helpers(source) + tensor.helpers(source) + pipeline.helpers(source)
+    shared = losses.helpers(source, context.is_shared(source)) + context.helpers(source) + tensor.helpers(source) + pipeline.helpers(source)
     shared += experts.helpers(source)
     return (checkpointing + shared + parts.helpers).removesuffix("\n")
 

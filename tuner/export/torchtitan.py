@@ -3,7 +3,7 @@ from its source code."""
 
 from typing import Any
 
-from shardtune.tuner.export import context, environment
+from shardtune.tuner.export import context, environment, losses
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import remark, toml_string
 from shardtune.tuner.export.source import ExportSource
@@ -29,7 +29,9 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     mesh = context.torchtitan_mesh(source, parts.values)
     # torchtitan's selective mode counts blocks as we do, and keeps only the input of the chosen blocks.
     every = config.checkpoint_every if config.activation_checkpointing == "full" else 1
-    rendered_config = config.model_copy(update={"strategy": parts.strategy, "checkpoint_every": every})
+    rendered_config = config.model_copy(
+        update={"strategy": parts.strategy, "checkpoint_every": every, **losses.without_chunks(source)}
+    )
     besides = (*_notes(source), *context.torchtitan_notes(source), *parts.notes, *environment.notes(source))
     lossy = (*differences(config, rendered_config, "torchtitan"), *besides)
     text = fill(

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from shardtune.tuner.export import environment
+from shardtune.tuner.export import environment, losses
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
@@ -34,7 +34,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     render_parts = backends[config.backend].training_arguments
     assert render_parts is not None, "strategy_arguments has rejected it"
     parts = render_parts(source, config.strategy)
-    changes: dict[str, Any] = {"strategy": parts.strategy}
+    changes: dict[str, Any] = {"strategy": parts.strategy, **losses.without_chunks(source)}
     # Trainer checkpoints every block whole or none; other modes are left out and reported as lost.
     if not config.checkpoints_whole_blocks:
         changes |= {"activation_checkpointing": "none", "checkpoint_every": 1}
@@ -61,4 +61,4 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = ["weight_decay: on all parameters was measured; Trainer leaves biases and norms out"]
     if source.config.compile:
         lines.append("compile: each block was compiled; Trainer compiles the whole model")
-    return tuple(lines)
+    return (*lines, *losses.trainer_notes(source))

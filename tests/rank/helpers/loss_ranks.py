@@ -11,13 +11,12 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.nn.functional import cross_entropy
 
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import CpuDevice
-from shardtune.workers.rank.model import chunked_loss, context
+from shardtune.workers.rank.model import chunk_math, context
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import zero
 from shardtune.workers.rank.strategies.base import TrainingSetup
@@ -31,15 +30,10 @@ from tests.support.processes import preloaded_forks
 Trained = tuple[tuple[StepRecord, ...], list[torch.Tensor]]
 
 
-def _own_means(logits: torch.Tensor, labels: torch.Tensor, plan: Any) -> torch.Tensor:
+def _own_means(labels: torch.Tensor) -> torch.Tensor:
     """Each chunk is divided by its own number of labels, as if all chunks had as many."""
-    own = int((labels != chunked_loss.IGNORED).sum())
-    return chunked_loss_sum(logits, labels, plan) / max(own, 1) * len(labels)
-
-
-def _ignored_labels(logits: torch.Tensor, labels: torch.Tensor, plan: Any) -> torch.Tensor:
-    """Tokens without a label count as if they had the first token's."""
-    return cross_entropy(plan.finished(logits).float(), labels.clamp(min=0), reduction="sum")
+    counted = (labels != chunk_math.IGNORED).float()
+    return counted * (len(labels) / counted.sum().clamp(min=1))
 
 
 def _last_product(_total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -52,12 +46,11 @@ def _first_twice(total: torch.Tensor | None, left: torch.Tensor, right: torch.Te
     return (left @ right).float() if total is None else 2 * total + left @ right
 
 
-chunked_loss_sum: Callable[..., torch.Tensor] = chunked_loss._sum_of
 FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "a chunk divides by its own labels": ("_sum_of", _own_means),
-    "ignored labels count": ("_sum_of", _ignored_labels),
-    "the head keeps one chunk's gradient": ("_with_product", _last_product),
-    "the head's gradient counts once per chunk": ("_with_product", _first_twice),
+    "a chunk divides by its own labels": ("weights_of", _own_means),
+    "ignored labels count": ("weights_of", lambda labels: torch.ones_like(labels, dtype=torch.float32)),
+    "the head keeps one chunk's gradient": ("with_product", _last_product),
+    "the head's gradient counts once per chunk": ("with_product", _first_twice),
 }
 
 
@@ -68,12 +61,12 @@ def planted(fault: str | None) -> Iterator[None]:
         yield
         return
     name, function = FAULTS[fault]
-    original = getattr(chunked_loss, name)
-    setattr(chunked_loss, name, function)
+    original = getattr(chunk_math, name)
+    setattr(chunk_math, name, function)
     try:
         yield
     finally:
-        setattr(chunked_loss, name, original)
+        setattr(chunk_math, name, original)
 
 
 def compared(
@@ -127,7 +120,7 @@ def _difference(full: Trained, chunks: Trained) -> dict[str, float]:
 
 def _trained(task: TrialTask, place: RankContext, folder: Path, fault: str | None) -> Trained:
     """Trajectory of a task, and this rank's master weights after it."""
-    step = steps.of(task.model, task.workload, context.group_of(task, place), task.config.tokens_of_loss)
+    step = steps.of(task.model, task.workload, context.group_of(task, place), task.config)
     setting = TrainingSetup.of(task, place, step.loss)
     with planted(fault):
         trainer: Any = wrap.make_trainer(step.build_model(), setting)

@@ -123,7 +123,7 @@ def _trained(task: TrialTask, place: RankContext, folder: Path, faulty: bool) ->
     group = context.group_of(task, place)
     if group is not None and faulty:
         group = WithoutFactor(group.mesh)
-    step = steps.of(task.model, task.workload, group, task.config.tokens_of_loss)
+    step = steps.of(task.model, task.workload, group, task.config)
     setting = TrainingSetup.of(task, place, step.loss)
     with unsummed_norms() if faulty else contextlib.nullcontext():
         trainer = wrap.make_trainer(step.build_model(), setting)

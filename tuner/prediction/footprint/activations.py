@@ -193,8 +193,10 @@ def _chunk_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impleme
     # In fp32 a chunk's product is added in place.
     product = np.where((dtypes.compute < 4) | (c.tensor > 1) | ~several, dtypes.compute * head, 0.0)
     summed = np.where(several | (dtypes.compute < 4), 4.0 * head, 0.0)
+    # Ranks that split the vocabulary leave the gradient to autograd, with several fp32 values of each logit.
+    fp32 = 4.0 * np.where(c.tensor > 1, impl.fp32_logit_copies, 1.0)
     of_chunk = np.maximum(
-        several * summed + logits * (dtypes.compute + 4.0 * impl.fp32_logit_copies),
+        several * summed + logits * (dtypes.compute + fp32),
         summed + product + logits * dtypes.compute,
     )
     # Gradients of the head's inputs, chunk by chunk, and all of them in one tensor.

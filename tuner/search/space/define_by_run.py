@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shardtune.api_schemas.training.search_space import KnobValue
+from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
 from shardtune.tuner.search.space.limits import KnobLimits
@@ -66,6 +67,7 @@ class DefineByRun:
         variant = (f"shared{sharing}" if sharing > 1 else "") + (f"stages{stages}" if stages > 1 else "")
         variant += schedule if sizes != self.domains.micro_batches(sharing, stages) else ""
         micro_batch = int(self.pick("micro_batch", sizes, variant=variant))
+        self._draw_loss(micro_batch)
         allowed = self.limits.allow_compile
         compiles = self.domains.on_gpu if allowed is None else allowed
         # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.
@@ -78,6 +80,19 @@ class DefineByRun:
         self.pick_if("checkpoint_every", checkpoints, self.domains.checkpoint_every, 1)
         self._draw_environment()
         return self.table
+
+    def _draw_loss(self, micro_batch: int) -> None:
+        """Choose how the loss is computed: in chunks only where the logits of all tokens take much memory, or where the
+        user names it."""
+        kinds, why_not = self.domains.losses
+        context, tensor = int(self.table["context_parallel"]), int(self.table.get("tensor_parallel", 1))
+        matters = self.domains.loss_matters(micro_batch, context * tensor)
+        if (matters and why_not is None) or "loss" in self.limits:
+            self.pick("loss", kinds, why_not=why_not)
+        else:
+            self.table["loss"] = "full"
+        is_named = self.table["loss"] == "chunked" and "loss_chunk" in self.limits
+        self.pick_if("loss_chunk", is_named, self.domains.loss_chunks, DEFAULT_CHUNK)
 
     def _draw_context(self) -> None:
         """Choose the number of ranks that share a sequence (context parallel)."""

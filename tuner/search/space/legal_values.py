@@ -89,6 +89,8 @@ COMMON: dict[str, Knob] = {
     "micro_batch": Knob("int", grows_memory=True),
     "activation_checkpointing": Knob("word", ("none", "selective", "full"), memory_order=("full", "selective", "none")),
     "checkpoint_every": Knob("int", lightest="min", grows_memory=True),
+    "loss": Knob("word", ("full", "chunked")),
+    "loss_chunk": Knob("int", minimum=16, maximum=1 << 20, accepts_own_values=True, lightest="min"),
     "compile": Knob("bool", lightest=False),
     "malloc": Knob("word", ("default", "keep"), lightest="default"),
     "threads": Knob("int", minimum=0, maximum=1024, accepts_own_values=True, lightest=0),

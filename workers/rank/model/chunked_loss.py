@@ -10,13 +10,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
-from torch.nn.functional import cross_entropy, linear, pad
+from torch.nn.functional import linear, pad
 
+from shardtune.workers.rank.model import chunk_math
+from shardtune.workers.rank.model.chunk_math import IGNORED
 from shardtune.workers.rank.model.loss_plan import LossPlan
-
-IGNORED = -100
-"""Label of tokens that do not count in the loss."""
 
 
 @dataclass
@@ -85,11 +83,6 @@ def install(model: nn.Module, plan: LossPlan, chunk: int) -> ChunkedLoss:
     return loss
 
 
-def _sum_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan) -> torch.Tensor:
-    """Sum of the cross entropy, in float32, of the head's own logits."""
-    return cross_entropy(plan.finished(logits).float(), labels, ignore_index=IGNORED, reduction="sum")
-
-
 class _SummedLoss(torch.autograd.Function):
     """Sum of the loss over chunks; backward computes each chunk's logits again.
 
@@ -110,7 +103,7 @@ class _SummedLoss(torch.autograd.Function):
         ctx.save_for_backward(hidden, weight, bias, labels)
         ctx.chunk, ctx.plan = chunk, plan
         sums = [
-            _sum_of(linear(part, weight, bias), own_labels, plan)
+            chunk_math.sum_of(linear(part, weight, bias), own_labels, plan)
             for part, own_labels in zip(hidden.split(chunk), labels.split(chunk), strict=True)
         ]
         return torch.stack(sums).sum()
@@ -121,16 +114,15 @@ class _SummedLoss(torch.autograd.Function):
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         of_hidden, of_weight, of_bias = [], None, None
         for part, own_labels in zip(hidden.split(ctx.chunk), labels.split(ctx.chunk), strict=True):
-            logits = linear(part, weight, bias).requires_grad_()
-            with torch.enable_grad():
-                (of_logits,) = torch.autograd.grad(_sum_of(logits, own_labels, ctx.plan), logits, grad)
-            del logits
+            of_logits = chunk_math.gradient_of(linear(part, weight, bias), own_labels, ctx.plan, grad)
             if wants_hidden:
                 of_hidden.append(of_logits @ weight)
             if wants_weight:
-                of_weight = _with_product(of_weight, of_logits.t(), part)
+                of_weight = chunk_math.with_product(of_weight, of_logits.t(), part)
             if wants_bias:
-                of_bias = _added(of_bias, of_logits.sum(0))
+                of_bias = chunk_math.added(of_bias, of_logits.sum(0))
+            # Before the next chunk's logits: two chunks' would be the peak.
+            del of_logits
         return (
             torch.cat(of_hidden) if wants_hidden else None,
             None if of_weight is None else of_weight.to(weight.dtype),
@@ -139,16 +131,3 @@ class _SummedLoss(torch.autograd.Function):
             None,
             None,
         )
-
-
-def _with_product(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Running sum of products over chunks, in float32."""
-    if total is not None and total.dtype == left.dtype and not isinstance(total, DTensor):
-        # In place: a product beside the sum would be one more tensor of the head's size.
-        return total.addmm_(left, right)
-    return _added(total, left @ right)
-
-
-def _added(total: torch.Tensor | None, part: torch.Tensor) -> torch.Tensor:
-    """Running sum of a gradient over chunks, in float32."""
-    return part.float() if total is None else total.add_(part)

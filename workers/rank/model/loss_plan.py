@@ -49,6 +49,12 @@ class LossPlan:
             return self.cap * torch.tanh(logits / self.cap)
         return logits if self.scale == 1.0 else logits * self.scale
 
+    def gradient(self, values: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Gradient with respect to the head's logits, in place of `values`, that with respect to the finished ones."""
+        if self.cap is not None:
+            return values.mul_(1.0 - torch.tanh(logits / self.cap).square())
+        return values if self.scale == 1.0 else values.mul_(self.scale)
+
     def leave_logits_alone(self, model: nn.Module) -> None:
         """Make the model's own code neither scale nor cap what the head returns."""
         for owner in _owners(model):

@@ -77,6 +77,7 @@ def of_model(model: nn.Module) -> ModelSummary:
         hidden_size=0,
         vocab_size=0,
         max_positions=None,
+        loss_note="your own code computes the loss",
     )
 
 

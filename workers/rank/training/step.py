@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from shardtune.api_schemas.strategies import losses
+from shardtune.api_schemas.strategies import TrialConfig, losses
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.model import build as models
@@ -56,12 +56,12 @@ class UserStepError(Exception):
 
 
 def of(
-    spec: ModelSpec, workload: Workload, context: ContextGroup | None = None, loss_chunk: int | None = None
+    spec: ModelSpec, workload: Workload, context: ContextGroup | None = None, config: TrialConfig | None = None
 ) -> Step:
     """Training step of a task's model.
 
-    For a model of transformers, `context` is the group of ranks that share samples, and `loss_chunk` the number of tokens
-    whose logits exist at once (None: those of the whole micro batch).
+    For a model of transformers, `context` is the group of ranks that share samples, and `config` says how the loss is
+    computed (None: from the logits of a whole micro batch).
 
     Raises:
         UserStepError: the entry point is not installed, cannot be imported or lacks a function.
@@ -69,6 +69,7 @@ def of(
     """
     if spec.entry_point is not None:
         return EntryPointStep(spec, workload)
+    loss_chunk = config.loss_chunk if config is not None and config.loss == "chunked" else None
     return CausalStep(spec, workload, context, loss_chunk)
 
 

@@ -113,6 +113,7 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
         _draw_offload_ratio(drawing, stage)
     # DeepCompile's operator has to be built on the machine, so it is searched only where the user names it.
     is_alone = not drawing.table["compile"] and drawing.table["context_parallel"] == 1
+    is_alone = is_alone and drawing.table["loss"] == "full"
     may_compile = domains.on_gpu and "deepcompile" in drawing.limits and is_alone
     drawing.pick_if("deepcompile", may_compile, (False, True), False)
 

@@ -1,0 +1,79 @@
+"""Loss in chunks of tokens in exported files: lines of `train_snippet.py`, and notes for programs that cannot express
+it."""
+
+from typing import Any
+
+from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK, loss_words
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill
+
+IMPORTS = ("from torch.nn.functional import cross_entropy, linear, pad",)
+
+
+def is_chunked(source: ExportSource) -> bool:
+    """Whether the exported configuration computes the loss in chunks of tokens."""
+    return source.config.loss == "chunked"
+
+
+def constants(source: ExportSource) -> list[str]:
+    """Line of `train_snippet.py` that defines the number of tokens in a chunk; empty for a loss of all logits."""
+    if not is_chunked(source):
+        return []
+    return [f"LOSS_CHUNK = {source.config.loss_chunk}  # tokens whose logits exist at once"]
+
+
+def helpers(source: ExportSource, shares_samples: bool) -> str:
+    """Source of the functions that `train_snippet.py` defines for a loss in chunks; empty for a loss of all logits.
+
+    `shares_samples`: whether context parallelism defines the mean of its own part.
+    """
+    if not is_chunked(source):
+        return ""
+    return fill("chunked_loss") + ("" if shares_samples else fill("chunked_mean"))
+
+
+def build_lines(source: ExportSource) -> list[str]:
+    """Line of `train_snippet.py` that prepares the model for a loss in chunks; empty for a loss of all logits."""
+    return ["chunk_loss(model)"] if is_chunked(source) else []
+
+
+def total(source: ExportSource) -> list[str]:
+    """Lines of `train_snippet.py` that sum the loss of a part of each sequence (context parallel)."""
+    if is_chunked(source):
+        part = "tokens[:, first : first + part]"
+        return [f"total = summed_loss(model, following, input_ids={part}, position_ids=positions)"]
+    return [
+        "logits = model(input_ids=tokens[:, first : first + part], position_ids=positions).logits.float()",
+        'total = cross_entropy(logits.flatten(0, 1), following.flatten(), ignore_index=-100, reduction="sum")',
+    ]
+
+
+def accelerate_notes(source: ExportSource) -> list[str]:
+    """Notes on a loss in chunks for a user's own script under Accelerate."""
+    if not is_chunked(source):
+        return []
+    words = loss_words(source.config.loss_chunk)
+    if source.study.spec.model.is_own:
+        return [f"{words}: see {source.shown_in}"]
+    return [f"{words}: take ChunkedHead, SummedLoss and loss_of from train_snippet.py"]
+
+
+def trainer_notes(source: ExportSource) -> tuple[str, ...]:
+    """Notes on a loss in chunks for transformers' Trainer."""
+    if not is_chunked(source):
+        return ()
+    return ('loss: TRL\'s SFTConfig has loss_type="chunked_nll", which computes chunks with products in float32',)
+
+
+def lightning_notes(source: ExportSource) -> tuple[str, ...]:
+    """Notes on a loss in chunks for Lightning, whose module computes the loss."""
+    if not is_chunked(source):
+        return ()
+    return (f"loss: compute it in your module ({loss_words(source.config.loss_chunk)}): see {source.shown_in}",)
+
+
+def without_chunks(source: ExportSource) -> dict[str, Any]:
+    """Fields of the configuration that a program runs which has no loss in chunks."""
+    if not is_chunked(source):
+        return {}
+    return {"loss": "full", "loss_chunk": DEFAULT_CHUNK}

@@ -39,7 +39,13 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "zero-2": {"kind": "zero", "stage": 2, **BUCKETS},
     "zero-3": {"kind": "zero", "stage": 3, **BUCKETS},
 }
-SHARED: dict[str, Any] = {"micro_batch": 2, "parity_steps": 3, "max_grad_norm": 0.3, "loss": "chunked", "loss_chunk": 24}
+SHARED: dict[str, Any] = {
+    "micro_batch": 2,
+    "parity_steps": 3,
+    "max_grad_norm": 0.3,
+    "loss": "chunked",
+    "loss_chunk": 24,
+}
 """Two micro batches of 64 tokens a rank and step, in three chunks of which the last is shorter; the norm is clipped."""
 BOUND = {"loss": 1e-6, "norm": 1e-5, "weight": 1e-5}
 BF16 = {"loss": 5e-4, "norm": 3e-2}
@@ -48,9 +54,7 @@ CUT: dict[str, Any] = {"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2}
 ZERO_BUBBLE = {"pipeline_virtual_stages": 2, "reshard_after_forward": False, "grad_sync": "last"}
 QUICK: dict[str, TrialTask] = {
     **{name: tiny_task(strategy, model=SHORT_LLAMA, **SHARED) for name, strategy in BACKENDS.items()},
-    "ddp, tied, full checkpointing": tiny_task(
-        BACKENDS["ddp"], model=TIED, activation_checkpointing="full", **SHARED
-    ),
+    "ddp, tied, full checkpointing": tiny_task(BACKENDS["ddp"], model=TIED, activation_checkpointing="full", **SHARED),
     "fsdp2, capped logits": tiny_task(BACKENDS["fsdp2"], model=GEMMA2, **SHARED),
     "zero-3, scaled logits": tiny_task(BACKENDS["zero-3"], model=COHERE, activation_checkpointing="full", **SHARED),
     "fsdp1, gpt2": tiny_task(BACKENDS["fsdp1"], model=GPT2, **SHARED),

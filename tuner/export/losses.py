@@ -5,9 +5,29 @@ from typing import Any
 
 from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK, loss_words
 from shardtune.tuner.export.source import ExportSource
-from shardtune.tuner.export.templates import fill
+from shardtune.tuner.export.templates import fill, indent
 
-IMPORTS = ("from torch.nn.functional import cross_entropy, linear, pad",)
+_GRADIENT = (
+    "# In place: autograd would have several float32 tensors of the logits' size.",
+    "values = log_softmax(finished(logits, head), -1, dtype=torch.float32).exp_()",
+    "rows = labels.clamp(min=0).unsqueeze(1)",
+    "values.scatter_add_(1, rows, values.new_full(rows.shape, -1.0))",
+    "values.mul_((grad * (labels != -100)).unsqueeze(1))",
+    "slope = head.scale if head.cap is None else 1.0 - torch.tanh(logits / head.cap).square()",
+    "return values.mul_(slope).to(logits.dtype)",
+)
+_SPLIT_GRADIENT = (
+    "logits.requires_grad_()",
+    "with torch.enable_grad():",
+    "    (of_logits,) = torch.autograd.grad(sum_of(logits, labels, head), logits, grad)",
+    "return of_logits",
+)
+
+
+def imports(source: ExportSource, splits_vocabulary: bool) -> list[str]:
+    """Import line of `train_snippet.py` for a loss in chunks; empty for a loss of all logits."""
+    names = "cross_entropy, linear, pad" if splits_vocabulary else "cross_entropy, linear, log_softmax, pad"
+    return [f"from torch.nn.functional import {names}"] if is_chunked(source) else []
 
 
 def is_chunked(source: ExportSource) -> bool:
@@ -22,14 +42,17 @@ def constants(source: ExportSource) -> list[str]:
     return [f"LOSS_CHUNK = {source.config.loss_chunk}  # tokens whose logits exist at once"]
 
 
-def helpers(source: ExportSource, shares_samples: bool) -> str:
+def helpers(source: ExportSource, splits_vocabulary: bool) -> str:
     """Source of the functions that `train_snippet.py` defines for a loss in chunks; empty for a loss of all logits.
 
-    `shares_samples`: whether context parallelism defines the mean of its own part.
+    `splits_vocabulary`: whether the logits are split over tensor-parallel ranks.
     """
     if not is_chunked(source):
         return ""
-    return fill("chunked_loss") + ("" if shares_samples else fill("chunked_mean"))
+    gradient = indent(_SPLIT_GRADIENT if splits_vocabulary else _GRADIENT, 4)
+    # Context parallelism defines the mean of its own part.
+    mean = "" if source.config.context_parallel > 1 else fill("chunked_mean")
+    return fill("chunked_loss", gradient=gradient) + mean
 
 
 def build_lines(source: ExportSource) -> list[str]:

@@ -135,21 +135,26 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
         )
     if context.is_shared(source):
         named += context.IMPORTS
-    if losses.is_chunked(source):
-        named += losses.IMPORTS
+    named += losses.imports(source, tensor.is_split(source))
     if tensor.is_split(source):
         named += tensor.IMPORTS
     if experts.is_divided(source):
         named += experts.IMPORTS
-    return "\n".join([*(f"import {name}" for name in modules), *sorted(_with_one_mesh_import(named))])
+    return "\n".join([*(f"import {name}" for name in modules), *sorted(_with_one_import_each(named))])
 
 
-def _with_one_mesh_import(lines: list[str]) -> set[str]:
-    """Import lines with a single import from `torch.distributed.device_mesh`: the longest, which includes the names of
-    the others."""
-    # Several features import from that module, each the names that it needs.
-    meshes = [line for line in lines if ".device_mesh import " in line]
-    return {*lines} - {*meshes} | {*sorted(meshes, key=len)[-1:]}
+_SHARED_MODULES = ("torch.distributed.device_mesh", "torch.nn.functional")
+"""Modules from which several features import, each the names that it needs."""
+
+
+def _with_one_import_each(lines: list[str]) -> set[str]:
+    """Import lines with a single import from each shared module: the longest, which includes the names of the
+    others."""
+    kept = {*lines}
+    for module in _SHARED_MODULES:
+        imports = [line for line in lines if line.startswith(f"from {module} import ")]
+        kept = kept - {*imports} | {*sorted(imports, key=len)[-1:]}
+    return kept
 
 
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
@@ -182,7 +187,12 @@ def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     if mode != "none":
         operators = {"kept": indent([f'"{name}",' for name in _SAVED_OPERATORS], 8)} if mode == "selective" else {}
         checkpointing = fill(f"checkpointing_{mode}", **operators)
-    shared = losses.helpers(source, context.is_shared(source)) + context.helpers(source) + tensor.helpers(source) + pipeline.helpers(source)
+    shared = (
+        losses.helpers(source, tensor.is_split(source))
+        + context.helpers(source)
+        + tensor.helpers(source)
+        + pipeline.helpers(source)
+    )
     shared += experts.helpers(source)
     return (checkpointing + shared + parts.helpers).removesuffix("\n")
 

@@ -7,8 +7,8 @@ values.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK
+from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
 from shardtune.tuner.search.space.limits import KnobLimits

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import (
     context_parallel,
     expert_parallel,
@@ -162,7 +162,9 @@ class Domains:
         share its tokens or the vocabulary."""
         tokens = micro_batch * self.workload.sequence_length
         logits = _BYTES_PER_LOGIT * tokens * self.model_summary.vocab_size / sharing
-        return tokens > losses.DEFAULT_CHUNK and logits >= max(_LEAST_LOGITS, _LEAST_SHARE * self.cluster.memory_gib * GIB)
+        return tokens > losses.DEFAULT_CHUNK and logits >= max(
+            _LEAST_LOGITS, _LEAST_SHARE * self.cluster.memory_gib * GIB
+        )
 
     @property
     def checkpoint_every(self) -> tuple[int, ...]:

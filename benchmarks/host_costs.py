@@ -15,8 +15,7 @@ from typing import Any
 
 from benchmarks.own_trials.runs import execute, workplace
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.strategies.zero import Offload
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.leases import TrialTask

@@ -1,9 +1,10 @@
 """Common interface and types of all training strategies."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.knobs import Consumer, declared
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.training.workload import Precision, Workload
 
@@ -55,6 +56,20 @@ class TrainerStep:
 
 class StrategySchema(Schema):
     """Interface of every training strategy, used by configurations, baselines, the predictor and the exports."""
+
+    def keyed(self, consumer: Consumer) -> dict[str, Any]:
+        """Return the fields of an exported file that take a knob's value unchanged, by the consumer's name."""
+        return declared.keyed(self, consumer)
+
+    def calls(self, consumer: Consumer = "script") -> dict[str, Any]:
+        """Return the methods of the sharded model that apply a knob, each with its argument; none for knobs at their
+        default."""
+        return declared.calls(self, consumer)
+
+    def as_run_by(self, consumer: Consumer, **changes: Any) -> Self:
+        """Return the strategy as the consumer trains with it: knobs that it cannot express have its own value.
+        `changes`: values that depend on more than one knob."""
+        return self.model_validate({**self.model_dump(), **declared.lost_fields(self, consumer), **changes})
 
     @property
     def compiles(self) -> bool:

@@ -1,26 +1,95 @@
 """Configuration of PyTorch DistributedDataParallel: every rank has a full replica of the model, and gradients are
 all-reduced in buckets."""
 
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from shardtune.api_schemas.knobs import Key, Knob, Lost, When, Written
 from shardtune.api_schemas.strategies.base import GradSync, StrategySchema, TrainerStep
+from shardtune.api_schemas.strategies.fields.shared import GRAD_SYNC, NO_SETTING
+
+TORCHTITAN_BUCKET_CAP_MB = 100
+"""Size of DDP's gradient buckets in MiB that torchtitan 0.2.2 uses (models/llama3/infra/parallelize.py, apply_ddp)."""
 
 
 class DdpConfig(StrategySchema):
     """Arguments of `torch.nn.parallel.DistributedDataParallel`."""
 
     kind: Literal["ddp"] = "ddp"
-    bucket_cap_mb: int = Field(default=25, ge=1, le=4096)
+    bucket_cap_mb: Annotated[
+        int,
+        Knob(
+            help="DDP: MiB of gradients per all-reduce (`bucket_cap_mb`).",
+            name="bucket, MiB",
+            when=When(has_peers=True),
+            accepts_own_values=True,
+            lightest="min",
+            makes_twins=True,
+            exports={
+                "script": Key("bucket_cap_mb"),
+                "accelerate": Written("`DistributedDataParallelKwargs` in your script"),
+                "training_arguments": Key("ddp_bucket_cap_mb"),
+                "torchtitan": Lost("fixes the size", runs=TORCHTITAN_BUCKET_CAP_MB),
+                "lightning": Written("`DDPStrategy(bucket_cap_mb=…)`"),
+            },
+            values_text="MiB of gradients in 1, 2 and 4 blocks; 25 (torch's default); the model",
+        ),
+    ] = Field(default=25, ge=1, le=4096)
     """Size of a gradient bucket in MiB, reduced by one all-reduce. A larger value gives fewer launches and a later
     start of overlap."""
-    gradient_as_bucket_view: bool = False
+    gradient_as_bucket_view: Annotated[
+        bool,
+        Knob(
+            help="DDP: gradients live in the communication buckets, which saves a copy (`gradient_as_bucket_view=True`).",
+            tries=(False, True),
+            lightest=True,
+            makes_twins=True,
+            exports={
+                "script": Key("gradient_as_bucket_view"),
+                "accelerate": Written("`DistributedDataParallelKwargs` in your script"),
+                "training_arguments": Lost("has no field for it; `finish` in `trainer_snippet.py` sets it"),
+                "torchtitan": NO_SETTING,
+                "lightning": Written("`DDPStrategy(gradient_as_bucket_view=…)`"),
+            },
+        ),
+    ] = False
     """Whether gradients are views of the communication buckets, which avoids one copy of them."""
-    static_graph: bool = False
+    static_graph: Annotated[
+        bool,
+        Knob(
+            help="DDP: the graph never changes between steps (`static_graph=True`).",
+            tries=(False, True),
+            when=When(accumulates=False),
+            lightest=False,
+            makes_twins=True,
+            without_term="spares the reducer a search through the graph: less than runs differ by",
+            exports={
+                "script": Key("static_graph"),
+                "accelerate": Written("`DistributedDataParallelKwargs` in your script"),
+                "training_arguments": Key("ddp_static_graph"),
+                "torchtitan": NO_SETTING,
+                "lightning": Written("`DDPStrategy(static_graph=…)`"),
+            },
+            when_text="accumulation 1: under `no_sync` torch 2.13 skips reductions with it",
+        ),
+    ] = False
     """Whether to assume that the autograd graph never changes. Not allowed with gradient accumulation: with `no_sync`,
     torch 2.13 skips reductions."""
-    grad_sync: Literal["every", "last"] = "last"
+    grad_sync: Annotated[
+        Literal["every", "last"],
+        replace(
+            GRAD_SYNC,
+            exports={
+                "script": Written("`no_sync` around all micro batches but the last"),
+                "accelerate": Written("`GradientAccumulationPlugin(sync_each_batch=…)` in your script"),
+                "training_arguments": Written("`accelerator_config`, `sync_each_batch`"),
+                "torchtitan": Lost("reduces after every micro batch", runs="every"),
+                "lightning": Lost("reduces after the last micro batch", runs="last"),
+            },
+        ),
+    ] = "last"
     """Time at which gradients are reduced during accumulation; `last` accumulates under `no_sync`."""
 
     @property
@@ -30,18 +99,13 @@ class DdpConfig(StrategySchema):
 
     def to_ddp(self) -> dict[str, Any]:
         """Return the keyword arguments for `DistributedDataParallel(model, **…)`."""
-        return {
-            "bucket_cap_mb": self.bucket_cap_mb,
-            "gradient_as_bucket_view": self.gradient_as_bucket_view,
-            "static_graph": self.static_graph,
-        }
+        return self.keyed("script")
 
     def to_training_arguments(self, step: TrainerStep) -> dict[str, Any]:
         """Return the fields of Hugging Face `TrainingArguments` (transformers 5) for this DDP configuration; no field
         exists for `gradient_as_bucket_view`."""
         return {
-            "ddp_bucket_cap_mb": self.bucket_cap_mb,
-            "ddp_static_graph": self.static_graph,
+            **self.keyed("training_arguments"),
             "ddp_broadcast_buffers": False,
             "ddp_find_unused_parameters": False,
             **step.sync_each_batch(self.grad_sync),

@@ -3,15 +3,12 @@ one FSDP unit per block."""
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, check_mesh
+from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, check_mesh
+from shardtune.api_schemas.strategies.fields.fsdp1 import Fsdp1Fields, ShardingStrategy
 from shardtune.api_schemas.training.workload import Precision
-
-ShardingStrategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD"]
-"""Sharding strategy of FSDP1, by PyTorch's name. `…_OP` and `…_ZERO2` keep gathered parameters from forward to
-backward."""
 
 HYBRID: tuple[ShardingStrategy, ...] = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 """FSDP1 sharding strategies that shard within a group of ranks and replicate across groups."""
@@ -19,33 +16,8 @@ RESHARDING: tuple[ShardingStrategy, ...] = ("FULL_SHARD", "HYBRID_SHARD")
 """FSDP1 sharding strategies that free gathered parameters after forward."""
 
 
-class Fsdp1Config(StrategySchema):
+class Fsdp1Config(Fsdp1Fields):
     """Arguments of `torch.distributed.fsdp.FullyShardedDataParallel`, applied to each repeated block and to the root."""
-
-    kind: Literal["fsdp1"] = "fsdp1"
-    sharding_strategy: ShardingStrategy = "FULL_SHARD"
-    """FSDP1 sharding strategy; `NO_SHARD` (deprecated in PyTorch) replicates the model as DDP does."""
-    dp_replicate: int = Field(default=1, ge=1)
-    """Number of replicate groups; above 1 only with the hybrid strategies and `NO_SHARD`."""
-    dp_shard: int = Field(ge=1)
-    """Number of ranks over which parameters, gradients and optimizer state are sharded."""
-    backward_prefetch: Literal["BACKWARD_PRE", "BACKWARD_POST"] | None = "BACKWARD_PRE"
-    """Time at which backward gathers the next FSDP unit: before the current unit's gradients are computed, after them,
-    or only when the unit is needed."""
-    forward_prefetch: bool = False
-    """Whether to gather the next FSDP unit before the current unit's forward, which helps if the host launches kernels
-    slowly."""
-    limit_all_gathers: bool = True
-    """Whether the host waits instead of gathering more than two FSDP units ahead. False uses more memory without
-    waiting."""
-    use_orig_params: bool = False
-    """Whether the optimizer uses the model's own parameters instead of one flat parameter per FSDP unit;
-    `torch.compile` requires it."""
-    cpu_offload: bool = False
-    """Whether parameter shards, gradients and optimizer state are stored in page-locked host memory; GPUs only."""
-    grad_sync: Literal["every", "last"] = "every"
-    """Time at which gradients are reduced during accumulation; `last` accumulates under `no_sync`, with unsharded
-    gradients in the compute dtype."""
 
     @model_validator(mode="after")
     def _legal(self) -> "Fsdp1Config":
@@ -131,11 +103,7 @@ class Fsdp1Config(StrategySchema):
 
     def to_fsdp1(self) -> dict[str, Any]:
         """Return the keyword arguments for `FullyShardedDataParallel(module, **…)` that do not need torch objects."""
-        return {
-            "forward_prefetch": self.forward_prefetch,
-            "limit_all_gathers": self.limit_all_gathers,
-            "use_orig_params": self.use_orig_params,
-        }
+        return self.keyed("script")
 
     def to_accelerate(self, block_class: str) -> dict[str, Any]:
         """Return the `fsdp_config` section of an Accelerate configuration file (FSDP1). Accelerate cannot express
@@ -146,9 +114,7 @@ class Fsdp1Config(StrategySchema):
             "fsdp_transformer_layer_cls_to_wrap": block_class,
             "fsdp_sharding_strategy": self.sharding_strategy.removeprefix("_"),
             "fsdp_backward_prefetch": self.backward_prefetch or "NO_PREFETCH",
-            "fsdp_forward_prefetch": self.forward_prefetch,
-            "fsdp_use_orig_params": self.use_orig_params,
-            "fsdp_offload_params": self.cpu_offload,
+            **self.keyed("accelerate"),
             "fsdp_cpu_ram_efficient_loading": True,
             "fsdp_sync_module_states": True,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",

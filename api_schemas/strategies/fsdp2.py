@@ -1,60 +1,19 @@
 """Configuration of PyTorch `fully_shard` (FSDP2) on a device mesh `pipeline_parallel × dp_replicate × dp_shard ×
 tensor_parallel`; HSDP if both `dp_replicate` and `dp_shard` exceed 1."""
 
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import expert_parallel, pipeline_parallel, pipeline_schedules
-from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, TrainerStep, check_mesh
-from shardtune.api_schemas.strategies.pipeline_schedules import PipelineSchedule
+from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, TrainerStep, check_mesh
+from shardtune.api_schemas.strategies.fields.fsdp2 import Fsdp2Fields
 from shardtune.api_schemas.training.workload import Precision
 
 
-class Fsdp2Config(StrategySchema):
+class Fsdp2Config(Fsdp2Fields):
     """Arguments of `torch.distributed.fsdp.fully_shard` and of related calls for parallelism and prefetch."""
-
-    kind: Literal["fsdp2"] = "fsdp2"
-    dp_replicate: int = Field(default=1, ge=1)
-    """Number of replicate groups, across which gradients are all-reduced."""
-    dp_shard: int = Field(ge=1)
-    """Number of ranks over which parameters, gradients and optimizer state are sharded."""
-    tensor_parallel: int = Field(default=1, ge=1, le=4096)
-    """Number of adjacent ranks that split heads and widths of each block, positions between blocks, and the vocabulary
-    of output head and loss. A larger value stores less of everything per rank; each block gathers and scatters
-    activations twice in each pass."""
-    pipeline_parallel: int = Field(default=1, ge=1, le=4096)
-    """Number of pipeline stages, through which the micro batches of a step pass one after the other. A larger value
-    puts fewer blocks on a rank and sends only hidden states, but ranks idle at the begin and end of a step."""
-    pipeline_schedule: PipelineSchedule = "1f1b"
-    """Order in which a pipeline stage runs micro batches. `1f1b`: backward as early as possible, so that few are in
-    memory; `gpipe`: all forward, then all backward; `interleaved_1f1b`: 1F1B with several smaller stages per rank.
-    `interleaved_zero_bubble`, `zbv_zero_bubble` and `dual_pipe_v` compute weight gradients while a rank would wait; the
-    latter two place two stages on each rank, the first and the last stage on the first rank."""
-    pipeline_virtual_stages: int = Field(default=1, ge=1, le=1024)
-    """Number of pipeline stages on each rank: several with interleaved schedules, 2 with V-shaped ones. A larger value
-    shortens the idle time at the begin and end of a step, keeps more micro batches in memory, and sends more often."""
-    expert_parallel: int = Field(default=1, ge=1, le=4096)
-    """Number of adjacent ranks of `dp_shard` that divide each layer's experts. With a larger value, a rank gathers,
-    reduces and computes fewer experts, and tokens are exchanged with their experts' ranks in each pass."""
-    reshard_after_forward: bool | int = True
-    """Treatment of gathered parameters after forward. True: free them and gather again in backward; False: keep them;
-    an integer: reshard to groups of that many ranks."""
-    forward_prefetch: int = Field(default=0, ge=0, le=8)
-    """Number of FSDP units gathered ahead in forward, in addition to the one that FSDP2 overlaps by itself."""
-    backward_prefetch: int = Field(default=1, ge=0, le=8)
-    """Number of FSDP units gathered ahead in backward; 1 is FSDP2's default behaviour."""
-    blocks_per_unit: int = Field(default=1, ge=1)
-    """Number of repeated blocks sharded as one FSDP unit. A larger value gives fewer, larger collectives and more
-    memory gathered at once."""
-    cpu_offload: bool = False
-    """Whether parameter shards, gradients and optimizer state are stored in host memory."""
-    pin_memory: bool = True
-    """Whether offloaded shards are in page-locked memory; no effect without an accelerator."""
-    grad_sync: GradSync = "every"
-    """Time at which gradients are reduced during accumulation. `reduce_scatter` requires `dp_replicate` and `dp_shard`
-    above 1 (`set_requires_all_reduce`); `last` keeps unsharded gradients in memory."""
 
     @model_validator(mode="after")
     def _legal(self) -> "Fsdp2Config":
@@ -156,7 +115,7 @@ class Fsdp2Config(StrategySchema):
     def to_fully_shard(self) -> dict[str, Any]:
         """Return the keyword arguments for `fully_shard(module, mesh=…, mp_policy=…, **…)` that do not need torch
         objects."""
-        return {"reshard_after_forward": self.reshard_after_forward}
+        return self.keyed("script")
 
     def to_accelerate(self, block_class: str) -> dict[str, Any]:
         """Return the `fsdp_config` section of an Accelerate configuration file (FSDP2). Accelerate cannot express
@@ -166,7 +125,7 @@ class Fsdp2Config(StrategySchema):
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_transformer_layer_cls_to_wrap": block_class,
             "fsdp_reshard_after_forward": bool(self.reshard_after_forward),
-            "fsdp_offload_params": self.cpu_offload,
+            **self.keyed("accelerate"),
             "fsdp_cpu_ram_efficient_loading": True,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
@@ -192,14 +151,10 @@ class Fsdp2Config(StrategySchema):
         gradients reduced at each micro batch or once."""
         late = self.grad_sync == "reduce_scatter" and accumulation > 1
         changes = {
-            "forward_prefetch": 0,
-            "backward_prefetch": 1,
-            "blocks_per_unit": 1,
-            "pin_memory": True,
             "reshard_after_forward": bool(self.reshard_after_forward),
             "grad_sync": "last" if late else self.grad_sync,
         }
-        return Fsdp2Config.model_validate({**self.model_dump(), **changes})
+        return self.as_run_by("training_arguments", **changes)
 
     def describe(self) -> str:
         """Short description of the FSDP2 configuration for people."""

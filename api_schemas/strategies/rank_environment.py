@@ -3,6 +3,7 @@ exports."""
 
 from collections.abc import Mapping
 
+from shardtune.api_schemas.knobs import declared
 from shardtune.api_schemas.strategies import TrialConfig
 
 THREADS = "OMP_NUM_THREADS"
@@ -31,6 +32,4 @@ def variables(config: TrialConfig, inherited: Mapping[str, str], cores: int, ran
         # Later words of the list win over earlier ones.
         before = inherited.get(ALLOCATOR) or inherited.get(_OLD_ALLOCATOR)
         values[ALLOCATOR] = ",".join([*([before] if before else []), "expandable_segments:True"])
-    if config.max_connections:
-        values["CUDA_DEVICE_MAX_CONNECTIONS"] = str(config.max_connections)
-    return values
+    return values | declared.variables(config)

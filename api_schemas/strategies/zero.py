@@ -1,66 +1,20 @@
 """Configuration of DeepSpeed ZeRO stages 1-3 (Rajbhandari et al. 2020), with offload and ZeRO++ hpZ. Stage 0 is
 omitted: it is the same as DDP, and DeepSpeed 0.19.8 in bf16 at stage 0 trains something else."""
 
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, TrainerStep
+from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, TrainerStep
+from shardtune.api_schemas.strategies.fields.zero import ZeroFields
 from shardtune.api_schemas.training.workload import Precision, Workload
 
 _DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
 
 
-class Offload(Schema):
-    """Offload of one kind of training state (parameters or optimizer state) to host memory."""
-
-    device: Literal["cpu"] = "cpu"
-    """Device that the state is offloaded to: always the host. NVMe is omitted, since deepspeed 0.19.8 leaves no tensors
-    to check once they are swapped out."""
-    pin_memory: bool = True
-    """Whether offloaded state is in page-locked host memory, which makes copies faster."""
-    ratio: float = Field(default=1.0, gt=0, le=1)
-    """Fraction of the optimizer state to offload (ZeRO stage 3 only; ignored for parameters)."""
-
-
-class ZeroConfig(StrategySchema):
+class ZeroConfig(ZeroFields):
     """Section `zero_optimization` of a DeepSpeed configuration; sizes count elements, not bytes."""
-
-    kind: Literal["zero"] = "zero"
-    stage: Literal[1, 2, 3]
-    reduce_bucket_size: int = Field(default=500_000_000, ge=1)
-    """Number of gradient elements reduced per collective. A larger value gives fewer launches and more memory used
-    during backward."""
-    allgather_bucket_size: int = Field(default=500_000_000, ge=1)
-    """Number of parameter elements gathered per collective after the optimizer step. Used by stages 1 and 2; ignored by
-    stage 3."""
-    overlap_comm: bool = True
-    """Whether to reduce gradients while backward is still computing, at the cost of a second bucket."""
-    contiguous_gradients: bool = True
-    """Whether to copy gradients into one contiguous buffer as they are produced, which avoids fragmentation."""
-    round_robin_gradients: bool = False
-    """Whether ranks copy different gradients to the host or partition at the same time; stages 1 and 2."""
-    stage3_prefetch_bucket_size: int = Field(default=50_000_000, ge=0)
-    """Number of parameter elements that stage 3 gathers ahead of use."""
-    stage3_param_persistence_threshold: int = Field(default=100_000, ge=0)
-    """Number of elements below which a parameter stays gathered instead of being partitioned; stage 3."""
-    stage3_max_live_parameters: int = Field(default=1_000_000_000, ge=0)
-    """Maximum number of parameter elements gathered at the same time; stage 3."""
-    stage3_max_reuse_distance: int = Field(default=1_000_000_000, ge=0)
-    """Distance in elements within which a gathered parameter is kept for its next use instead of being released; stage
-    3."""
-    sub_group_size: int = Field(default=1_000_000_000, ge=1)
-    """Number of elements that the optimizer updates at a time; stage 3."""
-    zero_hpz_partition_size: int = Field(default=1, ge=1)
-    """Number of ranks in ZeRO++'s secondary shard group, from which backward gathers parameters; 1 turns it off."""
-    offload_optimizer: Offload | None = None
-    offload_param: Offload | None = None
-    """Offload of parameters to the host; stage 3 only."""
-    deepcompile: bool = False
-    """Whether DeepSpeed compiles the whole model, with parameter gathers and gradient reductions in the graph
-    (DeepCompile). GPUs only; DeepSpeed builds the required operator on first use."""
 
     @model_validator(mode="after")
     def _legal(self) -> "ZeroConfig":
@@ -164,25 +118,9 @@ class ZeroConfig(StrategySchema):
         }
 
     def _zero_section(self) -> dict[str, Any]:
-        section: dict[str, Any] = {
-            "stage": self.stage,
-            "reduce_bucket_size": self.reduce_bucket_size,
-            "overlap_comm": self.overlap_comm,
-            "contiguous_gradients": self.contiguous_gradients,
-        }
-        if self.stage < 3:
-            section["allgather_bucket_size"] = self.allgather_bucket_size
-            section["round_robin_gradients"] = self.round_robin_gradients
-        else:
-            section |= {
-                "stage3_prefetch_bucket_size": self.stage3_prefetch_bucket_size,
-                "stage3_param_persistence_threshold": self.stage3_param_persistence_threshold,
-                "stage3_max_live_parameters": self.stage3_max_live_parameters,
-                "stage3_max_reuse_distance": self.stage3_max_reuse_distance,
-                "sub_group_size": self.sub_group_size,
-                "zero_hpz_partition_size": self.zero_hpz_partition_size,
-                "stage3_gather_16bit_weights_on_model_save": True,
-            }
+        section = self.keyed("deepspeed")
+        if self.stage == 3:
+            section["stage3_gather_16bit_weights_on_model_save"] = True
         for key, offload in (("offload_optimizer", self.offload_optimizer), ("offload_param", self.offload_param)):
             if offload is not None:
                 section[key] = {"device": offload.device, "pin_memory": offload.pin_memory}

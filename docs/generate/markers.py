@@ -6,7 +6,15 @@ A page is written by hand around its markers: the prose has one home, and no gen
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from docs.generate import cli_reference, code_tables, decision_list, rest_reference, schema_tables, settings_reference
+from docs.generate import (
+    cli_reference,
+    code_tables,
+    decision_list,
+    knob_tables,
+    rest_reference,
+    schema_tables,
+    settings_reference,
+)
 from docs.generate.context import PageContext
 
 MARKER = re.compile(r"^<!-- generated: ([\w-]+)((?: [\w.-]+)*) -->$")
@@ -19,6 +27,8 @@ SECTIONS: Mapping[str, Callable[..., str]] = {
     "schemas": schema_tables.all_schemas,
     "study-file": schema_tables.study_file,
     "configuration": schema_tables.configuration,
+    "knobs": knob_tables.knobs,
+    "knob-statements": knob_tables.knob_statements,
     "error-codes": code_tables.error_codes,
     "exit-codes": code_tables.exit_codes,
     "event-types": code_tables.event_types,

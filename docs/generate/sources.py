@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings
 from typer.core import TyperCommand, TyperGroup
 
 from shardtune.api_schemas.field_docs import field_docs
+from shardtune.api_schemas.knobs import Knob
 from shardtune.api_schemas.notifications import events
 from shardtune.api_schemas.studies.study import StudyRequest as StudyFile
 from shardtune.service.app import create_app
@@ -22,6 +23,8 @@ from shardtune.service.cli import errors as cli_errors
 from shardtune.service.cli.commands import app as commands
 from shardtune.service.http.error_codes import CODES
 from shardtune.service.settings import Settings
+from shardtune.tuner.search.space.backends.registry import BACKENDS
+from shardtune.tuner.search.space.legal_values import COMMON
 from shardtune.workers import __main__ as worker_main
 from shardtune.workers.config.settings import WorkerSettings
 
@@ -110,6 +113,12 @@ def settings(part: str) -> list[Setting]:
         )
         for name in model.model_fields
     ]
+
+
+def knobs() -> dict[str, dict[str, Knob]]:
+    """Knobs by name, for each backend and for every backend (`common`)."""
+    backends = {kind: backend.knobs for kind, backend in BACKENDS.items()}
+    return {"common": COMMON, **backends}
 
 
 def error_codes() -> list[ErrorCode]:

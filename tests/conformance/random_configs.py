@@ -89,9 +89,7 @@ class _Draw:
     def _run(self, answer: Callable[[Question], Any]) -> Flat:
         limits = NoLimits(SpaceLimits(allow_compile=True), {**COMMON, **self._backend.knobs})
         limits.backends = (self._kind,)
-        return DefineByRun(self._domains, limits, answer).run(
-            {self._kind: self._backend.draw}, {self._kind: self._backend.split}
-        )
+        return DefineByRun(self._domains, limits, answer).run({self._kind: self._backend})
 
     def _config(self, table: Flat) -> TrialConfig:
         own = self._backend.to_fields({k: v for k, v in table.items() if k not in COMMON and k != "backend"})

@@ -12,17 +12,20 @@ from typing import Any, get_args
 
 import numpy as np
 
+from shardtune.api_schemas.knobs import Call, Consumer, Key, Knob
+from shardtune.api_schemas.knobs.declared import knobs_by_field, undeclared
 from shardtune.api_schemas.strategies import Strategy, TrialConfig
 from shardtune.api_schemas.strategies.base import StrategySchema
+from shardtune.api_schemas.strategies.fields.fsdp2_axes import Fsdp2Axes
 from shardtune.api_schemas.training.search_space import BACKENDS as LISTED
-from shardtune.service.wording import backend_words, knob_words
+from shardtune.service.wording import backend_words
 from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan, training_arguments
 from shardtune.tuner.export.backends.record import ExportedBackend
 from shardtune.tuner.export.backends.registry import BACKENDS as EXPORTED
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.prediction.backends.record import PredictedBackend
 from shardtune.tuner.prediction.backends.registry import BACKENDS as PREDICTED
-from shardtune.tuner.prediction.configs import WITHOUT_TERM, from_configs
+from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.backends.registry import BACKENDS as SEARCHED
@@ -37,16 +40,17 @@ RANK = "workers/rank/strategies/{}.py"
 SPACE = "tuner/search/space/backends/{}.py"
 PREDICTION = "tuner/prediction/backends/{}.py"
 EXPORT = "tuner/export/backends/{}.py"
-KNOB_WORDS = "service/wording/knob_words.py"
-PAGE = "docs/reference/search-space.md"
+ADAPTER = "workers/adapter/fully_sharded.py"
+FIELDS = "api_schemas/strategies/fields"
+COMMON_FIELDS = "api_schemas/strategies/trial_fields.py"
 _COMMON = set(TrialConfig.model_fields) - {"strategy"}
 _COMMON_PLACES = {
     RANK: "workers/blocks/prepare.py",
-    SPACE: "tuner/search/space/legal_values.py or define_by_run.py",
+    SPACE: "tuner/search/space/define_by_run.py",
     PREDICTION: "tuner/prediction/configs.py",
     EXPORT: "tuner/export",
 }
-"""Heading of the rows of knobs that every backend has."""
+"""Places of a knob that every backend has, by those of a backend's."""
 _RANK = "".join(
     (ROOT / name).read_text()
     for name in (
@@ -72,9 +76,7 @@ class Registries:
     trainers: Mapping[str, Any]
     rank_sources: Mapping[str, str]
     backend_words: Mapping[str, Any]
-    knob_words: Mapping[str, Any]
     styles: str
-    page: str
 
 
 def _union() -> dict[str, type[StrategySchema]]:
@@ -90,9 +92,7 @@ PRODUCT = Registries(
     trainers=TRAINERS,
     rank_sources={kind: (ROOT / RANK.format(kind)).read_text() for kind in TRAINERS},
     backend_words=backend_words.BACKENDS,
-    knob_words=knob_words.KNOBS,
     styles=(ROOT / "service/pages/static/app.css").read_text(),
-    page=(ROOT / PAGE).read_text(),
 )
 
 
@@ -126,14 +126,62 @@ def places_without_knob(r: Registries, kind: str, varied: str | None = None) -> 
     sample = list(drawn(kind, backend, varied))
     fields = {name for name in schema.model_fields if name != "kind"}
     knobs = {*backend.to_knobs(sample[0].config.strategy), *_COMMON}
-    known_names, decided = {*COMMON, *backend.knobs}, {name for case in sample for name in case.table}
-    places = [f"{_place(SPACE, kind, name)}: no row for {name!r}" for name in sorted(knobs - known_names)]
+    decided = {name for case in sample for name in case.table}
+    places = [f"{FIELDS}: {name!r} of {kind} declares no Knob" for name in undeclared(schema)]
+    places += [
+        f"{COMMON_FIELDS}: {name!r} declares no Knob" for name in sorted(_COMMON - set(knobs_by_field(TrialConfig)))
+    ]
     places += [f"{_place(SPACE, kind, name)}: draw never decides {name!r}" for name in sorted(knobs - decided)]
-    places += [f"{KNOB_WORDS} lacks {name!r}" for name in sorted(knobs - set(r.knob_words))]
-    places += [f"{PAGE} has no row for {name!r}" for name in sorted(knobs) if f"| `{name}` |" not in r.page]
     places += [f"{RANK.format(kind)} does not read {name!r}" for name in sorted(fields) if not _is_read(r, kind, name)]
-    places += [f"{_COMMON_PLACES[RANK]} does not read {name!r}" for name in sorted(_COMMON) if f".{name}" not in _RANK]
-    return places + _without_term(r, kind, sample) + _without_statement(r, kind, sample)
+    places += [
+        f"{_COMMON_PLACES[RANK]} does not read {name!r}" for name in sorted(_COMMON) if not _is_common_read(name)
+    ]
+    places += [
+        line for name, knob in backend.knobs.items() for line in _incomplete(FIELDS, name, knob, _consumers(r, kind))
+    ]
+    places += [line for name, knob in COMMON.items() for line in _incomplete(COMMON_FIELDS, name, knob, _PROGRAMS)]
+    return places + _not_in_adapter(kind, schema) + _without_term(r, kind, sample) + _without_statement(r, kind, sample)
+
+
+_PROGRAMS: tuple[Consumer, ...] = ("script", "accelerate", "training_arguments", "torchtitan", "lightning")
+
+
+def _consumers(r: Registries, kind: str) -> tuple[Consumer, ...]:
+    """Programs in whose files a knob of the backend must be stated or listed as lost."""
+    exported = r.exported[kind]
+    if kind == "zero":
+        return ("deepspeed",)  # all programs read its file
+    optional = {name: getattr(exported, name) for name in ("training_arguments", "torchtitan", "lightning")}
+    return tuple(name for name in _PROGRAMS if optional.get(name, exported.snippet) is not None)
+
+
+def _incomplete(place: str, name: str, knob: Knob, consumers: tuple[Consumer, ...]) -> list[str]:
+    """One sentence for each part that a knob's declaration lacks."""
+    lacking = [] if knob.help else [f"{place}: {name!r} has no help"]
+    lacking += [] if knob.tries or knob.values_text else [f"{place}: {name!r} has neither tries nor values_text"]
+    stated = () if knob.variable else consumers
+    return lacking + [
+        f"{place}: {name!r} says nothing of {used!r} in exports" for used in stated if used not in knob.exports
+    ]
+
+
+def _not_in_adapter(kind: str, schema: type[StrategySchema]) -> list[str]:
+    """Knobs of FSDP2 that a user's own script would not apply; it shards data-parallel ranks only."""
+    if kind != "fsdp2":
+        return []
+    source = (ROOT / ADAPTER).read_text()
+    knobs = {name: knob for name, knob in knobs_by_field(schema).items() if name not in Fsdp2Axes.model_fields}
+    unread = (name for name, knob in knobs.items() if not (_is_generic(knob) or re.search(rf"\.{name}\b", source)))
+    return [f"{ADAPTER} does not read {name!r}" for name in unread]
+
+
+def _is_generic(knob: Knob) -> bool:
+    """Whether the rank applies the knob by its declaration alone."""
+    return any(isinstance(knob.exports.get(name), Key | Call) for name in ("script", "deepspeed"))
+
+
+def _is_common_read(name: str) -> bool:
+    return f".{name}" in _RANK or bool(COMMON[name].variable)
 
 
 def _place(place: str, kind: str, knob: str) -> str:
@@ -145,6 +193,9 @@ def _is_read(r: Registries, kind: str, field: str) -> bool:
     """Whether a knob is read by the rank, or by a renderer of the strategy (`to_ddp`, `to_deepspeed`, …) or the policy
     all strategies share."""
     schema = r.schemas[kind]
+    knob = knobs_by_field(schema).get(field)
+    if knob is not None and _is_generic(knob):
+        return True
     names = [name for name in dir(schema) if name.startswith(("to_", "_zero_section")) or name == "sync_policy"]
     attributes = [inspect.getattr_static(schema, name) for name in names]
     renderers = [inspect.getsource(value.fget if isinstance(value, property) else value) for value in attributes]
@@ -155,14 +206,14 @@ def _without_term(r: Registries, kind: str, sample: list[Drawn]) -> list[str]:
     """Knobs that change no prediction and have no reason for it, and reasons of knobs that do change one."""
     knobs = {knob for item in sample for knob in item.others}
     moved = {knob for item in sample for knob, other in item.others.items() if _predicted(r, item, other)}
-    reasons = {knob for knob, reason in {**WITHOUT_TERM, **r.predicted[kind].without_term}.items() if reason}
+    reasons = {name for name, knob in {**COMMON, **r.searched[kind].knobs}.items() if knob.without_term}
     silent, stale = sorted(knobs - moved - reasons), sorted(moved & reasons)
     return [
         *(
-            f"{_place(PREDICTION, kind, k)}: no prediction changes with {k!r}, nor does without_term say why"
+            f"{_place(PREDICTION, kind, k)}: no prediction changes with {k!r}, nor does its without_term say why"
             for k in silent
         ),
-        *(f"{PREDICTION.format(kind)}: without_term names {k!r}, which changes a prediction" for k in stale),
+        *(f"{_place(PREDICTION, kind, k)}: {k!r} changes a prediction, against its without_term" for k in stale),
     ]
 
 

@@ -100,7 +100,9 @@ def test_a_script_with_a_loss_in_chunks_trains_as_one_of_all_logits(tmp_path: Pa
         for loss in ("full", "chunked"):
             folder = tmp_path / f"{name}-{loss}"
             folder.mkdir()
-            config = TrialConfig.model_validate({"strategy": strategy, "micro_batch": 2, "loss": loss, "loss_chunk": 40})
+            config = TrialConfig.model_validate(
+                {"strategy": strategy, "micro_batch": 2, "loss": loss, "loss_chunk": 40}
+            )
             results.append(train(export(folder, config)))
         assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]], name
 

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import create_model
 
+from shardtune.api_schemas.knobs import Call, Consumer, Knob, Lost, Statement, Written
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config
-from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, SnippetParts
-from shardtune.tuner.search.space.legal_values import Knob
+from shardtune.service.wording.knob_words import KNOBS as KNOB_WORDS
+from shardtune.tuner.search.space.backends.registry import KNOBS
 from tests.conformance.registries import (
+    ADAPTER,
     EXPORT,
-    KNOB_WORDS,
-    PAGE,
+    FIELDS,
     PREDICTION,
     PRODUCT,
     RANK,
@@ -70,108 +72,87 @@ def test_a_planted_backend_is_missed_in_the_place_that_forgot_it(place: str) -> 
     )
 
 
-class ThinnedConfig(Fsdp2Config):
-    """A knob that frees gathered parameters less often."""
-
-    thinned: bool = False
-
-
-def _plain(strategy: ThinnedConfig) -> Fsdp2Config:
-    return Fsdp2Config(**strategy.model_dump(exclude={"thinned"}))
-
-
-def _schema(r: Registries) -> Registries:
-    fsdp2 = r.searched["fsdp2"]
-    searched = {**r.searched, "fsdp2": replace(fsdp2, config=ThinnedConfig, defaults=fsdp2.defaults)}
-    exported = {**r.exported, "fsdp2": replace(r.exported["fsdp2"], **_consumers(r, says=False))}
-    return replace(r, schemas={**r.schemas, "fsdp2": ThinnedConfig}, searched=searched, exported=exported)
+LOST = Lost("cannot thin")
+EXPORTS: dict[Consumer, Statement] = {
+    "script": Call("thin"),
+    "accelerate": LOST,
+    "training_arguments": LOST,
+    "torchtitan": LOST,
+    "lightning": LOST,
+}
+THINNED = Knob(help="Planted.", tries=(False, True), without_term="it is planted", exports=EXPORTS)
 
 
-def _consumers(r: Registries, says: bool) -> dict[str, Any]:
-    """Each consumer's function for the planted configuration: what FSDP2's says, with or without a word on the knob."""
-    fsdp2, prefix = PRODUCT.exported["fsdp2"], "# thinned: "
-
-    def snippet(source: Any, strategy: ThinnedConfig) -> SnippetParts:
-        parts = fsdp2.snippet(source, _plain(strategy))
-        return replace(parts, trainer=f"{parts.trainer}{prefix}{strategy.thinned}") if says else parts
-
-    def accelerate(source: Any, strategy: ThinnedConfig) -> AccelerateParts:
-        parts = fsdp2.accelerate(source, _plain(strategy))
-        return replace(parts, script_lines=(*parts.script_lines, f"{prefix}{strategy.thinned}")) if says else parts
-
-    def consumer(name: str) -> Callable[[Any, ThinnedConfig], ConsumerParts]:
-        def loaded_parts(source: Any, strategy: ThinnedConfig) -> ConsumerParts:
-            parts = getattr(fsdp2, name)(source, _plain(strategy))
-            done = ThinnedConfig(**parts.strategy.model_dump(), thinned=False if says else strategy.thinned)
-            return replace(parts, strategy=done)
-
-        return loaded_parts
-
-    names = ("training_arguments", "torchtitan", "lightning")
-    return {"snippet": snippet, "accelerate": accelerate, **{name: consumer(name) for name in names}}
+def _planted_knob(knob: Knob | None) -> Registries:
+    """Registries in which FSDP2 has one more field, which frees gathered parameters less often."""
+    declared: Any = Annotated[bool, knob] if knob else bool
+    config = create_model("ThinnedConfig", __base__=Fsdp2Config, thinned=(declared, False))
+    searched = {**PRODUCT.searched, "fsdp2": replace(PRODUCT.searched["fsdp2"], config=config)}
+    return replace(PRODUCT, schemas={**PRODUCT.schemas, "fsdp2": config}, searched=searched)
 
 
-def _row(r: Registries) -> Registries:
-    fsdp2 = r.searched["fsdp2"]
-    return replace(r, searched={**r.searched, "fsdp2": replace(fsdp2, knobs={**fsdp2.knobs, "thinned": Knob("bool")})})
+def test_a_knob_that_a_method_of_the_model_applies_needs_its_declaration_only() -> None:
+    assert places_without_knob(_planted_knob(THINNED), "fsdp2", varied="thinned") == []
 
 
-def _draw(r: Registries) -> Registries:
-    fsdp2 = r.searched["fsdp2"]
-
-    def draw(drawing: Any, accumulates: bool) -> None:
-        fsdp2.draw(drawing, accumulates)
-        drawing.pick("thinned", (False, True))
-
-    return replace(r, searched={**r.searched, "fsdp2": replace(fsdp2, draw=draw)})
+def _without(consumer: Consumer) -> dict[Consumer, Statement]:
+    return {name: statement for name, statement in EXPORTS.items() if name != consumer}
 
 
-def _term(r: Registries) -> Registries:
-    fsdp2 = r.predicted["fsdp2"]
-
-    def row(strategy: ThinnedConfig, world_size: int) -> dict[str, float]:
-        plain = fsdp2.row(strategy, world_size)
-        return {**plain, "blocks_per_unit": 3} if strategy.thinned else plain
-
-    return replace(r, predicted={**r.predicted, "fsdp2": replace(fsdp2, row=row)})
-
-
-def _reason(r: Registries) -> Registries:
-    fsdp2 = r.predicted["fsdp2"]
-    reasons = {**fsdp2.without_term, "thinned": "it is planted"}
-    return replace(r, predicted={**r.predicted, "fsdp2": replace(fsdp2, without_term=reasons)})
-
-
-def _statement(r: Registries) -> Registries:
-    return replace(r, exported={**r.exported, "fsdp2": replace(r.exported["fsdp2"], **_consumers(r, says=True))})
-
-
-def _rank(r: Registries) -> Registries:
-    return replace(r, rank_sources={**r.rank_sources, "fsdp2": r.rank_sources["fsdp2"] + "\nconfig.thinned\n"})
-
-
-PLANT_KNOB: dict[str, Callable[[Registries], Registries]] = {
-    f"{SPACE.format('fsdp2')}: no row": _row,
-    f"{SPACE.format('fsdp2')}: draw": _draw,
-    f"{PREDICTION.format('fsdp2')}: no prediction changes": _term,
-    f"{EXPORT.format('fsdp2')}: ": _statement,
-    RANK.format("fsdp2"): _rank,
-    KNOB_WORDS: lambda r: replace(r, knob_words={**r.knob_words, "thinned": ("Planted.", "")}),
-    PAGE: lambda r: replace(r, page=r.page + "\n| `thinned` | `false`, `true` | always | |"),
+FORGOTTEN: dict[str, tuple[Knob | None, str]] = {
+    "declaration": (None, f"{FIELDS}: 'thinned' of fsdp2 declares no Knob"),
+    "help": (replace(THINNED, help=""), f"{FIELDS}: 'thinned' has no help"),
+    "values": (replace(THINNED, tries=()), f"{FIELDS}: 'thinned' has neither tries nor values_text"),
+    "draw": (replace(THINNED, tries=(), values_text="two"), f"{SPACE.format('fsdp2')}: draw never decides 'thinned'"),
+    "term": (
+        replace(THINNED, without_term=""),
+        f"{PREDICTION.format('fsdp2')}: no prediction changes with 'thinned', nor does its without_term say why",
+    ),
+    "rank": (
+        replace(THINNED, exports=EXPORTS | {"script": Written("`thin`")}),
+        f"{RANK.format('fsdp2')} does not read 'thinned'",
+    ),
+    "adapter": (
+        replace(THINNED, exports=EXPORTS | {"script": Written("`thin`")}),
+        f"{ADAPTER} does not read 'thinned'",
+    ),
+    "script": (
+        replace(THINNED, exports=EXPORTS | {"script": Written("`thin`")}),
+        f"{EXPORT.format('fsdp2')}: train_snippet.py says nothing of 'thinned'",
+    ),
+    **{
+        f"statement of {name}": (
+            replace(THINNED, exports=_without(name)),
+            f"{FIELDS}: 'thinned' says nothing of {name!r} in exports",
+        )
+        for name in EXPORTS
+    },
+    "torchtitan's file": (
+        replace(THINNED, exports=EXPORTS | {"torchtitan": Written("`thin`")}),
+        f"{EXPORT.format('fsdp2')}: torchtitan.toml says nothing of 'thinned'",
+    ),
 }
 
 
-@pytest.mark.parametrize("place", ["", *PLANT_KNOB])
-def test_a_planted_knob_is_missed_in_the_place_that_forgot_it(place: str) -> None:
-    actual_places_without_knob = places_without_knob(
-        _planted(PLANT_KNOB, _schema(PRODUCT), place), "fsdp2", varied="thinned"
-    )
-    assert all("'thinned'" in line and line.startswith(place) for line in actual_places_without_knob)
-    assert bool(actual_places_without_knob) is bool(place)
+@pytest.mark.parametrize("part", FORGOTTEN)
+def test_a_planted_knob_is_missed_in_the_place_that_forgot_it(part: str) -> None:
+    knob, sentence = FORGOTTEN[part]
+    assert sentence in places_without_knob(_planted_knob(knob), "fsdp2", varied="thinned")
 
 
-def test_a_planted_knob_without_a_term_needs_a_reason_and_one_with_a_term_has_none() -> None:
-    without = _planted(PLANT_KNOB, _schema(PRODUCT), f"{PREDICTION.format('fsdp2')}: no prediction changes")
-    assert places_without_knob(_reason(without), "fsdp2", varied="thinned") == []
-    stale = places_without_knob(_reason(_term(without)), "fsdp2", varied="thinned")
-    assert stale == [f"{PREDICTION.format('fsdp2')}: without_term names 'thinned', which changes a prediction"]
+def test_a_planted_knob_with_a_term_has_no_reason_against_one() -> None:
+    planted = _planted_knob(THINNED)
+    fsdp2 = planted.predicted["fsdp2"]
+
+    def row(strategy: Any, world_size: int) -> dict[str, float]:
+        return {**fsdp2.row(strategy, world_size), **({"blocks_per_unit": 3} if strategy.thinned else {})}
+
+    with_term = replace(planted, predicted={**planted.predicted, "fsdp2": replace(fsdp2, row=row)})
+    assert places_without_knob(with_term, "fsdp2", varied="thinned") == [
+        f"{PREDICTION.format('fsdp2')}: 'thinned' changes a prediction, against its without_term"
+    ]
+
+
+def test_the_wording_knows_every_declared_knob() -> None:
+    assert set(KNOB_WORDS) == {"backend", *KNOBS}
+    assert all(words.help for words in KNOB_WORDS.values())

@@ -7,6 +7,7 @@ import yaml
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export import context, environment, losses
+from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import remark
@@ -83,7 +84,8 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
         lines.append(f"Accelerator({_accumulation_argument(source, parts)}), with accelerator.accumulate(model)")
         if source.workload.max_grad_norm is not None:
             lines.append(f"accelerator.clip_grad_norm_(model.parameters(), {source.workload.max_grad_norm})")
-    lines += [*parts.script_lines, *context.accelerate_notes(source), *losses.accelerate_notes(source)]
+    lines += [*parts.script_lines, *context.accelerate_notes(source), *common.accelerate_losses(source, config)]
+    lines += losses.accelerate_notes(source)
     if config.checkpoints_whole_blocks:
         lines += [] if parts.checkpoints else ["model.gradient_checkpointing_enable()"]
     elif config.activation_checkpointing != "none":

@@ -9,7 +9,7 @@ from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill
-from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, pretty
+from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, pretty, run_by
 
 RELEASE = "lightning 2.6"
 
@@ -29,7 +29,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
             f"backend ({config.backend!r}) cannot be expressed in this export; export another configuration"
         )
     parts = render_parts(source, config.strategy)
-    rendered_config = config.model_copy(update={"strategy": parts.strategy})
+    rendered_config = run_by(config, "lightning", strategy=parts.strategy)
     lossy = (
         *differences(config, rendered_config, "Lightning"),
         *_notes(source),

@@ -1,9 +1,7 @@
 """Loss in chunks of tokens in exported files: lines of `train_snippet.py`, and notes for programs that cannot express
 it."""
 
-from typing import Any
-
-from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK, loss_words
+from shardtune.api_schemas.strategies.losses import loss_words
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
@@ -93,10 +91,3 @@ def lightning_notes(source: ExportSource) -> tuple[str, ...]:
     if not is_chunked(source):
         return ()
     return (f"loss: compute it in your module ({loss_words(source.config.loss_chunk)}): see {source.shown_in}",)
-
-
-def without_chunks(source: ExportSource) -> dict[str, Any]:
-    """Fields of the configuration that a program runs which has no loss in chunks."""
-    if not is_chunked(source):
-        return {}
-    return {"loss": "full", "loss_chunk": DEFAULT_CHUNK}

@@ -3,12 +3,12 @@ from its source code."""
 
 from typing import Any
 
-from shardtune.tuner.export import context, environment, losses
+from shardtune.tuner.export import context, environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import remark, toml_string
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
-from shardtune.tuner.export.trial_rendering import Rendered, comment, differences
+from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, run_by
 
 RELEASE = "torchtitan 0.2.2"
 
@@ -29,9 +29,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     mesh = context.torchtitan_mesh(source, parts.values)
     # torchtitan's selective mode counts blocks as we do, and keeps only the input of the chosen blocks.
     every = config.checkpoint_every if config.activation_checkpointing == "full" else 1
-    rendered_config = config.model_copy(
-        update={"strategy": parts.strategy, "checkpoint_every": every, **losses.without_chunks(source)}
-    )
+    rendered_config = run_by(config, "torchtitan", strategy=parts.strategy, checkpoint_every=every)
     besides = (*_notes(source), *context.torchtitan_notes(source), *parts.notes, *environment.notes(source))
     lossy = (*differences(config, rendered_config, "torchtitan"), *besides)
     text = fill(

@@ -9,7 +9,7 @@ from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill
-from shardtune.tuner.export.trial_rendering import Rendered, comment, differences
+from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, run_by
 
 RELEASE = "transformers 5.23"
 
@@ -34,11 +34,11 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     render_parts = backends[config.backend].training_arguments
     assert render_parts is not None, "strategy_arguments has rejected it"
     parts = render_parts(source, config.strategy)
-    changes: dict[str, Any] = {"strategy": parts.strategy, **losses.without_chunks(source)}
+    changes: dict[str, Any] = {"strategy": parts.strategy}
     # Trainer checkpoints every block whole or none; other modes are left out and reported as lost.
     if not config.checkpoints_whole_blocks:
         changes |= {"activation_checkpointing": "none", "checkpoint_every": 1}
-    rendered_config = config.model_copy(update=changes)
+    rendered_config = run_by(config, "training_arguments", **changes)
     lossy = (
         *differences(config, rendered_config, "Trainer"),
         *_notes(source),

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from shardtune.api_schemas.knobs import Consumer, declared
+from shardtune.api_schemas.knobs.condition import value_text
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.export.quoting import literal, remark
 
@@ -23,11 +25,17 @@ class Rendered:
     where nothing is lost."""
 
 
+def run_by(measured: TrialConfig, consumer: Consumer, **changes: Any) -> TrialConfig:
+    """Configuration as the other program trains with it: knobs of every backend that it cannot express have its own
+    value. `changes`: its strategy, and values that depend on more than one knob."""
+    return measured.model_copy(update={**declared.lost_fields(measured, consumer), **changes})
+
+
 def differences(measured: TrialConfig, consumer_config: TrialConfig, consumer: str) -> tuple[str, ...]:
     """Texts on each knob whose value in the other program's configuration differs from the measured value."""
     measured_values, consumer_values = _flat(measured), _flat(consumer_config)
     return tuple(
-        f"{name}: {word(measured_values[name])} was measured; {consumer} has {word(consumer_values[name])}"
+        f"{name}: {value_text(measured_values[name])} was measured; {consumer} has {value_text(consumer_values[name])}"
         for name in measured_values
         if measured_values[name] != consumer_values.get(name)
     )
@@ -56,8 +64,3 @@ def pretty(values: dict[str, Any]) -> str:
 
 def _flat(config: TrialConfig) -> dict[str, object]:
     return {**config.strategy.model_dump(), **config.model_dump(exclude={"strategy"})}
-
-
-def word(value: object) -> str:
-    """Text of a knob's value as configuration files write it, such as `true` for True."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

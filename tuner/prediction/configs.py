@@ -9,13 +9,6 @@ from shardtune.tuner.prediction.backends.record import PredictedBackend, Row
 from shardtune.tuner.prediction.backends.registry import BACKENDS
 from shardtune.tuner.prediction.candidates import FULL, NONE, SELECTIVE, Candidates, from_rows
 
-WITHOUT_TERM = {
-    "threads": "rates are measured with a rank's share of the cores",
-    "expandable_segments": "what the allocator reserves beyond what is allocated is learned from measurements of either kind",
-    "max_connections": "the order of kernels and collectives in the device's queues is not modelled",
-    "numa_binding": "how far a rank's cores are from its memory and its GPU is not modelled",
-}
-"""Reasons why some knobs of every backend change no prediction, by knob name."""
 _CHECKPOINTING = {"none": NONE, "selective": SELECTIVE, "full": FULL}
 
 

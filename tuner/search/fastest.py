@@ -19,7 +19,7 @@ from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.prediction import configs, learning, predict, prediction_request, traced_shape
+from shardtune.tuner.prediction import learning, predict, prediction_request, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, Calibrations
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 from shardtune.tuner.search import space as spaces
@@ -28,6 +28,7 @@ from shardtune.tuner.search.space import Space, choices
 from shardtune.tuner.search.space.backends.registry import BACKENDS, KNOBS
 from shardtune.tuner.search.space.define_by_run import Question
 from shardtune.tuner.search.space.flat import flatten
+from shardtune.tuner.search.space.legal_values import COMMON
 
 _TOP = 10
 _EXHAUSTIVE_KNOBS = {"backend", "micro_batch", "activation_checkpointing", "checkpoint_every", "dp_shard"}
@@ -37,7 +38,7 @@ _SURE_AMONG = 4
 _STEPS = 8
 _STARTS_PER_KIND = 2
 """Number of the fastest configurations of each kind whose neighbours are evaluated in one step of the descent."""
-_WITHOUT_TERM: dict[str, Any] = {name: TrialConfig.model_fields[name].default for name in configs.WITHOUT_TERM}
+_WITHOUT_TERM: dict[str, Any] = {name: knob.default for name, knob in COMMON.items() if knob.without_term}
 """Default values of the knobs that have no effect on predictions, by knob name."""
 
 

@@ -47,6 +47,8 @@ def shard(model: nn.Module, trial: ScriptTrial) -> FSDPModule:
         fully_shard(unit if len(unit) > 1 else unit[0], **options)
     fully_shard(model, **options)
     _gather_ahead([cast(FSDPModule, unit[0]) for unit in units], config)
+    for method, value in config.calls().items():
+        getattr(model, method)(value)
     return cast(FSDPModule, model)
 
 

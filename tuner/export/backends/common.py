@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shardtune.api_schemas.strategies.base import GradSync
+from shardtune.api_schemas.knobs import declared
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies.base import GradSync, StrategySchema
 from shardtune.tuner.export import context
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -101,6 +103,17 @@ def ignored_on_cpu(source: ExportSource) -> tuple[str, ...]:
     if not source.on_cpu:
         return ()
     return (f"backend: on CPU ranks Trainer ignores {source.config.backend} without a message",)
+
+
+def accelerate_losses(source: ExportSource, config: TrialConfig | StrategySchema) -> list[str]:
+    """Lines on the knobs that Accelerate cannot express, where their value is not the default."""
+    knobs = declared.knobs_by_field(type(config))
+    values = {name: getattr(config, name) for name in declared.lost_fields(config, "accelerate")}
+    return [
+        f"{name}={value!r} cannot be expressed in Accelerate: see {source.shown_in}"
+        for name, value in values.items()
+        if value != knobs[name].default
+    ]
 
 
 def fsdp_checkpointing(source: ExportSource) -> dict[str, bool]:

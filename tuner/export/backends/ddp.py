@@ -7,9 +7,6 @@ from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 from shardtune.tuner.export.trial_rendering import keywords
 
-_TORCHTITAN_BUCKET_CAP_MB = 100
-"""Size of DDP's gradient buckets in MiB that torchtitan 0.2.2 uses (models/llama3/infra/parallelize.py, apply_ddp)."""
-
 
 def _snippet(source: ExportSource, strategy: DdpConfig) -> SnippetParts:
     imports, helpers = ["from torch.nn.parallel import DistributedDataParallel"], ""
@@ -55,18 +52,16 @@ def _training_arguments(source: ExportSource, strategy: DdpConfig) -> ConsumerPa
     # TrainingArguments has no field for it (transformers 5.23).
     by_hand = "\n    trainer.accelerator.ddp_handler.gradient_as_bucket_view = True"
     return ConsumerParts(
-        strategy=strategy.model_copy(update={"gradient_as_bucket_view": False}),
+        strategy=strategy.as_run_by("training_arguments"),
         notes=common.autocast_differs(source, "Trainer"),
         code=by_hand if strategy.gradient_as_bucket_view else "",
     )
 
 
 def _torchtitan(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
-    consumer_strategy = DdpConfig(
-        bucket_cap_mb=_TORCHTITAN_BUCKET_CAP_MB, grad_sync="every" if source.accumulation > 1 else strategy.grad_sync
-    )
+    sync = "every" if source.accumulation > 1 else strategy.grad_sync
     return ConsumerParts(
-        strategy=consumer_strategy,
+        strategy=strategy.as_run_by("torchtitan", grad_sync=sync),
         notes=common.autocast_differs(source, "torchtitan"),
         values={
             "data_parallel_replicate_degree": source.cluster.world_size,
@@ -80,7 +75,7 @@ def _lightning(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
     options = {**strategy.to_ddp(), "broadcast_buffers": False, "find_unused_parameters": False}
     sync = "last" if source.accumulation > 1 else strategy.grad_sync
     return ConsumerParts(
-        strategy=strategy.model_copy(update={"grad_sync": sync}),
+        strategy=strategy.as_run_by("lightning", grad_sync=sync),
         notes=common.autocast_differs(source, "Lightning"),
         values={
             "class": "DDPStrategy",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardtune.api_schemas.knobs import Consumer
 from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.tuner.export import context, experts, pipeline, tensor
 from shardtune.tuner.export.backends import common
@@ -70,7 +71,7 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         prepare=indent(common.prepare_blocks(source), 8),
         share_mesh=indent(_SHARE_MESH if _reshards_to_groups(strategy) else [], inner),
         units=units,
-        prefetch=indent(_prefetch(strategy), inner),
+        prefetch=indent([*_prefetch(strategy), *_calls(strategy, "script", "root" if cut else "model")], inner),
         state_device='torch.device("cpu")' if offload else "device",
         buffers=indent(pipeline.of_root(source, _OFFLOADED_BUFFERS if offload and not source.on_cpu else []), inner),
         sync="" if cut else indent(_SYNC[strategy.grad_sync], 12),
@@ -132,6 +133,10 @@ def _prefetch(strategy: Fsdp2Config) -> list[str]:
     return [first, "for i, head in enumerate(heads):", *lines] if lines else []
 
 
+def _calls(strategy: Fsdp2Config, consumer: Consumer, root: str) -> list[str]:
+    return [f"{root}.{method}({value!r})" for method, value in strategy.calls(consumer).items()]
+
+
 def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
     lines = []
     if source.casts_weights:
@@ -145,10 +150,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
     if pipeline.has_stages(source):
         several = f" with pipeline_virtual_stages={strategy.pipeline_virtual_stages}"
         lines.append(f"pipeline_schedule={strategy.pipeline_schedule!r}{several}: see {source.shown_in}")
-    defaults = Fsdp2Config(dp_shard=strategy.dp_shard, dp_replicate=strategy.dp_replicate)
-    for name in ("forward_prefetch", "backward_prefetch", "blocks_per_unit", "grad_sync", "pin_memory"):
-        if getattr(strategy, name) != getattr(defaults, name):
-            lines.append(f"{name}={getattr(strategy, name)!r} cannot be expressed in Accelerate: see {source.shown_in}")
+    lines += common.accelerate_losses(source, strategy)
     if not isinstance(strategy.reshard_after_forward, bool):
         lines.append(f"reshard_after_forward={strategy.reshard_after_forward} is true here, which Accelerate can say")
     values: dict[str, Any] = {
@@ -183,14 +185,13 @@ def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> Consumer
 def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     """Parts of torchtitan's file for FSDP2: no prefetch setting, one unit per block, gradients reduced every micro
     batch."""
-    plain = strategy.as_accelerate_runs_it(source.accumulation)
     sync = "every" if source.accumulation > 1 else strategy.grad_sync
     # Under a pipeline torch's own stage reduces after the last backward (2.13).
     changes: dict[str, Any] = {"grad_sync": "last" if pipeline.has_stages(source) else sync}
     changes["pipeline_virtual_stages"] = pipeline.torchtitan_virtual_stages(source, strategy)
-    consumer_strategy = plain.model_copy(update=changes)
+    changes["reshard_after_forward"] = bool(strategy.reshard_after_forward)
     return ConsumerParts(
-        strategy=consumer_strategy,
+        strategy=strategy.as_run_by("torchtitan").model_copy(update=changes),
         notes=(
             "units: torchtitan also shards the embedding, and norm with output, as units of their own",
             *common.weights_differ(source, "torchtitan"),
@@ -199,10 +200,8 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
             *experts.torchtitan_notes(source),
         ),
         values={
-            "data_parallel_replicate_degree": strategy.dp_replicate,
-            "data_parallel_shard_degree": strategy.dp_shard,
+            **strategy.keyed("torchtitan"),
             "fsdp_reshard_after_forward": "never" if strategy.reshard_after_forward is False else "always",
-            "enable_cpu_offload": strategy.cpu_offload,
             **tensor.torchtitan_mesh(source),
             **pipeline.torchtitan_mesh(source, strategy),
             **experts.torchtitan_mesh(source),
@@ -215,11 +214,10 @@ def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     step."""
     world = source.cluster.world_size
     changes: dict[str, Any] = {"grad_sync": "last"} if source.accumulation > 1 else {}
-    if strategy.dp_replicate > 1:
-        changes |= {"dp_replicate": 1, "dp_shard": strategy.dp_replicate * strategy.dp_shard}
+    changes["dp_shard"] = strategy.dp_replicate * strategy.dp_shard
     options = {"data_parallel_size": world, "tensor_parallel_size": 1}
     return ConsumerParts(
-        strategy=Fsdp2Config.model_validate({**strategy.model_dump(), **changes}),
+        strategy=strategy.as_run_by("lightning", **changes),
         notes=common.not_on_cpu(source, "Lightning"),
         values={
             "class": "ModelParallelStrategy",
@@ -246,6 +244,7 @@ def _lightning_model(source: ExportSource, strategy: Fsdp2Config) -> str:
         offload=f"CPUOffloadPolicy(pin_memory={strategy.pin_memory!r})" if strategy.cpu_offload else "OffloadPolicy()",
         forward=strategy.forward_prefetch,
         backward=strategy.backward_prefetch,
+        calls=indent(_calls(strategy, "lightning", "model"), 4),
     )
 
 

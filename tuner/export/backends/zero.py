@@ -92,7 +92,7 @@ def _lightning(source: ExportSource, strategy: ZeroConfig) -> ConsumerParts:
         document.pop(key)
     return ConsumerParts(
         # DeepCompile starts with a call of the engine's `compile`, which Lightning does not make.
-        strategy=strategy.model_copy(update={"deepcompile": False}),
+        strategy=strategy.as_run_by("lightning"),
         notes=common.not_on_cpu(source, "Lightning"),
         values={
             "class": "DeepSpeedStrategy",

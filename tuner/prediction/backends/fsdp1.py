@@ -63,11 +63,5 @@ BACKEND = PredictedBackend[Fsdp1Config](
     step_launches=0.0,
     lighter_strategies=_lighter_strategies,
     table_rows=_table_rows,
-    without_term={
-        "fsdp1_forward_prefetch": "forward's gathers count as hidden already, and memory peaks in backward",
-        "fsdp1_backward_prefetch": "while one unit is used another is there, gathered ahead or not freed yet",
-        "limit_all_gathers": "how far the host runs ahead is not known before a run",
-        "use_orig_params": "views of the same flat parameters",
-    },
     frees_late=True,
 )

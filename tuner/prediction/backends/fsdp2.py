@@ -103,9 +103,5 @@ BACKEND = PredictedBackend[Fsdp2Config](
     step_launches=6.0,  # Each operator passes through DTensor's dispatch.
     lighter_strategies=_lighter_strategies,
     table_rows=_table_rows,
-    without_term={
-        "forward_prefetch": "forward's gathers count as hidden already, and memory peaks in backward",
-        "pin_memory": "transfers are counted at the rate of page-locked memory",
-    },
     uploads_masters=True,
 )

@@ -1,6 +1,6 @@
 """Record that describes one backend to the predictor; each backend's module creates its own record."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -65,8 +65,6 @@ class PredictedBackend(Generic[S]):
     """Function that returns strategies that keep fewer bytes of model states on the device."""
     table_rows: Callable[[Cluster], list[Strategy]]
     """Function that returns the backend's rows in the table of strategies."""
-    without_term: Mapping[str, str]
-    """Reasons why some knobs of the backend change no prediction, by knob name."""
     overlaps: Callable[[Candidates], Array] = always_overlaps
     """Function that returns for each candidate 1 where communication may overlap with computation, else 0."""
     frees_late: bool = False

@@ -159,13 +159,6 @@ BACKEND = PredictedBackend[ZeroConfig](
     step_launches=1.0,
     lighter_strategies=_lighter_strategies,
     table_rows=_table_rows,
-    without_term={
-        "round_robin_gradients": "the same copies in another order",
-        "sub_group_size": "how the optimizer's work is cut: its temporaries are those of one fused step",
-        "offload_optimizer_pin_memory": "transfers are counted at the rate of page-locked memory",
-        "offload_param_pin_memory": "transfers are counted at the rate of page-locked memory",
-        "deepcompile": "what its passes move and free is decided by profiles of the graph on the machine",
-    },
     overlaps=_overlaps,
     accumulation_bytes=_accumulation_bytes,
 )

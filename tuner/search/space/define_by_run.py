@@ -6,8 +6,9 @@ values.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK
+from shardtune.api_schemas.knobs import Knob
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
@@ -35,6 +36,22 @@ class NoLegalValue(Exception):
         self.knob, self.candidates, self.why_not = knob, candidates, why_not
 
 
+class DrawnBackend(Protocol):
+    """Backend whose knobs are drawn; `SearchedBackend` describes its parts."""
+
+    @property
+    def knobs(self) -> Mapping[str, Knob]:
+        """Knobs of the backend beyond those of every backend, in the order in which they are drawn."""
+
+    @property
+    def draw(self) -> Callable[["DefineByRun", bool], None]:
+        """Function that chooses the knobs for which a declaration does not suffice."""
+
+    @property
+    def split(self) -> Callable[["DefineByRun"], int]:
+        """Function that chooses how many ranks compute one copy of the model."""
+
+
 class DefineByRun:
     """Drawing of one configuration from the search space, knob by knob; each backend's `draw` chooses the knobs of that
     backend."""
@@ -42,57 +59,83 @@ class DefineByRun:
     def __init__(self, domains: Domains, limits: KnobLimits, answer: Answer) -> None:
         self.domains, self.limits, self.answer = domains, limits, answer
         self.table: Flat = {}
-        self._checkpointing: tuple[tuple[str, ...], str] = (("none", "selective", "full"), "")
+        self._accumulates = False
+        self._backend: DrawnBackend
+        self._checkpointing: tuple[tuple[KnobValue, ...], str] = COMMON["activation_checkpointing"].tries, ""
 
-    def run(
-        self,
-        draw: Mapping[str, Callable[["DefineByRun", bool], None]],
-        split: Mapping[str, Callable[["DefineByRun"], int]],
-    ) -> Flat:
+    def run(self, backends: Mapping[str, DrawnBackend]) -> Flat:
         """Choose a value for every knob that has an effect; other knobs get their fixed value. Returns the values by
         knob name.
-
-        `draw` and `split` are functions by backend: `split` decides how many ranks split a model, `draw` all other
-        knobs of the backend.
 
         Raises:
             NoLegalValue: no legal value is left for a knob, given the knobs drawn before.
         """
-        backend = self.pick("backend", self.limits.backends)
+        backend = backends[str(self.pick("backend", self.limits.backends))]
+        self._backend = backend
         self._draw_context()
-        sharing = int(self.table["context_parallel"]) * split[str(backend)](self)
-        stages = int(self.table.get("pipeline_parallel", 1))
-        schedule = str(self.table.get("pipeline_schedule", "1f1b"))
-        sizes = self.domains.micro_batches(sharing, stages, schedule)
-        variant = (f"shared{sharing}" if sharing > 1 else "") + (f"stages{stages}" if stages > 1 else "")
-        variant += schedule if sizes != self.domains.micro_batches(sharing, stages) else ""
-        micro_batch = int(self.pick("micro_batch", sizes, variant=variant))
+        sharing = int(self.table["context_parallel"]) * backend.split(self)
+        micro_batch = self._draw_micro_batch(sharing)
         self._draw_loss(micro_batch)
         allowed = self.limits.allow_compile
         compiles = self.domains.on_gpu if allowed is None else allowed
         # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.
         is_alone = sharing == 1 and self.table.get("expert_parallel", 1) == 1
-        self.pick_if("compile", compiles and is_alone, (False, True), False)
-        accumulates = self.domains.accumulation(micro_batch, sharing) > 1
-        draw[str(backend)](self, accumulates)
+        self.draw("compile", effective=compiles and is_alone)
+        self._accumulates = self.domains.accumulation(micro_batch, sharing) > 1
+        backend.draw(self, self._accumulates)
+        self._draw_rest(backend.knobs)
         modes, variant = self._checkpointing
-        checkpoints = self.pick("activation_checkpointing", modes, variant) != "none"
-        self.pick_if("checkpoint_every", checkpoints, self.domains.checkpoint_every, 1)
-        self._draw_environment()
+        self.pick("activation_checkpointing", modes, variant)
+        self.draw("checkpoint_every", self.domains.checkpoint_every)
+        self.draw("malloc")
+        self.draw("threads", self.domains.threads)
+        self._draw_rest(COMMON)
         return self.table
+
+    def _draw_micro_batch(self, sharing: int) -> int:
+        stages = int(self.table.get("pipeline_parallel", 1))
+        schedule = str(self.table.get("pipeline_schedule", "1f1b"))
+        sizes = self.domains.micro_batches(sharing, stages, schedule)
+        variant = (f"shared{sharing}" if sharing > 1 else "") + (f"stages{stages}" if stages > 1 else "")
+        variant += schedule if sizes != self.domains.micro_batches(sharing, stages) else ""
+        return int(self.pick("micro_batch", sizes, variant=variant))
 
     def _draw_loss(self, micro_batch: int) -> None:
         """Choose how the loss is computed: in chunks only where the logits of all tokens take much memory, or where the
         user names it."""
         kinds, why_not = self.domains.losses
-        context, tensor = int(self.table["context_parallel"]), int(self.table.get("tensor_parallel", 1))
-        matters = self.domains.loss_matters(micro_batch, context * tensor)
-        if (matters and why_not is None) or "loss" in self.limits:
+        sharing = int(self.table["context_parallel"]) * int(self.table.get("tensor_parallel", 1))
+        matters = why_not is None and self.domains.loss_matters(micro_batch, sharing)
+        if matters or "loss" in self.limits:
             self.pick("loss", kinds, why_not=why_not)
         else:
             self.table["loss"] = "full"
-        is_named = self.table["loss"] == "chunked" and "loss_chunk" in self.limits
-        self.pick_if("loss_chunk", is_named, self.domains.loss_chunks, DEFAULT_CHUNK)
+        self.draw("loss_chunk", self.domains.loss_chunks)
+
+    def _draw_rest(self, knobs: Mapping[str, Knob]) -> None:
+        """Choose each knob that its declaration suffices for and that no code has chosen."""
+        for name, knob in knobs.items():
+            if name not in self.table and knob.tries:
+                self.draw(name)
+
+    def draw(self, name: str, candidates: tuple[KnobValue, ...] = (), effective: bool = True) -> None:
+        """Choose a knob's value where it has an effect by its declaration, else set its default.
+
+        `candidates`: values where the declaration has none; `effective`: what the declaration cannot state. A knob that
+        does not exist with the values drawn so far is left out.
+        """
+        knob = self._backend.knobs.get(name) or COMMON[name]
+        if any(self.table.get(other) not in values for other, values in knob.within.items()):
+            return
+        holds = knob.when.holds(
+            on_gpu=self.domains.on_gpu,
+            has_peers=self.domains.world > 1,
+            accumulates=self._accumulates,
+            is_named=name in self.limits,
+            drawn=self.table,
+        )
+        default = "none" if knob.default is None else knob.default
+        self.pick_if(name, effective and holds, candidates or knob.tries, default)
 
     def _draw_context(self) -> None:
         """Choose the number of ranks that share a sequence (context parallel)."""
@@ -105,17 +148,7 @@ class DefineByRun:
         self.table[knob] = 1
         return int(self.pick(knob, sizes, variant, why_not)) if knob in self.limits else 1
 
-    def _draw_environment(self) -> None:
-        """Choose the environment settings of the ranks, by default only among those known to matter on the device."""
-        on_gpu = self.domains.on_gpu
-        self.pick_if("malloc", not on_gpu or "malloc" in self.limits, ("default", "keep"), "default")
-        self.pick("threads", self.domains.threads)
-        self.pick_if("expandable_segments", on_gpu, (False, True), False)
-        self.pick_if("max_connections", on_gpu, (0,), 0)
-        binds = on_gpu and "numa_binding" in self.limits
-        self.pick_if("numa_binding", binds, ("none", "node", "exclusive"), "none")
-
-    def narrow_checkpointing(self, modes: tuple[str, ...], variant: str) -> None:
+    def narrow_checkpointing(self, modes: tuple[KnobValue, ...], variant: str) -> None:
         """Restrict activation checkpointing to the modes that the backend supports with the knobs drawn so far."""
         self._checkpointing = (modes, variant)
 

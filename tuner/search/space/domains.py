@@ -154,8 +154,8 @@ class Domains:
 
     @property
     def loss_chunks(self) -> tuple[int, ...]:
-        """Numbers of tokens in a chunk of the loss: the default, a quarter and four times as many."""
-        return (losses.DEFAULT_CHUNK // 4, losses.DEFAULT_CHUNK, 4 * losses.DEFAULT_CHUNK)
+        """Numbers of tokens in a chunk of the loss: the default, fewer, and four times as many."""
+        return tuple(losses.DEFAULT_CHUNK * 4**power // 16 for power in range(4))
 
     def loss_matters(self, micro_batch: int, sharing: int) -> bool:
         """Whether the logits of a whole micro batch take enough of a rank's memory to try chunks, where `sharing` ranks

@@ -3,8 +3,8 @@
 import difflib
 from collections.abc import Mapping
 
+from shardtune.api_schemas.knobs import Knob
 from shardtune.api_schemas.training.search_space import BACKENDS, KnobValue, Limit, SpaceLimits
-from shardtune.tuner.search.space.legal_values import Knob
 
 
 class KnobLimits:

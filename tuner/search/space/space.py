@@ -19,8 +19,6 @@ Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
 """Function that takes a parameter's name and its candidate values, and returns one of the values."""
 
 _MOST_KEYS = 10_000
-_DRAW = {kind: backend.draw for kind, backend in BACKENDS.items()}
-_SPLIT = {kind: backend.split for kind, backend in BACKENDS.items()}
 
 Narrow = Callable[[Question], tuple[KnobValue, ...]]
 """Function that takes a knob with its candidate values and returns the values to enumerate."""
@@ -101,7 +99,7 @@ class Space:
         table = self.flatten(config)
         free = DefineByRun(self.domains, self._no_limits, lambda question: table[question.knob])
         try:
-            return self.unflatten(free.run(_DRAW, _SPLIT))
+            return self.unflatten(free.run(BACKENDS))
         except (ValueError, KeyError, NoLegalValue):
             # The configuration has a mesh that does not exist here; it is its own canonical form.
             return config
@@ -202,7 +200,7 @@ class Space:
             raise ValueError("space.knobs: the limits contradict each other on every backend; drop one of them")
 
     def _walk(self, answer: Answer) -> Flat:
-        return DefineByRun(self.domains, self.limits, answer).run(_DRAW, _SPLIT)
+        return DefineByRun(self.domains, self.limits, answer).run(BACKENDS)
 
     def _walk_all(self, narrow: Narrow | None, dead: dict[str, NoLegalValue] | None = None) -> Iterator[Flat]:
         """Yield every configuration of the space, depth first: each pass replays a prefix of choices and takes the next

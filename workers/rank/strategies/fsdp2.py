@@ -47,6 +47,8 @@ class Fsdp2Trainer:
             units = _shard(part, self._experts, mesh, setting, config)
             _materialize(part, setting, config)
             _set_prefetch(units, config)
+            for method, value in config.calls().items():
+                getattr(part.module, method)(value)
         self._model = parts[0].module if len(parts) == 1 else nn.ModuleList(part.module for part in parts)
         self._place = place
         self._loss = setting.cast_loss

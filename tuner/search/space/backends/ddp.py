@@ -8,7 +8,6 @@ from shardtune.api_schemas.strategies import DdpConfig
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.domains import Domains
-from shardtune.tuner.search.space.legal_values import GRAD_SYNC, Knob
 
 _MIB = 1 << 20
 _DEFAULT = DdpConfig()
@@ -32,15 +31,12 @@ class DdpSizes:
 
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
-    has_peers, sizes = drawing.domains.world > 1, drawing.domains.backend_sizes(DdpSizes)
-    drawing.pick_if("bucket_cap_mb", has_peers, sizes.bucket_cap_mb, _DEFAULT.bucket_cap_mb)
-    drawing.pick("gradient_as_bucket_view", (False, True))
-    drawing.pick_if("grad_sync", has_peers and accumulates, ("every", "last"), _DEFAULT.grad_sync)
+    drawing.draw("bucket_cap_mb", drawing.domains.backend_sizes(DdpSizes).bucket_cap_mb)
+    drawing.draw("gradient_as_bucket_view")
+    drawing.draw("grad_sync")
     if accumulates:
         # torch 2.13: static_graph under no_sync skips reductions, so a pin is not honoured here.
         drawing.table["static_graph"] = False
-    else:
-        drawing.pick("static_graph", (False, True))
 
 
 def _defaults(_cluster: Cluster) -> list[DdpConfig]:
@@ -49,12 +45,6 @@ def _defaults(_cluster: Cluster) -> list[DdpConfig]:
 
 BACKEND = SearchedBackend(
     config=DdpConfig,
-    knobs={
-        "grad_sync": GRAD_SYNC,
-        "bucket_cap_mb": Knob("int", maximum=4096, accepts_own_values=True, lightest="min", makes_twins=True),
-        "gradient_as_bucket_view": Knob("bool", lightest=True, makes_twins=True),
-        "static_graph": Knob("bool", lightest=False, makes_twins=True),
-    },
     draw=_draw,
     defaults=_defaults,
 )

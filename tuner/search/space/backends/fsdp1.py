@@ -1,28 +1,30 @@
 """Search space of FSDP1. Prefetch is a switch and a word here and a depth in FSDP2, so FSDP1's prefetch knobs have
 names of their own."""
 
-from typing import Any, get_args
+from typing import Any
 
+from shardtune.api_schemas.knobs.declared import knobs_by_field
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp1Config
-from shardtune.api_schemas.strategies.fsdp1 import HYBRID, RESHARDING, ShardingStrategy, sync_policies
+from shardtune.api_schemas.strategies.fields.fsdp1 import ShardingStrategy
+from shardtune.api_schemas.strategies.fsdp1 import HYBRID, RESHARDING, sync_policies
 from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_as_knobs
 from shardtune.tuner.search.space.define_by_run import DefineByRun, NoLegalValue
 from shardtune.tuner.search.space.domains import divisors
-from shardtune.tuner.search.space.legal_values import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC, Flat, Knob
+from shardtune.tuner.search.space.legal_values import Flat
 
-_KNOB_OF = {"forward_prefetch": "fsdp1_forward_prefetch", "backward_prefetch": "fsdp1_backward_prefetch"}
+_KNOB_OF = {field: knob.knob or field for field, knob in knobs_by_field(Fsdp1Config).items()}
 _FIELD_OF = {knob: field for field, knob in _KNOB_OF.items()}
 
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     domains, default = drawing.domains, Fsdp1Config(dp_shard=1)
     strategy = _draw_mesh(drawing)
-    gathers = domains.on_gpu and int(drawing.table["dp_shard"]) > 1
+    gathers = int(drawing.table["dp_shard"]) > 1
     gathers_again = gathers and strategy in RESHARDING
-    drawing.pick_if("fsdp1_forward_prefetch", gathers, (False, True), default.forward_prefetch)
-    drawing.pick_if("fsdp1_backward_prefetch", gathers_again, ("BACKWARD_PRE", "BACKWARD_POST", "none"), "BACKWARD_PRE")
-    drawing.pick_if("limit_all_gathers", gathers, (True, False), default.limit_all_gathers)
+    drawing.draw("fsdp1_forward_prefetch", effective=gathers)
+    drawing.draw("fsdp1_backward_prefetch", effective=gathers_again)
+    drawing.draw("limit_all_gathers", effective=gathers)
     compiled = bool(drawing.table["compile"])
     drawing.pick("use_orig_params", (True,) if compiled else (False, True), variant="compiled" if compiled else "")
     precision = domains.workload.precision
@@ -75,19 +77,6 @@ def _to_fields(table: Flat) -> dict[str, Any]:
 
 BACKEND = SearchedBackend(
     config=Fsdp1Config,
-    knobs={
-        "sharding_strategy": Knob("word", get_args(ShardingStrategy), places_states=True),
-        "dp_shard": DP_SHARD,
-        "dp_replicate": DP_REPLICATE,
-        "fsdp1_forward_prefetch": Knob("bool", accepts_own_values=True, lightest=False),
-        "fsdp1_backward_prefetch": Knob(
-            "word", ("BACKWARD_PRE", "BACKWARD_POST", "none"), accepts_own_values=True, lightest="none"
-        ),
-        "limit_all_gathers": Knob("bool", accepts_own_values=True, lightest=True),
-        "use_orig_params": Knob("bool", lightest=False, makes_twins=True),
-        "cpu_offload": CPU_OFFLOAD,
-        "grad_sync": GRAD_SYNC,
-    },
     draw=_draw,
     defaults=_defaults,
     to_knobs=_to_knobs,

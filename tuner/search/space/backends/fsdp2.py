@@ -8,7 +8,6 @@ from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.define_by_run import DefineByRun, NoLegalValue
 from shardtune.tuner.search.space.domains import Domains, divisors
-from shardtune.tuner.search.space.legal_values import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC, Knob
 
 
 def _split(drawing: DefineByRun) -> int:
@@ -73,9 +72,6 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
         drawing.pick("grad_sync", policies, variant="hsdp" if is_hybrid else "")
     else:
         drawing.table["grad_sync"] = "every"
-    # On CPU ranks shards are in host memory already.
-    if drawing.pick_if("cpu_offload", domains.on_gpu, (False, True), False):
-        drawing.pick_if("pin_memory", domains.on_gpu, (True, False), True)
 
 
 def _draw_prefetch(drawing: DefineByRun, shard: int, reshard: KnobValue) -> None:
@@ -120,22 +116,6 @@ def _aligned(cluster: Cluster) -> list[Fsdp2Config]:
 
 BACKEND = SearchedBackend(
     config=Fsdp2Config,
-    knobs={
-        "tensor_parallel": Knob("int", places_states=True),
-        "pipeline_parallel": Knob("int", places_states=True),
-        "pipeline_schedule": Knob("word", SCHEDULES, lightest="1f1b", memory_order=("1f1b", "gpipe")),
-        "pipeline_virtual_stages": Knob("int", places_states=True),
-        "expert_parallel": Knob("int", places_states=True),
-        "dp_shard": DP_SHARD,
-        "dp_replicate": DP_REPLICATE,
-        "reshard_after_forward": Knob("group", lightest=True),
-        "forward_prefetch": Knob("int", minimum=0, maximum=8, accepts_own_values=True, lightest="min"),
-        "backward_prefetch": Knob("int", minimum=0, maximum=8, accepts_own_values=True, lightest="min"),
-        "blocks_per_unit": Knob("int", lightest="min"),
-        "cpu_offload": CPU_OFFLOAD,
-        "pin_memory": Knob("bool", accepts_own_values=True, lightest=False),
-        "grad_sync": GRAD_SYNC,
-    },
     draw=_draw,
     split=_split,
     defaults=_defaults,

@@ -1,13 +1,14 @@
 """Record that describes one backend to the search; each backend's module creates its own record."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from shardtune.api_schemas.knobs import Knob, knobs_of
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Strategy
 from shardtune.tuner.search.space.define_by_run import DefineByRun
-from shardtune.tuner.search.space.legal_values import Flat, Knob
+from shardtune.tuner.search.space.legal_values import Flat
 
 S = TypeVar("S", bound=Strategy)
 
@@ -37,11 +38,10 @@ class SearchedBackend(Generic[S]):
     """Description of one backend for the search: its knobs, how to draw them, and its defaults."""
 
     config: type[S]
-    knobs: Mapping[str, Knob]
-    """Knobs of the backend beyond those that all backends have (`legal_values.COMMON`)."""
     draw: Callable[[DefineByRun, bool], None]
-    """Function that chooses each of the backend's knobs, in an order in which conditions depend on earlier knobs only.
-    Its flag is whether gradients are accumulated."""
+    """Function that chooses the backend's knobs for which their declarations do not suffice, in an order in which
+    conditions depend on earlier knobs only. Its flag is whether gradients are accumulated. Knobs that it leaves are
+    drawn after it, by their declarations."""
     defaults: Callable[[Cluster], list[S]]
     """Function that returns the configurations documented as the backend's defaults; beside a user's baseline, only the
     first runs."""
@@ -55,3 +55,8 @@ class SearchedBackend(Generic[S]):
     """Function from a backend's strategy to its knob values by name."""
     to_fields: Callable[[Flat], dict[str, Any]] = knobs_as_fields
     """Function from knob values to the fields of the backend's strategy; missing knobs keep their defaults."""
+
+    @property
+    def knobs(self) -> dict[str, Knob]:
+        """Knobs of the backend beyond those that all backends have (`legal_values.COMMON`)."""
+        return knobs_of(self.config)

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from shardtune.api_schemas.knobs import Knob
 from shardtune.tuner.search.space.backends import ddp, fsdp1, fsdp2, zero
 from shardtune.tuner.search.space.backends.record import SearchedBackend
-from shardtune.tuner.search.space.legal_values import COMMON, Knob
+from shardtune.tuner.search.space.legal_values import COMMON
 
 BACKENDS: dict[str, SearchedBackend[Any]] = {
     "ddp": ddp.BACKEND,

@@ -8,7 +8,7 @@ from shardtune.api_schemas.strategies import Offload, ZeroConfig
 from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_as_knobs
 from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.domains import Domains, divisors
-from shardtune.tuner.search.space.legal_values import Flat, Knob
+from shardtune.tuner.search.space.legal_values import Flat
 
 _DEVICES = ("none", "cpu")
 _DEFAULT = ZeroConfig(stage=3)
@@ -91,47 +91,39 @@ class ZeroSizes:
         return divisors(self._domains.world)[:-1] if self._domains.world >= 4 else (1,)
 
 
-def _draw(drawing: DefineByRun, accumulates: bool) -> None:
-    stage = int(drawing.pick("stage", (1, 2, 3)))
-    domains, sizes = drawing.domains, drawing.domains.backend_sizes(ZeroSizes)
-    device = str(drawing.pick("offload_optimizer", _DEVICES))
-    drawing.pick("reduce_bucket_size", sizes.reduce_bucket_size)
+def _draw(drawing: DefineByRun, _accumulates: bool) -> None:
+    drawing.draw("stage")
+    stage, sizes = int(drawing.table["stage"]), drawing.domains.backend_sizes(ZeroSizes)
+    drawing.draw("offload_optimizer")
+    offloads = drawing.table["offload_optimizer"] != "none"
+    drawing.draw("reduce_bucket_size", sizes.reduce_bucket_size)
     # The documented default is true at stage 3 alone. gloo reduces on the calling thread: nothing overlaps.
-    drawing.pick_if("overlap_comm", domains.on_gpu and domains.world > 1, (False, True), stage == 3)
+    drawing.pick_if("overlap_comm", drawing.domains.on_gpu and drawing.domains.world > 1, (False, True), stage == 3)
     # Stages 1 and 2 force contiguous gradients with an offloaded optimizer.
-    forced = stage < 3 and device != "none"
-    drawing.pick_if("contiguous_gradients", not forced, (True, False), True)
-    if stage < 3:
-        has_peers = domains.world > 1
-        size = sizes.allgather_bucket_size
-        drawing.pick_if("allgather_bucket_size", has_peers, size, _DEFAULT.allgather_bucket_size)
-        drawing.pick_if("round_robin_gradients", has_peers, (False, True), False)
-    else:
+    drawing.draw("contiguous_gradients", effective=not (stage < 3 and offloads))
+    drawing.draw("allgather_bucket_size", sizes.allgather_bucket_size)
+    drawing.draw("round_robin_gradients")
+    if stage == 3:
         _draw_stage_3(drawing)
-    if device != "none":
-        drawing.pick_if("offload_optimizer_pin_memory", domains.on_gpu, (True, False), True)
+    if offloads:
+        drawing.draw("offload_optimizer_pin_memory")
         _draw_offload_ratio(drawing, stage)
-    # DeepCompile's operator has to be built on the machine, so it is searched only where the user names it.
-    is_alone = not drawing.table["compile"] and drawing.table["context_parallel"] == 1
-    is_alone = is_alone and drawing.table["loss"] == "full"
-    may_compile = domains.on_gpu and "deepcompile" in drawing.limits and is_alone
-    drawing.pick_if("deepcompile", may_compile, (False, True), False)
 
 
 def _draw_stage_3(drawing: DefineByRun) -> None:
-    domains, sizes = drawing.domains, drawing.domains.backend_sizes(ZeroSizes)
+    sizes = drawing.domains.backend_sizes(ZeroSizes)
     # `ZeroConfig.check_blocks` explains why stage 3 rules out selective checkpointing.
     drawing.narrow_checkpointing(("none", "full"), variant="stage3")
-    prefetch = drawing.pick("stage3_prefetch_bucket_size", sizes.stage3_prefetch_bucket_size)
-    drawing.pick("stage3_param_persistence_threshold", sizes.stage3_param_persistence_threshold)
+    drawing.draw("stage3_prefetch_bucket_size", sizes.stage3_prefetch_bucket_size)
+    drawing.draw("stage3_param_persistence_threshold", sizes.stage3_param_persistence_threshold)
     # DeepSpeed 0.19.8 reads max_live_parameters only to cap what is prefetched.
-    live = sizes.stage3_max_live_parameters
-    drawing.pick_if("stage3_max_live_parameters", int(prefetch) > 0, live, _DEFAULT.stage3_max_live_parameters)
-    drawing.pick("stage3_max_reuse_distance", sizes.stage3_max_reuse_distance)
-    drawing.pick("sub_group_size", sizes.sub_group_size)
-    drawing.pick("zero_hpz_partition_size", sizes.zero_hpz_partition_size)
-    if drawing.pick("offload_param", _parameter_devices(drawing)) != "none":
-        drawing.pick_if("offload_param_pin_memory", domains.on_gpu, (True, False), True)
+    prefetches = int(drawing.table["stage3_prefetch_bucket_size"]) > 0
+    drawing.draw("stage3_max_live_parameters", sizes.stage3_max_live_parameters, effective=prefetches)
+    drawing.draw("stage3_max_reuse_distance", sizes.stage3_max_reuse_distance)
+    drawing.draw("sub_group_size", sizes.sub_group_size)
+    drawing.draw("zero_hpz_partition_size", sizes.zero_hpz_partition_size)
+    drawing.draw("offload_param", _parameter_devices(drawing))
+    drawing.draw("offload_param_pin_memory")
 
 
 def _parameter_devices(drawing: DefineByRun) -> tuple[str, ...]:
@@ -146,10 +138,8 @@ def _draw_offload_ratio(drawing: DefineByRun, stage: int) -> None:
     partition = drawing.domains.model_summary.parameters / drawing.domains.world
     # Partial offload moves whole sub-groups, so it needs at least two of them, and another device than the host.
     splits = stage == 3 and partition > int(drawing.table.get("sub_group_size", partition))
-    candidates = (0.25, 0.5, 0.75, 1.0)
-    effective = splits and drawing.domains.on_gpu and drawing.table["offload_optimizer"] == "cpu"
-    if effective:
-        drawing.pick("offload_optimizer_ratio", candidates)
+    if splits and drawing.domains.on_gpu and drawing.table["offload_optimizer"] == "cpu":
+        drawing.draw("offload_optimizer_ratio")
     else:
         drawing.table["offload_optimizer_ratio"] = 1.0
 
@@ -178,32 +168,6 @@ def _to_fields(table: Flat) -> dict[str, Any]:
 
 BACKEND = SearchedBackend(
     config=ZeroConfig,
-    knobs={
-        "stage": Knob("int", places_states=True),
-        "reduce_bucket_size": Knob("int", accepts_own_values=True, lightest="min", makes_twins=True),
-        "allgather_bucket_size": Knob(
-            "int", minimum=2, step=2, accepts_own_values=True, lightest="min", makes_twins=True
-        ),
-        "overlap_comm": Knob("bool", accepts_own_values=True, lightest=False),
-        "contiguous_gradients": Knob("bool", accepts_own_values=True, lightest=False, makes_twins=True),
-        "round_robin_gradients": Knob("bool", lightest=False, makes_twins=True),
-        "stage3_prefetch_bucket_size": Knob(
-            "int", minimum=0, accepts_own_values=True, lightest="min", makes_twins=True
-        ),
-        "stage3_param_persistence_threshold": Knob(
-            "int", minimum=0, accepts_own_values=True, lightest="min", makes_twins=True
-        ),
-        "stage3_max_live_parameters": Knob("int", minimum=0, accepts_own_values=True, lightest="min", makes_twins=True),
-        "stage3_max_reuse_distance": Knob("int", minimum=0, accepts_own_values=True, lightest="min", makes_twins=True),
-        "sub_group_size": Knob("int", accepts_own_values=True, lightest="min", makes_twins=True),
-        "zero_hpz_partition_size": Knob("int", lightest="min"),
-        "offload_optimizer": Knob("word", _DEVICES, places_states=True),
-        "offload_optimizer_ratio": Knob("number", minimum=0.01, maximum=1, accepts_own_values=True, lightest="max"),
-        "offload_optimizer_pin_memory": Knob("bool", accepts_own_values=True, lightest=False),
-        "offload_param": Knob("word", _DEVICES, places_states=True),
-        "offload_param_pin_memory": Knob("bool", accepts_own_values=True, lightest=False),
-        "deepcompile": Knob("bool", lightest=False),
-    },
     draw=_draw,
     defaults=_defaults,
     to_knobs=_to_knobs,

@@ -1,0 +1,62 @@
+"""Condition under which a knob has an effect, as data: the search evaluates it, and the reference puts it into words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shardtune.api_schemas.training.search_space import KnobValue
+
+
+@dataclass(frozen=True)
+class When:
+    """Condition under which the search tries other values of a knob than its default; all parts must hold."""
+
+    on_gpu: bool | None = None
+    """Device on which the knob has an effect: GPUs (true), CPU ranks (false), or both (None)."""
+    has_peers: bool = False
+    """Whether the knob needs more than one rank."""
+    accumulates: bool | None = None
+    """Whether the knob needs several micro batches per step (true) or a single one (false)."""
+    is_named: bool = False
+    """Whether the search tries the knob only where the user limits it."""
+    or_named: bool = False
+    """Whether a user's limit on the knob suffices without the other parts."""
+    others: Mapping[str, tuple[KnobValue, ...]] = field(default_factory=dict)
+    """Values of knobs drawn earlier with which the knob has an effect, by knob."""
+
+    def holds(
+        self, *, on_gpu: bool, has_peers: bool, accumulates: bool, is_named: bool, drawn: Mapping[str, KnobValue]
+    ) -> bool:
+        """Whether the condition holds for a study's ranks, the user's limits and the knobs drawn so far."""
+        if self.or_named and is_named:
+            return True
+        return (
+            self.on_gpu in (None, on_gpu)
+            and (has_peers or not self.has_peers)
+            and self.accumulates in (None, accumulates)
+            and (is_named or not self.is_named)
+            and all(drawn.get(knob) in values for knob, values in self.others.items())
+        )
+
+    def words(self) -> str:
+        """Description of the condition for the reference; empty if it always holds."""
+        parts = []
+        if self.on_gpu is not None:
+            parts.append("GPUs" if self.on_gpu else "CPU ranks")
+        if self.has_peers:
+            parts.append("world above 1")
+        if self.accumulates is not None:
+            parts.append("accumulation above 1" if self.accumulates else "accumulation 1")
+        parts += [values_words(knob, values) for knob, values in self.others.items()]
+        if self.is_named:
+            parts.append("the knob is limited")
+        return ", ".join(parts) + (", or the knob is limited" if self.or_named else "")
+
+
+def values_words(knob: str, values: tuple[KnobValue, ...]) -> str:
+    """Description of the values that another knob must have, such as "`stage` 1 or 2"."""
+    return f"`{knob}` " + " or ".join(f"`{value_text(value)}`" for value in values)
+
+
+def value_text(value: object) -> str:
+    """Text of a knob's value as configuration files write it, such as `true` for True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,54 @@
+"""How the programs that a configuration is exported to (consumers) name a knob, or why they lack it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shardtune.api_schemas.training.search_space import KnobValue
+
+Consumer = Literal["script", "deepspeed", "accelerate", "training_arguments", "torchtitan", "lightning"]
+"""Program that reads an exported file. `script` is the exported `train_snippet.py`, whose keyword arguments and calls are
+those of the trial's own trainer. `deepspeed` is `ds_config.json`, which all programs take for ZeRO."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """Field of the consumer that takes the knob's value unchanged."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """Method of the sharded model that is called with the knob's value, unless the value is the default. The trial's own
+    trainer and the adapter call those of `script`."""
+
+    method: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """Form of the knob that only code can write: another shape, several fields, or a note to the user."""
+
+    text: str
+    """Place where the consumer's file has the knob, in the words of the reference (Markdown)."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Lack of the knob in the consumer, which trains with a value of its own."""
+
+    reason: str
+    """Reason why the consumer cannot express the knob: a clause without a subject, such as "has no setting"."""
+    runs: KnobValue | None = None
+    """Value with which the consumer trains; None: the field's default."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Refusal of an export: the consumer would train something else with any value but the default."""
+
+    reason: str
+    """Reason for the refusal, in the words of the reference."""
+
+
+Statement = Key | Call | Written | Lost | Refused

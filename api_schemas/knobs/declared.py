@@ -1,0 +1,144 @@
+"""Knobs that a schema class declares on its fields, and what follows from them for one configuration."""
+
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from shardtune.api_schemas.knobs.consumers import Call, Consumer, Key, Lost
+from shardtune.api_schemas.knobs.knob import Knob
+
+
+def knobs_by_field(model: type[BaseModel]) -> dict[str, Knob]:
+    """Return the knobs that a schema class declares, by field, each completed by what its field says."""
+    return _by_field(model)
+
+
+@cache
+def _by_field(model: type[BaseModel]) -> dict[str, Knob]:
+    declared = ((name, info, _declaration(info)) for name, info in model.model_fields.items())
+    return {name: _completed(knob, info) for name, info, knob in declared if knob is not None}
+
+
+def knobs_of(model: type[BaseModel]) -> dict[str, Knob]:
+    """Return the knobs that a schema class declares, by name in the search space, fields of nested values included."""
+    return _named(model)
+
+
+@cache
+def _named(model: type[BaseModel]) -> dict[str, Knob]:
+    knobs: dict[str, Knob] = {}
+    for field, knob in knobs_by_field(model).items():
+        name = knob.knob or field
+        knobs[name] = knob
+        knobs |= {f"{name}_{part}": inner for part, inner in _parts(model.model_fields[field], knob)}
+    return knobs
+
+
+def backend_knobs(models: tuple[type[BaseModel], ...]) -> dict[str, Knob]:
+    """Return the knobs of several schema classes by name; of a knob that several declare, the first declaration."""
+    return {name: knob for model in reversed(models) for name, knob in knobs_of(model).items()}
+
+
+def undeclared(model: type[BaseModel]) -> list[str]:
+    """Return the fields of a backend's schema class that declare no knob, its `kind` excepted."""
+    return [name for name in model.model_fields if name != "kind" and name not in knobs_by_field(model)]
+
+
+def keyed(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
+    """Return the consumer's fields that take a knob's value unchanged, by the consumer's name, in the order of the
+    configuration's fields; knobs that do not exist with the configuration's other values are left out."""
+    return {
+        statement.name: getattr(config, field)
+        for field, knob in knobs_by_field(type(config)).items()
+        if isinstance(statement := knob.exports.get(consumer), Key) and _exists(config, knob)
+    }
+
+
+def calls(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
+    """Return the methods of the sharded model by which the consumer applies a knob, each with its argument; knobs at
+    their default need no call."""
+    return {
+        statement.method: getattr(config, field)
+        for field, knob in knobs_by_field(type(config)).items()
+        if isinstance(statement := knob.exports.get(consumer), Call) and getattr(config, field) != knob.default
+    }
+
+
+def lost_fields(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
+    """Return the values with which the consumer trains instead of the knobs that it cannot express, by field."""
+    return {
+        field: knob.default if statement.runs is None else statement.runs
+        for field, knob in knobs_by_field(type(config)).items()
+        if isinstance(statement := knob.exports.get(consumer), Lost)
+    }
+
+
+def variables(config: BaseModel) -> dict[str, str]:
+    """Return the environment variables that take a knob's value, by name; knobs at their default set none."""
+    return {
+        knob.variable: str(getattr(config, field))
+        for field, knob in knobs_by_field(type(config)).items()
+        if knob.variable and getattr(config, field) != knob.default
+    }
+
+
+def phrases(config: BaseModel) -> list[str]:
+    """Return the words of each knob in the configuration's one-line description."""
+    words = (knob.phrase(getattr(config, field)) for field, knob in knobs_by_field(type(config)).items())
+    return [word for word in words if word]
+
+
+def _exists(config: BaseModel, knob: Knob) -> bool:
+    return all(getattr(config, field) in values for field, values in knob.within.items())
+
+
+def _declaration(info: FieldInfo) -> Knob | None:
+    return next((item for item in info.metadata if isinstance(item, Knob)), None)
+
+
+def _parts(info: FieldInfo, knob: Knob) -> Iterator[tuple[str, Knob]]:
+    if not knob.parts:
+        return
+    nested = next(kind for kind in get_args(info.annotation) if kind is not type(None))
+    for name, part in knob.parts.items():
+        yield name, _completed(part, nested.model_fields[name])
+
+
+def _completed(knob: Knob, info: FieldInfo) -> Knob:
+    """Fill in what the field says of its values: kind, words, range and default."""
+    kinds = _kinds(info.annotation)
+    literals = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
+    changes: dict[str, Any] = {"default": None if info.is_required() else info.default}
+    if literals and all(isinstance(value, str) for value in literals):
+        none = ("none",) if type(None) in kinds else ()
+        changes |= {"kind": "word", "words": knob.words or (*literals, *none)}
+    elif literals:
+        changes |= {"kind": "int", "minimum": min(literals), "maximum": max(literals)}
+    elif {bool, int} <= {*kinds}:
+        changes["kind"] = "group"
+    elif plain := next((name for kind, name in _PLAIN if kind in kinds), None):
+        changes |= {"kind": plain, **_range(knob, info)}
+    return replace(knob, **changes)
+
+
+_PLAIN: tuple[tuple[type, str], ...] = ((bool, "bool"), (int, "int"), (float, "number"))
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type itself."""
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def _range(knob: Knob, info: FieldInfo) -> dict[str, float | None]:
+    lowest = next((float(str(item.ge)) for item in info.metadata if isinstance(item, annotated_types.Ge)), None)
+    highest = next((float(str(item.le)) for item in info.metadata if isinstance(item, annotated_types.Le)), None)
+    return {
+        "minimum": lowest if knob.minimum is None else knob.minimum,
+        "maximum": highest if knob.maximum is None else knob.maximum,
+    }

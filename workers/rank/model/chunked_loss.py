@@ -5,6 +5,7 @@ Hooks of FSDP and ZeRO-3 gather a module's weight around its forward. They see o
 its weight once, on each rank alike, however many chunks there are.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,13 +54,15 @@ class ChunkedHead(nn.Linear):
 
     loss: ChunkedLoss
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 -- torch's own name
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return logits, or the sum of the loss where `ChunkedLoss.sum_over` set labels."""
         labels = self.loss.labels
         if labels is None:
             return super().forward(input)
         # Read once: with DDP's mixed precision each access casts the weight anew.
-        weight, bias, hidden = self.weight, self.bias, input
+        weight: torch.Tensor = self.weight
+        bias: torch.Tensor | None = self.bias
+        hidden = input
         device = hidden.device.type
         if torch.is_autocast_enabled(device):
             # Backward runs outside of autocast, so it must find the dtype that forward had.
@@ -83,6 +86,11 @@ def install(model: nn.Module, plan: LossPlan, chunk: int) -> ChunkedLoss:
     return loss
 
 
+def _chunks(hidden: torch.Tensor, labels: torch.Tensor, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Hidden states [tokens, width] and labels of each chunk."""
+    return zip(torch.split(hidden, size), torch.split(labels, size), strict=True)  # type: ignore[no-untyped-call]
+
+
 class _SummedLoss(torch.autograd.Function):
     """Sum of the loss over chunks; backward computes each chunk's logits again.
 
@@ -104,16 +112,16 @@ class _SummedLoss(torch.autograd.Function):
         ctx.chunk, ctx.plan = chunk, plan
         sums = [
             chunk_math.sum_of(linear(part, weight, bias), own_labels, plan)
-            for part, own_labels in zip(hidden.split(chunk), labels.split(chunk), strict=True)
+            for part, own_labels in _chunks(hidden, labels, chunk)
         ]
         return torch.stack(sums).sum()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, labels = ctx.saved_tensors
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         of_hidden, of_weight, of_bias = [], None, None
-        for part, own_labels in zip(hidden.split(ctx.chunk), labels.split(ctx.chunk), strict=True):
+        for part, own_labels in _chunks(hidden, labels, ctx.chunk):
             of_logits = chunk_math.gradient_of(linear(part, weight, bias), own_labels, ctx.plan, grad)
             if wants_hidden:
                 of_hidden.append(of_logits @ weight)

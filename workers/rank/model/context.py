@@ -19,7 +19,8 @@ from transformers.masking_utils import sdpa_mask
 from shardtune.api_schemas.strategies import context_parallel
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model import shared_heads
-from shardtune.workers.rank.model.chunked_loss import IGNORED, ChunkedLoss
+from shardtune.workers.rank.model.chunk_math import IGNORED
+from shardtune.workers.rank.model.chunked_loss import ChunkedLoss
 from shardtune.workers.rank.rank_context import RankContext
 
 _ATTENTION = "shardtune_context"

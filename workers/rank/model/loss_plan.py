@@ -112,7 +112,7 @@ def _plan(model: nn.Module, head: nn.Linear) -> LossPlan:
     # On the CPU, unlike the model: tensors of the meta device have no values.
     known = torch.linspace(-60.0, 60.0, _TOKENS * head.out_features).view(1, _TOKENS, head.out_features)
     known[0, 0, 0], known[0, 0, 1] = 1.0, _HUGE
-    calls = []
+    calls: list[None] = []
 
     def replace(_module: nn.Module, _inputs: Any, _output: Any) -> torch.Tensor:
         calls.append(None)

@@ -88,7 +88,7 @@ def install(model: nn.Module, plan: LossPlan, chunk: int) -> ChunkedLoss:
 
 def _chunks(hidden: torch.Tensor, labels: torch.Tensor, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Hidden states [tokens, width] and labels of each chunk."""
-    return zip(torch.split(hidden, size), torch.split(labels, size), strict=True)  # type: ignore[no-untyped-call]
+    return zip(torch.split(hidden, size), torch.split(labels, size), strict=True)
 
 
 class _SummedLoss(torch.autograd.Function):

@@ -9,7 +9,9 @@ from shardtune.api_schemas.strategies.ddp import DdpConfig
 from shardtune.api_schemas.strategies.fields.offload import Offload
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
-from shardtune.api_schemas.strategies.trial_fields import NumaBinding, Strategy, TrialFields
+from shardtune.api_schemas.strategies.loss_fields import LossFields
+from shardtune.api_schemas.strategies.losses import Loss, loss_words
+from shardtune.api_schemas.strategies.trial_fields import NumaBinding, Strategy
 from shardtune.api_schemas.strategies.zero import ZeroConfig
 from shardtune.api_schemas.training.workload import gradient_accumulation
 
@@ -19,6 +21,7 @@ __all__ = [
     "Fsdp1Config",
     "Fsdp2Config",
     "GradSync",
+    "Loss",
     "NumaBinding",
     "Offload",
     "Strategy",
@@ -27,13 +30,18 @@ __all__ = [
 ]
 
 
-class TrialConfig(TrialFields):
+class TrialConfig(LossFields):
     """Training configuration that a trial measures: a point of the search space. The workload's global batch determines
     gradient accumulation."""
 
     @model_validator(mode="after")
     def _legal(self) -> "TrialConfig":
         self.strategy.check_blocks(self.activation_checkpointing, self.compile)
+        if self.loss == "chunked" and self.strategy.compiles:
+            raise ValueError(
+                "loss ('chunked') with deepcompile (true) would compile the head's own backward, which nobody has tried; "
+                "set one of them to its default"
+            )
         if self.context_parallel > 1 and self.compiles:
             name = "compile" if self.compile else "deepcompile"
             raise ValueError(
@@ -81,6 +89,8 @@ class TrialConfig(TrialFields):
         parts = [self.strategy.describe()]
         if self.activation_checkpointing != "none":
             parts.append(checkpointing_words(self.activation_checkpointing, self.checkpoint_every))
+        if self.loss == "chunked":
+            parts.append(loss_words(self.loss_chunk))
         if self.context_parallel > 1:
             parts.append(f"context ×{self.context_parallel}")
         if self.compile:

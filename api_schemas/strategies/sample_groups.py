@@ -7,6 +7,7 @@ from shardtune.api_schemas.strategies import (
     TrialConfig,
     context_parallel,
     expert_parallel,
+    losses,
     optimizer_support,
     pipeline_parallel,
     pipeline_schedules,
@@ -30,6 +31,7 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
     tensor_parallel.check(strategy.model_parallel // stages, context, cluster, workload, model, stages=stages)
     context_parallel.check(context, cluster, workload, model, split=strategy.model_parallel)
     expert_parallel.check_model(strategy.expert_ranks, model)
+    losses.check(config.loss, model)
     if isinstance(strategy, Fsdp2Config):
         expert_parallel.check(strategy.expert_parallel, strategy.dp_shard, strategy.tensor_parallel)
     if stages > 1:

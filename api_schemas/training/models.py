@@ -225,6 +225,9 @@ class ModelSummary(Schema):
     the number of shards must divide it."""
     expert_note: PrintableText | None = Field(default=None, max_length=1000)
     """Reason, other than the number of experts, why ranks cannot divide the model's experts (expert parallelism)."""
+    loss_note: PrintableText | None = Field(default=None, max_length=1000)
+    """Reason why the model's loss cannot be computed in chunks of tokens (`loss`); None if it can, or if that was not
+    determined."""
     note: PrintableText | None = Field(default=None, max_length=1000)
     """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known, or if the
     user's own code builds the model."""

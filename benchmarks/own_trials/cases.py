@@ -38,6 +38,11 @@ _MIXTRAL: dict[str, Any] = _LLAMA | {
     "num_experts_per_tok": 2, "sliding_window": None,
 }  # fmt: skip
 
+_WIDE: dict[str, Any] = {
+    "vocab_size": 32_000, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "head_dim": 16,
+}  # fmt: skip
+"""A vocabulary of the size that Llama 2 has, which makes the logits the largest tensor of a step."""
+
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "ddp": {"backend": "ddp"},
     "zero1": {"backend": "zero", "stage": 1, "offload_optimizer": "none"},
@@ -89,6 +94,12 @@ def _job(name: str, config: dict[str, Any], precision: str, ranks: int = 2, per_
     return Job(name, ModelSpec(name=name, config=config), workload, ranks, per_strategy)
 
 
+def _wide(name: str, config: dict[str, Any], precision: str) -> Job:
+    """A wide vocabulary and few blocks: the loss counts."""
+    workload = Workload(sequence_length=128, global_batch=8, precision=PRECISIONS[precision])
+    return Job(name, ModelSpec(name=name, config=config | _WIDE), workload, 2, 2)
+
+
 def _mesh(name: str, config: dict[str, Any], precision: str) -> Job:
     """Layouts of four ranks; samples enough for four micro batches on each."""
     workload = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS[precision])
@@ -105,6 +116,9 @@ JOBS: dict[str, Job] = {
         _job("llama-fp32", _LLAMA, "fp32", per_strategy=3),
         _job("neox-bf16", _NEOX, "bf16-mixed", per_strategy=3),
         _job("llama-4-ranks", _LLAMA, "bf16-mixed", ranks=4, per_strategy=2),
+        _wide("llama-32k-fp32", _LLAMA, "fp32"),
+        _wide("llama-32k-bf16", _LLAMA, "bf16-mixed"),
+        _wide("qwen3-32k-fp32", _QWEN3, "fp32"),
         _mesh("llama-meshes", _LLAMA | {"num_key_value_heads": 4}, "bf16-mixed"),
         _mesh("qwen3-meshes", _QWEN3, "fp32"),
     )

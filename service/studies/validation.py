@@ -168,6 +168,7 @@ def _stand_in_summary(model: ModelSpec) -> ModelSummary:
         max_positions=None,
         context_heads=None if model.is_own else _head_divisor(model.trained_config),
         context_note="your own code makes the batches and the loss" if model.is_own else None,
+        loss_note="your own code computes the loss" if model.is_own else None,
         tensor_divisor=widths[0],
         tensor_note=widths[1],
         pipeline_blocks=stages[0],

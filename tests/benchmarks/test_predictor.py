@@ -145,3 +145,17 @@ def test_memory_of_every_kth_block_checkpointed_is_predicted_within_five_per_cen
         errors.append(abs(float(predicted) / float(row["peak_allocated_mib"]) - 1))
     assert {row["strategy"] for row in rows} == {"ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"} and len(rows) == 60
     assert max(errors) < 0.05
+
+
+def test_memory_of_a_loss_in_chunks_is_predicted_and_less_than_half() -> None:
+    """Each backend with all logits and with chunks at a vocabulary of 32,000, as 2 CPU ranks measured it."""
+    rows = own_scores.read(predictor.DATA / "loss_chunks.csv")
+    peaks: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        config, measured = TrialConfig.model_validate_json(row["config"]), float(row["peak_allocated_mib"])
+        predicted = own_scores.evaluated(JOBS[row["job"]], [config]).memory.allocated[0] / MIB
+        assert float(predicted) == pytest.approx(measured, rel=0.02), config.describe()
+        peaks.setdefault((row["job"], config.strategy.describe()), []).append(measured)
+    assert {row["strategy"] for row in rows} == {"ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"} and len(rows) >= 18
+    # With chunks of 256 of the 512 tokens, or of 64.
+    assert all(min(each) <= max(each) / 2 for (job, _), each in peaks.items() if job == "llama-32k-fp32")

@@ -104,6 +104,21 @@ def test_scripts_with_muon_train_the_same(tmp_path: Path) -> None:
     assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]]
 
 
+def test_a_script_with_a_loss_in_chunks_trains_as_one_of_all_logits(tmp_path: Path) -> None:
+    """Chunks of 40 tokens, the last shorter; and on two ranks that each have a part of the vocabulary."""
+    split = Fsdp2Config(dp_shard=1, tensor_parallel=2)
+    for name, strategy in (("ddp", DdpConfig()), ("tensor", split)):
+        results = []
+        for loss in ("full", "chunked"):
+            folder = tmp_path / f"{name}-{loss}"
+            folder.mkdir()
+            config = TrialConfig.model_validate(
+                {"strategy": strategy, "micro_batch": 2, "loss": loss, "loss_chunk": 40}
+            )
+            results.append(train(export(folder, config)))
+        assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]], name
+
+
 def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
     """Two launches on equal made-up tokens: a group of two ranks, and a single rank. Each prints the loss of what it
     trains."""

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from shardtune.tuner.export import losses
 from shardtune.tuner.export.source import ExportSource
-from shardtune.tuner.export.templates import fill
+from shardtune.tuner.export.templates import fill, indent
 
 IMPORTS = (
     "from torch.distributed.device_mesh import DeviceMesh, init_device_mesh",
@@ -40,6 +41,7 @@ def helpers(source: ExportSource) -> str:
         "context_parallel",
         axes="(RANKS // (CONTEXT * TENSOR), CONTEXT, TENSOR)" if split else "(RANKS // CONTEXT, CONTEXT)",
         names='("data", "context", "tensor")' if split else '("data", "context")',
+        total=indent(losses.total(source), 4),
         own="dist.get_rank() // TENSOR % CONTEXT" if split else "dist.get_rank() % CONTEXT",
     )
 
@@ -48,7 +50,7 @@ def loss(source: ExportSource, model: str) -> str:
     """Line of `train_snippet.py` that runs the model and computes the loss."""
     return (
         f"loss = loss_of({model}, tokens)"
-        if is_shared(source)
+        if is_shared(source) or losses.is_chunked(source)
         else f"loss = {model}(input_ids=tokens, labels=tokens).loss"
     )
 

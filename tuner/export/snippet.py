@@ -1,7 +1,7 @@
 """Export as `train_snippet.py`: a complete training script that trains as the trial did, as a starting point for the
 reader's own script."""
 
-from shardtune.tuner.export import context, experts, optimizers, pipeline, tensor
+from shardtune.tuner.export import context, experts, losses, optimizers, pipeline, tensor
 from shardtune.tuner.export.backends.common import prepare_blocks
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -145,24 +145,31 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
         )
     if context.is_shared(source):
         named += context.IMPORTS
+    named += losses.imports(source, tensor.is_split(source))
     if tensor.is_split(source):
         named += tensor.IMPORTS
     if experts.is_divided(source):
         named += experts.IMPORTS
-    return "\n".join([*(f"import {name}" for name in modules), *sorted(_with_one_mesh_import(named))])
+    return "\n".join([*(f"import {name}" for name in modules), *sorted(_with_one_import_each(named))])
 
 
-def _with_one_mesh_import(lines: list[str]) -> set[str]:
-    """Import lines with a single import from `torch.distributed.device_mesh`: the longest, which includes the names of
-    the others."""
-    # Several features import from that module, each the names that it needs.
-    meshes = [line for line in lines if ".device_mesh import " in line]
-    return {*lines} - {*meshes} | {*sorted(meshes, key=len)[-1:]}
+_SHARED_MODULES = ("torch.distributed.device_mesh", "torch.nn.functional")
+"""Modules from which several features import, each the names that it needs."""
+
+
+def _with_one_import_each(lines: list[str]) -> set[str]:
+    """Import lines with a single import from each shared module: the longest, which includes the names of the
+    others."""
+    kept = {*lines}
+    for module in _SHARED_MODULES:
+        imports = [line for line in lines if line.startswith(f"from {module} import ")]
+        kept = kept - {*imports} | {*sorted(imports, key=len)[-1:]}
+    return kept
 
 
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
     lines = [*context.constants(source), *tensor.constants(source), *pipeline.constants(source)]
-    lines += [*experts.constants(source), *parts.constants]
+    lines += [*experts.constants(source), *losses.constants(source), *parts.constants]
     if parts.needs_blocks or optimizers.exported(source).needs_blocks or prepare_blocks(source):
         block_class = remark(source.model_summary.block_class)
         lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {block_class}")
@@ -183,11 +190,12 @@ def _build_lines(source: ExportSource, parts: SnippetParts) -> list[str]:
         ")",
     ]
     built = lines if where is None else [where, *(f"    {line}" for line in lines)]
-    return [*built, *_shared_attention(source)]
+    return [*built, *_prepared(source)]
 
 
-def _shared_attention(source: ExportSource) -> list[str]:
-    return ['model.set_attn_implementation("context")'] if context.is_shared(source) else []
+def _prepared(source: ExportSource) -> list[str]:
+    shared = ['model.set_attn_implementation("context")'] if context.is_shared(source) else []
+    return [*shared, *losses.build_lines(source)]
 
 
 def _helpers(source: ExportSource, parts: SnippetParts) -> str:
@@ -195,7 +203,12 @@ def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     if mode != "none":
         operators = {"kept": indent([f'"{name}",' for name in _SAVED_OPERATORS], 8)} if mode == "selective" else {}
         checkpointing = fill(f"checkpointing_{mode}", **operators)
-    shared = context.helpers(source) + tensor.helpers(source) + pipeline.helpers(source)
+    shared = (
+        losses.helpers(source, tensor.is_split(source))
+        + context.helpers(source)
+        + tensor.helpers(source)
+        + pipeline.helpers(source)
+    )
     shared += experts.helpers(source)
     shared += optimizers.exported(source).helpers(experts.is_divided(source))
     return (checkpointing + shared + parts.helpers).removesuffix("\n")

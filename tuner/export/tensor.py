@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardtune.tuner.export import losses
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
 
@@ -36,7 +37,11 @@ def constants(source: ExportSource) -> list[str]:
 def helpers(source: ExportSource) -> str:
     """Source of the functions that `train_snippet.py` defines for tensor parallelism; empty where ranks do not split
     the model."""
-    return fill("tensor_parallel") if is_split(source) else ""
+    if not is_split(source):
+        return ""
+    # A head that computes the loss itself returns one number, the same on each rank.
+    output = "output_layouts=Replicate(), " if losses.is_chunked(source) else ""
+    return fill("tensor_parallel", head_output=output)
 
 
 def accelerate_notes(source: ExportSource) -> list[str]:

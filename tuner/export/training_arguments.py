@@ -6,7 +6,7 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from shardtune.tuner.export import distributed_config, environment, optimizers
+from shardtune.tuner.export import distributed_config, environment, losses, optimizers
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
@@ -100,4 +100,4 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = ["weight_decay: on all parameters was measured; Trainer leaves biases and norms out"]
     if source.config.compile:
         lines.append("compile: each block was compiled; Trainer compiles the whole model")
-    return (*lines, *optimizers.lost_note(source, "Trainer"))
+    return (*lines, *losses.trainer_notes(source), *optimizers.lost_note(source, "Trainer"))

@@ -156,6 +156,8 @@ class Candidates:
     accumulation: Array
     checkpointing: Array
     checkpoint_every: Array
+    loss_chunk: Array
+    """Number of tokens whose logits a rank holds at once; 0: those of a whole micro batch."""
     compiled: Array
     regather: Array
     """Number of ranks that share one copy of FSDP's parameters between forward and backward; `shard` frees most, 1
@@ -213,6 +215,14 @@ class Candidates:
         """Number of tokens of one micro batch per rank; ranks that share tokens each count an equal part."""
         return self.sequence * self.micro_batch / (self.context * self.tensor)
 
+    @property
+    def loss_chunks(self) -> Array:
+        """Number of chunks in which a rank computes the loss of a micro batch; 1 where it has all logits at once."""
+        whole = self.loss_chunk == 0
+        # Ranks that split the model each compute the loss of all their common tokens, over a part of the vocabulary.
+        chunks = np.ceil(self.tokens * self.tensor / np.where(whole, 1.0, self.loss_chunk))
+        return np.where(whole, 1.0, np.maximum(chunks, 1.0))
+
     def checkpointed(self, blocks: int) -> Array:
         """Number of blocks with activation checkpointing among the first `blocks` blocks."""
         return np.where(self.checkpointing == NONE, 0.0, np.floor(blocks / self.checkpoint_every))
@@ -234,7 +244,7 @@ def _at(values: Array, index: NDArray[np.intp]) -> Array:
 _DEFAULTS: dict[str, float] = {
     "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "context": 1, "tensor": 1,
     "stages": 1, "schedule": 0, "virtual": 1, "experts": 1, "accumulation": 1,
-    "checkpointing": NONE, "checkpoint_every": 1, "compiled": 0, "regather": 1, "backward_prefetch": 1,
+    "checkpointing": NONE, "checkpoint_every": 1, "loss_chunk": 0, "compiled": 0, "regather": 1, "backward_prefetch": 1,
     "blocks_per_unit": 1, "sync_last": 0, "sync_shard_only": 0, "offload_optimizer": 0, "offload_parameters": 0,
     "pinned_optimizer": 0, "pinned_parameters": 0,
     "ddp_bucket": 25 * MIB, "bucket_view": 0, "reduce_bucket": 5e8, "gather_bucket": 5e8, "double_buffer": 1,

@@ -117,7 +117,7 @@ class RankAttempt:
     def _build(
         self, task: TrialTask, place: RankContext, *, is_traced: bool = False, recorder: MomentRecorder | None = None
     ) -> resume_check.RankTraining:
-        step = steps.of(task.model, task.workload, context.group_of(task, place))
+        step = steps.of(task.model, task.workload, context.group_of(task, place), task.config)
         if is_traced:
             step = trace.NamedStep(step)
         setting = TrainingSetup.of(task, place, step.loss)

@@ -233,7 +233,9 @@ class ZeroFields(StrategySchema):
             help="DeepSpeed: the whole model is compiled with its gathers and reductions in the graph (`compile.deepcompile`).",
             name="DeepCompile",
             tries=(False, True),
-            when=When(on_gpu=True, is_named=True, others={"compile": (False,), "context_parallel": (1,)}),
+            when=When(
+                on_gpu=True, is_named=True, others={"compile": (False,), "context_parallel": (1,), "loss": ("full",)}
+            ),
             lightest=False,
             without_term="what its passes move and free is decided by profiles of the graph on the machine",
             exports={

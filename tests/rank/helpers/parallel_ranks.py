@@ -17,6 +17,7 @@ from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.model import context, tensor_plan
+from shardtune.workers.rank.model.chunked_loss import ChunkedLoss
 from shardtune.workers.rank.model.context import ContextGroup
 from shardtune.workers.rank.model.tensor_styles import Replicated
 from shardtune.workers.rank.rank_context import RankContext
@@ -59,8 +60,8 @@ def assert_same(trajectory: tuple[StepRecord, ...], task: TrialTask, bound: dict
 class WithoutFactor(ContextGroup):
     """The loss of a part counts as if nobody else had the rest of the samples."""
 
-    def loss(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        return super().loss(model, tokens) / self.mesh.size()
+    def loss(self, model: nn.Module, tokens: torch.Tensor, chunked: ChunkedLoss | None = None) -> torch.Tensor:
+        return super().loss(model, tokens, chunked) / self.mesh.size()
 
 
 @contextlib.contextmanager
@@ -122,7 +123,7 @@ def _trained(task: TrialTask, place: RankContext, folder: Path, faulty: bool) ->
     group = context.group_of(task, place)
     if group is not None and faulty:
         group = WithoutFactor(group.mesh)
-    step = steps.of(task.model, task.workload, group)
+    step = steps.of(task.model, task.workload, group, task.config)
     setting = TrainingSetup.of(task, place, step.loss)
     with unsummed_norms() if faulty else contextlib.nullcontext():
         trainer = wrap.make_trainer(step.build_model(), setting)

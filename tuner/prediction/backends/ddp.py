@@ -7,7 +7,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Strategy
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
-from shardtune.tuner.prediction.backends.states import States
+from shardtune.tuner.prediction.backends.states import States, tied_gradients
 from shardtune.tuner.prediction.backends.zero_states import zero_1_2
 from shardtune.tuner.prediction.candidates import DDP, MIB, SINGLE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Traffic, ring_seconds
@@ -46,7 +46,7 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _
     buckets = np.where(is_ddp & (c.bucket_view == 0), d.master * trained, 0.0)
     grown = 0.0 if impl.optimizer_in_backward else 1.0
     # The token table's gradient comes last, dense; a tied table's two contributions exist besides their sum.
-    tables = ((3.0 if shape.tied else 0.0) * d.master + cast) * shape.embedding_parameters * impl.trainable
+    tables = (shape.tied * tied_gradients(shape, c) * d.master + cast) * shape.embedding_parameters * impl.trainable
     early = np.where((c.accumulation > 1) | (is_ddp & (c.bucket_view > 0)), gradients, 0.0)
     # While the last two blocks of backward run, their own gradients and those of the layers before them are missing.
     block, before = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardtune.tuner.prediction.backends.states import States
+from shardtune.tuner.prediction.backends.states import States, tied_gradients
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Operation, Traffic, ring_seconds
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -40,8 +40,8 @@ class _Sizes:
     table: Array
     """Number of elements of the token table's gradient beyond this rank's part: the table is split by vocabulary, but
     its gradient is first computed whole."""
-    tied: float
-    """Number of gradients of the token table that exist at once: a tied table has two and their sum."""
+    tied: Array
+    """Number of gradients of the token table that exist at once (see `tied_gradients`)."""
     units: Array
     blocks: Array
     """Number of transformer blocks in one FSDP unit."""
@@ -78,7 +78,7 @@ def _sizes(
         root=root,
         root_trained=root * impl.trainable,
         table=shape.embedding_parameters * impl.trainable * (1.0 - 1.0 / c.tensor),
-        tied=3.0 if shape.tied else 1.0,
+        tied=tied_gradients(shape, c),
         units=np.ceil(shape.layers / c.blocks_per_unit),
         blocks=blocks,
         gathered=d.compute,

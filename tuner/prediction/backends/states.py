@@ -50,6 +50,13 @@ class States:
     """Bytes of the temporaries of the optimizer step."""
 
 
+def tied_gradients(shape: ModelShape, c: Candidates) -> Array:
+    """Number of gradients of the token table that exist at once: a tied table has two and their sum."""
+    # The head of a loss in chunks gives a gradient of its own, to which autograd adds in place; the product's is a view.
+    tied = np.where(c.loss_chunk > 0, 2.0, 3.0)
+    return tied if shape.tied else np.ones_like(tied)
+
+
 def with_cast_copies(states: States, shape: ModelShape, c: Candidates, d: Dtypes) -> States:
     """Model states with the cast copies that autocast adds for every backend.
 

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from shardtune.tuner.prediction.backends.states import States
+from shardtune.tuner.prediction.backends.states import States, tied_gradients
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation, Mask
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.tensors import elements_up_to
@@ -97,11 +97,11 @@ def _bucket_bytes(
     # The last bucket is reduced when backward ends, and what it gives is added to the partition from a buffer of its size.
     added = np.where(accumulates & plain, d.reduce * trained / c.shard, 0.0)
     # A tied table's gradient is complete only then: its two parts stand beside their sum.
-    tied = plain * (3.0 * d.compute * table if shape.tied else 0.0)
+    tied = plain * (shape.tied * tied_gradients(shape, c) * d.compute * table)
     reduced = plain * _cast_bytes(c, d, np.minimum(c.reduce_bucket, trained))
     end = buckets + added + np.maximum(np.maximum(reduced, large), tied)
     # Stage 1 has freed its buffer then; the table's gradient comes last, a tied table's two besides their sum.
-    last = d.compute * (3.0 if shape.tied else 1.0) + (d.reduce if d.reduce != d.compute else 0.0)
+    last = d.compute * tied_gradients(shape, c) + (d.reduce if d.reduce != d.compute else 0.0)
     between = np.where(accumulates & (c.contiguous > 0), buckets, transit)
     within = np.where((c.contiguous == 0) & (c.stage == 1) & (c.double_buffer == 0), transit, buckets)
     return {
@@ -188,5 +188,5 @@ def _bucket_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes, trained: float,
         "buckets_step": bucket,
         # A tied table's gradient is complete, and reduced, only when backward ends.
         "buckets_first": bucket + d.compute * table if shape.tied else large,
-        "end": zero + np.maximum(full, large) + d.compute * table * (2.0 if shape.tied else 1.0),
+        "end": zero + np.maximum(full, large) + d.compute * table * np.maximum(1.0, tied_gradients(shape, c) - 1.0),
     }

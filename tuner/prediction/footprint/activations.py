@@ -180,4 +180,25 @@ def logits_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impleme
     fp32 = 4.0 * impl.fp32_logit_copies / impl.loss_chunks
     copies = 1.0 if impl.splits_logits else c.tensor
     norm: Array = held_positions(c, impl) * _norm_bytes(shape, dtypes, impl) / 2
-    return c.tokens * (copies * shape.vocab * (logit_bytes + fp32) + norm)
+    whole = c.tokens * copies * shape.vocab * (logit_bytes + fp32)
+    return np.where(c.loss_chunk > 0, _chunk_bytes(shape, c, dtypes, impl), whole) + c.tokens * norm
+
+
+def _chunk_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
+    """Bytes at the peak of a loss in chunks (`workers.rank.model.chunked_loss`): one chunk's logits, and the head's
+    gradient, which is summed over chunks in fp32."""
+    logits = np.minimum(c.loss_chunk, c.tokens * c.tensor) * shape.vocab / c.tensor
+    head = float(shape.vocab * shape.hidden) * impl.trainable / c.tensor
+    several = c.loss_chunks > 1
+    # In fp32 a chunk's product is added in place.
+    product = np.where((dtypes.compute < 4) | (c.tensor > 1) | ~several, dtypes.compute * head, 0.0)
+    summed = np.where(several | (dtypes.compute < 4), 4.0 * head, 0.0)
+    # Ranks that split the vocabulary leave the gradient to autograd, with several fp32 values of each logit.
+    fp32 = 4.0 * np.where(c.tensor > 1, impl.fp32_logit_copies, 1.0)
+    of_chunk = np.maximum(
+        several * summed + logits * (dtypes.compute + fp32),
+        summed + product + logits * dtypes.compute,
+    )
+    # Gradients of the head's inputs, chunk by chunk, and all of them in one tensor.
+    hidden = c.tokens * c.tensor * (2.0 * dtypes.compute * shape.hidden)
+    return of_chunk + hidden

@@ -79,6 +79,8 @@ def _waiting_and_buffer_bytes(
     # Under other schedules the head's backward follows its forward, but for gradients of weights that come later.
     late = np.minimum(float(stage.cut.ranks), all_of_step)
     losses = {"gpipe": in_flight_count, "interleaved_zero_bubble": late}.get(stage.cut.schedule, 1.0)
-    waiting = waiting + (losses - 1.0) * c.tokens * stage.vocab * _LOG_SOFTMAX
+    # A loss in chunks keeps no logits until its backward.
+    kept_logits = np.where(c.loss_chunk > 0, 0.0, c.tokens * stage.vocab * _LOG_SOFTMAX)
+    waiting = waiting + (losses - 1.0) * kept_logits
     times = 1.0 if virtual == 1 else 2.0
     return waiting, times * all_of_step * boundary * (before + behind)

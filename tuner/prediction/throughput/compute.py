@@ -17,6 +17,11 @@ _SAVED_HOOKS = 4.0
 _DISPATCH_MODE = 4.0
 """Additional kernel launches per operator in the selective contexts of `torch.utils.checkpoint` (torch 2.13)."""
 
+_LOSS_FORWARD = 0.4
+"""Fraction of the loss's memory traffic that is forward."""
+_LOSS_KERNELS = 30.0
+"""Number of kernels of one chunk's loss, forward and backward."""
+
 # glibc keeps some (M_TRIM_THRESHOLD rises with the freed chunks). Two tables of 220 configurations fit best with 0.4
 # and with more than 1 (docs/measurements/search.md).
 _FREED_FRACTION = 0.5
@@ -80,7 +85,9 @@ def compute_times(
     # Without a split of the vocabulary each rank computes the whole loss, from logits whose products are split.
     loss_repeats = 1.0 if impl.splits_logits else c.tensor
     head = c.tokens * 2.0 * shape.hidden * vocab / (matmul_rate / gain)
-    matmul = forward * (1.0 + 2.0 * (0.5 + 0.5 * impl.trainable) + repeated.matmul) + 3.0 * head
+    # A loss in chunks computes logits and log-softmax once more in backward.
+    again = (c.loss_chunk > 0) * 1.0
+    matmul = forward * (1.0 + 2.0 * (0.5 + 0.5 * impl.trainable) + repeated.matmul) + (3.0 + again) * head
     attention = _attention_seconds(shape, c, impl, rates) * shape.layers
     elementwise_forward = blocks * elementwise_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     # Backward reads what forward saved and the incoming gradient and writes one per input: twice forward's traffic.
@@ -92,6 +99,7 @@ def compute_times(
     elementwise = elementwise + accumulation_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     elementwise = elementwise + _freed_bytes(shape, c, dtypes, impl) / rates.fresh_bytes
     loss = c.tokens * vocab * loss_repeats * (22.0 + 2.0 * dtypes.compute) / rates.memory_bytes
+    loss = loss * (1.0 + _LOSS_FORWARD * again) + _summed_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     attention_all = attention * (1.0 + 2.5 + repeated.attention)
     loss = np.where(c.compiled > 0, loss, loss * 1.5)
     total = matmul + attention_all + elementwise + loss
@@ -104,9 +112,15 @@ def compute_times(
         machinery=micro_batch_launches(shape, c, dtypes, impl) * rates.launch_s,
         exchange=exchange_seconds(shape, c, dtypes, network),
         exchange_host=exchange_launches(shape, c, impl, rates, network) * rates.launch_s,
-        forward_fraction=(forward + head + attention + elementwise_forward + loss * 0.4) / total,
+        forward_fraction=(forward + head + attention + elementwise_forward + loss * _LOSS_FORWARD) / total,
         serial=rates.serial,
     )
+
+
+def _summed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
+    """Bytes of memory traffic to sum the output head's gradient over the chunks of a micro batch's loss, in fp32."""
+    head = float(shape.vocab * shape.hidden) * impl.trainable / c.tensor * impl.language_head
+    return (c.loss_chunks - 1.0) * head * (8.0 + np.where(dtypes.compute < 4, 2.0 * dtypes.compute, 0.0))
 
 
 def _freed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
@@ -195,5 +209,5 @@ def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeat
     python = (python + _SAVED_HOOKS) * c.checkpointed(shape.layers) / shape.layers
     per_block = forward * (3.0 + repeated.elementwise + python)
     per_block = np.where(c.compiled > 0, per_block * 0.35, per_block)
-    kernels: Array = shape.layers * per_block + 60.0
+    kernels: Array = shape.layers * per_block + 60.0 + (c.loss_chunks - 1.0) * _LOSS_KERNELS
     return kernels

@@ -75,6 +75,7 @@ class DefineByRun:
         self._draw_context()
         sharing = int(self.table["context_parallel"]) * backend.split(self)
         micro_batch = self._draw_micro_batch(sharing)
+        self._draw_loss(micro_batch)
         allowed = self.limits.allow_compile
         compiles = self.domains.on_gpu if allowed is None else allowed
         # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.
@@ -98,6 +99,18 @@ class DefineByRun:
         variant = (f"shared{sharing}" if sharing > 1 else "") + (f"stages{stages}" if stages > 1 else "")
         variant += schedule if sizes != self.domains.micro_batches(sharing, stages) else ""
         return int(self.pick("micro_batch", sizes, variant=variant))
+
+    def _draw_loss(self, micro_batch: int) -> None:
+        """Choose how the loss is computed: in chunks only where the logits of all tokens take much memory, or where the
+        user names it."""
+        kinds, why_not = self.domains.losses
+        sharing = int(self.table["context_parallel"]) * int(self.table.get("tensor_parallel", 1))
+        matters = why_not is None and self.domains.loss_matters(micro_batch, sharing)
+        if matters or "loss" in self.limits:
+            self.pick("loss", kinds, why_not=why_not)
+        else:
+            self.table["loss"] = "full"
+        self.draw("loss_chunk", self.domains.loss_chunks)
 
     def _draw_rest(self, knobs: Mapping[str, Knob]) -> None:
         """Choose each knob that its declaration suffices for and that no code has chosen."""

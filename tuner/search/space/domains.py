@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import context_parallel, expert_parallel, pipeline_parallel, tensor_parallel
+from shardtune.api_schemas.strategies import (
+    context_parallel,
+    expert_parallel,
+    losses,
+    pipeline_parallel,
+    tensor_parallel,
+)
+from shardtune.api_schemas.strategies.losses import Loss
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, obstacle
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.workload import Workload, gradient_accumulation
@@ -19,6 +27,14 @@ def divisors(number: int) -> tuple[int, ...]:
     """All divisors of a number in rising order."""
     low = [k for k in range(1, int(number**0.5) + 1) if number % k == 0]
     return tuple(sorted({*low, *(number // k for k in low)}))
+
+
+_BYTES_PER_LOGIT = 12
+"""Bytes of float32 values per logit at the peak of the loss: log-softmax, its gradient, the loss's gradient."""
+_LEAST_LOGITS = 256 << 20
+"""Bytes of logits below which a loss in chunks is not tried."""
+_LEAST_SHARE = 0.05
+"""Fraction of a rank's memory that logits must take before a loss in chunks is tried."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +147,29 @@ class Domains:
         """Number of micro batches per step of a rank, at least 1 (a micro batch from outside the space need not
         divide)."""
         return max(1, self.workload.global_batch * sharing // (micro_batch * self.world))
+
+    @property
+    def losses(self) -> tuple[tuple[Loss, ...], str | None]:
+        """Computations of the loss that the model allows, and the reason why there are no more, or None."""
+        try:
+            losses.check("chunked", model_summary=self.model_summary)
+        except ValueError as error:
+            return ("full",), str(error)
+        return ("full", "chunked"), None
+
+    @property
+    def loss_chunks(self) -> tuple[int, ...]:
+        """Numbers of tokens in a chunk of the loss: the default, fewer, and four times as many."""
+        return tuple(losses.DEFAULT_CHUNK * 4**power // 16 for power in range(4))
+
+    def loss_matters(self, micro_batch: int, sharing: int) -> bool:
+        """Whether the logits of a whole micro batch take enough of a rank's memory to try chunks, where `sharing` ranks
+        share its tokens or the vocabulary."""
+        tokens = micro_batch * self.workload.sequence_length
+        logits = _BYTES_PER_LOGIT * tokens * self.model_summary.vocab_size / sharing
+        return tokens > losses.DEFAULT_CHUNK and logits >= max(
+            _LEAST_LOGITS, _LEAST_SHARE * self.cluster.memory_gib * GIB
+        )
 
     @property
     def checkpoint_every(self) -> tuple[int, ...]:

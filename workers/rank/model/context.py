@@ -19,10 +19,11 @@ from transformers.masking_utils import sdpa_mask
 from shardtune.api_schemas.strategies import context_parallel
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model import shared_heads
+from shardtune.workers.rank.model.chunk_math import IGNORED
+from shardtune.workers.rank.model.chunked_loss import ChunkedLoss
 from shardtune.workers.rank.rank_context import RankContext
 
 _ATTENTION = "shardtune_context"
-_IGNORED = -100
 
 
 @dataclass(frozen=True)
@@ -38,16 +39,22 @@ class ContextGroup:
         AttentionMaskInterface.register(_ATTENTION, self._mask)
         model.set_attn_implementation(_ATTENTION)  # type: ignore[operator]
 
-    def loss(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        """Cross entropy of this rank's part of the samples; its mean over the group is that of the whole samples."""
+    def loss(self, model: nn.Module, tokens: torch.Tensor, chunked: ChunkedLoss | None = None) -> torch.Tensor:
+        """Cross entropy of this rank's part of the samples; its mean over the group is that of the whole samples.
+
+        `chunked` computes it in chunks of tokens.
+        """
         samples, length = tokens.shape
         part = length // self.mesh.size()
         first = part * self.mesh.get_local_rank()
-        next_tokens = pad(tokens, (0, 1), value=_IGNORED)[:, first + 1 : first + part + 1]
+        next_tokens = pad(tokens, (0, 1), value=IGNORED)[:, first + 1 : first + part + 1]
         positions = torch.arange(first, first + part, device=tokens.device).expand(samples, -1)
         local_tokens = tokens[:, first : first + part]
-        logits = model(input_ids=local_tokens, position_ids=positions, use_cache=False).logits.float()
-        total = cross_entropy(logits.flatten(0, 1), next_tokens.flatten(), ignore_index=_IGNORED, reduction="sum")
+        if chunked is not None:
+            total = chunked.sum_over(model, next_tokens, input_ids=local_tokens, position_ids=positions)
+        else:
+            logits = model(input_ids=local_tokens, position_ids=positions, use_cache=False).logits.float()
+            total = cross_entropy(logits.flatten(0, 1), next_tokens.flatten(), ignore_index=IGNORED, reduction="sum")
         # Gradients and losses are averaged over all ranks, and `mesh.size()` of them hold parts of the same samples.
         return total * (self.mesh.size() / (samples * (length - 1)))
 

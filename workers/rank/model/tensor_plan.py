@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from shardtune.workers.blocks.prepare import repeated_blocks
+from shardtune.workers.rank.model.chunked_loss import ChunkedHead
 from shardtune.workers.rank.model.tensor_styles import GatherAtInput, Replicated, SplitAtInput
 
 _INSIDE_WHOLE = {"colwise_gather_output", "rowwise_split_input"}
@@ -150,7 +151,9 @@ def _around(model: nn.Module, blocks: list[nn.Module]) -> dict[str, ParallelStyl
             styles[name] = RowwiseParallel(input_layouts=Replicate())
         elif module is head and isinstance(module, nn.Linear):
             # Logits stay split by vocabulary, and so does the loss.
-            styles[name] = ColwiseParallel(input_layouts=Shard(1), use_local_output=False)
+            # A head that computes the loss itself returns one number, the same on each rank.
+            output = Replicate() if isinstance(head, ChunkedHead) else Shard(-1)
+            styles[name] = ColwiseParallel(input_layouts=Shard(1), output_layouts=output, use_local_output=False)
         elif _is_vector(module):
             styles[name] = SequenceParallel(use_local_output=True)
     return styles

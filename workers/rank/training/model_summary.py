@@ -10,7 +10,7 @@ from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, Model
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
-from shardtune.workers.rank.model import experts, moe, shared_heads, stage_plan, tensor_plan
+from shardtune.workers.rank.model import experts, loss_plan, moe, shared_heads, stage_plan, tensor_plan
 from shardtune.workers.rank.training import step
 
 
@@ -39,6 +39,8 @@ def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
     facts |= tensor_plan.widths_of(model)._asdict() | stage_plan.blocks_of(model)._asdict()
     facts |= experts.sizes_of(model)._asdict()
     facts |= _flop_counts(model, model_summary, workload.sequence_length, text)
+    # After the counts: it makes the model leave its logits alone.
+    facts["loss_note"] = loss_plan.note_of(model)
     # Last: it replaces the model's attention.
     shared = shared_heads.of_model(model, models.attention_of(model.config, workload))
     return model_summary.model_copy(update=facts | shared._asdict())
@@ -75,6 +77,7 @@ def of_model(model: nn.Module) -> ModelSummary:
         hidden_size=0,
         vocab_size=0,
         max_positions=None,
+        loss_note="your own code computes the loss",
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from shardtune.api_schemas.strategies import TrialConfig, losses
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.model import build as models
-from shardtune.workers.rank.model import data
+from shardtune.workers.rank.model import chunked_loss, data, loss_plan
 from shardtune.workers.rank.model.context import ContextGroup
 from shardtune.workers.rank.strategies.base import causal_loss
 
@@ -54,22 +55,37 @@ class UserStepError(Exception):
     """The user's own code is missing, or failed while the model was built; the configuration is not at fault."""
 
 
-def of(spec: ModelSpec, workload: Workload, context: ContextGroup | None = None) -> Step:
-    """Training step of a task's model. `context` is the group of ranks that share samples, for a model of transformers.
+def of(
+    spec: ModelSpec, workload: Workload, context: ContextGroup | None = None, config: TrialConfig | None = None
+) -> Step:
+    """Training step of a task's model.
 
-    `context` is the group of ranks that share samples, for a model of transformers.
+    For a model of transformers, `context` is the group of ranks that share samples, and `config` says how the loss is
+    computed (None: from the logits of a whole micro batch).
 
     Raises:
         UserStepError: the entry point is not installed, cannot be imported or lacks a function.
+        ValueError: the loss of this model cannot be computed in chunks.
     """
-    return CausalStep(spec, workload, context) if spec.entry_point is None else EntryPointStep(spec, workload)
+    if spec.entry_point is not None:
+        return EntryPointStep(spec, workload)
+    loss_chunk = config.loss_chunk if config is not None and config.loss == "chunked" else None
+    return CausalStep(spec, workload, context, loss_chunk)
 
 
 class CausalStep:
     """Next-token prediction of a transformers model on synthetic tokens."""
 
-    def __init__(self, spec: ModelSpec, workload: Workload, context: ContextGroup | None = None) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        workload: Workload,
+        context: ContextGroup | None = None,
+        loss_chunk: int | None = None,
+    ) -> None:
         self._spec, self._workload, self._context = spec, workload, context
+        self._loss_chunk = loss_chunk
+        self._chunked: chunked_loss.ChunkedLoss | None = None
         self._vocab_size = 0
 
     def build_model(self) -> nn.Module:
@@ -78,6 +94,8 @@ class CausalStep:
         models.without_packed_samples()
         if self._context is not None:
             self._context.prepare(model)
+        if self._loss_chunk is not None:
+            self._chunked = chunked_loss.install(model, self._loss_plan(), self._loss_chunk)
         self._vocab_size = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         return model
 
@@ -88,7 +106,15 @@ class CausalStep:
 
     def loss(self, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         """Next-token cross entropy of the model on one micro batch."""
-        return causal_loss(model, batch) if self._context is None else self._context.loss(model, batch)
+        if self._context is not None:
+            return self._context.loss(model, batch, self._chunked)
+        return causal_loss(model, batch) if self._chunked is None else self._chunked.mean(model, batch)
+
+    def _loss_plan(self) -> loss_plan.LossPlan:
+        try:
+            return loss_plan.of(self._spec, self._workload)
+        except ValueError as error:
+            raise losses.rejected(str(error)) from error
 
 
 class EntryPointStep:

@@ -1,0 +1,61 @@
+"""Fields of a training configuration that say how the loss is computed, with their knobs."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from shardtune.api_schemas.knobs import Knob, Lost, When, Written
+from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK, Loss
+from shardtune.api_schemas.strategies.trial_fields import TrialFields
+
+_ALL_LOGITS = Lost("computes the logits of a whole micro batch")
+_IN_YOUR_MODULE = Written("a note: compute it in your module")
+
+
+class LossFields(TrialFields):
+    """Settings of a training configuration, with those of the loss."""
+
+    loss: Annotated[
+        Loss,
+        Knob(
+            help="Whether the loss has the logits of a whole micro batch at once, or of a chunk of tokens, whose logits "
+            "backward computes again.",
+            name="loss",
+            value_names={"full": "of all logits", "chunked": "in chunks"},
+            exports={
+                "script": Written("`ChunkedHead`"),
+                "accelerate": Written("a line of your script"),
+                "training_arguments": _ALL_LOGITS,
+                "torchtitan": _ALL_LOGITS,
+                "lightning": _IN_YOUR_MODULE,
+            },
+            values_text="`full`, `chunked`",
+            when_text="a micro batch has more than 1,024 tokens, and its logits (12 bytes each) take 256 MiB and 5 % of a "
+            "rank's memory, or the knob is limited; not with your own code, DeepCompile, or a model that does more with its "
+            "logits than a plain loss",
+            upstream='TRL\'s `loss_type="chunked_nll"`; [the loss in chunks](../explanation/loss.md)',
+        ),
+    ] = "full"
+    """Computation of the loss: from the logits of a whole micro batch, or in chunks of tokens whose logits are computed
+    again in backward. Chunks need less memory and one more product with the output head."""
+    loss_chunk: Annotated[
+        int,
+        Knob(
+            help="Tokens in a chunk of the loss: fewer need less memory.",
+            name="loss, tokens in a chunk",
+            when=When(is_named=True, others={"loss": ("chunked",)}),
+            accepts_own_values=True,
+            lightest="min",
+            exports={
+                "script": Written("`LOSS_CHUNK`"),
+                "accelerate": Written("a line of your script"),
+                "training_arguments": _ALL_LOGITS,
+                "torchtitan": _ALL_LOGITS,
+                "lightning": _IN_YOUR_MODULE,
+            },
+            values_text="1,024; your own numbers of tokens, or 64, 256, 1,024, 4,096",
+            upstream="as the number of chunks of torchtune's chunked loss, in tokens",
+        ),
+    ] = Field(default=DEFAULT_CHUNK, ge=16, le=1 << 20)
+    """Number of tokens in a chunk of the loss. Smaller chunks need less memory and add to the head's gradient more
+    often."""

@@ -1,0 +1,36 @@
+"""Computation of the loss: its kinds, and the models and configurations that can have it in chunks."""
+
+from typing import Literal
+
+from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
+
+Loss = Literal["full", "chunked"]
+"""Computation of the loss. `full` has the logits of a whole micro batch at once; `chunked` has those of `loss_chunk`
+tokens, and computes each chunk's logits again in backward."""
+
+DEFAULT_CHUNK = 1024
+"""Number of tokens in a chunk of the loss."""
+
+
+def loss_words(chunk: int) -> str:
+    """Describe a loss in chunks for people, such as `loss in chunks of 1,024 tokens`."""
+    return f"loss in chunks of {chunk:,} tokens"
+
+
+def check(loss: Loss, model: ModelSpec | None = None, model_summary: ModelSummary | None = None) -> None:
+    """Reject a chunked loss for a model whose loss Shardtune does not compute, as far as is known.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if loss == "full":
+        return
+    if model is not None and model.is_own:
+        raise rejected("your own code computes the loss")
+    if model_summary is not None and model_summary.loss_note is not None:
+        raise rejected(model_summary.loss_note)
+
+
+def rejected(why: str) -> ValueError:
+    """Error for a model whose loss cannot be computed in chunks; `why` is the end of a sentence."""
+    return ValueError(f"loss ('chunked') is not for this model: {why}; use 'full'")

@@ -1,0 +1,133 @@
+"""Ranks that train each of several tiny trials with the full loss and with a loss in chunks; to be called in forks."""
+
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import StepRecord
+from shardtune.workers.rank import mesh
+from shardtune.workers.rank.device import CpuDevice
+from shardtune.workers.rank.model import chunk_math, context
+from shardtune.workers.rank.rank_context import RankContext
+from shardtune.workers.rank.strategies import zero
+from shardtune.workers.rank.strategies.base import TrainingSetup
+from shardtune.workers.rank.training import step as steps
+from shardtune.workers.rank.training import wrap
+from shardtune.workers.rank.training.loop import run_steps
+from shardtune.workers.rank.training.resume_check import ResumeLoop
+from shardtune.workers.rank.trial_dir import ProgressFile
+from tests.support.processes import preloaded_forks
+
+Trained = tuple[tuple[StepRecord, ...], list[torch.Tensor]]
+
+
+def _own_means(labels: torch.Tensor) -> torch.Tensor:
+    """Each chunk is divided by its own number of labels, as if all chunks had as many."""
+    counted = (labels != chunk_math.IGNORED).float()
+    return counted * (len(labels) / counted.sum().clamp(min=1))
+
+
+def _last_product(_total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """The head keeps the gradient of the last chunk alone."""
+    return (left @ right).float()
+
+
+def _first_twice(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """The gradient of what came before is taken once more with each chunk."""
+    return (left @ right).float() if total is None else 2 * total + left @ right
+
+
+FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "a chunk divides by its own labels": ("weights_of", _own_means),
+    "ignored labels count": ("weights_of", lambda labels: torch.ones_like(labels, dtype=torch.float32)),
+    "the head keeps one chunk's gradient": ("with_product", _last_product),
+    "the head's gradient counts once per chunk": ("with_product", _first_twice),
+}
+
+
+@contextlib.contextmanager
+def planted(fault: str | None) -> Iterator[None]:
+    """Context with a fault of `FAULTS`; none without a name."""
+    if fault is None:
+        yield
+        return
+    name, function = FAULTS[fault]
+    original = getattr(chunk_math, name)
+    setattr(chunk_math, name, function)
+    try:
+        yield
+    finally:
+        setattr(chunk_math, name, original)
+
+
+def compared(
+    tasks: dict[str, tuple[TrialTask, str | None]], folder: Path, ranks: int = 2
+) -> dict[str, dict[str, float]]:
+    """Largest differences between the full loss and the loss in chunks by task's name: relative in loss and norm, absolute
+    in a weight; empty where the ranks failed. A task comes with the name of its fault."""
+    given = {name: (task.model_dump_json(), fault) for name, (task, fault) in tasks.items()}
+    printed = preloaded_forks.ranks(print_differences, given, folder, logs=folder, count=ranks)
+    by_rank = [json.loads(text.splitlines()[-1]) for text in printed]
+    return {
+        name: {key: max(of_rank[name][key] for of_rank in by_rank) for key in by_rank[0][name]} for name in by_rank[0]
+    }
+
+
+def print_differences(tasks: dict[str, tuple[str, str | None]], folder: Path) -> None:
+    """Print the differences of each task as JSON by name, none where it fails."""
+    torch.set_num_threads(1)
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    place = RankContext(rank, rank, world, world, CpuDevice())
+    mesh.join(place, folder)
+    differences: dict[str, dict[str, float]] = {}
+    full: dict[str, Trained] = {}
+    for name, (text, fault) in tasks.items():
+        task = TrialTask.model_validate_json(text)
+        plain = task.model_copy(update={"config": task.config.model_copy(update={"loss": "full"})})
+        key = plain.model_dump_json()
+        try:
+            if key not in full:
+                full[key] = _trained(plain, place, folder, None)
+            differences[name] = _difference(full[key], _trained(task, place, folder, fault))
+        except Exception:  # noqa: BLE001 -- on all ranks alike: the others are still trained
+            traceback.print_exc()
+            differences[name] = {}
+    sys.stdout.write("\n" + json.dumps(differences) + "\n")
+    sys.stdout.flush()
+    # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
+    os._exit(0)
+
+
+def _difference(full: Trained, chunks: Trained) -> dict[str, float]:
+    pairs = list(zip(full[0], chunks[0], strict=True))
+    weights = [float((a - b).abs().max()) for a, b in zip(full[1], chunks[1], strict=True) if a.numel()]
+    return {
+        "loss": max(abs(a.loss - b.loss) / abs(a.loss) for a, b in pairs),
+        "norm": max(abs((a.grad_norm or 0) - (b.grad_norm or 0)) / (a.grad_norm or 1) for a, b in pairs),
+        "weight": max(weights, default=0.0),
+        "first_loss": abs(pairs[0][0].loss - pairs[0][1].loss) / abs(pairs[0][0].loss),
+    }
+
+
+def _trained(task: TrialTask, place: RankContext, folder: Path, fault: str | None) -> Trained:
+    """Trajectory of a task, and this rank's master weights after it."""
+    step = steps.of(task.model, task.workload, context.group_of(task, place), task.config)
+    setting = TrainingSetup.of(task, place, step.loss)
+    with planted(fault):
+        trainer: Any = wrap.make_trainer(step.build_model(), setting)
+        loop = ResumeLoop(trainer.parameter_checksum, setting, step, ProgressFile(folder, place.rank))
+        run_steps(loop.record(task.plan.parity_steps), trainer)
+    is_zero = isinstance(trainer, zero.ZeroTrainer)
+    masters = zero._masters(trainer._engine.optimizer) if is_zero else trainer._parameters
+    weights = [(part.to_local() if isinstance(part, DTensor) else part).detach().float().clone() for part in masters]
+    trainer.close()
+    return tuple(loop.outcome.trajectory), weights

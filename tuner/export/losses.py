@@ -1,0 +1,93 @@
+"""Loss in chunks of tokens in exported files: lines of `train_snippet.py`, and notes for programs that cannot express
+it."""
+
+from shardtune.api_schemas.strategies.losses import loss_words
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill, indent
+
+_GRADIENT = (
+    "# In place: autograd would have several float32 tensors of the logits' size.",
+    "values = log_softmax(finished(logits, head), -1, dtype=torch.float32).exp_()",
+    "rows = labels.clamp(min=0).unsqueeze(1)",
+    "values.scatter_add_(1, rows, values.new_full(rows.shape, -1.0))",
+    "values.mul_((grad * (labels != -100)).unsqueeze(1))",
+    "slope = head.scale if head.cap is None else 1.0 - torch.tanh(logits / head.cap).square()",
+    "return values.mul_(slope).to(logits.dtype)",
+)
+_SPLIT_GRADIENT = (
+    "logits.requires_grad_()",
+    "with torch.enable_grad():",
+    "    (of_logits,) = torch.autograd.grad(sum_of(logits, labels, head), logits, grad)",
+    "return of_logits",
+)
+
+
+def imports(source: ExportSource, splits_vocabulary: bool) -> list[str]:
+    """Import line of `train_snippet.py` for a loss in chunks; empty for a loss of all logits."""
+    names = "cross_entropy, linear, pad" if splits_vocabulary else "cross_entropy, linear, log_softmax, pad"
+    return [f"from torch.nn.functional import {names}"] if is_chunked(source) else []
+
+
+def is_chunked(source: ExportSource) -> bool:
+    """Whether the exported configuration computes the loss in chunks of tokens."""
+    return source.config.loss == "chunked"
+
+
+def constants(source: ExportSource) -> list[str]:
+    """Line of `train_snippet.py` that defines the number of tokens in a chunk; empty for a loss of all logits."""
+    if not is_chunked(source):
+        return []
+    return [f"LOSS_CHUNK = {source.config.loss_chunk}  # tokens whose logits exist at once"]
+
+
+def helpers(source: ExportSource, splits_vocabulary: bool) -> str:
+    """Source of the functions that `train_snippet.py` defines for a loss in chunks; empty for a loss of all logits.
+
+    `splits_vocabulary`: whether the logits are split over tensor-parallel ranks.
+    """
+    if not is_chunked(source):
+        return ""
+    gradient = indent(_SPLIT_GRADIENT if splits_vocabulary else _GRADIENT, 4)
+    # Context parallelism defines the mean of its own part.
+    mean = "" if source.config.context_parallel > 1 else fill("chunked_mean")
+    return fill("chunked_loss", gradient=gradient) + mean
+
+
+def build_lines(source: ExportSource) -> list[str]:
+    """Line of `train_snippet.py` that prepares the model for a loss in chunks; empty for a loss of all logits."""
+    return ["chunk_loss(model)"] if is_chunked(source) else []
+
+
+def total(source: ExportSource) -> list[str]:
+    """Lines of `train_snippet.py` that sum the loss of a part of each sequence (context parallel)."""
+    if is_chunked(source):
+        part = "tokens[:, first : first + part]"
+        return [f"total = summed_loss(model, following, input_ids={part}, position_ids=positions)"]
+    return [
+        "logits = model(input_ids=tokens[:, first : first + part], position_ids=positions).logits.float()",
+        'total = cross_entropy(logits.flatten(0, 1), following.flatten(), ignore_index=-100, reduction="sum")',
+    ]
+
+
+def accelerate_notes(source: ExportSource) -> list[str]:
+    """Notes on a loss in chunks for a user's own script under Accelerate."""
+    if not is_chunked(source):
+        return []
+    words = loss_words(source.config.loss_chunk)
+    if source.study.spec.model.is_own:
+        return [f"{words}: see {source.shown_in}"]
+    return [f"{words}: take ChunkedHead, SummedLoss and loss_of from train_snippet.py"]
+
+
+def trainer_notes(source: ExportSource) -> tuple[str, ...]:
+    """Notes on a loss in chunks for transformers' Trainer."""
+    if not is_chunked(source):
+        return ()
+    return ('loss: TRL\'s SFTConfig has loss_type="chunked_nll", which computes chunks with products in float32',)
+
+
+def lightning_notes(source: ExportSource) -> tuple[str, ...]:
+    """Notes on a loss in chunks for Lightning, whose module computes the loss."""
+    if not is_chunked(source):
+        return ()
+    return (f"loss: compute it in your module ({loss_words(source.config.loss_chunk)}): see {source.shown_in}",)

@@ -1,0 +1,141 @@
+"""Cross entropy in chunks of tokens, computed inside the output head's own forward, so that the logits of all tokens
+never exist at once.
+
+Hooks of FSDP and ZeRO-3 gather a module's weight around its forward. They see one call of the head here, and so gather
+its weight once, on each rank alike, however many chunks there are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import linear, pad
+
+from shardtune.workers.rank.model import chunk_math
+from shardtune.workers.rank.model.chunk_math import IGNORED
+from shardtune.workers.rank.model.loss_plan import LossPlan
+
+
+@dataclass
+class ChunkedLoss:
+    """Sum of the cross entropy over the tokens of a micro batch, computed by a model's output head."""
+
+    plan: LossPlan
+    chunk: int
+    """Number of tokens whose logits exist at once."""
+    labels: torch.Tensor | None = None
+    """Labels of the micro batch whose forward pass runs, [samples, positions]; None between forward passes."""
+
+    def mean(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        """Mean next-token cross entropy of one micro batch, as transformers computes it from all logits."""
+        samples, length = tokens.shape
+        labels = pad(tokens, (0, 1), value=IGNORED)[:, 1:]
+        return self.sum_over(model, labels, input_ids=tokens) / (samples * (length - 1))
+
+    def sum_over(self, model: nn.Module, labels: torch.Tensor, **inputs: Any) -> torch.Tensor:
+        """Run the model and return the sum of the cross entropy over all tokens whose label is not `IGNORED`.
+
+        The caller divides by the number of labels of the whole batch. A chunk that divided by its own number would give
+        tokens of chunks with few labels too much weight.
+        """
+        self.labels = labels
+        try:
+            total: torch.Tensor = model(**inputs, use_cache=False).logits
+            return total
+        finally:
+            # A pipeline stage before the last leaves its forward pass by an exception and never takes them.
+            self.labels = None
+
+
+class ChunkedHead(nn.Linear):
+    """Output head whose forward pass returns the summed loss of the current labels instead of logits."""
+
+    loss: ChunkedLoss
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return logits, or the sum of the loss where `ChunkedLoss.sum_over` set labels."""
+        labels = self.loss.labels
+        if labels is None:
+            return super().forward(input)
+        # Read once: with DDP's mixed precision each access casts the weight anew.
+        weight: torch.Tensor = self.weight
+        bias: torch.Tensor | None = self.bias
+        hidden = input
+        device = hidden.device.type
+        if torch.is_autocast_enabled(device):
+            # Backward runs outside of autocast, so it must find the dtype that forward had.
+            dtype = torch.get_autocast_dtype(device)
+            hidden, weight = hidden.to(dtype), weight.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
+        total: torch.Tensor = _SummedLoss.apply(  # type: ignore[no-untyped-call]
+            hidden.flatten(0, -2), weight, bias, labels.flatten(), self.loss.chunk, self.loss.plan
+        )
+        return total
+
+
+def install(model: nn.Module, plan: LossPlan, chunk: int) -> ChunkedLoss:
+    """Make a model's output head compute the loss in chunks, in place, before the model is wrapped or sharded."""
+    head: Any = model.get_output_embeddings()  # type: ignore[operator]
+    loss = ChunkedLoss(plan, chunk)
+    plan.leave_logits_alone(model)
+    # The class, not the module, is replaced: names, ties and hooks of its parameters stay.
+    head.__class__ = ChunkedHead
+    head.loss = loss
+    return loss
+
+
+def _chunks(hidden: torch.Tensor, labels: torch.Tensor, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Hidden states [tokens, width] and labels of each chunk."""
+    return zip(torch.split(hidden, size), torch.split(labels, size), strict=True)
+
+
+class _SummedLoss(torch.autograd.Function):
+    """Sum of the loss over chunks; backward computes each chunk's logits again.
+
+    The head's gradient is summed over chunks in float32 and rounded once. Autograd would sum it in the weight's own dtype,
+    which in bfloat16 loses bits with every chunk.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        labels: torch.Tensor,
+        chunk: int,
+        plan: LossPlan,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(hidden, weight, bias, labels)
+        ctx.chunk, ctx.plan = chunk, plan
+        sums = [
+            chunk_math.sum_of(linear(part, weight, bias), own_labels, plan)
+            for part, own_labels in _chunks(hidden, labels, chunk)
+        ]
+        return torch.stack(sums).sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, labels = ctx.saved_tensors
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        of_hidden, of_weight, of_bias = [], None, None
+        for part, own_labels in _chunks(hidden, labels, ctx.chunk):
+            of_logits = chunk_math.gradient_of(linear(part, weight, bias), own_labels, ctx.plan, grad)
+            if wants_hidden:
+                of_hidden.append(of_logits @ weight)
+            if wants_weight:
+                of_weight = chunk_math.with_product(of_weight, of_logits.t(), part)
+            if wants_bias:
+                of_bias = chunk_math.added(of_bias, of_logits.sum(0))
+            # Before the next chunk's logits: two chunks' would be the peak.
+            del of_logits
+        return (
+            torch.cat(of_hidden) if wants_hidden else None,
+            None if of_weight is None else of_weight.to(weight.dtype),
+            None if of_bias is None or bias is None else of_bias.to(bias.dtype),
+            None,
+            None,
+            None,
+        )

@@ -4,9 +4,10 @@ reference, the predictor's reasons, the exports and the conformance tests read t
 from shardtune.api_schemas.knobs.condition import When
 from shardtune.api_schemas.knobs.consumers import Call, Consumer, Key, Lost, Rejected, Statement, Written
 from shardtune.api_schemas.knobs.declarations import backend_knobs, knobs_of
-from shardtune.api_schemas.knobs.knob import Knob
+from shardtune.api_schemas.knobs.knob import ALWAYS, Knob
 
 __all__ = [
+    "ALWAYS",
     "Call",
     "Consumer",
     "Key",

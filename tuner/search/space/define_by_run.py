@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from shardtune.api_schemas.knobs import Knob
+from shardtune.api_schemas.knobs import ALWAYS, Knob, When
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
@@ -59,8 +59,8 @@ class DefineByRun:
     def __init__(self, domains: Domains, limits: KnobLimits, answer: Answer) -> None:
         self.domains, self.limits, self.answer = domains, limits, answer
         self.table: Flat = {}
-        self._accumulates = False
-        self._backend: DrawnBackend
+        self._on_gpu, self._has_peers, self._accumulates = domains.on_gpu, domains.world > 1, False
+        self._knobs: Mapping[str, Knob] = {}
         self._checkpointing: tuple[tuple[KnobValue, ...], str] = COMMON["activation_checkpointing"].tries, ""
 
     def run(self, backends: Mapping[str, DrawnBackend]) -> Flat:
@@ -71,7 +71,7 @@ class DefineByRun:
             NoLegalValue: no legal value is left for a knob, given the knobs drawn before.
         """
         backend = backends[str(self.pick("backend", self.limits.backends))]
-        self._backend = backend
+        self._knobs = backend.knobs
         self._draw_context()
         sharing = int(self.table["context_parallel"]) * backend.split(self)
         micro_batch = self._draw_micro_batch(sharing)
@@ -83,7 +83,7 @@ class DefineByRun:
         self.draw("compile", effective=compiles and is_alone)
         self._accumulates = self.domains.accumulation(micro_batch, sharing) > 1
         backend.draw(self, self._accumulates)
-        self._draw_rest(backend.knobs)
+        self._draw_rest(self._knobs)
         modes, variant = self._checkpointing
         self.pick("activation_checkpointing", modes, variant)
         self.draw("checkpoint_every", self.domains.checkpoint_every)
@@ -124,18 +124,23 @@ class DefineByRun:
         `candidates`: values where the declaration has none; `effective`: what the declaration cannot state. A knob that
         does not exist with the values drawn so far is left out.
         """
-        knob = self._backend.knobs.get(name) or COMMON[name]
-        if any(self.table.get(other) not in values for other, values in knob.within.items()):
-            return
-        holds = knob.when.holds(
-            on_gpu=self.domains.on_gpu,
-            has_peers=self.domains.world > 1,
+        knob = self._knobs.get(name) or COMMON[name]
+        for other, values in knob.within.items():
+            if self.table.get(other) not in values:
+                return
+        # Every enumeration of the space comes by here thousands of times.
+        holds = effective and (knob.when is ALWAYS or self._holds(name, knob.when))
+        default = "none" if knob.default is None else knob.default
+        self.pick_if(name, holds, candidates or knob.tries, default)
+
+    def _holds(self, name: str, when: When) -> bool:
+        return when.holds(
+            on_gpu=self._on_gpu,
+            has_peers=self._has_peers,
             accumulates=self._accumulates,
             is_named=name in self.limits,
             drawn=self.table,
         )
-        default = "none" if knob.default is None else knob.default
-        self.pick_if(name, effective and holds, candidates or knob.tries, default)
 
     def _draw_context(self) -> None:
         """Choose the number of ranks that share a sequence (context parallel)."""

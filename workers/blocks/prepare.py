@@ -11,8 +11,18 @@ def prepare_blocks(model: nn.Module, config: TrialConfig) -> None:
     blocks = [block for _, block in repeated_blocks(model)]
     checkpointing.apply(blocks, config.activation_checkpointing, config.checkpoint_every)
     if config.compile:
+        forbid_eager_blocks()
         for block in blocks:
             block.compile()
+
+
+def forbid_eager_blocks() -> None:
+    """Make Dynamo fail where it would run further blocks uncompiled: by default it does so after eight recompilations of
+    one function (torch 2.13, `recompile_limit`), without a word, and the trial would pass as compiled."""
+    # Here: it takes a second to import, which a trial without compilation need not spend.
+    from torch._dynamo import config
+
+    config.fail_on_recompile_limit_hit = True
 
 
 def repeated_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:

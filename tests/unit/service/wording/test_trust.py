@@ -84,15 +84,15 @@ def test_a_study_that_is_predicted_launch_bound_says_so(model: str, sequence: in
     workload = study.spec.workload.model_copy(update={"sequence_length": sequence})
     result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED)
     spec = study.spec.model_copy(update={"workload": workload})
-    told = study.model_copy(
+    answered = study.model_copy(
         update={
             "spec": spec,
             "result": result,
             "model_summary": summary_of(shape).model_copy(update={"forward_flops_per_token": 1.0}),
         }
     )
-    assert any("launch-bound" in reason.text for reason in trust(told, ResultRuns())) == is_told
-    on_cpu = told.model_copy(update={"cluster": CPU})
+    assert any("launch-bound" in reason.text for reason in trust(answered, ResultRuns())) == is_told
+    on_cpu = answered.model_copy(update={"cluster": CPU})
     assert not any("launch-bound" in reason.text for reason in trust(on_cpu, ResultRuns()))
 
 

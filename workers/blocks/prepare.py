@@ -1,5 +1,6 @@
 """Preparation of a model's repeated blocks: activation checkpointing and compilation as the configuration specifies."""
 
+import torch
 from torch import nn
 
 from shardtune.api_schemas.strategies import TrialConfig
@@ -19,10 +20,8 @@ def prepare_blocks(model: nn.Module, config: TrialConfig) -> None:
 def forbid_eager_blocks() -> None:
     """Make Dynamo fail where it would run further blocks uncompiled: by default it does so after eight recompilations of
     one function (torch 2.13, `recompile_limit`), without a word, and the trial would pass as compiled."""
-    # Here: it takes a second to import, which a trial without compilation need not spend.
-    from torch._dynamo import config
-
-    config.fail_on_recompile_limit_hit = True
+    # torch imports Dynamo at this first use: it takes a second, which a trial without compilation need not spend.
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
 def repeated_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:

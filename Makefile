@@ -23,8 +23,9 @@ setup: .venv/.ready
 	$(PIP) --no-deps torchtitan
 	touch $@
 
+# On GPUs a model of real size, else a tiny one on CPU ranks; its first line says which and why.
 tune: setup
-	$(BIN)/shardtune tune examples/llama-tiny.json
+	$(BIN)/shardtune tune "$$($(BIN)/python examples/study_for_this_machine.py)"
 
 # DeepSpeed's operator is built for this checkout's libraries, before the tests, which have limits: minutes of C++.
 # Three modules at a time, the slowest and the quickest first (tests/tools/module_order.py); torch in the tests' own

@@ -1,5 +1,7 @@
 """`make test-gpu`: one verdict on a GPU host in ten minutes at most, in gpu-report/report.md and report.json.
 
+A call that runs out of time keeps what it has; the next call continues there, on the same cards.
+
 Exit codes: 0 everything passed, 1 something did not, 2 there is no CUDA device (at once, with the reason).
 """
 
@@ -16,15 +18,19 @@ from shardtune.workers.launchers.processes import rank_environment
 from shardtune.workers.machine.inventory import DetectionFailed, find_gpus
 from tests.support.ranks.gpu_models import study_for
 
-TOTAL_S = 600.0
 NO_DEVICE = 2
+_PROGRESS = "progress.json"
+"""Name of the file with the ends of the steps, for the next call."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the steps and write the report; returns the exit code."""
     parser = argparse.ArgumentParser(prog="make test-gpu", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("gpu-report"), help="folder of the report (gpu-report)")
-    out: Path = parser.parse_args(arguments).out.resolve()
+    parser.add_argument("--fresh", action="store_true", help="run all steps, whatever an earlier call has finished")
+    options = parser.parse_args(arguments)
+    out: Path = options.out.resolve()
+    fresh: bool = options.fresh
     try:
         gpus = find_gpus()
     except DetectionFailed as error:
@@ -34,18 +40,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     study = out / "study.json"
     study.write_text(json.dumps(study_for(min(gpu.memory_bytes for gpu in gpus.devices), len(gpus.devices))))
-    ends_s = time.monotonic() + TOTAL_S
-    environment = rank_environment() | {"PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
-    done = []
-    for step in steps.steps(out, study):
-        sys.stderr.write(f"{step.name} (at most {step.limit_s:.0f} s): {step.means}\n")
-        done.append(steps.run(step, ends_s - time.monotonic(), environment))
-        sys.stderr.write(f"  {done[-1].status} after {done[-1].seconds:.0f} s\n")
-    figures = verdict(done, out / "junit.xml", [gpu.name for gpu in gpus.devices])
+    cards = [gpu.name for gpu in gpus.devices]
+    if fresh:
+        forget(out)
+    done = run_steps(out, steps.steps(out, study), cards)
+    figures = verdict(done, out / steps.OUTCOMES, cards)
     (out / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
     (out / "report.md").write_text(markdown(figures))
     sys.stderr.write(f"{out / 'report.md'}\n")
+    if figures["unfinished"]:
+        sys.stderr.write(f"not finished: {', '.join(figures['unfinished'])}; run it once more to continue there\n")
     return 0 if figures["passed"] else 1
+
+
+def run_steps(
+    out: Path, planned: Sequence[steps.Step], cards: Sequence[str], total_s: float = steps.TOTAL_S
+) -> list[steps.Done]:
+    """Run the steps that have not ended in an earlier call on the same cards; all ends, in order."""
+    earlier = _earlier(out, planned, cards)
+    ends_s = time.monotonic() + total_s
+    environment = rank_environment() | {"PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
+    done: list[steps.Done] = []
+    for step in planned:
+        if step.name in earlier:
+            done.append(earlier[step.name])
+            continue
+        sys.stderr.write(f"{step.name} (at most {step.limit_s:.0f} s): {step.means}\n")
+        done.append(steps.run(step, ends_s - time.monotonic(), environment))
+        sys.stderr.write(f"  {done[-1].status} after {done[-1].seconds:.0f} s\n")
+        _keep(out, done, cards)
+    if all(steps.has_ended(item) for item in done):
+        # The next call begins anew, but for the outcomes, which the report needs until then.
+        (out / _PROGRESS).unlink(missing_ok=True)
+    return done
+
+
+def _earlier(out: Path, planned: Sequence[steps.Step], cards: Sequence[str]) -> dict[str, steps.Done]:
+    """Steps by name that ended in an earlier call that ran out of time; none, and no outcomes of tests, where that call
+    finished or ran on other cards."""
+    try:
+        kept = json.loads((out / _PROGRESS).read_text())
+        if kept["cards"] != list(cards):
+            raise ValueError("other cards")
+        by_name = {step.name: step for step in planned}
+        ends = [steps.Done(by_name[name], **end) for name, end in kept["done"].items() if name in by_name]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        forget(out)
+        return {}
+    return {end.step.name: end for end in ends if steps.has_ended(end)}
+
+
+def _keep(out: Path, done: Sequence[steps.Done], cards: Sequence[str]) -> None:
+    ends = {
+        item.step.name: {name: getattr(item, name) for name in ("status", "seconds", "output", "last_words")}
+        for item in done
+    }
+    partial = out / f"{_PROGRESS}.next"
+    partial.write_text(json.dumps({"cards": list(cards), "done": ends}))
+    partial.replace(out / _PROGRESS)
+
+
+def forget(out: Path) -> None:
+    """Remove what earlier calls kept, so that every step and test runs."""
+    for name in (_PROGRESS, steps.OUTCOMES):
+        (out / name).unlink(missing_ok=True)
 
 
 def _reject(reason: str) -> int:

@@ -6,6 +6,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+TOTAL_S = 600.0
+"""Seconds of one call of `make test-gpu`."""
+TEST_LIMIT_S = 150.0
+"""Seconds after which a single test fails, so that one that hangs leaves time for the others."""
+OUTCOMES = "outcomes.jsonl"
+"""Name of the file of the tests' outcomes."""
 _PYTHON = sys.executable
 _WORKER = (_PYTHON, "-m", "shardtune.workers")
 
@@ -23,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Done:
-    """End of a step."""
+    """End of a step, in this call or an earlier one."""
 
     step: Step
     status: str
@@ -35,20 +41,27 @@ class Done:
     """The end of its stderr."""
 
 
+def has_ended(done: Done) -> bool:
+    """Whether a step ended by itself, so that the next call need not run it again."""
+    return done.status in ("passed", "failed")
+
+
 def steps(out: Path, study: Path) -> tuple[Step, ...]:
-    """Steps in the order in which they run: those with few requirements first. 600 seconds in all."""
+    """Steps in the order in which they run. The tests come last: they take what is left of the call, and the next call
+    continues with those that have no outcome."""
     best, work = out / "best", str(out / "worker")
     trial = (*_WORKER, "run-trial", str(best / "config.json"), "--json", "--work-dir", work)
     tune = (_PYTHON, "-m", "shardtune", "tune", str(study), "--max-trials", "6", "--out", str(best))
-    tests = ("-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit2", f"--junitxml={out / 'junit.xml'}")
+    outcomes = ("-p", "benchmarks.gpu_report.outcomes", "--outcomes", str(out / OUTCOMES))
+    tests = ("-q", "-p", "no:cacheprovider", f"--timeout={TEST_LIMIT_S:.0f}", *outcomes)
     return (
         Step("detect", 40, (*_WORKER, "detect", "--json", "--work-dir", work), "the devices and libraries are seen"),
         Step("measure-hardware", 80, (*_WORKER, "measure-hardware", "--json", "--work-dir", work), "rates of the card"),
-        Step("tests", 260, (_PYTHON, "-m", "pytest", "tests/gpu", *tests), "each test of tests/gpu"),
         Step("tune", 130, (*tune, "--state-dir", str(out / "state")), "a study from its file to its answer"),
-        Step("export", 30, ("bash", str(best / "launch.sh"), "--steps", "30"), "torchrun trains what was exported"),
-        Step("warm", 30, trial, "the exported trial, forked from a fork server"),
-        Step("cold", 30, (*trial, "--cold"), "the same in fresh interpreters"),
+        Step("export", 90, ("bash", str(best / "launch.sh"), "--steps", "30"), "torchrun trains what was exported"),
+        Step("warm", 90, trial, "the exported trial, forked from a fork server"),
+        Step("cold", 90, (*trial, "--cold"), "the same in fresh interpreters"),
+        Step("tests", TOTAL_S, (_PYTHON, "-m", "pytest", "tests/gpu", *tests), "each test of tests/gpu"),
     )
 
 

@@ -2,12 +2,12 @@
 
 import json
 import re
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.gpu_report.steps import Done
+from benchmarks.gpu_report.outcomes import read_outcomes
+from benchmarks.gpu_report.steps import Done, has_ended
 
 
 class Claim(NamedTuple):
@@ -48,28 +48,14 @@ _TRIAL = re.compile(
 _STEP = re.compile(r"^step \d+: .*, ([\d,]+) tokens/s/GPU$", re.MULTILINE)
 
 
-def read_junit(path: Path) -> dict[str, str]:
-    """Outcome by test; empty where there is no whole file."""
-    try:
-        # Written by our own pytest a moment ago.
-        cases = ElementTree.parse(path).iter("testcase")
-    except (OSError, ElementTree.ParseError):
-        return {}
-    return {f"{case.get('name')}": _outcome(case) for case in cases}
-
-
-def _outcome(case: ElementTree.Element) -> str:
-    kinds = {child.tag for child in case}
-    return "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
-
-
-def verdict(done: Sequence[Done], junit: Path, cards: Sequence[str]) -> dict[str, Any]:
+def verdict(done: Sequence[Done], outcomes_file: Path, cards: Sequence[str]) -> dict[str, Any]:
     """The whole report as one JSON object."""
-    tests = read_junit(junit)
+    tests = read_outcomes(outcomes_file)
     outcomes = tests | {f"step:{item.step.name}": item.status for item in done}
     remainder = (*(ONE_GPU if len(cards) == 1 else ()), *ONE_NODE)
     return {
         "passed": all(item.status == "passed" for item in done) and bool(tests) and "failed" not in tests.values(),
+        "unfinished": [item.step.name for item in done if not has_ended(item)],
         "cards": list(cards),
         "claims": [
             {"says": claim.says, "page": claim.page, "verdict": _proved(claim, outcomes)} for claim in CLAIMS
@@ -130,6 +116,8 @@ def markdown(results: dict[str, Any]) -> str:
         f"# {'Passed' if results['passed'] else 'Not passed'}: {len(results['cards'])} × {results['cards'][0]}",
         "",
     ]
+    if results["unfinished"]:
+        lines += [f"Not finished: {', '.join(results['unfinished'])}. `make test-gpu` once more continues there.", ""]
     lines += ["## What is proved on this card", "", "| claim | page | verdict |", "|---|---|---|"]
     lines += [f"| {claim['says']} | {claim['page']} | {claim['verdict']} |" for claim in results["claims"]]
     lines += ["", "`open`: nothing that ran here proves it.", "", "## Steps", ""]

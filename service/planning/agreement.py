@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas import formatting
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.training.workload import Precision
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import Rejection, TrialState
 from shardtune.tuner.history import Observation
@@ -20,6 +22,28 @@ class FinalParity:
 
     parity_groups: ParityGroups
     notes: tuple[str, ...] = ()
+
+
+def measured_differences(
+    history: Sequence[Observation], precision: Precision, cluster: Cluster, groups: ParityGroups
+) -> tuple[str, ...]:
+    """Note on the largest differences between trials that count as the same training, beside the bounds; none on CPU
+    ranks or without such trials.
+
+    The bounds were chosen on CPU ranks: these figures of real studies show how far they are from what GPUs need.
+    """
+    if cluster.device == "cpu":
+        return ()
+    bounds = parity.tolerance(precision)
+    allowed = {
+        "loss": bounds.loss,
+        "gradient norm": bounds.grad_norm,
+        "parameter square sum": bounds.parameter_square_sum,
+        "parameter sum": bounds.parameter_sum,
+    }
+    largest = parity.largest_differences(history, groups)
+    figures = ", ".join(f"{label} {apart:.1e} (allowed {allowed[label]:.0e})" for label, apart in largest.items())
+    return (f"largest differences from the reference training: {figures}",) if figures else ()
 
 
 def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec) -> FinalParity:

@@ -203,9 +203,11 @@ def _end_search(snapshot: StudySnapshot, reason: str | None, rejections: tuple[R
             failure if reason is None or not snapshot.history else f"{failure} (search ended: {reason})", rejections
         )
     field = ranking.pick_finalists(snapshot.history, snapshot.baseline is not None, final_parity.parity_groups)
-    field = replace(
-        field, notes=(*snapshot.notes, *final_parity.notes, *field.notes, *resume_check.notes(snapshot.resume_runs))
+    differences = agreement.measured_differences(
+        snapshot.history, snapshot.spec.workload.precision, snapshot.cluster, final_parity.parity_groups
     )
+    notes = *snapshot.notes, *final_parity.notes, *differences, *field.notes, *resume_check.notes(snapshot.resume_runs)
+    field = replace(field, notes=notes)
     return StartFinalComparison(field, reason, rejections)
 
 

@@ -11,11 +11,15 @@ from shardtune.api_schemas.trials.resume_check import ResumeCheck
 from shardtune.service.wording import study_words
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.result_runs import ResultRuns
+from shardtune.tuner.prediction import traced_shape
+from shardtune.tuner.prediction.learning import launch_fraction
 from shardtune.tuner.search.stopping import MIN_GUIDED, MIN_TRIALS
 from shardtune.tuner.verdict import disturbance
 
 _NOISY = 0.1
 """Relative spread (standard deviation over mean) of the paired runs' speed ratios above which readers are warned."""
+_LAUNCH_BOUND = 0.5
+"""Predicted fraction of forward and backward in host launches above which readers are warned."""
 _RESUME_TONES = {"passed": "good", "failed": "bad", "not_checked": "warn"}
 
 
@@ -44,6 +48,7 @@ def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
         *_disturbed_runs(result, stored),
         *_disturbed_searches(result),
         *_throttled_runs(result, stored),
+        *_launch_bound(study, result),
         *_short_search(study, stored.complete),
         *_same_training(study, result, stored),
     ]
@@ -146,6 +151,23 @@ def _throttled_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     which = f"{len(reasons)} of the {len(runs)} runs" if len(runs) > 1 else "the run"
     text = f"{which} of trial {result.best.trial_number} had lowered clocks (the last: {reasons[-1]})"
     return [Trust("warn", f"{text}; a cooler machine may be faster")]
+
+
+def _launch_bound(study: Study, result: StudyResult) -> list[Trust]:
+    """Warn where the GPUs mostly wait for the host, so that the ranking is one of host overheads."""
+    if study.cluster.device != "cuda" or study.model_summary is None:
+        return []
+    shape = traced_shape.of_study(study.spec.model, study.model_summary)
+    fraction = launch_fraction(shape, study.spec.workload, study.cluster, result.best.config)
+    if fraction is None or fraction <= _LAUNCH_BOUND:
+        return []
+    return [
+        Trust(
+            "warn",
+            f"launch-bound: the GPUs are predicted to wait for the host's kernel launches in {fraction:.0%} of forward and "
+            "backward, so this ranking says little of real models; use longer sequences, larger micro batches or a larger model",
+        )
+    ]
 
 
 def _disturbed_searches(result: StudyResult) -> list[Trust]:

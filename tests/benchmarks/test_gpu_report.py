@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gpu_report import __main__ as report
-from benchmarks.gpu_report.steps import Done, Step, run, steps
-from benchmarks.gpu_report.verdict import CLAIMS, markdown, read_junit, verdict
+from benchmarks.gpu_report.outcomes import read_outcomes
+from benchmarks.gpu_report.steps import OUTCOMES, TOTAL_S, Done, Step, run, steps
+from benchmarks.gpu_report.verdict import CLAIMS, markdown, verdict
 
 ROOT = Path(__file__).parents[2]
 _TESTS = """
@@ -33,28 +35,99 @@ def test_without_a_gpu_it_ends_at_once_with_two_and_the_reason(
     assert not (tmp_path / "report").exists()
 
 
-def test_the_limits_of_the_steps_are_ten_minutes_in_all(tmp_path: Path) -> None:
-    actual_steps = steps(tmp_path, tmp_path / "study.json")
-    assert sum(step.limit_s for step in actual_steps) <= report.TOTAL_S
+LAUNCH_S = 10.0
+"""Seconds that a launch of a test may take on a GPU: CUDA's context, NCCL, the build, some steps, the end. An estimate."""
+LAUNCHES_OF_A_TEST = 1.6
+"""Launches per test of tests/gpu: 56 of 34 tests in test_trials.py."""
+
+
+def test_two_calls_have_time_for_each_step_and_each_launch_of_the_tests(tmp_path: Path) -> None:
+    *others, tests = steps(tmp_path, tmp_path / "study.json")
+    assert tests.name == "tests" and sum(step.limit_s for step in others) <= TOTAL_S
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "tests/gpu/test_trials.py",
+        "tests/gpu/test_devices.py",
+    ]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    items = sum(int(line.rpartition(": ")[2]) for line in listed.splitlines() if line.startswith("tests/gpu/"))
+    assert items > 30 and items * LAUNCHES_OF_A_TEST * LAUNCH_S <= 2 * TOTAL_S - sum(step.limit_s for step in others)
+
+
+def _pytest(folder: Path, outcomes: Path) -> "subprocess.Popen[bytes]":
+    plugin = ["-p", "benchmarks.gpu_report.outcomes", "--outcomes", str(outcomes)]
+    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(folder), *plugin, str(folder)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="module")
-def junit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("junit")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made-up")
     (folder / "test_made_up.py").write_text(_TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(folder), str(folder)]
-    subprocess.run([*command, f"--junitxml={folder / 'junit.xml'}"], check=False, capture_output=True, cwd=folder)
-    return folder / "junit.xml"
+    assert _pytest(folder, folder / OUTCOMES).wait() == 1
+    return folder / OUTCOMES
+
+
+def test_a_run_of_tests_that_is_killed_keeps_its_outcomes_and_the_next_continues(tmp_path: Path) -> None:
+    reached = tmp_path / "reached"
+    (tmp_path / "test_made_up.py").write_text(
+        "import pathlib, time\ndef test_1(): pass\ndef test_2(): assert False\ndef test_3(): pass\n"
+        f"def test_4():\n    first = not pathlib.Path('{reached}').exists()\n    pathlib.Path('{reached}').touch()\n"
+        "    time.sleep(600 * first)\ndef test_5(): pass\n"
+    )
+    outcomes = tmp_path / OUTCOMES
+    running = _pytest(tmp_path, outcomes)
+    while not reached.exists():
+        assert running.poll() is None
+        time.sleep(0.05)
+    running.kill()
+    running.wait()
+    kept = {"test_1": "passed", "test_2": "failed", "test_3": "passed"}
+    assert read_outcomes(outcomes) == kept
+    with outcomes.open("a") as file:
+        file.write('{"test": "test_4", "outc')
+    assert _pytest(tmp_path, outcomes).wait() == 1, "an earlier call's test has failed"
+    assert read_outcomes(outcomes) == kept | {"test_4": "passed", "test_5": "passed"}
+
+
+def test_a_call_that_ran_out_of_time_is_continued_by_the_next_and_then_forgotten(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    quick = Step("quick", 60, ("bash", "-c", f"echo quick >> {ran}"), "")
+    slow = Step("slow", 60, ("bash", "-c", f"echo slow >> {ran}; [ -e {tmp_path}/again ] || sleep 600"), "")
+    (tmp_path / OUTCOMES).write_text('{"test": "test_of_an_earlier_report", "outcome": "passed"}\n')
+    first = report.run_steps(tmp_path, (quick, slow), ["H100"], total_s=10)
+    assert [done.status for done in first] == ["passed", "late"] and not (tmp_path / OUTCOMES).exists()
+    assert verdict(first, tmp_path / OUTCOMES, ["H100"])["unfinished"] == ["slow"]
+    assert "once more continues there" in markdown(verdict(first, tmp_path / OUTCOMES, ["H100"]))
+    (tmp_path / "again").touch()
+    assert [done.status for done in report.run_steps(tmp_path, (quick, slow), ["H100"])] == ["passed", "passed"]
+    assert ran.read_text().split() == ["quick", "slow", "slow"]
+    report.run_steps(tmp_path, (quick, slow), ["H100"])
+    assert ran.read_text().split() == ["quick", "slow", "slow", "quick", "slow"], "a finished report begins anew"
+
+
+def test_what_an_earlier_call_kept_counts_on_the_same_cards_only(tmp_path: Path) -> None:
+    failing = Step("slow", 1, ("sleep", "600"), "")
+    quick = Step("quick", 60, ("bash", "-c", f"echo quick >> {tmp_path}/ran"), "")
+    for cards in (["H100"], ["H200"]):
+        report.run_steps(tmp_path, (quick, failing), cards)
+    (tmp_path / "progress.json").write_text('{"cards": ["H200"], "done": 3}')
+    report.run_steps(tmp_path, (quick, failing), ["H200"])
+    assert (tmp_path / "ran").read_text().split() == ["quick"] * 3
 
 
 def made_up(name: str, status: str = "passed", output: str = "", words: str = "") -> Done:
     return Done(Step(name, 1, (), "means"), status, 1.0, output, words)
 
 
-def test_each_claim_is_proved_failed_or_open_by_what_ran(junit: Path) -> None:
+def test_each_claim_is_proved_failed_or_open_by_what_ran(outcomes: Path) -> None:
     ran = [made_up("tests", "failed"), made_up("tune", output=_LINES), made_up("measure-hardware", "late", words="x")]
     ran += [made_up("warm", output='{"tokens_per_s_per_gpu": 10.0}'), made_up("cold", "failed")]
-    actual_verdict = verdict(ran, junit, ["NVIDIA H100"])
+    actual_verdict = verdict(ran, outcomes, ["NVIDIA H100"])
     verdicts = {claim["says"]: claim["verdict"] for claim in actual_verdict["claims"]}
     assert verdicts["The answer can be resumed"] == "proved"
     assert verdicts["Selective and full checkpointing train with every backend"] == "failed"
@@ -69,12 +142,12 @@ def test_each_claim_is_proved_failed_or_open_by_what_ran(junit: Path) -> None:
     assert "## Last words of measure-hardware" in text
 
 
-def test_everything_passed_is_said_so_and_several_gpus_show_more(junit: Path, tmp_path: Path) -> None:
-    full = tmp_path / "junit.xml"
-    full.write_text(junit.read_text().replace("<failure", "<system-out").replace("</failure", "</system-out"))
+def test_everything_passed_is_said_so_and_several_gpus_show_more(outcomes: Path, tmp_path: Path) -> None:
+    full = tmp_path / OUTCOMES
+    full.write_text(outcomes.read_text().replace("failed", "passed"))
     actual_verdict = verdict([made_up("tests")], full, ["NVIDIA H100"] * 8)
     assert actual_verdict["passed"] and not any("sharding" in line for line in actual_verdict["cannot_show"])
-    assert not verdict([made_up("tests")], tmp_path / "none.xml", ["NVIDIA H100"])["passed"]
+    assert not verdict([made_up("tests")], tmp_path / "none", ["NVIDIA H100"])["passed"]
 
 
 def test_a_step_that_fails_or_takes_too_long_is_told_and_stops_no_other() -> None:
@@ -93,8 +166,3 @@ def test_the_claims_name_tests_and_pages_that_exist() -> None:
         assert all(
             item in recorded if item.startswith("step:") else f"def {item}" in tests for item in claim.evidence
         ), claim
-
-
-def test_a_junit_file_that_is_not_whole_is_none(tmp_path: Path) -> None:
-    (tmp_path / "junit.xml").write_text("<testsuite><testcase")
-    assert read_junit(tmp_path / "junit.xml") == {}

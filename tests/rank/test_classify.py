@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit
 
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
@@ -61,10 +62,17 @@ PLAN = MeasurePlan(window_steps=2, min_windows=2, max_windows=4, target_half_wid
         (because(classify.SetupError("the disk is full"), MemoryError()), "training", FailureKind.SETUP),
         (ImportError("the package flash_attn seems to be not installed"), "building", FailureKind.SETUP),
         (ImportError("anything"), "training", FailureKind.CRASH),
+        (FailOnRecompileLimitHit("Hard failure"), "training", FailureKind.ILLEGAL),
+        (because(RuntimeError("in forward"), FailOnRecompileLimitHit("Hard failure")), "training", FailureKind.ILLEGAL),
     ],
 )
 def test_kind_follows_from_type_and_phase(error: Exception, phase: classify.Phase, kind: FailureKind) -> None:
     assert classify.failure_of(error, phase, rank=1).kind is kind
+
+
+def test_a_recompile_limit_is_told_with_its_remedy() -> None:
+    failure = classify.failure_of(FailOnRecompileLimitHit("Hard failure"), "training", rank=0)
+    assert "set compile to false" in failure.message and "recompilations" in failure.message
 
 
 def test_a_chain_that_bites_its_tail_ends() -> None:

@@ -71,5 +71,6 @@ def test_the_norm_and_clipped_gradients_of_dtensors_are_those_of_plain_tensors(m
     expected = torch.linalg.vector_norm(torch.cat([p.grad.flatten() for p in plain if p.grad is not None]))
     norms = [clip_gradients_(parameters, 1.0) for parameters in (plain, sharded)]
     assert [float(norm) for norm in norms] == pytest.approx([float(expected)] * 2, rel=1e-6)
-    for one, other in zip(plain, sharded, strict=True):
-        assert other.grad is not None and torch.equal(one.grad, other.grad.full_tensor())
+    for plain_parameter, sharded_parameter in zip(plain, sharded, strict=True):
+        assert sharded_parameter.grad is not None
+        assert torch.equal(plain_parameter.grad, sharded_parameter.grad.full_tensor())

@@ -143,6 +143,19 @@ def _evaluate_configs(
     )
 
 
+def launch_fraction(
+    shape: ModelShape | None, workload: Workload, cluster: Cluster, config: TrialConfig
+) -> float | None:
+    """Predicted fraction of forward and backward in which the device waits for kernel launches and hooks of the host;
+    None where the model's shape or the hardware's rates are unknown."""
+    step = None if shape is None else _evaluate_configs(shape, workload, cluster, [config], NO_CALIBRATIONS, None).step
+    if step is None:
+        return None
+    # The optimizer's part mixes work of the host and of the device.
+    seconds = {name: float(np.ravel(values)[0]) for name, values in step.parts.items() if name != "step"}
+    return (seconds["launch"] + seconds["backend"]) / sum(seconds.values())
+
+
 def predict_speeds(
     shape: ModelShape,
     workload: Workload,

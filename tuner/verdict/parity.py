@@ -97,6 +97,21 @@ def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> s
     return None
 
 
+def largest_differences(history: Sequence[Observation], groups: ParityGroups) -> dict[str, float]:
+    """Largest relative difference of each figure between the reference and the trials that agree with it; empty where
+    there is no reference or no such trial."""
+    by_number = {obs.number: obs for obs in history if _has_trajectory(obs) and obs.number not in groups.infeasible}
+    reference = by_number.pop(groups.reference, None) if groups.reference is not None else None
+    largest: dict[str, float] = {}
+    for obs in by_number.values() if reference is not None else ():
+        assert reference is not None and reference.measurement is not None and obs.measurement is not None
+        for expected, actual in zip(reference.measurement.trajectory, obs.measurement.trajectory, strict=False):
+            # The bounds do not matter here: only the differences are read.
+            for label, _, _, apart, _ in _compared_figures(expected, actual, BF16):
+                largest[label] = max(largest.get(label, 0.0), apart)
+    return largest
+
+
 def step_difference(
     expected_step: StepRecord, actual_step: StepRecord, bounds: Tolerance, other_name: str
 ) -> str | None:

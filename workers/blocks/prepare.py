@@ -1,5 +1,6 @@
 """Preparation of a model's repeated blocks: activation checkpointing and compilation as the configuration specifies."""
 
+import torch
 from torch import nn
 
 from shardtune.api_schemas.strategies import TrialConfig
@@ -11,8 +12,16 @@ def prepare_blocks(model: nn.Module, config: TrialConfig) -> None:
     blocks = [block for _, block in repeated_blocks(model)]
     checkpointing.apply(blocks, config.activation_checkpointing, config.checkpoint_every)
     if config.compile:
+        forbid_eager_blocks()
         for block in blocks:
             block.compile()
+
+
+def forbid_eager_blocks() -> None:
+    """Make Dynamo fail where it would run further blocks uncompiled: by default it does so after eight recompilations of
+    one function (torch 2.13, `recompile_limit`), without a word, and the trial would pass as compiled."""
+    # torch imports Dynamo at this first use: it takes a second, which a trial without compilation need not spend.
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
 def repeated_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -18,11 +18,11 @@ def remove_stale(environment: Mapping[str, str]) -> list[Path]:
     if not locks:
         return []
     # The holder keeps the file open until it releases it; the kernel closes it with the process.
-    held = _open_files(locks)
+    open_locks = _open_files(locks)
     removed = []
     for lock in locks:
         with contextlib.suppress(OSError):
-            if _identity(lock) not in held:
+            if _identity(lock) not in open_locks:
                 lock.unlink()
                 removed.append(lock)
     return removed
@@ -43,7 +43,7 @@ def _open_files(wanted: Iterable[Path]) -> set[tuple[int, int]]:
     for path in wanted:
         with contextlib.suppress(OSError):
             identities.add(_identity(path))
-    held = set()
+    open_identities = set()
     for folder in Path("/proc").glob("[0-9]*/fd"):
         # Processes end meanwhile, and those of other users cannot be read.
         with contextlib.suppress(OSError):
@@ -51,8 +51,8 @@ def _open_files(wanted: Iterable[Path]) -> set[tuple[int, int]]:
                 with contextlib.suppress(OSError):
                     identity = _identity(Path(descriptor.path))
                     if identity in identities:
-                        held.add(identity)
-    return held
+                        open_identities.add(identity)
+    return open_identities
 
 
 def _identity(path: Path) -> tuple[int, int]:

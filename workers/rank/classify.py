@@ -46,6 +46,11 @@ _LIBRARY_EXHAUSTED = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
 """Status names of cuBLAS, cuDNN and cuSOLVER for lack of memory. They allocate workspaces at their first call, and
 torch raises a bare RuntimeError."""
 
+_RECOMPILE_LIMIT = (
+    "compile (true) reached Dynamo's limit of recompilations of one function, after which further blocks would run "
+    "uncompiled; set compile to false. TORCH_LOGS=recompiles in the worker's environment names the guards that failed"
+)
+
 _REJECTIONS = (ValueError, NotImplementedError, DeepSpeedConfigError, ZeRORuntimeException)
 _BACKENDS = ("deepspeed", "torch.distributed", "torch.nn.parallel")
 
@@ -54,7 +59,10 @@ def failure_of(error: BaseException, phase: Phase, rank: int, device: Device | N
     """Failure that a rank reports for an exception, given the phase in which it was raised and the rank's device if it
     has one."""
     kind = _kind(error, phase, device)
-    text = f"{type(error).__name__}: {error}" if kind is FailureKind.CRASH else str(error) or type(error).__name__
+    if any(_is_recompile_limit(link) for link in _chain(error)):
+        text = _RECOMPILE_LIMIT
+    else:
+        text = f"{type(error).__name__}: {error}" if kind is FailureKind.CRASH else str(error) or type(error).__name__
     return Failure(
         kind=kind,
         message=text[:4000],
@@ -73,6 +81,8 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
         return FailureKind.SETUP
     if any(_is_out_of_memory(link, device) for link in _chain(error)):
         return FailureKind.OOM
+    if any(_is_recompile_limit(link) for link in _chain(error)):
+        return FailureKind.ILLEGAL
     if phase == "building" and isinstance(error, ImportError):
         # Such as attention ("flash_attention_2") whose package is not installed on this worker.
         return FailureKind.SETUP
@@ -81,6 +91,11 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
     if phase == "building" and _is_rejection(error):
         return FailureKind.ILLEGAL
     return FailureKind.CRASH
+
+
+def _is_recompile_limit(error: BaseException) -> bool:
+    """Whether Dynamo gave up compiling a function anew; by name, since its module takes seconds to import."""
+    return type(error).__name__ == "FailOnRecompileLimitHit"
 
 
 def _is_rejection(error: BaseException) -> bool:

@@ -65,7 +65,7 @@ def _host_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, g
     lock = _locked(c.pinned_optimizer, gloo)
     trained = shape.parameters * impl.trainable / c.shard * c.offload_optimizer
     group = np.minimum(c.sub_group, np.maximum(trained, 1.0))
-    whole = np.floor(trained / group)
-    gradients = whole * lock(d.reduce * group) + lock(d.reduce * (trained - whole * group))
+    full_groups = np.floor(trained / group)
+    gradients = full_groups * lock(d.reduce * group) + lock(d.reduce * (trained - full_groups * group))
     total: Array = (d.moments + d.master) * trained + lock(d.reduce * trained) + gradients
     return total

@@ -1,15 +1,20 @@
 """Reasons to trust an answer name the checks that were really made."""
 
+import pytest
+
 from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen
-from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study import StudyResult, Verdict
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.trials.measurements import DiskRate, Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.service.wording.trust import trust
+from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.traced_shape import summary_of
 from tests.support.service.simulated_worker import measurement
-from tests.support.values.synthetic_studies import contender_of, study_of
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
 DDP, ZERO = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=ZeroConfig(stage=2))
 OTHER = TrialConfig(strategy=DdpConfig(bucket_cap_mb=50))
@@ -69,6 +74,26 @@ def test_an_answer_from_throttled_gpus_says_so() -> None:
         "1 of the 2 runs of trial 0 had lowered clocks (the last: GPU GPU-1 was throttled in 40% of the run "
         "(software thermal slowdown)); a cooler machine may be faster",
     ) in [(reason.tone, reason.text) for reason in reasons]
+
+
+@pytest.mark.parametrize(("model", "sequence", "is_told"), [("llama-tiny", 64, True), ("llama-3.1-8b", 4096, False)])
+def test_a_study_that_is_predicted_launch_bound_says_so(model: str, sequence: int, is_told: bool) -> None:
+    gpus = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
+    study, best = study_of(model, "bf16-mixed", gpus, 16), contender_of(TrialConfig(strategy=Fsdp2Config(dp_shard=8)))
+    shape = from_config(study.spec.model.trained_config, model)
+    workload = study.spec.workload.model_copy(update={"sequence_length": sequence})
+    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED)
+    spec = study.spec.model_copy(update={"workload": workload})
+    answered = study.model_copy(
+        update={
+            "spec": spec,
+            "result": result,
+            "model_summary": summary_of(shape).model_copy(update={"forward_flops_per_token": 1.0}),
+        }
+    )
+    assert any("launch-bound" in reason.text for reason in trust(answered, ResultRuns())) == is_told
+    on_cpu = answered.model_copy(update={"cluster": CPU})
+    assert not any("launch-bound" in reason.text for reason in trust(on_cpu, ResultRuns()))
 
 
 def test_nothing_is_said_of_trials_that_are_not_at_hand() -> None:

@@ -11,6 +11,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Memory
 from shardtune.api_schemas.trials.trial import TrialReason, TrialState
+from shardtune.service.planning import agreement
 from shardtune.tuner.history import Observation
 from shardtune.tuner.objective import over_limit_failure
 from shardtune.tuner.search.stopping import extend_budget, no_gain_reason, stop_reason
@@ -18,7 +19,7 @@ from shardtune.tuner.verdict import paired_test, parity, ranking, undecided
 from shardtune.tuner.verdict.comparison_blocks import Pair
 from shardtune.tuner.verdict.final_comparison import RankingState
 from shardtune.tuner.verdict.run_load import UNDISTURBED, RunLoad
-from tests.support.values.tuner_inputs import complete, cpu, infeasible, measured
+from tests.support.values.tuner_inputs import complete, cpu, gpus, infeasible, measured
 
 DDP, FSDP2 = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=Fsdp2Config(dp_shard=2))
 ZERO, ZERO_3 = TrialConfig(strategy=ZeroConfig(stage=2)), TrialConfig(strategy=ZeroConfig(stage=3))
@@ -104,6 +105,19 @@ def test_a_third_trial_decides_a_disagreement():
     decided = judge(*history, complete(2, DDP, loss=4.9662))
     assert (decided.reference, decided.confirmed_by) == (1, 2)
     assert "loss of step 0 is 5.35, but 4.966 in reference trial 1" in decided.infeasible[0]
+
+
+def test_the_largest_differences_of_trials_that_agree_are_kept_beside_the_bounds():
+    history = [complete(0, ZERO), complete(1, FSDP2, loss=5.001), complete(2, DDP, loss=5.35)]
+    groups = judge(*history)
+    assert set(groups.infeasible) == {2}
+    steps = zip(*(obs.measurement.trajectory for obs in history[:2]), strict=True)
+    largest = max(parity.relative_difference(first.loss, other.loss) for first, other in steps)
+    assert parity.largest_differences(history, groups)["loss"] == largest
+    assert parity.largest_differences(history, judge(history[0])) == {}
+    (note,) = agreement.measured_differences(history, BF16, gpus(), groups)
+    assert "largest differences from the reference training: loss" in note and "(allowed 2e-03)" in note
+    assert agreement.measured_differences(history, BF16, cpu(2), groups) == ()
 
 
 def test_a_later_pair_does_not_replace_the_reference():

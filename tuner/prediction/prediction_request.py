@@ -9,7 +9,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, Precision, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.tuner.prediction import attention_kinds, catalogue, model_shape, traced_shape, trainable
+from shardtune.tuner.prediction import catalogue, model_shape, traced_shape, trainable
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.throughput import published_bias
 
@@ -65,7 +65,7 @@ class ResolvedRequest:
     def notes(self) -> tuple[str, ...]:
         """Notes for the user on inputs of the prediction that were neither checked nor measured."""
         notes = [*model_shape.unknown_keys(self.request.model.trained_config)]
-        window = attention_kinds.window_note(self.request.model.trained_config, self.sequence)
+        window = traced_shape.window_note(self.request.model.trained_config, self.sequence)
         notes += [] if window is None else [window]
         if isinstance(self.shape, traced_shape.TracedShape) and self.shape.estimated:
             notes.append(
@@ -148,7 +148,7 @@ def _resolve_shape(request: PredictionRequest) -> ModelShape:
     if model.is_own:
         raise ValueError("model is your own code, of which nothing is predicted; `shardtune tune` measures it")
     trainable.check(model)
-    reason = attention_kinds.why_unpredictable(model.trained_config)
+    reason = traced_shape.why_unpredictable(model.trained_config)
     if reason is not None:
         raise ValueError(reason)
     if model_summary is None:

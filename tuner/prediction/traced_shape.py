@@ -5,17 +5,21 @@ For an architecture without a formula, widths are those of a Llama block with as
 an estimate.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
-from shardtune.tuner.prediction import attention_kinds, model_shape
+from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 _HEAD_DIM = 64
 """Width of an attention head in the Llama block that estimates an unknown architecture."""
 _MOST_BLOCKS = 1000
 """Maximum number of blocks that a model summary contains."""
+_ALWAYS_WINDOWED = ("mistral", "mixtral", "gemma2", "gemma3_text", "gpt_oss", "phi3", "starcoder2", "cohere2")
+"""Architectures whose layers attend within `sliding_window` wherever the configuration has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +102,7 @@ def of_study(model: ModelSpec, model_summary: ModelSummary) -> ModelShape | None
     if model.is_own or model_summary.forward_flops_per_token is None:
         return None
     # A Llama block of the same size keeps other activations: its figures would be false, not rough.
-    if attention_kinds.why_unpredictable(model.trained_config) is not None:
+    if why_unpredictable(model.trained_config) is not None:
         return None
     try:
         shape = model_shape.from_config(model.trained_config, model.name)
@@ -106,6 +110,38 @@ def of_study(model: ModelSpec, model_summary: ModelSummary) -> ModelShape | None
         # Another architecture, or one whose file leaves fields to transformers' defaults.
         return _estimate_shape(model.name, model_summary)
     return TracedShape(**asdict(shape), counted=model_summary)
+
+
+def why_unpredictable(config: Mapping[str, Any]) -> str | None:
+    """Reason why no memory and speed of an architecture is predicted; None where both can be."""
+    rank = config.get("kv_lora_rank")
+    if rank is None:
+        return None
+    return (
+        f"kv_lora_rank ({rank!r:.20}) is latent attention, whose activations no formula here describes; `shardtune tune` "
+        "measures it"
+    )
+
+
+def window_note(config: Mapping[str, Any], sequence: int) -> str | None:
+    """Note on a prediction for a sequence beyond the window of a model's attention; None where the window has no
+    effect."""
+    window = config.get("sliding_window")
+    if isinstance(window, bool) or not isinstance(window, int) or not 0 < window < sequence or not _uses_window(config):
+        return None
+    return (
+        f"sliding_window ({window}): attention is predicted over the whole sequence of {sequence} tokens; layers with the "
+        "window do less, so trials may be faster than predicted"
+    )
+
+
+def _uses_window(config: Mapping[str, Any]) -> bool:
+    if config.get("use_sliding_window") is False:
+        return False
+    layers = config.get("layer_types")
+    if isinstance(layers, list):
+        return "sliding_attention" in layers
+    return config.get("model_type") in _ALWAYS_WINDOWED or config.get("use_sliding_window") is True
 
 
 def _estimate_shape(name: str, model_summary: ModelSummary) -> ModelShape:

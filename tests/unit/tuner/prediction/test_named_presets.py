@@ -5,7 +5,7 @@ import pytest
 from shardtune.api_schemas.training.model_presets import preset_config, preset_names, preset_of, preset_sources
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.tuner.prediction import attention_kinds, model_shape, trainable
+from shardtune.tuner.prediction import model_shape, traced_shape, trainable
 from shardtune.tuner.search import fastest
 
 TINY = {"gpt2-tiny", "llama-tiny", "mixtral-tiny"}
@@ -53,5 +53,5 @@ def test_a_window_that_the_sequence_exceeds_is_noted() -> None:
     ],
 )
 def test_a_window_counts_only_where_layers_use_it(changes: dict[str, object], is_used: bool) -> None:
-    note = attention_kinds.window_note(changes | {"sliding_window": 128}, 256)
+    note = traced_shape.window_note(changes | {"sliding_window": 128}, 256)
     assert (note is not None) == is_used

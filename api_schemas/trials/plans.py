@@ -26,7 +26,9 @@ class PlanMeasurement(Schema):
     """Speed of one configuration on a few GPUs, from which larger numbers of the same GPUs are projected."""
 
     gpu: GpuName
+    """Kind of GPU by its name in the catalogue."""
     gpus: int = Field(ge=1, le=MOST_GPUS)
+    """Number of GPUs of the measured run."""
     config: TrialConfig
     gradient_accumulation: int = Field(default=1, ge=1, le=100_000)
     """Micro batches per step of the measured run."""
@@ -64,18 +66,19 @@ class PlanRequest(Schema):
     model: ModelChoice
     tokens: float = Field(ge=1, le=1e16)
     """Number of tokens that the run trains on; epochs count as often as they are repeated."""
-    gpus: tuple[GpuName, ...] = Field(min_length=1, max_length=12)
+    gpus: tuple[GpuName, ...] = Field(min_length=1, max_length=12, examples=[["h100", "h200"]])
     """Kinds of GPUs by their names in the catalogue, such as `h100`."""
     counts: tuple[int, ...] = Field(min_length=1, max_length=64)
     """Numbers of GPUs."""
     gpus_per_node: int = Field(default=8, ge=1, le=72)
+    """Number of GPUs of one node."""
     prices: dict[GpuName, float] = Field(default={}, max_length=12)
     """Price of one GPU for an hour by kind, in your currency. Kinds without a price get no cost."""
     budget: float | None = Field(default=None, gt=0, le=1e15)
     """Money that the run may cost, in the currency of the prices."""
-    start: date | None = None
+    start: date | None = Field(default=None, examples=["2026-12-01"])
     """Day on which the run starts; null: today."""
-    deadline: date | None = None
+    deadline: date | None = Field(default=None, examples=["2027-03-01"])
     """Last day on which the run may end."""
     sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)
     """Tokens per sample; null: the model's maximum, up to 4096."""
@@ -83,7 +86,9 @@ class PlanRequest(Schema):
     """Samples per step; null: by the FLOPs of the run (DeepSeek LLM, arXiv:2401.02954, equation 1), but at least one for each GPU."""
     precision: ChosenPrecision = None
     goodput: Goodput = Goodput()
+    """Assumptions about the time in which no step advances the run."""
     measurements: tuple[PlanMeasurement, ...] = Field(default=(), max_length=100)
+    """Measurements on a few GPUs, from which larger numbers of the same kind are projected."""
 
     @field_validator("model", mode="before")
     @classmethod
@@ -145,23 +150,31 @@ class Band(Schema):
     """Value with its 90 % band."""
 
     expected: float
+    """Expected value."""
     low: float
+    """Lower end of the band."""
     high: float
+    """Upper end of the band."""
 
 
 class DateBand(Schema):
     """Day on which a run ends, with its 90 % band."""
 
-    expected: date
-    earliest: date
-    latest: date
+    expected: date = Field(examples=["2027-01-17"])
+    """Expected day."""
+    earliest: date = Field(examples=["2026-12-28"])
+    """First day of the band."""
+    latest: date = Field(examples=["2027-02-16"])
+    """Last day of the band."""
 
 
 class PlanRow(Schema):
     """Best configuration of one kind and number of GPUs, and what the run takes with it."""
 
     gpu: str
+    """Kind of GPU, as the request names it."""
     gpus: int
+    """Number of GPUs."""
     config: TrialConfig
     description: str
     evidence: Evidence
@@ -180,13 +193,16 @@ class PlanRow(Schema):
     hours: Band
     """Hours from start to end."""
     gpu_hours: Band
+    """Hours of all GPUs together."""
     cost: Band | None
     """Money of all GPU-hours; null without a price of this kind."""
     finish: DateBand
+    """Day on which the run ends."""
     meets_deadline: Literal["surely", "likely", "unlikely", "no"] | None
     """Whether the run ends in time: over the whole band, by its expected value, within the band only, or not at all;
     null without a deadline."""
     within_budget: Literal["surely", "likely", "unlikely", "no"] | None
+    """Whether the run costs no more than the budget, in the same words; null without a price or a budget."""
     extrapolated_from: tuple[int, ...] = ()
     """Numbers of GPUs that were measured, for a projected row."""
 
@@ -195,8 +211,11 @@ class ImpossibleRow(Schema):
     """Kind and number of GPUs without any configuration, and the reason."""
 
     gpu: str
+    """Kind of GPU, as the request names it."""
     gpus: int
+    """Number of GPUs."""
     reason: str
+    """Reason why no configuration can run, with a remedy."""
 
 
 class Plan(Schema):
@@ -205,12 +224,18 @@ class Plan(Schema):
     model: str
     parameters: int
     tokens: float
+    """Number of tokens that the run trains on."""
     sequence_length: int
-    start: date
-    deadline: date | None
+    start: date = Field(examples=["2026-12-01"])
+    """Day on which the run starts."""
+    deadline: date | None = Field(examples=["2027-03-01"])
+    """Last day on which the run may end; null: none was given."""
     budget: float | None
+    """Money that the run may cost; null: none was given."""
     rows: tuple[PlanRow, ...]
+    """Best configuration of each kind and number of GPUs."""
     impossible: tuple[ImpossibleRow, ...] = ()
+    """Kinds and numbers of GPUs on which nothing can run."""
     cheapest_in_time: PlanRow | None = None
     """Least cost among rows that surely or likely meet the deadline; without prices, the least GPU-hours."""
     fastest_in_budget: PlanRow | None = None
@@ -219,3 +244,4 @@ class Plan(Schema):
     """Row of each kind with the most GPUs that take at most a tenth more GPU-hours than the fewest: beyond, time is bought
     dearly."""
     notes: tuple[str, ...] = ()
+    """Assumptions behind the plan, and what of them nobody checked."""

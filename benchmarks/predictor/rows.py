@@ -227,7 +227,7 @@ _NETWORK = re.compile(
     r"(?:(?P<rails>\d+)\s*[x×]\s*)?(?P<gigabits>\d+) ?Gb/s(?: (?P<kind>(?!per\b|between\b)\w+))?"
     r"(?: (?P<unit>per GPU|per node|between nodes))?"
 )
-"""A stated network: `4x100 Gb/s RoCE` is four adapters a node, `400 Gb/s RDMA per GPU` one for each GPU."""
+"""Network as stated: `4x100 Gb/s RoCE` is four adapters a node, `400 Gb/s RDMA per GPU` one for each GPU."""
 _KINDS = ("RDMA", "RoCE", "IB", "HDR", "NDR", "EFA", "InfiniBand", "Ethernet")
 
 
@@ -235,9 +235,9 @@ def _with_stated_network(gpu: GpuModel, row: Row) -> GpuModel:
     """The network a row's notes state, per GPU."""
     per_node = int(row["gpus_per_node"] or 8)
     matches = [m for m in _NETWORK.finditer(row["notes"]) if m["unit"] or m["kind"] in _KINDS]
-    if not matches:
+    match = next((match for match in matches if match["unit"]), matches[0] if matches else None)
+    if match is None:
         return gpu
-    match = next((match for match in matches if match["unit"]), matches[0])
     speed = int(match["rails"] or 1) * int(match["gigabits"]) * GIGABIT
     return replace(gpu, network_bytes_per_s=speed if match["unit"] == "per GPU" else speed / per_node)
 

@@ -189,9 +189,8 @@ class ZeroFields(StrategySchema):
                     # DeepSpeed 0.19.8 does not save the moments of the part on the GPU (`backup_optimizer`, which
                     # `_rigid_state_dict` leaves out): a winner with a fraction would fail its resume check.
                     when=When(is_named=True),
-                    when_text="where you name it (a fraction below 1 cannot resume: DeepSpeed 0.19.8 does not save the "
-                    "moments on the GPU); stage 3, optimizer on the CPU, GPUs, and `sub_group_size` small enough for two "
-                    "sub-groups: whole ones are moved",
+                    when_text="where you name it: a fraction below 1 cannot resume (DeepSpeed 0.19.8). Stage 3, optimizer on "
+                    "the CPU, GPUs, and `sub_group_size` small enough for two sub-groups: whole ones are moved",
                     upstream="`offload_optimizer.ratio`",
                 ),
                 "pin_memory": replace(

@@ -34,7 +34,7 @@ _NEUTRAL: dict[str, float | None] = {
 
 @dataclass(frozen=True)
 class LossPlan:
-    """What a model does with its logits between the output head and the loss."""
+    """Scale or cap that a model applies to its logits between the output head and the loss."""
 
     scale: float = 1.0
     """Number by which the model multiplies its logits."""

@@ -2,7 +2,7 @@
 reference, the predictor's reasons, the exports and the conformance tests read the declaration."""
 
 from shardtune.api_schemas.knobs.condition import When
-from shardtune.api_schemas.knobs.consumers import Call, Consumer, Key, Lost, Rejected, Statement, Written
+from shardtune.api_schemas.knobs.consumers import Call, Consumer, Key, Lost, Statement, Unexportable, Written
 from shardtune.api_schemas.knobs.declarations import backend_knobs, knobs_of
 from shardtune.api_schemas.knobs.knob import ALWAYS, Knob
 
@@ -13,8 +13,8 @@ __all__ = [
     "Key",
     "Knob",
     "Lost",
-    "Rejected",
     "Statement",
+    "Unexportable",
     "When",
     "Written",
     "backend_knobs",

@@ -44,11 +44,11 @@ class Lost:
 
 
 @dataclass(frozen=True)
-class Rejected:
+class Unexportable:
     """Rejection of an export: the consumer would train something else with any value but the default."""
 
     reason: str
     """Reason for the rejection, in the words of the reference."""
 
 
-Statement = Key | Call | Written | Lost | Rejected
+Statement = Key | Call | Written | Lost | Unexportable

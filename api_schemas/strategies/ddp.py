@@ -10,9 +10,6 @@ from shardtune.api_schemas.knobs import Key, Knob, Lost, When, Written
 from shardtune.api_schemas.strategies.base import GradSync, StrategySchema, TrainerStep
 from shardtune.api_schemas.strategies.fields.common_knobs import GRAD_SYNC, NO_SETTING
 
-TORCHTITAN_BUCKET_CAP_MB = 100
-"""Size of DDP's gradient buckets in MiB that torchtitan 0.2.2 uses (models/llama3/infra/parallelize.py, apply_ddp)."""
-
 
 class DdpConfig(StrategySchema):
     """Arguments of `torch.nn.parallel.DistributedDataParallel`."""
@@ -31,7 +28,7 @@ class DdpConfig(StrategySchema):
                 "script": Key("bucket_cap_mb"),
                 "accelerate": Written("`DistributedDataParallelKwargs` in your script"),
                 "training_arguments": Key("ddp_bucket_cap_mb"),
-                "torchtitan": Lost("fixes the size", runs=TORCHTITAN_BUCKET_CAP_MB),
+                "torchtitan": Lost("has no DistributedDataParallel (0.3)"),
                 "lightning": Written("`DDPStrategy(bucket_cap_mb=…)`"),
             },
             values_text="MiB of gradients in 1, 2 and 4 blocks; 25 (torch's default); the model",

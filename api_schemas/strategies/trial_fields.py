@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.knobs import Knob, Rejected, When, Written
+from shardtune.api_schemas.knobs import Knob, Unexportable, When, Written
 from shardtune.api_schemas.strategies.base import Checkpointing
 from shardtune.api_schemas.strategies.ddp import DdpConfig
 from shardtune.api_schemas.strategies.fields.common_knobs import IN_ENVIRONMENT, NO_SETTING
@@ -17,7 +17,7 @@ NumaBinding = Literal["none", "node", "exclusive"]
 Strategy = Annotated[DdpConfig | ZeroConfig | Fsdp1Config | Fsdp2Config, Field(discriminator="kind")]
 
 _CHECKPOINTED = {"activation_checkpointing": ("selective", "full")}
-_NOT_SHARED = Rejected("counts every rank as a data-parallel one")
+_NOT_SHARED = Unexportable("counts every rank as a data-parallel one")
 _IN_YOUR_MODULE = Written("a note: apply it in your module")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from docs.generate import sources
 from docs.generate.context import PageContext
 from docs.generate.markdown import code, table
-from shardtune.api_schemas.knobs import Call, Consumer, Key, Knob, Lost, Rejected, Statement, Written
+from shardtune.api_schemas.knobs import Call, Consumer, Key, Knob, Lost, Statement, Unexportable, Written
 from shardtune.api_schemas.knobs.condition import value_text, values_words
 
 _COLUMNS: Mapping[Consumer, str] = {
@@ -79,7 +79,7 @@ def _words(statement: Statement | None, knob: Knob) -> str:
         case Lost(reason, runs):
             value = knob.default if runs is None else runs
             return f"lost: {reason}, trains with {code(value_text(value))}"
-        case Rejected(reason):
+        case Unexportable(reason):
             return f"rejected: {reason}"
         case None:
             return ""

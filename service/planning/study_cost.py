@@ -30,7 +30,7 @@ _NEAR = 0.5
 
 
 @dataclass(frozen=True)
-class Forecast:
+class CostPredictions:
     """Predictions from which a study's cost is estimated."""
 
     fastest: Sequence[Prediction]
@@ -40,7 +40,7 @@ class Forecast:
 
 
 def estimate(
-    budget: Budget, cluster: Cluster, plan: MeasurePlan, forecast: Forecast, *, has_baseline: bool
+    budget: Budget, cluster: Cluster, plan: MeasurePlan, forecast: CostPredictions, *, has_baseline: bool
 ) -> StudyCost:
     """Estimate the cost and the gain of a study with this budget."""
     trials = _trials(budget)
@@ -78,7 +78,7 @@ def _validation_runs(budget: Budget, trials: Range, *, has_baseline: bool) -> Ra
 
 
 def _hours(
-    budget: Budget, cluster: Cluster, plan: MeasurePlan, forecast: Forecast, runs: tuple[Range, Range]
+    budget: Budget, cluster: Cluster, plan: MeasurePlan, forecast: CostPredictions, runs: tuple[Range, Range]
 ) -> Range | None:
     timed = [prediction for prediction in (*forecast.fastest, *forecast.baselines) if prediction.speed is not None]
     if not timed:
@@ -119,7 +119,7 @@ def _limited(search: Range, budget: Budget, world: int) -> Range:
     return Range(low=min(search.low, most), high=min(search.high, most))
 
 
-def _gain(forecast: Forecast) -> ExpectedGain | None:
+def _gain(forecast: CostPredictions) -> ExpectedGain | None:
     fastest, baseline = _fastest_that_fits(forecast.fastest), _fastest_that_fits(forecast.baselines)
     if fastest is None or baseline is None:
         return None

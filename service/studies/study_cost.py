@@ -12,7 +12,7 @@ from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.planning import calibrations, study_cost
-from shardtune.service.planning.study_cost import Forecast
+from shardtune.service.planning.study_cost import CostPredictions
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation
 from shardtune.service.studies.choose_precision import choose_precision
@@ -74,13 +74,13 @@ def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan)
     baseline = validation.check(spec, machine.cluster)
     has_baseline = baseline.config is not None
     configs = (baseline.config,) if baseline.config is not None else tuple(_defaults(spec, machine.cluster))
-    forecast = Forecast((), ())
+    forecast = CostPredictions((), ())
     if not spec.model.is_own:
         # Without a closed form the model has to be built on a worker before anything can be predicted.
         try:
             request_of_predictions = _prediction_request(spec, machine, configs)
             table = fastest.answer_request(request_of_predictions, machine.calibrations, machine.device, spec.objective)
-            forecast = Forecast(table.fastest, table.predictions)
+            forecast = CostPredictions(table.fastest, table.predictions)
         except NoClosedForm:
             pass
     return study_cost.estimate(spec.budget, machine.cluster, plan, forecast, has_baseline=has_baseline)

@@ -19,7 +19,7 @@ from tests.support.values.tuner_inputs import cpu, gpus, llama
 CLUSTERS = (gpus(2, 4).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3"}), cpu(4))
 MIXTURE = llama("llama-tiny").model_copy(update={"experts": 8, "expert_width": 8, "expert_note": None})
 """A model with experts, so that expert parallelism can divide them."""
-DRAWS = 24
+DRAWS = 48
 """Number of configurations drawn for each cluster."""
 
 

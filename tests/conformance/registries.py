@@ -19,10 +19,11 @@ from shardtune.api_schemas.strategies.base import StrategySchema
 from shardtune.api_schemas.strategies.fields.fsdp2_axes import Fsdp2Axes
 from shardtune.api_schemas.training.search_space import BACKENDS as LISTED
 from shardtune.service.wording import backend_words
-from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan, training_arguments, trl
+from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan
 from shardtune.tuner.export.backends.record import ExportedBackend
 from shardtune.tuner.export.backends.registry import BACKENDS as EXPORTED
 from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.trainer import training_arguments, trl
 from shardtune.tuner.prediction.backends.record import PredictedBackend
 from shardtune.tuner.prediction.backends.registry import BACKENDS as PREDICTED
 from shardtune.tuner.prediction.configs import from_configs

@@ -84,7 +84,12 @@ def _consumer_strategy(source: ExportSource, parts: ConsumerParts) -> tuple[Stra
         return parts.strategy, True, parts.notes
     # 0.3 has no DistributedDataParallel: fully_shard replicates over a mesh with one shard.
     strategy = Fsdp2Config(dp_replicate=source.cluster.world_size, dp_shard=1, reshard_after_forward=False)
-    note = "backend: ddp was measured; torchtitan replicates by fully_shard over one shard, without buckets"
+    settings = ", ".join(
+        f"{name} {value}" for name, value in source.config.strategy.model_dump(exclude={"kind"}).items()
+    )
+    note = (
+        f"backend: ddp ({settings}) was measured; torchtitan replicates by fully_shard over one shard, without buckets"
+    )
     return strategy, False, (note, *common.weights_differ(source, "torchtitan"))
 
 

@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shardtune.api_schemas.knobs import Key, Knob, Lost, Rejected, When, Written
+from shardtune.api_schemas.knobs import Key, Knob, Lost, Unexportable, When, Written
 from shardtune.api_schemas.strategies.base import StrategySchema
 from shardtune.api_schemas.strategies.fields.common_knobs import DP_REPLICATE, DP_SHARD
 from shardtune.api_schemas.strategies.pipeline_schedules import PipelineSchedule
 
 _NAMED = When(is_named=True)
-_ONE_AXIS = Rejected("has data-parallel ranks only")
+_ONE_AXIS = Unexportable("has data-parallel ranks only")
 
 
 class Fsdp2Axes(StrategySchema):

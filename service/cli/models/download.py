@@ -47,7 +47,7 @@ def read_model(source: HubSource) -> ModelSpec:
     def read() -> None:
         try:
             results.append(_download(source))
-        except Exception as error:  # noqa: BLE001 (raised again below, in the caller's thread)
+        except Exception as error:  # noqa: BLE001  # a border: raised below, in the caller's thread.
             failures.append(error)
 
     # A daemon: huggingface_hub has no limit on the whole download, and the command must not wait for it at its end.

@@ -126,7 +126,7 @@ def test_a_model_that_cannot_be_trained_is_refused_with_field_value_and_remedy(a
     assert words in problem["detail"] and model in problem["detail"] and ";" in problem["detail"]
 
 
-def test_a_configuration_that_no_database_stores_is_refused(allow):
+def test_a_configuration_that_no_database_stores_is_rejected(allow):
     answer = predict(allow(), "org/nul")
     assert answer.status_code == 422 and answer.json()["errors"][0]["field"] == "model.config.label"
 

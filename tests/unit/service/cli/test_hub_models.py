@@ -45,8 +45,8 @@ def test_a_model_is_read_once_then_from_the_cache_also_offline(hub: ModelHub, tm
 def test_a_gated_model_is_read_with_the_users_token_which_is_neither_shown_nor_stored(
     hub: ModelHub, tmp_path: Path
 ) -> None:
-    refused = run(hub.url, tmp_path, "predict", "gated/model", *PREDICT)
-    assert refused.returncode == 2 and "is gated" in refused.stderr and "hf auth login" in refused.stderr
+    rejected = run(hub.url, tmp_path, "predict", "gated/model", *PREDICT)
+    assert rejected.returncode == 2 and "is gated" in rejected.stderr and "hf auth login" in rejected.stderr
     read = run(hub.url, tmp_path, "predict", "gated/model", *PREDICT, HF_TOKEN=hub.secret)
     assert read.returncode == 0, read.stderr
     assert (None in {request[2] for request in hub.requests}) and f"Bearer {hub.secret}" in {r[2] for r in hub.requests}
@@ -55,7 +55,7 @@ def test_a_gated_model_is_read_with_the_users_token_which_is_neither_shown_nor_s
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     for secret in (hub.secret, "hf_wrong_token"):
         assert secret.encode() not in written
-        assert secret not in refused.stderr + read.stdout + read.stderr + wrong.stdout + wrong.stderr
+        assert secret not in rejected.stderr + read.stdout + read.stderr + wrong.stdout + wrong.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.planning import study_cost
-from shardtune.service.planning.study_cost import Forecast
+from shardtune.service.planning.study_cost import CostPredictions
 from shardtune.tuner.search import seeds
 from shardtune.tuner.search.fastest import answer_request
 
@@ -21,8 +21,8 @@ def table() -> PredictionTable:
     return answer_request(request.model_copy(update={"configs": tuple(seeds.documented_defaults(cluster))}))
 
 
-def estimate(table: PredictionTable, budget: Budget, **changes: Forecast) -> StudyCost:
-    forecast = changes.get("forecast", Forecast(table.fastest, table.predictions))
+def estimate(table: PredictionTable, budget: Budget, **changes: CostPredictions) -> StudyCost:
+    forecast = changes.get("forecast", CostPredictions(table.fastest, table.predictions))
     return study_cost.estimate(budget, table.cluster, MEASURE_PLAN, forecast, has_baseline=False)
 
 
@@ -50,12 +50,12 @@ def test_a_limit_on_time_shortens_the_search_alone(table: PredictionTable) -> No
 def test_a_gain_has_a_band_that_never_falls_below_the_baseline(table: PredictionTable) -> None:
     gain = estimate(table, Budget()).expected_gain
     assert gain is not None and 1 <= gain.low <= gain.value < gain.high
-    same = estimate(table, Budget(), forecast=Forecast(table.predictions, table.predictions)).expected_gain
+    same = estimate(table, Budget(), forecast=CostPredictions(table.predictions, table.predictions)).expected_gain
     assert same is not None and (same.value, same.low) == (1, 1)
 
 
 def test_what_cannot_be_predicted_is_not_stated(table: PredictionTable) -> None:
-    cost = estimate(table, Budget(max_trials=9), forecast=Forecast((), ()))
+    cost = estimate(table, Budget(max_trials=9), forecast=CostPredictions((), ()))
     assert (cost.minutes, cost.gpu_hours, cost.expected_gain) == (None, None, None)
     assert cost.trials.high == 9 and cost.stops
 

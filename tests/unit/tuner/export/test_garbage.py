@@ -6,8 +6,9 @@ import pytest
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
-from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan, training_arguments
+from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan
 from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.trainer import training_arguments
 from tests.support.values.synthetic_studies import contender_of, study_of
 from tests.support.values.tuner_inputs import cpu, gpus, llama
 

@@ -143,7 +143,7 @@ def test_bad_input_is_refused_with_field_value_and_remedy(values: dict[str, Any]
         request(**values)
 
 
-def test_a_deadline_in_the_past_and_an_unknown_gpu_are_refused() -> None:
+def test_a_deadline_in_the_past_and_an_unknown_gpu_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"deadline \(2026-11-01\) must be after the start"):
         plan(request(deadline="2026-11-01"), TODAY)
     with pytest.raises(ValueError, match="is not in the catalogue"):

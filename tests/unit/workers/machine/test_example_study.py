@@ -32,6 +32,6 @@ def test_make_tune_tunes_a_real_model_on_gpus_and_says_why(
 
 
 def test_make_tune_runs_what_was_chosen() -> None:
-    recipe = (ROOT / "Makefile").read_text()
-    assert f'shardtune tune "$$($(BIN)/python {SCRIPT.relative_to(ROOT)})"' in recipe
+    commands = (ROOT / "Makefile").read_text()
+    assert f'shardtune tune "$$($(BIN)/python {SCRIPT.relative_to(ROOT)})"' in commands
     assert callable(runpy.run_path(str(SCRIPT))["choose"])

@@ -6,12 +6,13 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from shardtune.tuner.export import distributed_config, environment, losses, optimizers
+from shardtune.tuner.export import environment, losses, optimizers
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill
+from shardtune.tuner.export.trainer import distributed_config
 from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, run_by
 
 RELEASE = "transformers 5.23"

@@ -69,6 +69,7 @@ def parts(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
         )
     plain = strategy.as_accelerate_runs_it(source.accumulation)
     return ConsumerParts(
-        strategy=plain.model_copy(update={"reshard_after_forward": True}),
+        # Accelerate's `no_sync` knows FSDP2 by its own plugin only (1.15), which such a mesh does without.
+        strategy=plain.model_copy(update={"reshard_after_forward": True, "grad_sync": "every"}),
         notes=(*lines, *common.ignored_on_cpu(source)),
     )

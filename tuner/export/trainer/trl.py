@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 
 from shardtune.api_schemas.training.model_presets import preset_sources
-from shardtune.tuner.export import training_arguments
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring, remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
+from shardtune.tuner.export.trainer import training_arguments
 from shardtune.tuner.export.trial_rendering import Rendered, comment
 
 RELEASE = "TRL 1.16"

@@ -1,0 +1,1 @@
+"""Exports for transformers' Trainer and the programs that are built on it."""

@@ -7,14 +7,15 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.workers.blocks import checkpointing
 
 
-def prepare_blocks(model: nn.Module, config: TrialConfig) -> None:
-    """Apply activation checkpointing, then compilation, to each repeated block of a model, in place."""
+def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "inductor") -> None:
+    """Apply activation checkpointing, then compilation by a backend of `torch.compile`, to each repeated block of a
+    model, in place."""
     blocks = [block for _, block in repeated_blocks(model)]
     checkpointing.apply(blocks, config.activation_checkpointing, config.checkpoint_every)
     if config.compile:
         forbid_eager_blocks()
         for block in blocks:
-            block.compile()
+            block.compile(backend=backend)
 
 
 def forbid_eager_blocks() -> None:

@@ -1,0 +1,63 @@
+"""Blocks that Dynamo would run uncompiled, beyond its limit of recompilations."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.exc import FailOnRecompileLimitHit
+
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.workers.blocks.prepare import prepare_blocks
+
+BLOCKS = 12
+COMPILED = TrialConfig(strategy=DdpConfig(), compile=True)
+
+
+class Block(nn.Module):
+    """Linear layer that is applied a number of times; Dynamo compiles it anew for each number."""
+
+    def __init__(self, repetitions: int) -> None:
+        super().__init__()
+        self.linear, self.repetitions = nn.Linear(4, 4), repetitions
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.repetitions):
+            hidden = self.linear(hidden)
+        return hidden
+
+
+class Stack(nn.Module):
+    """Model of repeated blocks."""
+
+    def __init__(self, *blocks: Block) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            hidden = block(hidden)
+        return hidden
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=False):
+        yield
+    torch._dynamo.reset()
+
+
+def test_a_block_beyond_the_limit_fails_instead_of_running_uncompiled() -> None:
+    model = Stack(*(Block(number) for number in range(1, BLOCKS + 1)))
+    prepare_blocks(model, COMPILED, backend="eager")
+    with pytest.raises(FailOnRecompileLimitHit):
+        model(torch.ones(1, 4))
+
+
+def test_equal_blocks_share_one_compilation() -> None:
+    model = Stack(*(Block(2) for _ in range(BLOCKS)))
+    prepare_blocks(model, COMPILED, backend="eager")
+    torch._dynamo.utils.counters.clear()
+    model(torch.ones(1, 4)).sum().backward()
+    assert torch._dynamo.utils.counters["frames"]["ok"] <= 2

@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 
 PYTHONS_LIBRARIES = import site; print(site.getsitepackages()[0])
 
-.PHONY: setup tune test test-gpu test-cuda-wheel durations coverage screenshots pictures soak test-long check check-style check-types check-imports check-safety check-deploy check-docs docs format clean
+.PHONY: setup tune test test-gpu test-cuda-wheel test-consumers durations coverage screenshots pictures soak test-long check check-style check-types check-imports check-safety check-deploy check-docs docs format clean
 
 setup: .venv/.ready
 
@@ -19,8 +19,6 @@ setup: .venv/.ready
 	$(PIP) torch setuptools wheel
 	# Without it DeepSpeed's setup.py (0.19.8) fails where it sees a GPU and no CUDA toolkit, although it compiles nothing.
 	DS_IGNORE_CUDA_DETECTION=1 $(PIP) --no-build-isolation -e '.[service,worker,ray]' --group dev --group docs
-	# Its configuration parser is a test's; what else it needs (datasets, tensorboard) is not.
-	$(PIP) --no-deps torchtitan
 	touch $@
 
 # On GPUs a model of real size, else a tiny one on CPU ranks; its first line says which and why.
@@ -35,6 +33,19 @@ test: setup
 	./tests/setup-machine.sh
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --ignore=tests/deploy $(PYTEST_ARGS)
+	$(MAKE) test-consumers
+
+# torchtitan and TRL read what we export for them, in an environment of their own: triton in .venv would change what torch
+# and DeepSpeed do there. What else they need comes from .venv.
+test-consumers: .venv-consumers/.ready
+	.venv-consumers/bin/python -m pytest tests/conformance/test_exports_consumers.py
+
+.venv-consumers/.ready: .venv/.ready tests/conformance/consumers.txt
+	test -x .venv-consumers/bin/python || $(PYTHON) -m venv .venv-consumers
+	.venv-consumers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r tests/conformance/consumers.txt
+	echo "import site; site.addsitedir('$$($(BIN)/python -c "$(PYTHONS_LIBRARIES)")')" \
+		> "$$(.venv-consumers/bin/python -c "$(PYTHONS_LIBRARIES)")/libraries-of-venv.pth"
+	touch $@
 
 # One verdict on a GPU host, in ten minutes at most: gpu-report/report.md. Ends with 2, at once, where there is no CUDA device.
 test-gpu: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions

@@ -29,6 +29,8 @@ FSDP2 = TrialConfig(
     strategy=Fsdp2Config(dp_shard=8, forward_prefetch=2, blocks_per_unit=2, reshard_after_forward=4, grad_sync="last"),
     activation_checkpointing="selective",
 )
+TORCHTITANS_GC = 50
+"""Steps between two garbage collections of torchtitan, which has no automatic collection."""
 PLAIN_FSDP2 = TrialConfig(strategy=Fsdp2Config(dp_shard=8))
 ZERO = TrialConfig(strategy=ZeroConfig(stage=3), micro_batch=2, activation_checkpointing="full")
 
@@ -190,7 +192,8 @@ def test_who_has_no_words_for_shared_samples_says_so(form: ExportFormat) -> None
 
 
 def test_torchtitan_counts_checkpointed_blocks_as_the_trial_does() -> None:
-    counted = PLAIN_FSDP2.model_copy(update={"activation_checkpointing": "full", "checkpoint_every": 3})
+    changes = {"activation_checkpointing": "full", "checkpoint_every": 3, "gc_every": TORCHTITANS_GC}
+    counted = PLAIN_FSDP2.model_copy(update=changes)
     files = exported(counted, "torchtitan")
     assert "EveryNth.Config(every=3" in files.files["torchtitan_config.py"]
     assert files.lossy_config is None
@@ -335,8 +338,10 @@ def test_trainer_leaves_deepspeeds_autocast_alone() -> None:
 
 
 def test_where_no_knob_is_lost_there_is_no_lossy_configuration() -> None:
-    for form in ("training-arguments", "torchtitan"):
-        assert exported(PLAIN_FSDP2, form).lossy_config is None  # type: ignore[arg-type]
+    assert exported(PLAIN_FSDP2, "training-arguments").lossy_config is None
+    collected = PLAIN_FSDP2.model_copy(update={"gc_every": TORCHTITANS_GC})
+    assert exported(collected, "torchtitan").lossy_config is None
+    assert "gc_every: 0 was measured; torchtitan has 50" in exported(PLAIN_FSDP2, "torchtitan").lossy
 
 
 def test_a_consumer_that_is_not_installed_has_checked_nothing(tmp_path: Path) -> None:

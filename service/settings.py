@@ -13,8 +13,8 @@ from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.db.limits import MOST_LOCK_S, DatabaseLimits
 from shardtune.db.session import parse_url
-from shardtune.service.http.trusted_proxies import check_proxies
 from shardtune.service.hub_endpoint import check_endpoint
+from shardtune.service.trusted_proxies import check_proxies
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
 SECRET_FIELDS = ("database_url", "secret_key")

@@ -11,7 +11,7 @@ import hmac
 from fastapi import Request
 from starlette.responses import Response
 
-from shardtune.service.http.trusted_proxies import warn_of_untrusted
+from shardtune.service.trusted_proxies import warn_of_untrusted
 
 SESSION, VISITOR = "shardtune_session", "shardtune_visitor"
 

@@ -31,7 +31,7 @@ else:
 
 _LIMIT_S = 40.0
 """Seconds in which a model must be read; huggingface_hub 2.4 repeats failed requests for 23 seconds."""
-_TOKEN_REMEDY = "log in with an account that may read it (`hf auth login`, or HF_TOKEN)"
+_HOW_TO_LOG_IN = "log in with an account that may read it (`hf auth login`, or HF_TOKEN)"
 
 
 def read_model(source: HubSource) -> ModelSpec:
@@ -105,9 +105,9 @@ def _with_hub_errors(source: HubSource, read: Callable[[], ModelSpec]) -> ModelS
         return read()
     # Gated first: it is a subclass of the next.
     except errors.GatedRepoError:
-        raise missing_models.gated(source, _TOKEN_REMEDY) from None
+        raise missing_models.gated(source, _HOW_TO_LOG_IN) from None
     except errors.RepositoryNotFoundError:
-        raise missing_models.unknown(source, f"{_TOKEN_REMEDY}, or give the path of a folder that exists") from None
+        raise missing_models.unknown(source, f"{_HOW_TO_LOG_IN}, or give the path of a folder that exists") from None
     except errors.RevisionNotFoundError:
         raise missing_models.no_revision(source) from None
     except errors.HFValidationError:

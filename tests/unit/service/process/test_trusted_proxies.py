@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from shardtune.service.http import trusted_proxies
+from shardtune.service import trusted_proxies
 from shardtune.service.server import ServerConfig
 from shardtune.service.settings import Settings
 

@@ -72,7 +72,9 @@ class Muon(OptimizerSchema):
     kind: Literal["muon"] = "muon"
     lr: float = Field(default=3e-4, gt=0)
     momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Decay rate of the momentum."""
     nesterov: bool = True
+    """Whether to update by Nesterov's momentum, which looks one step ahead."""
     ns_steps: int = Field(default=5, ge=1, le=99)
     """Number of Newton-Schulz iterations that orthogonalise an update, each three matrix products in bf16."""
     weight_decay: float = Field(default=0.1, ge=0)

@@ -37,16 +37,20 @@ def create_prediction(context: ContextDep, request: PredictionRequest, once: Ide
         return once.answer(session, table)
 
 
-@router.post("/study-cost", responses=problems("no_worker"))
-def estimate_study_cost(context: ContextDep, request: StudyRequest) -> StudyCost:
+@router.post("/study-cost", responses=problems("no_worker", "hub_unreachable"))
+def estimate_study_cost(context: ContextDep, request: StudyRequest, once: IdempotencyDep) -> StudyCost:
     """Estimate what a study would take and gain, before anything runs: trials, minutes, GPU-hours, the expected gain with
     its band, and the limits that stop it. Nothing is stored.
     """
     try:
-        return study_cost.estimate(context, request)
+        cost = study_cost.estimate(context, request)
     # Extreme values pass the schema and overflow in the predictor.
     except (ValidationError, ArithmeticError):
         message = "the dimensions or rates are too large or too small to compute with; correct them"
         raise errors.invalid("body", None, message) from None
     except ValueError as error:
         raise errors.invalid_from_value_error("", error) from None
+    if once.key is None:
+        return cost
+    with once.write(context) as session:
+        return once.answer(session, cost)

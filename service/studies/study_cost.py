@@ -11,6 +11,7 @@ from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest
+from shardtune.service.hub import named_models
 from shardtune.service.planning import calibrations, study_cost
 from shardtune.service.planning.study_cost import CostPredictions
 from shardtune.service.process.context import Context
@@ -46,7 +47,9 @@ def estimate(context: Context, request: StudyRequest) -> StudyCost:
 
     Raises:
         Invalid: the study would be rejected, or `local` has no worker or several clusters.
+        ApiError: `hub_unreachable`.
     """
+    request = named_models.with_config_of(context, request)
     return estimate_on(request, _machine_of(context, request), context.settings.measure)
 
 

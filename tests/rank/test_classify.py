@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._dynamo.exc import FailOnRecompileLimitHit
 
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import FailureKind
@@ -136,7 +137,7 @@ class _Started(Exception):
 
 
 def _loop_after_warm_up(warm_up_s: list[float], has_batches: bool) -> Loop:
-    setting: Any = SimpleNamespace(task=SimpleNamespace(plan=MeasurePlan()))
+    setting: Any = SimpleNamespace(task=SimpleNamespace(plan=MeasurePlan(), config=TrialConfig(strategy=DdpConfig())))
     loop = Loop(lambda: (None, None), setting, SimpleNamespace() if has_batches else None, SimpleNamespace())  # type: ignore[arg-type]
 
     def start(*_: object) -> Any:

@@ -62,7 +62,7 @@ COMMANDS = {
         "explain",
         "Explain the step time of a training job: computing, communication, waiting for other ranks, the host.",
     ),
-    "db": CommandEntry("database", "Migrate or back up the database."),
+    "db": CommandEntry("database", "Migrate, back up or restore the database."),
     "keys": CommandEntry("keys", "Manage API keys in the database of SHARDTUNE_DATABASE_URL or --state-dir."),
     "projects": CommandEntry("keys", "Manage projects and their quotas in the same database.", "projects_app"),
     "fingerprints": CommandEntry("fingerprints", "Show the hardware and software of the workers, and their changes."),

@@ -5,19 +5,27 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shardtune.api_schemas.formatting import field_line
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec
-from shardtune.service.cli import local_stack
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.tune import local_devices
 from shardtune.service.cli.tune.local_devices import LocalDevices
 from shardtune.service.http.errors import Invalid, invalid_from_value_error
 from shardtune.service.studies import model_checks, validation
-from shardtune.service.workers import compatibility
 from shardtune.tuner.prediction import catalogue
+
+if TYPE_CHECKING:
+    from shardtune.service.cli import local_stack
+    from shardtune.service.workers import compatibility
+else:
+    # Both import SQLAlchemy, which most rejections need not wait for.
+    local_stack = LazyModule("shardtune.service.cli.local_stack")
+    compatibility = LazyModule("shardtune.service.workers.compatibility")
 
 CPU_RANKS = 2
 """Default number of ranks on a machine without GPUs."""

@@ -59,6 +59,6 @@ def _show_form(
     with context.db.read() as session:
         live = registry.live_workers(context, session)
     # After the transaction: the hub may take seconds.
-    read_model = partial(named_models.with_config_of, context)
+    read_model = partial(named_models.with_config, context)
     shown = new_page(form, live, read_model, errors, quotas.own_usage(context), context.settings.measure)
     return render(request, "new.html", status=status, p=shown)

@@ -15,7 +15,7 @@ def constants(settings: AdamW) -> list[str]:
 def make(parameters: str, _blocks: str, several_meshes: bool) -> str:
     """Source of the expression that makes AdamW in `train_snippet.py`."""
     # torch 2.13 has no operator over tensors of several meshes, so the optimizer takes groups by mesh.
-    groups = f'[{{"params": group}} for group in by_mesh({parameters})]' if several_meshes else parameters
+    groups = f'[{{"params": part}} for part in by_mesh({parameters})]' if several_meshes else parameters
     return f"torch.optim.AdamW({groups}, fused=True, **ADAMW)"
 
 

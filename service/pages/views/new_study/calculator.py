@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas.base import DTYPE_BYTES
 from shardtune.api_schemas.training.model_presets import preset_names
+from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.training.workload import AUTO, PRECISIONS, Precision
 from shardtune.api_schemas.trials.measurements import MeasurePlan
-from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable, Verdict
+from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable, Verdict
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError, invalid_from_value_error
@@ -23,7 +24,7 @@ from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.search import fastest
 
-ReadModel = Callable[[PredictionRequest], PredictionRequest]
+ReadModel = Callable[[ModelSpec], ModelSpec]
 """Function that completes a request whose model is named by its repository."""
 
 _TONES: dict[Verdict, str] = {"fits": "good", "may fit": "warn", "does not fit": "bad"}
@@ -119,7 +120,7 @@ def new_page(
         bytes_per_parameter=tuple(_precision(precision, form.optimizer, table) for precision in PRECISIONS.values()),
         can_create=form.hardware.startswith("worker:"),
         quota=quota,
-        cost=_cost(form, live, plan) if table else (),
+        cost=_cost(form, live, plan, read_model) if table else (),
     )
 
 
@@ -134,13 +135,16 @@ def _first_form(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerR
     return form.model_copy(update=update)
 
 
-def _cost(form: StudyForm, live: Sequence[WorkerRow], plan: MeasurePlan) -> tuple[tuple[str, str], ...]:
+def _cost(
+    form: StudyForm, live: Sequence[WorkerRow], plan: MeasurePlan, read_model: ReadModel
+) -> tuple[tuple[str, str], ...]:
     """Return the estimated cost of the form's study; empty where the study would be rejected."""
     try:
         request, cluster = forms.study_request(form, live), forms.cluster_of(form, live)
         machine = StudyMachine(
             cluster, next(iter(compatibility.dtypes_of(cluster, live))), forms.measured_rates(form, live)
         )
+        request = request.model_copy(update={"model": read_model(request.model)})
         cost = estimate_on(request, machine, plan)
     # The errors stand beside their fields once the study is sent; the prediction needs fewer of them.
     except (FormErrors, ApiError, ValueError):
@@ -152,7 +156,8 @@ def _table(
     form: StudyForm, live: Sequence[WorkerRow], read_model: ReadModel
 ) -> tuple[PredictionTable | None, tuple[FieldError, ...]]:
     try:
-        request, cluster = read_model(forms.prediction_request(form, live)), forms.cluster_of(form, live)
+        request, cluster = forms.prediction_request(form, live), forms.cluster_of(form, live)
+        request = request.model_copy(update={"model": read_model(request.model)})
         device = next(iter(compatibility.dtypes_of(cluster, live)))
         return fastest.answer_request(request, device=device, objective=forms.objective_of(form)), ()
     except FormErrors as error:

@@ -63,14 +63,6 @@ def test_a_service_that_does_not_answer_exits_with_4(capsys: pytest.CaptureFixtu
     assert "no answer from the service at http://127.0.0.1:9" in stderr and "name another with --service" in stderr
 
 
-def test_a_folder_without_studies_is_not_served_and_the_error_names_the_option_for_an_empty_service(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("serve", "--state-dir", str(tmp_path)) == 2
-    stderr = capsys.readouterr().err
-    assert "give the directory that `tune` used, or leave it out" in stderr and ".shardtune/shardtune.sqlite3" in stderr
-
-
 def test_the_database_is_migrated_and_named_without_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

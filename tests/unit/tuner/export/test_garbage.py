@@ -30,7 +30,7 @@ def test_the_script_collects_after_the_same_steps(cluster: Cluster) -> None:
 
 def test_torchtitan_has_a_field_for_it_and_no_automatic_collection() -> None:
     stated, automatic = (torchtitan.render(source_of(steps, gpus(1, 2))) for steps in (20, 0))
-    assert "gc_freq = 20\n" in stated.files["torchtitan.toml"]
+    assert "gc_freq=20," in stated.files["torchtitan_config.py"]
     assert not any(line.startswith("gc_every") for line in stated.lossy)
     assert "gc_every: 0 was measured; torchtitan has 50" in automatic.lossy
 

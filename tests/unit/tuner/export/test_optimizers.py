@@ -47,4 +47,4 @@ def test_the_script_gives_muon_the_matrices_of_all_blocks(strategy: Any, model: 
 
 def test_adamw_of_divided_experts_takes_groups_by_mesh() -> None:
     text = snippet.source(source(Fsdp2Config(dp_shard=2, expert_parallel=2), "mixtral-tiny"))
-    assert 'torch.optim.AdamW([{"params": group} for group in by_mesh(others)], fused=True' in text
+    assert 'torch.optim.AdamW([{"params": part} for part in by_mesh(others)], fused=True' in text

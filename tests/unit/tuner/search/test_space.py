@@ -163,9 +163,10 @@ def test_communication_knobs_need_more_than_one_rank():
 
 
 def test_partial_offload_needs_two_sub_groups_to_split():
+    named = {"offload_optimizer_ratio": (0.25, 0.5, 0.75, 1.0)}
     offloaded = [
         config.strategy
-        for config in draw(space_of(gpus(), SpaceLimits(backends=("zero",))), 3, 400)
+        for config in draw(space_of(gpus(), SpaceLimits(backends=("zero",), knobs=named)), 3, 400)
         if config.strategy.offload_optimizer is not None
     ]
     partial = [strategy for strategy in offloaded if strategy.offload_optimizer.ratio < 1]

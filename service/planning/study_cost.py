@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from statistics import median
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Budget
+from shardtune.api_schemas.studies.study import Budget
 from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyCost
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import Prediction
 from shardtune.tuner.search.seeds import MAX_SEEDS
 from shardtune.tuner.search.stopping import MIN_GAIN, MIN_TRIALS
 from shardtune.tuner.verdict import final_comparison
+from shardtune.tuner.verdict.quiet_test import FEWEST_PAIRS
 
 _BAND = math.exp(1.645 * 0.123)
 """Factor of the 90 % band of a predicted ratio of two speeds. Errors of such ratios have a median of 0.083 in 17 groups
 of published rows (docs/measurements/predictor.md), which is 0.67 standard deviations."""
-_START_S = {"cpu": 8.0, "cuda": 45.0}
-"""Seconds for starting ranks, building the model and ending, per run."""
+# CPU: whole runs of llama-tiny took 4.6 to 6.5 s, 1 to 4 of them in steps (docs/measurements/study-cost.md).
+_START_S = {"cpu": 3.0, "cuda": 45.0}
+"""Seconds for starting ranks, building the model and ending, per run; on GPUs assumed, not measured."""
 _COMPILE_S = 90.0
 """Seconds that a compiled run needs for its first steps."""
 _NEAR = 0.5

@@ -67,7 +67,7 @@ def test_what_cannot_be_predicted_is_not_stated(table: PredictionTable) -> None:
         (Budget(planned_gpu_hours=500), "expected to save in 500 GPU-hours"),
         (Budget(), "expected to gain less than 1%"),
         (Budget(max_gpu_seconds=100), "100 GPU-seconds (budget.max_gpu_seconds)"),
-        (Budget(max_pairs=9), "after 7 to 9 pairs"),
+        (Budget(max_pairs=9), "after 3 to 9 pairs"),
     ],
 )
 def test_every_limit_that_stops_a_study_is_named(table: PredictionTable, budget: Budget, text: str) -> None:

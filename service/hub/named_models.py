@@ -9,6 +9,7 @@ from anyio import from_thread
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.training.hub_source import HubSource
 from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.trials.plans import PlanRequest
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError, invalid, invalid_from_value_error
@@ -18,7 +19,7 @@ from shardtune.service.hub_endpoint import endpoint_of
 from shardtune.service.process.context import Context
 from shardtune.service.process.public_tls import public_tls
 
-Request = TypeVar("Request", StudyRequest, PredictionRequest)
+Request = TypeVar("Request", StudyRequest, PredictionRequest, PlanRequest)
 
 _WAIT_S = 1.0
 """Seconds that a request waits while others read the hub; each waiting one holds a thread of the service."""

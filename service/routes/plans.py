@@ -7,20 +7,22 @@ from shardtune.api_schemas.trials.plans import Plan, PlanRequest
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http import errors
+from shardtune.service.http.error_codes import problems
 from shardtune.service.http.idempotent_requests import IdempotencyDep
+from shardtune.service.hub import named_models
 from shardtune.service.process.context import ContextDep
 from shardtune.tuner.plans.plan import plan
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], dependencies=[requires(Action.PREDICT)])
 
 
-@router.post("")
+@router.post("", responses=problems("hub_unreachable"))
 def create_plan(context: ContextDep, request: PlanRequest, once: IdempotencyDep) -> Plan:
     """Plan a training run over kinds and numbers of GPUs: for each, the best configuration, hours, money and the day on
     which it ends, each with its 90 % band.
     """
     try:
-        answer = plan(request, context.now().date())
+        answer = plan(named_models.with_config_of(context, request), context.now().date())
     # Extreme values pass the schema and overflow in the predictor.
     except (ValidationError, ArithmeticError):
         message = "the dimensions, tokens or prices are too large or too small to compute with; correct them"

@@ -5,7 +5,7 @@ the page of a new study.
 from dataclasses import dataclass
 
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
 from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
 from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
@@ -18,7 +18,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.studies import validation
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.workers import compatibility, registry
-from shardtune.tuner.prediction import catalogue
+from shardtune.tuner.prediction import catalogue, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.model_shape import NoClosedForm
 from shardtune.tuner.search import fastest, seeds
@@ -78,7 +78,8 @@ def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan)
     has_baseline = baseline.config is not None
     configs = (baseline.config,) if baseline.config is not None else tuple(_defaults(spec, machine.cluster))
     forecast = CostPredictions((), ())
-    if not spec.model.is_own:
+    model = spec.model
+    if not model.is_own and traced_shape.why_unpredictable(model.trained_config) is None:
         # Without a closed form the model has to be built on a worker before anything can be predicted.
         try:
             request_of_predictions = _prediction_request(spec, machine, configs)
@@ -90,7 +91,11 @@ def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan)
 
 
 def _defaults(spec: StudySpec, cluster: Cluster) -> list[TrialConfig]:
-    return [config for config in seeds.documented_defaults(cluster) if config.backend in spec.space.backends]
+    return [
+        config
+        for config in seeds.documented_defaults(cluster)
+        if config.backend in spec.space.backends and optimizer_support.can_train(config, spec.workload.optimizer)
+    ]
 
 
 def _prediction_request(spec: StudySpec, machine: StudyMachine, configs: tuple[TrialConfig, ...]) -> PredictionRequest:
@@ -101,6 +106,7 @@ def _prediction_request(spec: StudySpec, machine: StudyMachine, configs: tuple[T
         hardware=machine.hardware,
         sequence_length=workload.sequence_length,
         precision=workload.precision,
+        optimizer=workload.optimizer,
         attention=workload.attention,
         global_batch=workload.global_batch,
         configs=configs,

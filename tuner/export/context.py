@@ -75,7 +75,7 @@ def torchtitan_mesh(source: ExportSource, values: dict[str, Any]) -> dict[str, A
     if size == 1:
         return values
     length, number = source.workload.sequence_length, f"context_parallel ({size})"
-    # torchtitan 0.2.2 shards over `data_parallel_shard_degree` × `context_parallel_degree`.
+    # torchtitan 0.3 shards over `data_parallel_shard_degree` × `context_parallel_degree`.
     if shard % size:
         raise ValueError(
             f"{number} is an axis over which torchtitan shards, so it must divide dp_shard ({shard}); export another trial of "

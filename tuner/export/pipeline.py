@@ -10,7 +10,7 @@ from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 
 _TORCHTITANS_VIRTUAL = 2
-"""Number of stages per rank that torchtitan 0.2.2 uses by default under an interleaved schedule."""
+"""Number of stages per rank that torchtitan 0.3 uses by default under an interleaved schedule."""
 
 
 _TIED = (
@@ -153,7 +153,7 @@ def _layers_per_stage(source: ExportSource, strategy: Fsdp2Config) -> int | None
     )
     if blocks is None or strategy.pipeline_virtual_stages in (1, _TORCHTITANS_VIRTUAL):
         return None
-    # torchtitan 0.2.2 (`pipeline_llm`): the number of stages is blocks plus two over layers per stage, rounded up.
+    # torchtitan 0.3 (`pipeline_llm`): the number of stages is blocks plus two over layers per stage, rounded up.
     return next((layers for layers in range(1, blocks + 3) if -(-(blocks + 2) // layers) == stage_count), None)
 
 

@@ -3,11 +3,13 @@
 torchtitan 0.2.2 was the last release that read TOML. Facts about 0.3 are from its source code.
 """
 
+import math
 from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config, Strategy, TrialConfig
+from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK
 from shardtune.api_schemas.training.model_presets import preset_config, preset_sources
-from shardtune.tuner.export import context, environment, optimizers
+from shardtune.tuner.export import context, environment, losses, optimizers
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -69,9 +71,14 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     strategy, lost, notes = _consumer_strategy(source, parts)
     # A block is recomputed whole or, in the selective mode, every one in part.
     every = config.checkpoint_every if config.activation_checkpointing == "full" else 1
-    rendered_config = run_by(
-        config, "torchtitan", strategy=strategy, checkpoint_every=every, gc_every=config.gc_every or _GC_EVERY
-    )
+    changes: dict[str, Any] = {
+        "strategy": strategy,
+        "checkpoint_every": every,
+        "gc_every": config.gc_every or _GC_EVERY,
+    }
+    if not _chunks_loss(source):
+        changes |= {"loss": "full", "loss_chunk": DEFAULT_CHUNK}
+    rendered_config = run_by(config, "torchtitan", **changes)
     compared = rendered_config if lost else rendered_config.model_copy(update={"strategy": config.strategy})
     besides = (*_notes(source), *context.torchtitan_notes(source), *notes, *environment.notes(source))
     lossy = (*differences(config, compared, "torchtitan"), *besides)
@@ -93,6 +100,19 @@ def _consumer_strategy(source: ExportSource, parts: ConsumerParts) -> tuple[Stra
     return strategy, False, (note, *common.weights_differ(source, "torchtitan"))
 
 
+def _chunks_loss(source: ExportSource) -> bool:
+    """Whether the file asks for `ChunkedLossWrapper`; its documentation (0.3) does not mention pipeline stages."""
+    return losses.is_chunked(source) and source.config.strategy.stages == 1
+
+
+def _loss(source: ExportSource) -> str:
+    loss = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
+    if not _chunks_loss(source):
+        return loss
+    tokens = source.config.micro_batch * source.workload.sequence_length // source.config.context_parallel
+    return f"ChunkedLossWrapper.Config(loss_fn={loss}, num_chunks={math.ceil(tokens / source.config.loss_chunk)})"
+
+
 def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]) -> str:
     config = source.config
     counts_blocks = config.activation_checkpointing == "full" and config.checkpoint_every > 1
@@ -109,6 +129,8 @@ def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]
         policy=fill("torchtitan_every_nth").rstrip() if counts_blocks else "",
         model=literal(_folder(source)),
         flavor=literal(_flavor(source)),
+        loss_import="ChunkedLossWrapper, CrossEntropyLoss" if _chunks_loss(source) else "CrossEntropyLoss",
+        loss=_loss(source),
         optimizer=keywords(optimizers.exported(source).torchtitan(source.workload.optimizer)),
         training=_fields(_training(source, mesh)),
         parallelism=_fields(parallelism),

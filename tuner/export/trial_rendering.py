@@ -17,7 +17,7 @@ class Rendered:
     files: dict[str, str]
     """Content of each exported file by relative file name."""
     release: str
-    """Name and version of the program for which the files are written, such as `torchtitan 0.2.2`."""
+    """Name and version of the program for which the files are written, such as `torchtitan 0.3`."""
     lossy: tuple[str, ...]
     """Settings that the program cannot express: name, measured value, and what the program does instead."""
     lossy_config: TrialConfig

@@ -221,6 +221,7 @@ def _notes(request: PlanRequest, kinds: Sequence[_Kind], batch: int) -> tuple[st
         f"goodput: {goodput.overhead:.0%} over step time, {goodput.failures_per_gpu_hour:g} failures per GPU-hour, "
         f"{goodput.checkpoint_s:g} s a checkpoint, {goodput.restart_s:g} s a restart",
         "predicted or projected, never measured at these sizes; bands are 90 %",
+        "layouts are not compiled and compute the loss of all logits, with AdamW; `predict` ranks the others, too",
     ]
     unpriced = [kind.name for kind in kinds if request.price_of(kind.name) is None]
     if not request.prices:

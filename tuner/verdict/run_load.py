@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardtune.api_schemas.trials.measurements import Measurement
-from shardtune.tuner.verdict.disturbance import MAX_FOREIGN_FRACTION
+from shardtune.tuner.verdict.disturbance import MAX_FOREIGN_FRACTION, throttling
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,16 @@ class RunLoad:
     """Half-width of the 95 % interval of the run's step time over its own windows, as a fraction of the step time; None
     where the run does not state it."""
 
+    is_throttled: bool = False
+    """Whether heat, power brake or hardware lowered a GPU's clocks during the run."""
+
     @classmethod
     def of(cls, measurement: Measurement) -> "RunLoad":
         """Load during a measured run, as the service judged it."""
         # No clock is exact to the last digit: a half-width of 0 was not measured.
         spread = measurement.step_time_half_width_s / measurement.step_time_s or None
-        return cls(measurement.disturbed is not None, measurement.cores_left, spread)
+        is_throttled = throttling(measurement) is not None
+        return cls(measurement.disturbed is not None, measurement.cores_left, spread, is_throttled)
 
 
 PairLoads = tuple[RunLoad, RunLoad]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
+from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.trials.plans import Plan, PlanRequest
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
@@ -47,6 +50,25 @@ def make_plan(values: dict[str, Any]) -> Plan:
         raise InputError(str(error)) from None
 
 
+def _check_plannable(study: Mapping[str, Any]) -> None:
+    """Reject a study file whose training a plan does not describe.
+
+    Raises:
+        InputError: names the field and the remedy.
+    """
+    optimizer, space = study.get("optimizer"), study.get("space")
+    if optimizer is not None and optimizer.kind != DEFAULT_OPTIMIZER:
+        raise InputError(
+            f"workload.optimizer ({optimizer.kind}) is not planned: plans are of {DEFAULT_OPTIMIZER}; name the model alone, "
+            "or predict single sizes with `shardtune predict FILE`"
+        )
+    if space is not None and space != SpaceLimits():
+        raise InputError(
+            "space (given) is not read by plans, which choose among all layouts; name the model alone, or predict single "
+            "sizes with `shardtune predict FILE`"
+        )
+
+
 def _line(entry: dict[str, Any]) -> str:
     message, place = entry["msg"].removeprefix("Value error, "), ".".join(map(str, entry["loc"]))
     if not place or entry["type"] == "value_error":
@@ -66,7 +88,12 @@ def _day(text: str | None, option: str) -> date | None:
 
 @app.command("plan")
 def command(
-    model: Annotated[str, typer.Argument(help="Preset such as llama-2-70b, or path of a config.json or study file.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Preset such as llama-2-70b, Hugging Face id, or path of a folder, config.json or study file."
+        ),
+    ],
     tokens: Annotated[float, typer.Option(help="Tokens that the run trains on, such as 300e9.")],
     gpus: Annotated[str, typer.Option(help="Kinds of GPUs by their names in the catalogue, such as h100,h200,mi300x.")],
     counts: Annotated[str, typer.Option(help="Numbers of GPUs: 8..1024 doubles from 8, 64,96 lists them.")] = "8..1024",
@@ -111,6 +138,7 @@ def command(
 ) -> None:
     """Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything."""
     subject = predict.read_model(model)
+    _check_plannable(subject.values)
     values: dict[str, Any] = {name: value for name, value in subject.values.items() if name in _WORKLOAD}
     stated = (("sequence_length", seq_len), ("global_batch", global_batch), ("precision", precision))
     # Only options that were given: a null would replace the workload of a study file.

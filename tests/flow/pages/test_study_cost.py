@@ -60,3 +60,14 @@ def test_the_command_prints_it_and_starts_nothing(tmp_path, capsys):
         printed = capsys.readouterr().out
         assert json.loads(printed)["trials"]["high"] == 9 if as_json else printed.startswith("trials      9, then")
     assert not (tmp_path / "state").exists() and not (tmp_path / "best").exists()
+
+
+def test_the_cost_of_a_study_with_muon_names_backends_that_train_with_it(quick_client):
+    study = NAMED | {"workload": NAMED["workload"] | {"optimizer": "muon"}}
+    gain = quick_client.post("/v1/predictions/study-cost", json=study).json()["expected_gain"]
+    assert all(gain[side].startswith(("DDP", "FSDP2")) for side in ("fastest", "baseline"))
+
+
+def test_the_cost_of_a_model_that_cannot_be_predicted_is_not_known(quick_client):
+    cost = quick_client.post("/v1/predictions/study-cost", json=NAMED | {"model": "deepseek-v3"})
+    assert cost.status_code == 200 and cost.json()["expected_gain"] is None and cost.json()["minutes"] is None

@@ -190,3 +190,14 @@ def test_the_page_of_a_new_study_takes_an_id_of_the_hub(allow):
     assert "must be OWNER/NAME" in half.text
     absent = client.get("/new", params={"model": "hub", "hub": "org/absent", **FORM})
     assert "does not exist on the hub" in absent.text
+
+
+def test_a_plan_and_a_cost_estimate_read_the_model_from_the_hub(allow):
+    client = allow()
+    SimulatedWorker(client).register()
+    run = {"model": "org/tiny", "tokens": 1e9, "gpus": ["h100"], "counts": [8]}
+    assert client.post("/v1/plans", json=run).status_code == 200
+    cost = client.post("/v1/predictions/study-cost", json=SPEC | {"model": "org/tiny"})
+    assert cost.status_code == 200 and cost.json()["expected_gain"] is not None
+    absent = client.post("/v1/plans", json=run | {"model": "org/absent"})
+    assert absent.status_code == 422 and "does not exist on the hub" in absent.text

@@ -1,4 +1,4 @@
-"""Muon's parts of exported files; Trainer and torchtitan 0.3 have no Muon."""
+"""Muon's parts of exported files; Trainer has no Muon, and torchtitan 0.3 an own one (`DistMuon`), which was not tried."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Export for TRL's supervised fine-tuning: `trl_sft.yaml`, which `trl sft` and the script `trl_sft.py` read.
 
-It wraps the Trainer's arguments (tuner.export.training_arguments), because `SFTConfig` extends `TrainingArguments`.
+It wraps the Trainer's arguments (tuner.export.trainer.training_arguments), because `SFTConfig` extends `TrainingArguments`.
 """
 
 import json
@@ -28,7 +28,8 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         ValueError: Trainer has no such backend, or the configuration divides more than data.
     """
     trainer = training_arguments.arguments(source, "TRL", backends)
-    lossy = (*trainer.lossy, *_notes(source))
+    # TRL computes every loss in chunks, of a size of its own.
+    lossy = (*(line for line in trainer.lossy if not line.startswith(("loss:", "loss_chunk:"))), *_notes(source))
     values = {**_model(source), **_data(source), **trainer.values}
     # SFTConfig checkpoints by default under the older name (TRL 1.16); FSDP has a checkpointing of its own.
     values.setdefault("activation_checkpointing", False)
@@ -54,7 +55,8 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         ranks=source.cluster.gpus_per_node,
         by_hand=trainer.code,
     )
-    return Rendered(files, RELEASE, lossy, trainer.config)
+    chunks = {name: getattr(source.config, name) for name in ("loss", "loss_chunk")}
+    return Rendered(files, RELEASE, lossy, trainer.config.model_copy(update=chunks))
 
 
 def _model(source: ExportSource) -> dict[str, Any]:
@@ -73,11 +75,17 @@ def _data(source: ExportSource) -> dict[str, Any]:
     return {"max_length": source.workload.sequence_length, "packing": False, "completion_only_loss": False}
 
 
+def _measured_loss(source: ExportSource) -> str:
+    if source.config.loss == "chunked":
+        return f"chunks of {source.config.loss_chunk} tokens were"
+    return "whole logits, which need more memory, were"
+
+
 def _notes(source: ExportSource) -> tuple[str, ...]:
     length = source.workload.sequence_length
     lines = [
         f"data: every sample had {length} tokens in the trial; TRL cuts longer ones, and pads to the longest of a batch",
-        "loss: whole logits were measured; TRL computes the loss in pieces, with less memory",
+        f"loss: {_measured_loss(source)} measured; TRL computes the loss in pieces of a size of its own",
         "adapters: all weights were trained; use_peft trains something else, for which another configuration may be faster",
     ]
     if _model(source)["model_name_or_path"] == _SET_ME:

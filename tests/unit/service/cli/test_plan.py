@@ -92,6 +92,26 @@ def test_a_bad_request_is_422_with_the_field(client: TestClient, change: dict[st
     assert response.status_code == 422 and field in response.text
 
 
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"workload": {"optimizer": "muon"}}, "workload.optimizer (muon) is not planned"),
+        ({"space": {"backends": ["ddp"]}}, "space (given) is not read by plans"),
+    ],
+)
+def test_a_study_that_a_plan_does_not_describe_is_rejected(tmp_path: Path, part: dict[str, object], words: str) -> None:
+    study = tmp_path / "study.json"
+    workload = {"sequence_length": 64, "global_batch": 16}
+    merged = {
+        "workload": workload | dict(part.get("workload", {})),
+        **{k: v for k, v in part.items() if k != "workload"},
+    }  # type: ignore[call-overload]
+    study.write_text(json.dumps({"model": "llama-tiny", "cluster": "local", **merged}))
+    with pytest.raises(InputError) as caught:
+        plan(str(study), *RUN[1:])
+    assert words in str(caught.value)
+
+
 def test_prices_and_measurements_are_read_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "prices.json").write_text('{"h100": 3, "h200": 4}')
     config = {"strategy": {"kind": "fsdp2", "dp_shard": 8}, "micro_batch": 2, "activation_checkpointing": "full"}

@@ -137,3 +137,10 @@ def test_an_answer_that_came_early_has_the_interval_of_the_quiet_test_and_says_s
     assert result.speedup.pairs == len(end.pairs) < 7 and result.speedup.ci95[0] > 1
     assert "pairs were enough" in result.notes[-1]
     assert paired_test.speedup(end.log_ratios) is None
+
+
+def test_throttled_runs_are_left_to_the_sign_test():
+    throttled = RunLoad(spread=0.004, is_throttled=True)
+    assert quiet_test.decide(pairs([1.30, 1.31, 1.30])) == "faster"
+    assert quiet_test.decide(pairs([1.30, 1.31, 1.30], loads=(QUIET, throttled))) == "open"
+    assert quiet_test.speedup(pairs([1.30, 1.31, 1.30], loads=(QUIET, throttled))) is None

@@ -132,7 +132,7 @@ def _repeated(numbers: Sequence[int], trials: Mapping[int, Observation]) -> tupl
 
 
 def _comparison_notes(ranking_state: RankingState, result: StudyResult) -> tuple[str, ...]:
-    """Notes for the user on a comparison without an interval: why it has too few pairs."""
+    """Notes for the user on a comparison with fewer pairs than the sign test needs: why it ended."""
     if ranking_state.is_far_behind:
         return (_far_behind_note(ranking_state),)
     if ranking_state.is_settled_early:

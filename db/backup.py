@@ -10,6 +10,9 @@ from sqlalchemy import URL
 
 from shardtune.db.session import parse_url
 
+_SECRET_PARAMETERS = ("password", "sslpassword")
+"""Parameters of libpq's URLs that hold secrets."""
+
 
 def backup(url: str, out: Path) -> int:
     """Write a consistent copy of the database as of one moment; return its size in bytes.
@@ -72,10 +75,13 @@ def postgres_program(name: str) -> str:
 
 def connection_arguments(url: URL) -> list[str]:
     """Return the arguments of PostgreSQL's client programs that name a database; they hold no password."""
-    target = url.set(drivername="postgresql", password=None).render_as_string()
+    # `URL.set` keeps a password that it is given as None, and libpq takes one in the query, too.
+    query = {name: value for name, value in url.query.items() if name not in _SECRET_PARAMETERS}
+    target = url.set(drivername="postgresql", query=query)._replace(password=None).render_as_string()
     return [f"--dbname={target}", "--no-password"]
 
 
 def password_environment(url: URL) -> dict[str, str]:
     """Return the environment of PostgreSQL's client programs with the password, which process lists do not show."""
-    return dict(os.environ) | ({"PGPASSWORD": str(url.password)} if url.password else {})
+    stated = url.password or url.query.get("password")
+    return dict(os.environ) | ({"PGPASSWORD": str(stated)} if stated else {})

@@ -1,5 +1,6 @@
 """Replace the contents of a database by a backup, without bringing revoked API keys back."""
 
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, create_engine, delete, inspect, select, text, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from shardtune.db.backup import backup, connection_arguments, password_environment, postgres_program
 from shardtune.db.revisions import unknown_revision_problem
@@ -46,12 +48,14 @@ def restore(url: str, source: Path, former: Path) -> Restored:
     sql = b"" if is_sqlite else _dumped_sql(source)
     if is_sqlite:
         _check_sqlite_backup(source)
+    revoked: dict[str, datetime] = {}
     if is_sqlite and _is_damaged(Path(parsed.database or "")):
+        revoked = _readable_revocations(url)
         _move_aside(Path(parsed.database or ""), former)
     engine = make_engine(url)
     try:
         has_contents = _has_contents(engine, parsed)
-        revoked = _revoked_keys(engine) if has_contents else {}
+        revoked |= _revoked_keys(engine) if has_contents else {}
         if has_contents:
             backup(url, former)
         if is_sqlite:
@@ -83,12 +87,24 @@ def _is_damaged(database: Path) -> bool:
         connection.close()
 
 
+def _readable_revocations(url: str) -> dict[str, datetime]:
+    """Return the revoked keys of a damaged SQLite file, as far as it can be read."""
+    engine = make_engine(url)
+    try:
+        return _revoked_keys(engine)
+    except SQLAlchemyError:
+        return {}
+    finally:
+        engine.dispose()
+
+
 def _move_aside(database: Path, former: Path) -> None:
     """Move a damaged SQLite file away, with the log that belongs to it."""
     for suffix in ("", "-wal", "-shm"):
         part = database.with_name(database.name + suffix)
         if part.exists():
-            part.rename(former.with_name(former.name + suffix))
+            # Not a rename: the backup may be on another filesystem.
+            shutil.move(part, former.with_name(former.name + suffix))
 
 
 def _has_contents(engine: Engine, url: URL) -> bool:

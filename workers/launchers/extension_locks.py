@@ -7,25 +7,40 @@ extensions in users' own scripts (`deepspeed_shm_comm` at the start of any ZeRO 
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
 
 def remove_stale(environment: Mapping[str, str]) -> list[Path]:
     """Remove the lock files of the extension cache of processes with this environment that no process holds; returns
-    them."""
-    locks = [lock for lock in _locks(environment) if lock.is_file()]
-    if not locks:
+    them.
+
+    Locks that another user could hold are left alone: whether such a process lives cannot be seen.
+    """
+    # Before the scan: a lock that is made during it belongs to a live build.
+    identities = {lock: _identity(lock) for lock in _locks(environment) if _is_private(lock)}
+    if not identities:
         return []
     # The holder keeps the file open until it releases it; the kernel closes it with the process.
-    open_locks = _open_files(locks)
+    open_locks = _open_files(set(identities.values()))
     removed = []
-    for lock in locks:
+    for lock, identity in identities.items():
         with contextlib.suppress(OSError):
-            if _identity(lock) not in open_locks:
+            if identity not in open_locks and _identity(lock) == identity:
                 lock.unlink()
                 removed.append(lock)
     return removed
+
+
+def _is_private(lock: Path) -> bool:
+    """Whether only processes of this user can hold the lock: it and its folder are the user's, and no links."""
+    try:
+        file, folder = lock.lstat(), lock.parent.lstat()
+    except OSError:
+        return False
+    is_own = file.st_uid == folder.st_uid == os.geteuid()
+    return is_own and stat.S_ISREG(file.st_mode) and stat.S_ISDIR(folder.st_mode) and not folder.st_mode & stat.S_IWOTH
 
 
 def _locks(environment: Mapping[str, str]) -> Iterable[Path]:
@@ -37,12 +52,8 @@ def _locks(environment: Mapping[str, str]) -> Iterable[Path]:
     return Path(home).glob("torch_extensions/*/*/lock")
 
 
-def _open_files(wanted: Iterable[Path]) -> set[tuple[int, int]]:
-    """Identities of those of the wanted files that a visible process has open."""
-    identities = set()
-    for path in wanted:
-        with contextlib.suppress(OSError):
-            identities.add(_identity(path))
+def _open_files(identities: Set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Those of the files with these identities that a visible process has open."""
     open_identities = set()
     for folder in Path("/proc").glob("[0-9]*/fd"):
         # Processes end meanwhile, and those of other users cannot be read.

@@ -6,9 +6,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import inspect
 
-from shardtune.db.backup import backup
+from shardtune.db.backup import backup, connection_arguments, password_environment
 from shardtune.db.restore import restore
-from shardtune.db.session import Database, make_engine
+from shardtune.db.session import Database, make_engine, parse_url
 from shardtune.service.app import create_app
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
@@ -102,6 +102,38 @@ def test_a_damaged_sqlite_file_is_moved_aside(sqlite_url, tmp_path, clock):
     outcome = restore(sqlite_url, tmp_path / "copy", tmp_path / "former")
     assert outcome.former is not None and outcome.former.read_bytes() == b"\0" * 50_000
     assert sqlite3.connect(database).execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_damaged_file_still_says_which_keys_were_revoked(sqlite_url, clock, tmp_path):
+    client, context = client_of(sqlite_url, clock)
+    admin = create_key(client, "admin")
+    leaked = create_key(client, "leaked", admin["secret"])
+    backup(sqlite_url, tmp_path / "copy")
+    bearer = {"authorization": f"Bearer {admin['secret']}"}
+    client.post(f"/v1/keys/{leaked['key']['key_id']}:revoke", headers=bearer).raise_for_status()
+    context.db.close()
+    file = tmp_path / "shardtune.sqlite3"
+    connection = sqlite3.connect(file)
+    (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'ix_api_keys_holder_id'").fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    content = bytearray(file.read_bytes())
+    content[(page - 1) * size + 8 : page * size] = b"\xff" * (size - 8)
+    file.write_bytes(content)
+    outcome = restore(sqlite_url, tmp_path / "copy", tmp_path / "former")
+    assert outcome.revoked_again == ("leaked",) and outcome.valid_keys == ("admin",)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql+psycopg://u:SECRET@h/db", "postgresql+psycopg://u@h/db?password=SECRET&sslpassword=SECRET&port=6"],
+)
+def test_no_password_is_an_argument_of_a_program(url):
+    parsed = parse_url(url)
+    arguments = " ".join(connection_arguments(parsed))
+    assert "SECRET" not in arguments and "***" not in arguments and "u@h" in arguments
+    assert password_environment(parsed)["PGPASSWORD"] == "SECRET"
 
 
 def test_a_backup_of_a_version_that_this_one_does_not_know_is_rejected(sqlite_url, tmp_path):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from shardtune.api_schemas import divisors as all_divisors
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
@@ -60,7 +61,7 @@ def divisors(ranks: int, check_size: Callable[[int], None]) -> tuple[tuple[int, 
     """Return the divisors of a number of ranks that pass a check (which raises ValueError), and the check's message for
     the first divisor that fails (None if all pass)."""
     legal, why_not = [], None
-    for size in (size for size in range(1, ranks + 1) if ranks % size == 0):
+    for size in all_divisors.divisors(ranks):
         try:
             check_size(size)
             legal.append(size)

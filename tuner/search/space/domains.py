@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.divisors import divisors
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import (
     context_parallel,
@@ -21,12 +22,6 @@ from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.workload import Workload, gradient_accumulation
 
 T = TypeVar("T")
-
-
-def divisors(number: int) -> tuple[int, ...]:
-    """All divisors of a number in rising order."""
-    low = [k for k in range(1, int(number**0.5) + 1) if number % k == 0]
-    return tuple(sorted({*low, *(number // k for k in low)}))
 
 
 _BYTES_PER_LOGIT = 12

@@ -3,6 +3,7 @@ names of their own."""
 
 from typing import Any
 
+from shardtune.api_schemas.divisors import divisors
 from shardtune.api_schemas.knobs.declarations import knobs_by_field
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp1Config
@@ -10,7 +11,6 @@ from shardtune.api_schemas.strategies.fields.fsdp1 import ShardingStrategy
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID, RESHARDING, sync_policies
 from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_as_knobs
 from shardtune.tuner.search.space.define_by_run import DefineByRun, NoLegalValue
-from shardtune.tuner.search.space.domains import divisors
 from shardtune.tuner.search.space.legal_values import Flat
 
 _KNOB_OF = {field: knob.knob or field for field, knob in knobs_by_field(Fsdp1Config).items()}

@@ -1,13 +1,14 @@
 """Search space of FSDP2: fully sharded, replicated or both (HSDP), over ranks or over groups of ranks that split the
 model."""
 
+from shardtune.api_schemas.divisors import divisors
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.define_by_run import DefineByRun, NoLegalValue
-from shardtune.tuner.search.space.domains import Domains, divisors
+from shardtune.tuner.search.space.domains import Domains
 
 
 def _split(drawing: DefineByRun) -> int:

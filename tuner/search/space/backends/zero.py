@@ -3,11 +3,12 @@
 from functools import cached_property
 from typing import Any
 
+from shardtune.api_schemas.divisors import divisors
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Offload, ZeroConfig
 from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_as_knobs
 from shardtune.tuner.search.space.define_by_run import DefineByRun
-from shardtune.tuner.search.space.domains import Domains, divisors
+from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import Flat
 
 _DEVICES = ("none", "cpu")

@@ -53,7 +53,7 @@ def _locks(environment: Mapping[str, str]) -> Iterable[Path]:
 
 
 def _open_files(identities: Set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Those of the files with these identities that a visible process has open."""
+    """Identities among those given of files that a visible process has open."""
     open_identities = set()
     for folder in Path("/proc").glob("[0-9]*/fd"):
         # Processes end meanwhile, and those of other users cannot be read.

@@ -44,7 +44,7 @@ def replica(request, tmp_path):
 
 def document(replica, is_guarded):
     """The service's own; where it has no keys, what the document says of them does not apply."""
-    described = httpx.get(f"{replica.url}/openapi.json", trust_env=False).json()
+    described = httpx.get(f"{replica.url}/openapi.json", timeout=30, trust_env=False).json()
     if not is_guarded:
         del described["components"]["securitySchemes"]
         for operation in (operation for path in described["paths"].values() for operation in path.values()):

@@ -14,24 +14,16 @@ from shardtune.api_schemas.knobs.consumers import Call, Consumer, Key, Lost
 from shardtune.api_schemas.knobs.knob import Knob
 
 
+@cache
 def knobs_by_field(model: type[BaseModel]) -> dict[str, Knob]:
     """Return the knobs that a schema class declares, by field, each completed by what its field says."""
-    return _by_field(model)
-
-
-@cache
-def _by_field(model: type[BaseModel]) -> dict[str, Knob]:
     declared = ((name, info, _declaration(info)) for name, info in model.model_fields.items())
     return {name: _completed(knob, info) for name, info, knob in declared if knob is not None}
 
 
+@cache
 def knobs_of(model: type[BaseModel]) -> dict[str, Knob]:
     """Return the knobs that a schema class declares, by name in the search space, fields of nested values included."""
-    return _named(model)
-
-
-@cache
-def _named(model: type[BaseModel]) -> dict[str, Knob]:
     knobs: dict[str, Knob] = {}
     for field, knob in knobs_by_field(model).items():
         name = knob.knob or field
@@ -43,11 +35,6 @@ def _named(model: type[BaseModel]) -> dict[str, Knob]:
 def backend_knobs(models: tuple[type[BaseModel], ...]) -> dict[str, Knob]:
     """Return the knobs of several schema classes by name; of a knob that several declare, the first declaration."""
     return {name: knob for model in reversed(models) for name, knob in knobs_of(model).items()}
-
-
-def undeclared(model: type[BaseModel]) -> list[str]:
-    """Return the fields of a backend's schema class that declare no knob, its `kind` excepted."""
-    return [name for name in model.model_fields if name != "kind" and name not in knobs_by_field(model)]
 
 
 def keyed(config: BaseModel, consumer: Consumer) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from shardtune.api_schemas import divisors as all_divisors
+from shardtune.api_schemas.divisors import divisors
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
@@ -54,14 +54,14 @@ def check_heads(size: int, heads: int | None, note: str | None) -> None:
 def sizes(cluster: Cluster, workload: Workload, model_summary: ModelSummary) -> tuple[tuple[int, ...], str | None]:
     """Return the valid `context_parallel` sizes in ascending order, and the reason why the first invalid divisor of the
     number of ranks is invalid (None if all are valid)."""
-    return divisors(cluster.world_size, lambda size: check(size, cluster, workload, model_summary=model_summary))
+    return legal_divisors(cluster.world_size, lambda size: check(size, cluster, workload, model_summary=model_summary))
 
 
-def divisors(ranks: int, check_size: Callable[[int], None]) -> tuple[tuple[int, ...], str | None]:
+def legal_divisors(ranks: int, check_size: Callable[[int], None]) -> tuple[tuple[int, ...], str | None]:
     """Return the divisors of a number of ranks that pass a check (which raises ValueError), and the check's message for
     the first divisor that fails (None if all pass)."""
     legal, why_not = [], None
-    for size in all_divisors.divisors(ranks):
+    for size in divisors(ranks):
         try:
             check_size(size)
             legal.append(size)

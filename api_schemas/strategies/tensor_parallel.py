@@ -58,7 +58,7 @@ def sizes(
 ) -> tuple[tuple[int, ...], str | None]:
     """Return the valid `tensor_parallel` sizes in ascending order, and the reason why the first invalid divisor of the
     number of ranks is invalid (None if all are valid)."""
-    return context_parallel.divisors(
+    return context_parallel.legal_divisors(
         cluster.world_size, lambda size: check(size, context, cluster, workload, model_summary=model_summary)
     )
 

@@ -27,8 +27,6 @@ _START_S = {"cpu": 3.0, "cuda": 45.0}
 """Seconds for starting ranks, building the model and ending, per run; on GPUs assumed, not measured."""
 _COMPILE_S = 90.0
 """Seconds that a compiled run needs for its first steps."""
-_NEAR = 0.5
-"""Fraction of the trials that are expected to be fast enough to enter the final comparison."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +70,10 @@ def _trials(budget: Budget) -> Range:
 
 def _validation_runs(budget: Budget, trials: Range, *, has_baseline: bool) -> Range:
     defaults = 0 if has_baseline else MAX_SEEDS // 2
-    fewest, most = (math.ceil(_NEAR * (count - 1)) for count in (trials.low, trials.high))
+    fewest, most = round(trials.low), round(trials.high)
     return Range(
-        low=final_comparison.max_runs(fewest, FEWEST_PAIRS, defaults),
-        high=final_comparison.max_runs(most, budget.max_pairs, defaults),
+        low=final_comparison.likely_runs(fewest, FEWEST_PAIRS, defaults),
+        high=final_comparison.likely_runs(most, budget.max_pairs, defaults),
     )
 
 

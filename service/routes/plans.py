@@ -1,12 +1,11 @@
 """Routes of plans: hours, money and finish date of a training run, computed without a worker."""
 
 from fastapi import APIRouter
-from pydantic import ValidationError
 
 from shardtune.api_schemas.trials.plans import Plan, PlanRequest
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
-from shardtune.service.http import errors
+from shardtune.service.http.computed_answers import computed
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.idempotent_requests import IdempotencyDep
 from shardtune.service.hub import named_models
@@ -21,16 +20,8 @@ def create_plan(context: ContextDep, request: PlanRequest, once: IdempotencyDep)
     """Plan a training run over kinds and numbers of GPUs: for each, the best configuration, hours, money and the day on
     which it ends, each with its 90 % band.
     """
-    try:
-        answer = plan(named_models.with_config_of(context, request), context.now().date())
-    # Extreme values pass the schema and overflow in the predictor.
-    except (ValidationError, ArithmeticError):
-        message = "the dimensions, tokens or prices are too large or too small to compute with; correct them"
-        raise errors.invalid("body", None, message) from None
-    except ValueError as error:
-        raise errors.invalid_from_value_error("", error) from None
-    # Without a key nothing is stored, so that a plan needs no write transaction.
-    if once.key is None:
-        return answer
-    with once.write(context) as session:
-        return once.answer(session, answer)
+
+    def compute() -> Plan:
+        return plan(named_models.with_config_of(context, request), context.now().date())
+
+    return computed(context, once, compute, "dimensions, tokens or prices")

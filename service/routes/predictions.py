@@ -1,14 +1,13 @@
 """Routes of predictions: memory and speed of configurations with their reasons, computed without a worker."""
 
 from fastapi import APIRouter
-from pydantic import ValidationError
 
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
-from shardtune.service.http import errors
+from shardtune.service.http.computed_answers import computed
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.idempotent_requests import IdempotencyDep
 from shardtune.service.process.context import ContextDep
@@ -22,19 +21,7 @@ def create_prediction(context: ContextDep, request: PredictionRequest, once: Ide
     """Predict memory and speed of configurations without running them; a request without configurations gets one
     prediction per strategy.
     """
-    try:
-        table = predictions.predict(context, request)
-    # Extreme values pass the schema and overflow in the predictor.
-    except (ValidationError, ArithmeticError):
-        message = "the dimensions or rates are too large or too small to compute with; correct them"
-        raise errors.invalid("body", None, message) from None
-    except ValueError as error:
-        raise errors.invalid_from_value_error("", error) from None
-    # Without a key nothing is stored, so that a prediction needs no write transaction.
-    if once.key is None:
-        return table
-    with once.write(context) as session:
-        return once.answer(session, table)
+    return computed(context, once, lambda: predictions.predict(context, request), "dimensions or rates")
 
 
 @router.post("/study-cost", responses=problems("no_worker", "hub_unreachable"))
@@ -42,15 +29,4 @@ def estimate_study_cost(context: ContextDep, request: StudyRequest, once: Idempo
     """Estimate what a study would take and gain, before anything runs: trials, minutes, GPU-hours, the expected gain with
     its band, and the limits that stop it. Nothing is stored.
     """
-    try:
-        cost = study_cost.estimate(context, request)
-    # Extreme values pass the schema and overflow in the predictor.
-    except (ValidationError, ArithmeticError):
-        message = "the dimensions or rates are too large or too small to compute with; correct them"
-        raise errors.invalid("body", None, message) from None
-    except ValueError as error:
-        raise errors.invalid_from_value_error("", error) from None
-    if once.key is None:
-        return cost
-    with once.write(context) as session:
-        return once.answer(session, cost)
+    return computed(context, once, lambda: study_cost.estimate(context, request), "dimensions or rates")

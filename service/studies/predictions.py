@@ -2,12 +2,10 @@
 and calibrations from its trials.
 """
 
-from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.hub import named_models
-from shardtune.service.planning import calibrations
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility, registry
+from shardtune.service.studies.local_machine import local_machine
 from shardtune.tuner.search import fastest
 
 
@@ -22,12 +20,7 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
     # A named cluster is predicted from the catalogue alone, without the database.
     if request.cluster != "local":
         return fastest.answer_request(request)
-    with context.db.read() as session:
-        worker = compatibility.local_worker(registry.live_workers(context, session))
-        experience = calibrations.experience_of(
-            context.planner_cache, session, worker.fingerprint_key, context.principal.home
-        )
-        offer = worker.offer
+    cluster, device, experience = local_machine(context)
     hardware = request.hardware or experience.hardware
-    resolved_request = request.model_copy(update={"cluster": offer.cluster, "hardware": hardware})
-    return fastest.answer_request(resolved_request, experience.calibrations, DeviceDtypes.from_offer(offer))
+    resolved_request = request.model_copy(update={"cluster": cluster, "hardware": hardware})
+    return fastest.answer_request(resolved_request, experience.calibrations, device)

@@ -12,12 +12,13 @@ from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.hub import named_models
-from shardtune.service.planning import calibrations, study_cost
+from shardtune.service.planning import study_cost
 from shardtune.service.planning.study_cost import CostPredictions
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation
 from shardtune.service.studies.choose_precision import choose_precision
-from shardtune.service.workers import compatibility, registry
+from shardtune.service.studies.local_machine import local_machine
+from shardtune.service.workers import compatibility
 from shardtune.tuner.prediction import catalogue, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.model_shape import NoClosedForm
@@ -57,13 +58,8 @@ def _machine_of(context: Context, request: StudyRequest) -> StudyMachine:
     cluster = compatibility.named_cluster(request)
     if cluster is not None:
         return StudyMachine.of_cluster(cluster)
-    with context.db.read() as session:
-        worker = compatibility.local_worker(registry.live_workers(context, session))
-        experience = calibrations.experience_of(
-            context.planner_cache, session, worker.fingerprint_key, context.principal.home
-        )
-        offer = worker.offer
-    return StudyMachine(offer.cluster, DeviceDtypes.from_offer(offer), experience.hardware, experience.calibrations)
+    cluster, device, experience = local_machine(context)
+    return StudyMachine(cluster, device, experience.hardware, experience.calibrations)
 
 
 def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan) -> StudyCost:

@@ -1,6 +1,5 @@
 """Estimate the remaining time of a study from the runs that it has finished."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,8 +17,6 @@ _ENOUGH = 4
 """Number of measured trials (or validation runs) from which their own times give the better estimate of the remaining
 time.
 """
-_NEAR = 0.5
-"""Fraction of the trials that are expected to be fast enough to enter the final comparison."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +81,5 @@ def validation_runs_expected(study: Study) -> int:
     if study.final_comparison_runs is not None:
         return max(0, study.final_comparison_runs - 2 * (study.spec.budget.max_pairs - FEWEST_PAIRS))
     # A clear winner is decided after the fewest pairs, and most candidates that do not win drop out by then.
-    near = math.ceil(_NEAR * (study.spec.budget.most_trials - 1))
     defaults = MAX_SEEDS // 2 if study.spec.baseline is None else 0
-    return final_comparison.max_runs(near, FEWEST_PAIRS, defaults)
+    return final_comparison.likely_runs(study.spec.budget.most_trials, FEWEST_PAIRS, defaults)

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 
 from shardtune.api_schemas.knobs import Call, Consumer, Key, Knob
-from shardtune.api_schemas.knobs.declarations import knobs_by_field, undeclared
+from shardtune.api_schemas.knobs.declarations import knobs_by_field
 from shardtune.api_schemas.strategies import Strategy, TrialConfig
 from shardtune.api_schemas.strategies.base import StrategySchema
 from shardtune.api_schemas.strategies.fields.fsdp2_axes import Fsdp2Axes
@@ -128,7 +128,7 @@ def places_without_knob(r: Registries, kind: str, varied: str | None = None) -> 
     fields = {name for name in schema.model_fields if name != "kind"}
     knobs = {*backend.to_knobs(sample[0].config.strategy), *_COMMON}
     decided = {name for case in sample for name in case.table}
-    places = [f"{FIELDS}: {name!r} of {kind} declares no Knob" for name in undeclared(schema)]
+    places = [f"{FIELDS}: {name!r} of {kind} declares no Knob" for name in fields if name not in knobs_by_field(schema)]
     places += [
         f"{COMMON_FIELDS}: {name!r} declares no Knob" for name in sorted(_COMMON - set(knobs_by_field(TrialConfig)))
     ]

@@ -13,6 +13,7 @@ Nothing is dropped before it has run beside the baseline. Everything is derived 
 were on different workers, or on other hosts of one worker, are left out.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ ROUNDS = ((1, 8), (1, 4), (2, 1))
 """Screening rounds of a final comparison, as (number of comparison blocks, number of candidates left after them). A
 round that would eliminate no candidate is skipped."""
 
+_NEAR = 0.5
+"""Fraction of the trials that are expected to be fast enough to enter the final comparison."""
 # One search run each would leave it to chance which default everything is compared with.
 DEFAULT_BLOCKS = 2
 """Maximum number of comparison blocks that run the documented defaults against each other; after each block, defaults
@@ -108,6 +111,14 @@ def max_runs(candidates: int, most_pairs: int, defaults: int = 0) -> int:
         runs += blocks * (alive + 1) if alive > kept_count else 0
         alive = min(alive, kept_count)
     return runs
+
+
+def likely_runs(trials: int, pairs: int, defaults: int = 0) -> int:
+    """Number of validation runs in a final comparison that ends after so many pairs, of a search that has not ended.
+
+    `trials`: number of trials that the search will have run.
+    """
+    return max_runs(math.ceil(_NEAR * (trials - 1)), pairs, defaults)
 
 
 def ranking_state(

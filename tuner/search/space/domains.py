@@ -78,7 +78,7 @@ class Domains:
             samples = gradient_accumulation(self.workload.global_batch, 1, self.world // (sharing * stages))
             pipeline_parallel.check(stages, samples)
 
-        return context_parallel.divisors(self.world, check)
+        return context_parallel.legal_divisors(self.world, check)
 
     def pipeline_schedules(self, sharing: int, stages: int) -> tuple[PipelineSchedule, ...]:
         """Names of the pipeline schedules for which the model has enough blocks and a step has a suitable number of
@@ -116,7 +116,7 @@ class Domains:
             expert_parallel.check_experts(size, size, *expert_facts)
             expert_parallel.check(size, self.world // split, tensor)
 
-        return context_parallel.divisors(self.world, check)
+        return context_parallel.legal_divisors(self.world, check)
 
     def expert_shards(self, experts: int, shards: tuple[int, ...]) -> tuple[int, ...]:
         """Sharding sizes among `shards` over which `experts` ranks can divide a model's experts."""

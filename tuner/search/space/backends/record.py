@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 from shardtune.api_schemas.knobs import Knob, knobs_of
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Strategy
+from shardtune.api_schemas.strategies.base import StrategySchema
 from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.legal_values import Flat
 
@@ -59,4 +60,6 @@ class SearchedBackend(Generic[S]):
     @property
     def knobs(self) -> dict[str, Knob]:
         """Knobs of the backend beyond those that all backends have (`legal_values.COMMON`)."""
-        return knobs_of(self.config)
+        # mypy takes the class of a type variable for unhashable.
+        config: type[StrategySchema] = self.config
+        return knobs_of(config)

@@ -1,0 +1,23 @@
+"""Hardware that the cluster name `local` stands for: a live worker's, with what was measured on it."""
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
+from shardtune.service.planning import calibrations
+from shardtune.service.planning.calibrations import Experience
+from shardtune.service.process.context import Context
+from shardtune.service.workers import compatibility, registry
+
+
+def local_machine(context: Context) -> tuple[Cluster, DeviceDtypes, Experience]:
+    """Return the live workers' cluster, the data types of its devices, and the measurements under its fingerprint.
+
+    Raises:
+        Invalid: there is no worker, or workers of several clusters.
+    """
+    with context.db.read() as session:
+        worker = compatibility.local_worker(registry.live_workers(context, session))
+        experience = calibrations.experience_of(
+            context.planner_cache, session, worker.fingerprint_key, context.principal.home
+        )
+        offer = worker.offer
+    return offer.cluster, DeviceDtypes.from_offer(offer), experience

@@ -27,6 +27,8 @@ def backup(url: str, out: Path) -> int:
     # Under another name until it is whole: half a backup must not look like one.
     part = out.with_name(f"{out.name}.part")
     part.unlink(missing_ok=True)
+    # It holds hashes of keys, and the folder may be open to other users.
+    part.touch(mode=0o600)
     try:
         if parsed.get_backend_name() == "sqlite":
             _copy_sqlite(Path(parsed.database or ""), part)

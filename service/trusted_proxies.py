@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fastapi import Request
 
 _log = logging.getLogger(__name__)
+_SHORTEST_PREFIX = 8
+"""Shortest prefix of a trusted network, such as 10.0.0.0/8: two halves of all addresses would trust everybody."""
 _MOST_WARNED = 64
 """Number of addresses that are remembered as warned about; more addresses cause repeated warnings."""
 
@@ -34,9 +36,9 @@ def check_proxies(proxies: tuple[str, ...]) -> tuple[str, ...]:
                 f"trusted_proxies ({entry!r}) is no address or network: {error}; name the address from which the proxy "
                 'connects, such as ["10.0.0.7"], or its network, such as ["10.244.0.0/16"]'
             ) from None
-        if network.prefixlen == 0:
+        if network.prefixlen < _SHORTEST_PREFIX:
             raise ValueError(
-                f"trusted_proxies ({entry!r}) trusts every client to name its own address; name the proxy's network"
+                f"trusted_proxies ({entry!r}) trusts too many clients to name their own address; name the proxy's network"
             )
     return proxies
 

@@ -75,6 +75,7 @@ def test_backup_of_a_database_in_use_is_whole(client, database_url, tmp_path):
     worker.do(worker.lease())
     out = tmp_path / "backups" / "copy"
     assert backup(database_url, out) == out.stat().st_size > 0
+    assert out.stat().st_mode & 0o077 == 0, "it holds hashes of keys"
     if database_url.startswith("sqlite"):
         copy = sqlite3.connect(out)
         assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)

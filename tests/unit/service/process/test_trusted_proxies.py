@@ -39,7 +39,7 @@ def test_only_a_trusted_proxy_says_who_the_client_is(peer, counts, monkeypatch):
     assert scope["client"][0] == ("203.0.113.9" if counts else peer)
 
 
-@pytest.mark.parametrize("entry", ["*", "0.0.0.0/0", "::/0", "proxy.example", "10.0.0.1/8", ""])
+@pytest.mark.parametrize("entry", ["*", "0.0.0.0/0", "128.0.0.0/1", "::/0", "proxy.example", "10.0.0.1/8", ""])
 def test_an_entry_that_names_no_proxy_is_rejected(entry):
     with pytest.raises(ValidationError, match=r"trusted_proxies \('.*name the"):
         Settings(trusted_proxies=(entry,))

@@ -109,8 +109,14 @@ def _loss(source: ExportSource) -> str:
     loss = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
     if not _chunks_loss(source):
         return loss
+    _tokens, chunks = _loss_chunks(source)
+    return f"ChunkedLossWrapper.Config(loss_fn={loss}, num_chunks={chunks})"
+
+
+def _loss_chunks(source: ExportSource) -> tuple[int, int]:
+    """Tokens whose loss one rank computes at a time without chunks, and number of chunks in which it was measured."""
     tokens = source.config.micro_batch * source.workload.sequence_length // source.config.context_parallel
-    return f"ChunkedLossWrapper.Config(loss_fn={loss}, num_chunks={math.ceil(tokens / source.config.loss_chunk)})"
+    return tokens, math.ceil(tokens / source.config.loss_chunk)
 
 
 def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]) -> str:
@@ -180,6 +186,11 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     if source.config.activation_checkpointing == "selective":
         lines.append(
             "activation_checkpointing: all matrix products are kept in the trial; torchtitan keeps every second"
+        )
+    tokens, chunks = _loss_chunks(source)
+    if _chunks_loss(source) and tokens != chunks * source.config.loss_chunk:
+        lines.append(
+            f"loss_chunk: {source.config.loss_chunk} tokens were measured; torchtitan divides {tokens} evenly by {chunks}"
         )
     return (*lines, *optimizers.lost_note(source, "torchtitan"))
 

@@ -39,7 +39,8 @@ class ForgetsOptimizer(DdpTrainer):
 
     def load(self, folder: Path) -> None:
         super().load(folder)
-        self._optimizer.state.clear()
+        for member in self._optimizer.members:
+            member.state.clear()
 
 
 class ForgetsWeights(DdpTrainer):

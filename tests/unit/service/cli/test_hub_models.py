@@ -23,11 +23,18 @@ def hub() -> Iterator[ModelHub]:
 
 
 def run(hub_url: str, home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run_python(hub_url, home, MAIN, *arguments, **variables)
+
+
+def run_python(
+    hub_url: str, home: Path, code: str, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python code as a user of this hub does, whatever earlier tests of this process have set about hubs."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith("HF_") and "proxy" not in name.lower()
     }
     environment = kept | {"HF_ENDPOINT": hub_url, "HF_HOME": str(home), "NO_COLOR": "1"} | variables
-    command = [sys.executable, "-c", MAIN, *arguments]
+    command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=home, timeout=120)
 
 
@@ -86,11 +93,8 @@ def test_a_study_file_that_names_a_repository_is_pinned_before_it_is_sent(hub: M
     )
     for model in ("org/tiny", {"hub": "org/tiny@main", "name": "mine"}):
         study = {"model": model, "workload": {"sequence_length": 64, "global_batch": 16}}
-        variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-        command = [sys.executable, "-c", script, json.dumps(study)]
-        ran = subprocess.run(
-            command, capture_output=True, text=True, check=True, env=os.environ | variables, timeout=120
-        )
+        ran = run_python(hub.url, tmp_path, script, json.dumps(study))
+        assert ran.returncode == 0, ran.stderr
         content = json.loads(ran.stdout)
         assert content["hub"] == {"id": "org/tiny", "revision": COMMIT} and content["config"] == TINY
     assert content["name"] == "mine"

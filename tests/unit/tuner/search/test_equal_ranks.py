@@ -61,7 +61,7 @@ def test_where_nothing_fits_the_levers_that_would_are_named() -> None:
     answer = predicted(sequence_length=131_072, global_batch=8)
     assert not any(item.memory.verdict == "fits" for item in answer.fastest)
     assert answer.levers[0].startswith(
-        'share each sequence among 8 ranks ("space": {"knobs": {"context_parallel": 8}})'
+        'share each sequence among 4 ranks ("space": {"knobs": {"context_parallel": 4}})'
     )
     limited = predicted(sequence_length=8192, space=SpaceLimits(backends=("ddp",)))
     assert limited.levers[0].startswith("drop the study's limits on backends (space)")

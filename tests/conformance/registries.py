@@ -207,7 +207,10 @@ def _is_read(r: Registries, kind: str, field: str) -> bool:
 def _without_term(r: Registries, kind: str, sample: list[Drawn]) -> list[str]:
     """Knobs that change no prediction and have no reason for it, and reasons of knobs that do change one."""
     knobs = {knob for item in sample for knob in item.others}
-    moved = {knob for item in sample for knob, other in item.others.items() if _predicted(r, item, other)}
+    moved: set[str] = set()
+    for item in sample:
+        # One prediction that changes is enough.
+        moved |= {knob for knob in item.others.keys() - moved if _predicted(r, item, item.others[knob])}
     reasons = {name for name, knob in {**COMMON, **r.searched[kind].knobs}.items() if knob.without_term}
     silent, stale = sorted(knobs - moved - reasons), sorted(moved & reasons)
     return [
@@ -236,8 +239,9 @@ def _without_statement(r: Registries, kind: str, sample: list[Drawn]) -> list[st
     """Knobs that an exported file neither says nor lists among what it cannot say."""
     silent = set()
     for item in sample:
+        before = _exported(r, item, item.config) if item.others else {}
         for knob, other in item.others.items():
-            before, after = (_exported(r, item, config) for config in (item.config, other))
+            after = _exported(r, item, other)
             silent |= {(name, knob) for name in before if before[name] == after.get(name)}
     return [f"{_place(EXPORT, kind, knob)}: {name} says nothing of {knob!r}" for name, knob in sorted(silent)]
 

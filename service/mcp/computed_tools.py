@@ -2,18 +2,18 @@
 
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
 from shardtune.service.mcp import predicted_rows
-from shardtune.service.mcp.answers import (
+from shardtune.service.mcp.configs import differences, read_config
+from shardtune.service.mcp.errors import rejections
+from shardtune.service.mcp.product import Product
+from shardtune.service.mcp.schemas.answers import (
     ExplainConfigAnswer,
     MemoryAnswer,
     MemoryRow,
     PredictAnswer,
     PredictedConfig,
 )
-from shardtune.service.mcp.arguments import ExplainConfigArguments, MemoryArguments, PredictArguments
-from shardtune.service.mcp.configs import differences, read_config
-from shardtune.service.mcp.errors import rejections
-from shardtune.service.mcp.figures import Figure, figure, rounded
-from shardtune.service.mcp.product import Product
+from shardtune.service.mcp.schemas.arguments import ExplainConfigArguments, MemoryArguments, PredictArguments
+from shardtune.service.mcp.schemas.figures import Figure, figure, rounded
 
 
 def predict(product: Product, arguments: PredictArguments) -> PredictAnswer:

@@ -7,10 +7,10 @@ from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.study_cost import Range, StudyCost
 from shardtune.service.mcp import measured_rows
 from shardtune.service.mcp.errors import ToolRejected, rejections
-from shardtune.service.mcp.figures import Figure, figure
 from shardtune.service.mcp.product import Product
-from shardtune.service.mcp.study_answers import StudiesCreateAnswer
-from shardtune.service.mcp.study_arguments import StudiesCreateArguments
+from shardtune.service.mcp.schemas.figures import Figure, figure
+from shardtune.service.mcp.schemas.study_answers import StudiesCreateAnswer
+from shardtune.service.mcp.schemas.study_arguments import StudiesCreateArguments
 
 _CODE_LENGTH = 12
 _ESTIMATE = "estimate from the budget and predicted step times"

@@ -8,10 +8,10 @@ from shardtune.api_schemas.trials.diagnosis_runs import TrialDiagnosis
 from shardtune.service.client import ServiceClient, ServiceRejected
 from shardtune.service.mcp import measured_rows
 from shardtune.service.mcp.errors import ToolRejected, rejections
-from shardtune.service.mcp.figures import Figure, figure
 from shardtune.service.mcp.product import Product
-from shardtune.service.mcp.study_answers import DiagnoseAnswer, DiagnosedCollective, DiagnosedFinding
-from shardtune.service.mcp.study_arguments import DiagnoseArguments
+from shardtune.service.mcp.schemas.figures import Figure, figure
+from shardtune.service.mcp.schemas.study_answers import DiagnoseAnswer, DiagnosedCollective, DiagnosedFinding
+from shardtune.service.mcp.schemas.study_arguments import DiagnoseArguments
 from shardtune.service.mcp.study_tools import find_study
 from shardtune.service.wording.diagnosis_words import (
     FINDING_TITLES,

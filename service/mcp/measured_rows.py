@@ -2,8 +2,8 @@
 
 from shardtune.api_schemas.studies.study import Contender, Speedup, Study, StudyResult
 from shardtune.service.mcp.configs import short_config
-from shardtune.service.mcp.figures import BAND_95, GIB, SPEED, Figure, figure
-from shardtune.service.mcp.study_answers import ListedStudy, MeasuredConfig, StudyOutcome
+from shardtune.service.mcp.schemas.figures import BAND_95, GIB, SPEED, Figure, figure
+from shardtune.service.mcp.schemas.study_answers import ListedStudy, MeasuredConfig, StudyOutcome
 from shardtune.service.wording import cluster_words
 
 SPREAD = "slowest and fastest run"

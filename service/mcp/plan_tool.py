@@ -1,11 +1,11 @@
 """Tool `plan`: hours, money and finish date of a training run."""
 
 from shardtune.api_schemas.trials.plans import Band, Plan, PlanRequest, PlanRow
-from shardtune.service.mcp.answers import PlanAnswer, PlanChoice
-from shardtune.service.mcp.arguments import PlanArguments
 from shardtune.service.mcp.errors import rejections
-from shardtune.service.mcp.figures import GIB, SPEED, Figure, figure
 from shardtune.service.mcp.product import Product
+from shardtune.service.mcp.schemas.answers import PlanAnswer, PlanChoice
+from shardtune.service.mcp.schemas.arguments import PlanArguments
+from shardtune.service.mcp.schemas.figures import GIB, SPEED, Figure, figure
 
 _HOURS_OF_DAY = 24.0
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable, SpeedPrediction
-from shardtune.service.mcp.answers import MemoryRow, PredictedConfig, Term
 from shardtune.service.mcp.configs import short_config
-from shardtune.service.mcp.figures import GIB, SPEED, Figure, figure, rounded
+from shardtune.service.mcp.schemas.answers import MemoryRow, PredictedConfig, Term
+from shardtune.service.mcp.schemas.figures import GIB, SPEED, Figure, figure, rounded
 from shardtune.service.wording import cluster_words
 
 _SHOWN_TERMS = 5

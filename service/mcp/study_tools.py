@@ -7,9 +7,9 @@ from shardtune.service.client import ServiceClient
 from shardtune.service.mcp import measured_rows
 from shardtune.service.mcp.configs import short_config
 from shardtune.service.mcp.errors import ToolRejected, rejections
-from shardtune.service.mcp.figures import SPEED, Figure, figure
 from shardtune.service.mcp.product import Product
-from shardtune.service.mcp.study_answers import (
+from shardtune.service.mcp.schemas.figures import SPEED, Figure, figure
+from shardtune.service.mcp.schemas.study_answers import (
     BestAnswer,
     CompareAnswer,
     ComparedSide,
@@ -17,7 +17,7 @@ from shardtune.service.mcp.study_answers import (
     StudiesListAnswer,
     StudiesStatusAnswer,
 )
-from shardtune.service.mcp.study_arguments import (
+from shardtune.service.mcp.schemas.study_arguments import (
     BestArguments,
     CompareArguments,
     ExportArguments,

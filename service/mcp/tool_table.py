@@ -6,10 +6,11 @@ from functools import cached_property
 from typing import Any
 
 from shardtune.api_schemas.base import Schema
-from shardtune.service.mcp import answers, arguments, computed_tools, study_answers, study_arguments, study_tools
+from shardtune.service.mcp import computed_tools, study_tools
 from shardtune.service.mcp.create_tool import studies_create
 from shardtune.service.mcp.diagnose_tool import diagnose
 from shardtune.service.mcp.plan_tool import plan
+from shardtune.service.mcp.schemas import answers, arguments, study_answers, study_arguments
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.cli.mcp.local_product import local_product
 from shardtune.service.cli.mcp.stdio import StdioHost
-from shardtune.service.mcp.figures import Figure
+from shardtune.service.mcp.schemas.figures import Figure
 from shardtune.service.mcp.server import create_server
 from shardtune.service.mcp.tool_table import TOOLS
 from tests.support.service.agent_client import call, in_process, rejected_or, text

@@ -10,7 +10,7 @@ from shardtune.api_schemas.recommendations.best import ConfidenceLevel
 from shardtune.api_schemas.studies.comparisons import MOST_COMPARED
 from shardtune.api_schemas.studies.exports import ExportFormat
 from shardtune.api_schemas.studies.study import StudyState
-from shardtune.service.mcp.arguments import PrecisionName
+from shardtune.service.mcp.schemas.arguments import PrecisionName
 
 
 class BestArguments(Schema):

@@ -7,12 +7,12 @@ from pydantic import Field, JsonValue
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.trials.plans import DateBand, ImpossibleRow
 from shardtune.api_schemas.trials.predictions import Bound, Verdict
-from shardtune.service.mcp.figures import Figure
+from shardtune.service.mcp.schemas.figures import Figure
 
 Likelihood = Literal["surely", "likely", "unlikely", "no"]
 
 
-class Answer(Schema):
+class ToolAnswer(Schema):
     """Answer of a tool."""
 
     summary: str = Field(examples=["fastest predicted: FSDP2, micro batch 1: 9,120 tokens/s/GPU, predicted"])
@@ -47,7 +47,7 @@ class PredictedConfig(ShownConfig):
     """Model FLOPs utilisation."""
 
 
-class JobAnswer(Answer):
+class JobAnswer(ToolAnswer):
     """Answer about a training job."""
 
     model: str
@@ -166,7 +166,7 @@ class PlanChoice(Schema):
     """Whether the run costs no more than the budget; null without a budget."""
 
 
-class PlanAnswer(Answer):
+class PlanAnswer(ToolAnswer):
     """Answer of `plan`."""
 
     model: str

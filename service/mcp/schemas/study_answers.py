@@ -7,8 +7,8 @@ from pydantic import Field, JsonValue
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.studies.study import StudyPhase, StudyState, Verdict
-from shardtune.service.mcp.answers import Answer, ShownConfig
-from shardtune.service.mcp.figures import Figure
+from shardtune.service.mcp.schemas.answers import ShownConfig, ToolAnswer
+from shardtune.service.mcp.schemas.figures import Figure
 
 
 class MeasuredConfig(ShownConfig):
@@ -42,7 +42,7 @@ class ListedStudy(Schema):
     """Recommended configuration; before the end the fastest so far, which nothing has confirmed."""
 
 
-class StudiesListAnswer(Answer):
+class StudiesListAnswer(ToolAnswer):
     """Answer of `studies_list`."""
 
     studies: tuple[ListedStudy, ...]
@@ -66,7 +66,7 @@ class StudyOutcome(Schema):
     """Notes about the result."""
 
 
-class StudiesStatusAnswer(Answer):
+class StudiesStatusAnswer(ToolAnswer):
     """Answer of `studies_status`."""
 
     study: ListedStudy
@@ -79,7 +79,7 @@ class StudiesStatusAnswer(Answer):
     """Result; null while the study runs."""
 
 
-class StudiesCreateAnswer(Answer):
+class StudiesCreateAnswer(ToolAnswer):
     """Answer of `studies_create`: an estimate, or the study that was created."""
 
     state: Literal["needs_confirmation", "created"]
@@ -100,7 +100,7 @@ class StudiesCreateAnswer(Answer):
     """Study that was created; null without a confirmation."""
 
 
-class BestAnswer(Answer):
+class BestAnswer(ToolAnswer):
     """Answer of `best`."""
 
     target_key: str
@@ -141,7 +141,7 @@ class ComparedSide(MeasuredConfig):
     """Speed over the study's baseline in paired runs; null unless it was the challenger."""
 
 
-class CompareAnswer(Answer):
+class CompareAnswer(ToolAnswer):
     """Answer of `compare`."""
 
     configurations: tuple[ComparedSide, ...]
@@ -184,7 +184,7 @@ class DiagnosedCollective(Schema):
     """Seconds per step before the last rank had joined."""
 
 
-class DiagnoseAnswer(Answer):
+class DiagnoseAnswer(ToolAnswer):
     """Answer of `diagnose`."""
 
     state: str = Field(examples=["complete"])
@@ -214,7 +214,7 @@ class DiagnoseAnswer(Answer):
     """Questions that the traces cannot answer."""
 
 
-class ExportAnswer(Answer):
+class ExportAnswer(ToolAnswer):
     """Answer of `export`."""
 
     format: str

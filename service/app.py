@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from importlib import import_module
 
 from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
@@ -117,13 +118,20 @@ def create_app(
     openapi.install(app, actions.scopes_of)
     for route_module in _ROUTES:
         app.include_router(route_module.router)
+    # Imported only where it is on: the protocol's package is an extra.
+    mcp = import_module("shardtune.service.mcp.mount") if settings.mcp else None
+    app.state.mcp = mcp
+    mcp_entries = (mcp.install(app),) if mcp is not None else ()
     pages.install(app)
     # Order matters: each middleware wraps those before it. The queue is inside, so that senders without a valid key are
     # rejected without taking a slot.
     memory_budget.install(app)
     fair_queue_middleware.install(app)
     pre_body_auth.install(
-        app, pre_body_auth.AuthPrefix(pre_body_auth.API, auth.authenticate_before_body), *pages.ENTRIES
+        app,
+        pre_body_auth.AuthPrefix(pre_body_auth.API, auth.authenticate_before_body),
+        *mcp_entries,
+        *pages.ENTRIES,
     )
     return app
 
@@ -140,7 +148,10 @@ def _lifespan(migrate: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[
         await run_in_threadpool(record.record_earlier_results, context)
         tasks = [asyncio.create_task(loop(context)) for loop in _LOOPS]
         try:
-            yield
+            async with AsyncExitStack() as stack:
+                if app.state.mcp is not None:
+                    await stack.enter_async_context(app.state.mcp.running(app))
+                yield
         finally:
             # All are cancelled before any is awaited, so that one slow end does not delay the others.
             for task in tasks:

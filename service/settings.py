@@ -1,6 +1,7 @@
 """Settings of the service, each read from the environment variable `SHARDTUNE_<NAME>`."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -54,6 +55,10 @@ class Settings(BaseSettings):
     docs_dir: Path | None = None
     """Folder of the documentation site, served under `/docs/`. Default: `build/site` of the checkout that the service
     runs from, where `make docs` builds it.
+    """
+    mcp: bool = False
+    """Serve the tools for coding agents at `/mcp` (Model Context Protocol, streamable HTTP), behind the same keys, scopes
+    and limits as the REST API. Needs the extra `mcp`.
     """
     telemetry: bool = False
     """Record a span and a duration for each HTTP request with OpenTelemetry, exported by OTLP as configured by the
@@ -217,6 +222,13 @@ class Settings(BaseSettings):
                 f"{REQUEST_TIMEOUT_S:g} s for a response; unset SHARDTUNE_DATABASE_LOCK_S, or lower it"
             )
         return seconds
+
+    @field_validator("mcp")
+    @classmethod
+    def _mcp_is_installed(cls, is_on: bool) -> bool:
+        if is_on and find_spec("mcp") is None:
+            raise ValueError("mcp (true) needs the package mcp; run `pip install 'shardtune[service,mcp]'`")
+        return is_on
 
     @field_validator("docs_dir")
     @classmethod

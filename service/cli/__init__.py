@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Sequence
 
+from shardtune.service.cli import missing_extras
 from shardtune.service.cli.commands.app import app
-from shardtune.service.cli.errors import CliError
+from shardtune.service.cli.errors import BAD_INPUT, CliError
 from shardtune.service.cli.terminal import printable_output
 
 __all__ = ["main"]
@@ -19,3 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for line in error.lines:
                 sys.stderr.write(f"{line}\n")
             sys.exit(error.exit_code)
+        except ModuleNotFoundError as error:
+            remedy = missing_extras.remedy(error)
+            if remedy is None:
+                raise
+            sys.stderr.write(f"{remedy}\n")
+            sys.exit(BAD_INPUT)

@@ -41,7 +41,7 @@ def connect(service: str, key_file: Path | None = None) -> Iterator[api.ServiceC
     remedy = "check that it runs there, or name another with --service"
     if service == DEFAULT_SERVICE:
         remedy = "start it with `shardtune serve` (with the --state-dir of `tune`), or name another with --service"
-    with service_errors(remedy), _open_client(service, key_file) as client:
+    with service_errors(remedy), open_client(service, key_file) as client:
         yield client
 
 
@@ -58,7 +58,12 @@ def service_errors(remedy: str = "see logs/service.log in the state directory") 
         raise PlatformFailure(f"{error}; {remedy}") from None
 
 
-def _open_client(url: str, key_file: Path | None) -> api.ServiceClient:
+def open_client(url: str, key_file: Path | None) -> api.ServiceClient:
+    """Prepare a client; no request is sent yet.
+
+    Raises:
+        InputError: the key's file cannot be read.
+    """
     try:
         return api.ServiceClient(url, api_key=KeySource(file=key_file) if key_file else None)
     except ValueError as error:

@@ -10,18 +10,15 @@ from shardtune.api_schemas.machines.workers import Worker
 from shardtune.api_schemas.retuning.costs import CostReport
 from shardtune.api_schemas.retuning.retunes import Retune
 from shardtune.api_schemas.retuning.schedules import Schedule, ScheduleSpec
-from shardtune.service.client.transport import Calls
+from shardtune.service.client.computed import ComputedClient
 
 _WORKERS = TypeAdapter(list[Worker])
 _SCHEDULES = TypeAdapter(list[Schedule])
 _RETUNES = TypeAdapter(list[Retune])
 
 
-class FleetClient:
+class FleetClient(ComputedClient):
     """Part of `shardtune.client.ServiceClient` with the calls about workers, schedules and costs."""
-
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
 
     def workers(self) -> list[Worker]:
         """List all registered workers, by name."""

@@ -9,6 +9,7 @@ streamed response frees the slot when the response begins. Requests for work use
 from fastapi import FastAPI, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shardtune.service.http.pre_body_auth import MCP
 from shardtune.service.process.context import context_of
 from shardtune.service.process.fair_queue import FairQueue
 
@@ -18,8 +19,9 @@ _MAX_PER_SENDER = MAX_REQUESTS // 2
 """Maximum number of request slots of one sender, so that a sender whose requests wait for locked rows delays no other
 sender.
 """
-_EXEMPT_PATHS = frozenset({"/v1/leases", "/healthz"})
-"""Request paths that need no slot: `/v1/leases` waits for work in a separate queue, `/healthz` costs nothing."""
+_EXEMPT_PATHS = frozenset({"/v1/leases", "/healthz", MCP})
+"""Request paths that need no slot: `/v1/leases` waits for work in a separate queue, `/healthz` costs nothing, and a call
+of an MCP tool waits for requests of its own, which need slots."""
 
 
 def install(app: FastAPI) -> None:

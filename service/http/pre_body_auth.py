@@ -25,6 +25,8 @@ WITH_BODY = ("POST", "PUT", "PATCH")
 """HTTP methods with which a route may read a request body."""
 API = "/v1/"
 """Path prefix of the API. All other addresses are pages, or accept no body."""
+MCP = "/mcp"
+"""Address of the MCP server, where a service has one."""
 
 _KIB = 1024
 DEFAULT_MAX_BYTES = 64 * _KIB
@@ -44,6 +46,8 @@ _MAX_BYTES_BY_PATH = tuple(
     for pattern, kibibytes in (
         # A model's config.json: the class names of a large classifier are in it.
         (r"/v1/(studies|best:resolve|predictions|plans)|/v1/studies/[^/]+:clone|/new(/calculate)?", 1024),
+        # A call with a model's config.json.
+        (MCP, 1024),
         # Steps and devices of each rank, and the ends of two outputs.
         (r"/v1/runs/[^/]+/report", 1024),
         # Raw trace of a rank; the route allows less if the settings do.

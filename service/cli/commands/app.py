@@ -62,6 +62,10 @@ COMMANDS = {
         "explain",
         "Explain the step time of a training job: computing, communication, waiting for other ranks, the host.",
     ),
+    "mcp": CommandEntry(
+        "mcp",
+        "Serve tools for coding agents on stdin and stdout (MCP): predict, plan, memory, diagnose, and studies of a service.",
+    ),
     "db": CommandEntry("database", "Migrate, back up or restore the database."),
     "keys": CommandEntry("keys", "Manage API keys in the database of SHARDTUNE_DATABASE_URL or --state-dir."),
     "projects": CommandEntry("keys", "Manage projects and their quotas in the same database.", "projects_app"),

@@ -21,13 +21,14 @@ from shardtune.service.cli.options import AsJson, StateDir
 if TYPE_CHECKING:
     from shardtune.service.cli import study_file
     from shardtune.service.cli.models import source as model_source
-    from shardtune.service.cli.predict import lines, model_trace
+    from shardtune.service.cli.predict import lines, measured_hardware, model_trace
     from shardtune.tuner.prediction import model_shape
     from shardtune.tuner.search import fastest
 else:
     model_source = LazyModule("shardtune.service.cli.models.source")
     study_file = LazyModule("shardtune.service.cli.study_file")
     lines = LazyModule("shardtune.service.cli.predict.lines")
+    measured_hardware = LazyModule("shardtune.service.cli.predict.measured_hardware")
     model_trace = LazyModule("shardtune.service.cli.predict.model_trace")
     model_shape = LazyModule("shardtune.tuner.prediction.model_shape")
     fastest = LazyModule("shardtune.tuner.search.fastest")
@@ -67,32 +68,6 @@ class PredictOptions:
     """Kind of the optimizer; None: the study's, or AdamW."""
     checkpointing: str = "none"
     """Activation checkpointing of the table of strategies."""
-
-
-def hardware_report(cluster: Cluster | str, file: Path | None, state_dir: Path) -> HardwareReport | None:
-    """Read the measured rates from a file, or for `local` the newest of the state directory; None for a named cluster.
-
-    Raises:
-        InputError: this machine was not measured, the file is no report, or both a cluster and a file are given.
-    """
-    if cluster != "local":
-        if file is not None:
-            raise InputError(f"--hardware ({file}) already holds the cluster; leave out --cluster ({cluster})")
-        return None
-    if file is None:
-        files = sorted((state_dir / "worker").glob("hardware-*.json"), key=lambda path: path.stat().st_mtime)
-        if not files:
-            raise InputError(
-                "--cluster ('local'): this machine has not been measured; run `shardtune measure-hardware` (a minute), "
-                "or name a cluster such as 8xh100"
-            )
-        # The newest: there is one report per fingerprint and number of ranks.
-        file = files[-1]
-    try:
-        return HardwareReport.model_validate(study_file.read_json_object(file))
-    except ValidationError as error:
-        wrong = (f"--hardware ({file}): {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise InputError(*wrong) from None
 
 
 def predict(options: PredictOptions) -> PredictionTable:
@@ -222,7 +197,7 @@ def command(
     """Predict the fastest configurations that fit, and memory and speed of each strategy, without running a trial."""
     subject = read_model(model)
     cluster_name: Cluster | str = subject.cluster if cluster is None and hardware is None else cluster or "local"
-    report = hardware_report(cluster_name, hardware, state_dir)
+    report = measured_hardware.hardware_report(cluster_name, hardware, state_dir)
     options = PredictOptions(
         subject,
         cluster_name,

@@ -1,0 +1,34 @@
+"""Name the extra that a command needs, where the package was installed without it."""
+
+_EXTRAS = {
+    "service": (
+        "alembic",
+        "cronsim",
+        "fastapi",
+        "huggingface_hub",
+        "jinja2",
+        "optuna",
+        "prometheus_client",
+        "psycopg",
+        "multipart",
+        "sqlalchemy",
+        "standardwebhooks",
+        "starlette",
+        "uvicorn",
+    ),
+    "worker": ("accelerate", "deepspeed", "pynvml", "torch", "transformers"),
+    "mcp": ("mcp", "mcp_types"),
+    "gp": ("scipy",),
+    "ray": ("ray",),
+    "telemetry": ("opentelemetry",),
+}
+"""Modules that each extra of `pyproject.toml` installs."""
+
+
+def remedy(error: ModuleNotFoundError) -> str | None:
+    """Return a line that names the extra with the missing module; None for a module of no extra, which is a fault."""
+    module = (error.name or "").partition(".")[0]
+    extra = next((name for name, modules in _EXTRAS.items() if module in modules), None)
+    if extra is None:
+        return None
+    return f"this command needs the package {module}, which is not installed; run `pip install 'shardtune[{extra}]'`"

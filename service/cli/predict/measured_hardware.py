@@ -1,0 +1,35 @@
+"""Read the measured rates of a cluster that a prediction uses."""
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport
+from shardtune.service.cli import study_file
+from shardtune.service.cli.errors import InputError
+
+
+def hardware_report(cluster: Cluster | str, file: Path | None, state_dir: Path) -> HardwareReport | None:
+    """Read the measured rates from a file, or for `local` the newest of the state directory; None for a named cluster.
+
+    Raises:
+        InputError: this machine was not measured, the file is no report, or both a cluster and a file are given.
+    """
+    if cluster != "local":
+        if file is not None:
+            raise InputError(f"--hardware ({file}) already holds the cluster; leave out --cluster ({cluster})")
+        return None
+    if file is None:
+        files = sorted((state_dir / "worker").glob("hardware-*.json"), key=lambda path: path.stat().st_mtime)
+        if not files:
+            raise InputError(
+                "--cluster ('local'): this machine has not been measured; run `shardtune measure-hardware` (a minute), "
+                "or name a cluster such as 8xh100"
+            )
+        # The newest: there is one report per fingerprint and number of ranks.
+        file = files[-1]
+    try:
+        return HardwareReport.model_validate(study_file.read_json_object(file))
+    except ValidationError as error:
+        wrong = (f"--hardware ({file}): {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise InputError(*wrong) from None

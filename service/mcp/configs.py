@@ -1,0 +1,67 @@
+"""Configurations in answers and arguments: short JSON without defaults, and files of other programs."""
+
+from pydantic import JsonValue
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.native_dtypes import decide
+from shardtune.api_schemas.training.workload import WorkloadRequest
+from shardtune.api_schemas.trials.predictions import PredictionRequest
+from shardtune.service.mcp.errors import ToolRejected, rejections
+from shardtune.tuner import baseline
+from shardtune.tuner.prediction import catalogue
+from shardtune.tuner.search.space.flat import flatten
+
+_MOST_DIFFERENCES = 12
+
+
+def short_config(config: TrialConfig) -> dict[str, JsonValue]:
+    """Return a configuration without the fields that have their default value; it is valid input as it is."""
+    values: dict[str, JsonValue] = config.model_dump(mode="json", exclude_defaults=True)
+    strategy = config.strategy.model_dump(mode="json", exclude_defaults=True)
+    # The discriminator of the strategies is a default itself.
+    return values | {"strategy": {"kind": config.strategy.kind, **strategy}}
+
+
+def differences(first: TrialConfig, second: TrialConfig) -> dict[str, tuple[JsonValue, JsonValue]]:
+    """Return the knobs in which two configurations differ, with both values; null: the strategy has no such knob."""
+    left, right = flatten(first), flatten(second)
+    names = [name for name in dict.fromkeys((*left, *right)) if left.get(name) != right.get(name)]
+    return {name: (left.get(name), right.get(name)) for name in names[:_MOST_DIFFERENCES]}
+
+
+def read_config(values: dict[str, JsonValue], request: PredictionRequest) -> tuple[TrialConfig, tuple[str, ...]]:
+    """Read a configuration in Shardtune's format, or the unchanged content of a DeepSpeed, Accelerate or
+    TrainingArguments file; also return notes about keys without effect.
+
+    Raises:
+        ToolRejected: the configuration cannot be read, or contradicts the workload or the cluster; names the field.
+    """
+    if "strategy" in values:
+        with rejections(TrialConfig, "config"):
+            return TrialConfig.model_validate(values), ()
+    if request.sequence_length is None or request.global_batch is None:
+        raise ToolRejected(
+            "config (a file of another program) is checked against sequence_length and global_batch; add both, or give "
+            'Shardtune\'s format, such as {"strategy": {"kind": "fsdp2", "dp_shard": 8}, "micro_batch": 1}'
+        )
+    with rejections(TrialConfig, "config"):
+        cluster = _named_cluster(request)
+        workload = WorkloadRequest(
+            sequence_length=request.sequence_length, global_batch=request.global_batch, optimizer=request.optimizer
+        )
+        precision, _ = decide(request.precision, [catalogue.dtypes_of(cluster)])
+        resolved = baseline.resolve_with_notes(values, workload.with_precision(precision), cluster, request.model)
+    assert resolved.config is not None
+    return resolved.config, resolved.notes
+
+
+def _named_cluster(request: PredictionRequest) -> Cluster:
+    if isinstance(request.cluster, Cluster):
+        return request.cluster
+    if request.cluster == "local":
+        raise ToolRejected(
+            "cluster ('local') is not known here, and a file of another program is checked against it; name the cluster, "
+            "such as 8xh100"
+        )
+    return catalogue.parse_cluster(request.cluster)

@@ -1,0 +1,58 @@
+"""Pages of the documentation as resources: how-to guides, tutorials, explanations and the reference."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from shardtune.service.mcp.errors import ToolRejected
+
+PREFIX = "shardtune://docs/"
+_FOLDER = Path(__file__).with_name("pages")
+"""Folder with links to the documentation's folders; the build of the package puts the pages in their place."""
+_GENERATED = "<!-- generated:"
+"""Marker of a table that the build of the site makes. Pages with one are left out: the OpenAPI document and the tools'
+schemas say the same."""
+
+
+class Document(NamedTuple):
+    """One page."""
+
+    uri: str
+    title: str
+    path: Path
+
+    def text(self) -> str:
+        """Return the page as Markdown."""
+        return self.path.read_text(encoding="utf-8")
+
+
+@lru_cache
+def documents(folder: Path = _FOLDER) -> Mapping[str, Document]:
+    """Return the pages by their URI; empty where the package was built without them."""
+    pages = [Document(_uri(folder, path), _title(path), path) for path in sorted(folder.glob("*/*.md"))]
+    return MappingProxyType({page.uri: page for page in pages if _GENERATED not in page.text()})
+
+
+def read(uri: str, folder: Path = _FOLDER) -> str:
+    """Return the text of a page.
+
+    Raises:
+        ToolRejected: no page has this URI.
+    """
+    # Looked up among the existing pages, so that no URI can leave the folder.
+    page = documents(folder).get(uri)
+    if page is None:
+        raise ToolRejected(f"uri ({uri[:200]}) is no page of the documentation; list the resources")
+    return page.text()
+
+
+def _uri(folder: Path, path: Path) -> str:
+    return PREFIX + path.relative_to(folder).with_suffix("").as_posix()
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as lines:
+        heading = next((line for line in lines if line.startswith("# ")), f"# {path.stem}")
+    return heading.removeprefix("# ").strip()

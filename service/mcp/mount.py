@@ -1,0 +1,99 @@
+"""Mount the MCP server in the service: streamable HTTP at `/mcp`, behind the keys and limits of the REST API."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from fastapi import FastAPI, Request
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.concurrency import run_in_threadpool
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from shardtune.api_schemas.access.credentials import KeySource
+from shardtune.service.access import auth
+from shardtune.service.client import ServiceClient
+from shardtune.service.http.pre_body_auth import MCP, AuthPrefix, max_body_bytes
+from shardtune.service.mcp.app_transport import AppTransport
+from shardtune.service.mcp.product import Product, product_of_service
+from shardtune.service.mcp.server import Context, create_server
+from shardtune.service.process.context import context_of
+from shardtune.service.process.fair_queue import FairQueue
+from shardtune.service.process.principal import Principal
+
+_AT_ONCE, _OF_ONE_SENDER = 8, 4
+"""Number of calls of tools that one process handles at a time, in total and for one sender."""
+
+
+class _ServiceHost:
+    """Service as the surroundings of the MCP server."""
+
+    has_service = True
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._queue = FairQueue(_AT_ONCE, _OF_ONE_SENDER)
+
+    @contextmanager
+    def product(self, context: Context) -> Iterator[Product]:
+        """Client of this service that sends as the caller, with the caller's key alone."""
+        caller = _request_of(context)
+        transport = AppTransport(self._app, caller)
+        # An empty source of keys: the environment of the service may hold a key, which is not the caller's.
+        # No patience: a rejected request must not keep a thread for a minute.
+        with ServiceClient(f"{caller.url.scheme}://service", transport, KeySource(), patience_s=0.0) as client:
+            yield product_of_service(client)
+
+    @asynccontextmanager
+    async def slot(self, context: Context) -> AsyncIterator[None]:
+        """Slot of the sender in a queue of its own; the requests of the call queue with those of the REST API."""
+        principal = getattr(_request_of(context).state, "sender", None)
+        assert isinstance(principal, Principal)
+        async with self._queue.slot(principal.sender):
+            yield
+
+
+def _request_of(context: Context) -> Request:
+    request = context.request
+    assert isinstance(request, Request)
+    return request
+
+
+class _Endpoint:
+    """ASGI application at `/mcp`."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        manager: StreamableHTTPSessionManager = self._app.state.mcp_sessions
+        await manager.handle_request(scope, receive, send)
+
+
+def install(app: FastAPI) -> AuthPrefix:
+    """Add the address to the application; returns the check of its senders before a body is read."""
+    app.router.routes.append(Route(MCP, _Endpoint(app), methods=["POST"], include_in_schema=False))
+    return AuthPrefix(MCP, _authenticate)
+
+
+async def _authenticate(request: Request) -> None:
+    """Authenticate the sender of a message, and count the message against its project's limit.
+
+    Raises:
+        Unauthorized: a key is required and missing, or invalid.
+        TooMany: the limit of requests is exceeded.
+    """
+    await auth.authenticate_before_body(request)
+    sender = request.state.sender
+    await run_in_threadpool(auth.count_request, context_of(request), sender)
+
+
+@asynccontextmanager
+async def running(app: FastAPI) -> AsyncIterator[None]:
+    """Serve the address while the application runs."""
+    # Stateless: any replica can answer any message, and no session outlives its key.
+    manager = StreamableHTTPSessionManager(
+        create_server(_ServiceHost(app)), json_response=True, stateless=True, max_request_body_size=max_body_bytes(MCP)
+    )
+    app.state.mcp_sessions = manager
+    async with manager.run():
+        yield

@@ -1,0 +1,70 @@
+"""Tool `plan`: hours, money and finish date of a training run."""
+
+from shardtune.api_schemas.trials.plans import Band, Plan, PlanRequest, PlanRow
+from shardtune.service.mcp.errors import rejections
+from shardtune.service.mcp.product import Product
+from shardtune.service.mcp.schemas.answers import PlanAnswer, PlanChoice
+from shardtune.service.mcp.schemas.arguments import PlanArguments
+from shardtune.service.mcp.schemas.figures import GIB, SPEED, Figure, figure
+
+_HOURS_OF_DAY = 24.0
+
+
+def plan(product: Product, arguments: PlanArguments) -> PlanAnswer:
+    """Plan a training run over kinds and numbers of GPUs."""
+    fields = arguments.model_dump(exclude={"rows", "overhead"})
+    with rejections(PlanRequest):
+        planned = product.plan(PlanRequest.model_validate(fields | {"goodput": {"overhead": arguments.overhead}}))
+    rows = sorted(planned.rows, key=lambda row: row.gpu_hours.expected)
+    return PlanAnswer(
+        summary=_in_words(planned),
+        model=planned.model,
+        parameters=planned.parameters,
+        tokens=planned.tokens,
+        sequence_length=planned.sequence_length,
+        choices=tuple(map(_choice, rows[: arguments.rows])),
+        cheapest_in_time=None if planned.cheapest_in_time is None else _choice(planned.cheapest_in_time),
+        fastest_in_budget=None if planned.fastest_in_budget is None else _choice(planned.fastest_in_budget),
+        impossible=planned.impossible,
+        omitted=max(0, len(rows) - arguments.rows),
+        notes=planned.notes,
+    )
+
+
+def _choice(row: PlanRow) -> PlanChoice:
+    return PlanChoice(
+        gpu=row.gpu,
+        gpus=row.gpus,
+        description=row.description,
+        speed=_figure(row, row.tokens_per_s_per_gpu, SPEED),
+        memory=figure(row.memory_gib, GIB, "predicted", "sum of the terms of the memory"),
+        may_not_fit=row.may_not_fit,
+        days=_figure(row, row.hours, "days", _HOURS_OF_DAY),
+        gpu_hours=_figure(row, row.gpu_hours, "GPU-hours"),
+        cost=None if row.cost is None else _figure(row, row.cost, "money in the currency of the prices"),
+        finish=row.finish,
+        meets_deadline=row.meets_deadline,
+        within_budget=row.within_budget,
+    )
+
+
+def _figure(row: PlanRow, band: Band, unit: str, divisor: float = 1.0) -> Figure:
+    source = (
+        "predictor, no trial"
+        if row.evidence == "predicted"
+        else f"projection from measurements on {', '.join(map(str, row.extrapolated_from))} GPUs"
+    )
+    return figure(band.expected / divisor, unit, row.evidence, source, (band.low / divisor, band.high / divisor))
+
+
+def _in_words(planned: Plan) -> str:
+    row = planned.cheapest_in_time
+    if row is None:
+        reason = "no row is expected to end in time" if planned.rows else "nothing can run on these GPUs"
+        return f"{planned.model}: {reason}."
+    days = _figure(row, row.hours, "days", _HOURS_OF_DAY)
+    cost = "" if row.cost is None else f", cost {row.cost.expected:,.0f} ({row.cost.low:,.0f} to {row.cost.high:,.0f})"
+    return (
+        f"{'Cheapest' if row.cost else 'Fewest GPU-hours'}: {row.gpus} × {row.gpu}, {days.in_words()}, ends "
+        f"{row.finish.expected} ({row.finish.earliest} to {row.finish.latest}){cost}."
+    )

@@ -1,0 +1,41 @@
+"""Functions of the product that tools call: computed here or by a service, and the client of a service."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardtune.api_schemas.trials.diagnosis import Diagnosis
+from shardtune.api_schemas.trials.plans import Plan, PlanRequest
+from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
+from shardtune.service.client import ServiceClient
+from shardtune.service.mcp.errors import ToolRejected
+
+
+@dataclass(frozen=True)
+class Product:
+    """Functions that one call of a tool may use."""
+
+    predict: Callable[[PredictionRequest], PredictionTable]
+    plan: Callable[[PlanRequest], Plan]
+    diagnose_folder: Callable[[Path], Diagnosis] | None = None
+    """Function that diagnoses a folder of traces. None in a service, whose users must not read its files."""
+    client: ServiceClient | None = None
+    """Client of the service that stores studies; None without one."""
+
+    def service(self, tool: str) -> ServiceClient:
+        """Return the client of the service.
+
+        Raises:
+            ToolRejected: there is no service.
+        """
+        if self.client is None:
+            raise ToolRejected(
+                f"tool ({tool}) needs a service, which stores the studies; restart this server as "
+                "`shardtune mcp --service URL` (`shardtune serve` starts a service)"
+            )
+        return self.client
+
+
+def product_of_service(client: ServiceClient, diagnose_folder: Callable[[Path], Diagnosis] | None = None) -> Product:
+    """Return the functions of a service, which knows measured rates and calibrations of its workers."""
+    return Product(client.predict, client.plan, diagnose_folder, client)

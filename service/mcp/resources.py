@@ -1,0 +1,69 @@
+"""Resources: pages of the documentation, results of studies, and the OpenAPI document of the service."""
+
+import json
+import re
+
+from mcp.types import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+    TextResourceContents,
+)
+
+from shardtune.api_schemas.studies.study import Study
+from shardtune.service.mcp import documents
+from shardtune.service.mcp.errors import ToolRejected, rejections
+from shardtune.service.mcp.product import Product
+
+OPENAPI = "shardtune://openapi"
+_STUDY = re.compile(r"shardtune://studies/([A-Za-z0-9.-]{1,64})")
+_JSON, _MARKDOWN = "application/json", "text/markdown"
+
+
+def list_resources(has_service: bool) -> ListResourcesResult:
+    """List the pages, and the OpenAPI document where there is a service."""
+    pages = [
+        Resource(uri=page.uri, name=page.uri.removeprefix(documents.PREFIX), title=page.title, mime_type=_MARKDOWN)
+        for page in documents.documents().values()
+    ]
+    openapi = Resource(
+        uri=OPENAPI, name="openapi", title="OpenAPI document of the service", mime_type=_JSON, description="REST API."
+    )
+    return ListResourcesResult(resources=[*pages, *([openapi] if has_service else [])])
+
+
+def list_templates(has_service: bool) -> ListResourceTemplatesResult:
+    """List the template of a study's resource where there is a service."""
+    study = ResourceTemplate(
+        uri_template="shardtune://studies/{study_id}",
+        name="study",
+        title="Study with its result",
+        description="State, progress and result of a study, as the REST API answers it.",
+        mime_type=_JSON,
+    )
+    return ListResourceTemplatesResult(resource_templates=[study] if has_service else [])
+
+
+def read(product: Product, uri: str) -> ReadResourceResult:
+    """Read a resource.
+
+    Raises:
+        ToolRejected: there is no such resource, or the key may not read it.
+    """
+    media, text = _content(product, uri)
+    return ReadResourceResult(contents=[TextResourceContents(uri=uri, text=text, mime_type=media)])
+
+
+def _content(product: Product, uri: str) -> tuple[str, str]:
+    if uri.startswith(documents.PREFIX):
+        return _MARKDOWN, documents.read(uri)
+    with rejections(Study):
+        if uri == OPENAPI:
+            return _JSON, json.dumps(product.service("resources").openapi())
+        if (study := _STUDY.fullmatch(uri)) is not None:
+            return _JSON, product.service("resources").study(study[1]).model_dump_json()
+    raise ToolRejected(
+        f"uri ({uri[:200]}) is no resource here; the resources are {documents.PREFIX}…, {OPENAPI} and shardtune://studies/ID"
+    )

@@ -1,0 +1,190 @@
+"""Answers of the tools that compute: predictions, memory, explanations and plans."""
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.trials.plans import DateBand, ImpossibleRow
+from shardtune.api_schemas.trials.predictions import Bound, Verdict
+from shardtune.service.mcp.schemas.figures import Figure
+
+Likelihood = Literal["surely", "likely", "unlikely", "no"]
+
+
+class ToolAnswer(Schema):
+    """Answer of a tool."""
+
+    summary: str = Field(examples=["fastest predicted: FSDP2, micro batch 1: 9,120 tokens/s/GPU, predicted"])
+    """Answer in one or two sentences."""
+
+
+class ShownConfig(Schema):
+    """Configuration with its figures."""
+
+    description: str
+    """Short description of the configuration for people."""
+    config: dict[str, JsonValue]
+    """Configuration without default values; valid for `explain_config` and as a study's baseline."""
+    speed: Figure | None
+    """Tokens per second of one GPU; null: the GPU's rates are unknown, or nothing was measured."""
+    memory: Figure | None
+    """Peak memory of one GPU, as the device reports it."""
+
+
+class PredictedConfig(ShownConfig):
+    """Configuration with predicted figures."""
+
+    rank: int | None = None
+    """Rank among the fastest, from 1; configurations of one rank are equal within the predictor's error."""
+    capacity_gib: float
+    """Memory in GiB that a GPU has for training, after the reserve of a study."""
+    fits: Verdict
+    """Whether the band of the memory lies within the capacity. `may fit` needs a run to decide."""
+    bound_by: Bound | None
+    """Part of the machine that limits the step."""
+    mfu: Figure | None
+    """Model FLOPs utilisation."""
+
+
+class JobAnswer(ToolAnswer):
+    """Answer about a training job."""
+
+    model: str
+    parameters: int
+    """Number of the model's parameters."""
+    cluster: str = Field(examples=["1 × 8 H100-SXM5-80GB"])
+    """Cluster in words."""
+    gpus: int
+    """Number of GPUs."""
+    sequence_length: int
+    """Tokens per sample."""
+    precision: str
+    """Name of the dtypes."""
+    optimizer: str
+    """Kind of the optimizer."""
+    notes: tuple[str, ...] = ()
+    """Assumptions that nobody checked."""
+
+
+class PredictAnswer(JobAnswer):
+    """Answer of `predict`."""
+
+    global_batch: int | None
+    """Samples per step with which the configurations were ranked."""
+    configurations: tuple[PredictedConfig, ...]
+    """Fastest configurations, those that surely fit first. Empty if none fits."""
+    equal_within: float
+    """Error of a comparison of two predicted speeds, as a fraction."""
+    levers: tuple[str, ...] = ()
+    """Changes that would make the model fit, where no configuration does."""
+
+
+class MemoryRow(PredictedConfig):
+    """Memory of one strategy."""
+
+    tensors: Figure
+    """Peak memory of tensors alone: torch's `max_memory_allocated`."""
+    margin_gib: float
+    """Capacity minus predicted memory in GiB; if negative, the missing amount."""
+    largest_micro_batch: int
+    """Largest micro batch that is predicted to fit; 0: none."""
+    longest_sequence: int
+    """Longest sequence in tokens that is predicted to fit; 0: none."""
+    cheapest_change: str | None
+    """Smallest change that makes the strategy fit; null if it fits."""
+    largest_terms_gib: dict[str, float]
+    """Largest contributions to the predicted memory, in GiB."""
+
+
+class MemoryAnswer(JobAnswer):
+    """Answer of `memory`."""
+
+    strategies: tuple[MemoryRow, ...]
+    """One row for each strategy, whether it fits or not."""
+
+
+class Term(Schema):
+    """Contribution to the predicted memory of one GPU."""
+
+    name: str
+    gib: float
+    """Contribution in GiB."""
+    source: str
+    """Formula of the contribution."""
+
+
+class ExplainConfigAnswer(JobAnswer):
+    """Answer of `explain_config`."""
+
+    configuration: MemoryRow
+    """Configuration as it was read, with its predicted figures."""
+    memory_terms: tuple[Term, ...]
+    """Contributions to the predicted memory at its peak, largest first."""
+    peak_moment: str
+    """Moment of the step at which memory peaks."""
+    step_time: Figure | None
+    """Seconds of one step."""
+    step_parts_s: dict[str, float]
+    """Predicted seconds of one step by part, longest first."""
+    exposed_communication: Figure | None
+    """Fraction of the step spent in communication that no computation hides."""
+    fastest: PredictedConfig | None
+    """Configuration that is predicted to be the fastest for the same job; null if none fits."""
+    expected_speedup: Figure | None
+    """Predicted speed of the fastest configuration over that of this one."""
+    differences: dict[str, tuple[JsonValue, JsonValue]]
+    """Knobs in which the fastest configuration differs: this configuration's value, and the fastest one's."""
+
+
+class PlanChoice(Schema):
+    """Best configuration of one kind and number of GPUs, and what the run takes with it."""
+
+    gpu: str
+    """Kind of GPU."""
+    gpus: int
+    """Number of GPUs."""
+    description: str
+    """Short description of the configuration for people."""
+    speed: Figure
+    """Tokens per second of one GPU."""
+    memory: Figure
+    """Peak memory of one GPU."""
+    may_not_fit: bool
+    """Whether the band of the memory reaches beyond the GPU's memory."""
+    days: Figure
+    """Days from start to end."""
+    gpu_hours: Figure
+    """Hours of all GPUs together."""
+    cost: Figure | None
+    """Money of all GPU-hours; null without a price."""
+    finish: DateBand
+    """Day on which the run ends, with its 90 % band."""
+    meets_deadline: Likelihood | None
+    """Whether the run ends in time; null without a deadline."""
+    within_budget: Likelihood | None
+    """Whether the run costs no more than the budget; null without a budget."""
+
+
+class PlanAnswer(ToolAnswer):
+    """Answer of `plan`."""
+
+    model: str
+    parameters: int
+    """Number of the model's parameters."""
+    tokens: float
+    """Number of tokens that the run trains on."""
+    sequence_length: int
+    """Tokens per sample."""
+    choices: tuple[PlanChoice, ...]
+    """Kinds and numbers of GPUs, those with the fewest GPU-hours first."""
+    cheapest_in_time: PlanChoice | None
+    """Cheapest choice that ends by the deadline; without prices, the one with the fewest GPU-hours."""
+    fastest_in_budget: PlanChoice | None
+    """Earliest end within the budget; null without a budget."""
+    impossible: tuple[ImpossibleRow, ...]
+    """Kinds and numbers without any configuration, each with the reason."""
+    omitted: int
+    """Number of further choices that `rows` left out."""
+    notes: tuple[str, ...] = ()
+    """Assumptions that nobody checked."""

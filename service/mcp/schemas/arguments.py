@@ -1,0 +1,117 @@
+"""Arguments of the tools that compute: predictions, memory, explanations and plans."""
+
+from datetime import date
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue
+
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.strategies import Checkpointing
+from shardtune.api_schemas.trials.predictions import PredictionRequest
+
+PrecisionName = Literal["auto", "bf16-mixed", "bf16-autocast", "fp32"]
+_MODELS = ["llama-3.1-8b", "Qwen/Qwen3-8B"]
+
+
+class JobArguments(Schema):
+    """Training job: model, cluster and workload."""
+
+    model: str | dict[str, JsonValue] = Field(examples=_MODELS)
+    """Preset such as `llama-3.1-8b`, Hugging Face id `OWNER/NAME`, or the content of a `config.json`."""
+    cluster: str | dict[str, JsonValue] = Field(examples=["8xh100", "4x8xa100-80gb"])
+    """Nodes × GPUs per node × GPU, such as `8xh100` or `4x8xa100-80gb`; `local`: the machine that was measured, or the
+    service's workers."""
+    sequence_length: int | None = None
+    """Tokens per sample; null: the model's maximum, up to 4096."""
+    precision: PrecisionName = "auto"
+    """Dtypes of training: `bf16-mixed` keeps fp32 master weights; `auto` follows the GPU."""
+    optimizer: str | dict[str, JsonValue] = "adamw"
+    """Kind of the optimizer, such as `adamw` or `muon`, or its settings with `kind`."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """Attention by the name that transformers uses; `eager` keeps the scores of every pair of tokens."""
+
+    def request(self, **more: Any) -> PredictionRequest:
+        """Return the product's prediction request.
+
+        Raises:
+            ValidationError: a value is wrong.
+        """
+        values = {
+            "model": self.model,
+            "cluster": self.cluster,
+            "sequence_length": self.sequence_length,
+            "precision": self.precision,
+            "optimizer": self.optimizer,
+            "attention": self.attention,
+        }
+        return PredictionRequest.model_validate(values | more)
+
+
+class PredictArguments(JobArguments):
+    """Arguments of `predict`."""
+
+    global_batch: int | None = None
+    """Samples per optimizer step over all GPUs; null: 8 per GPU."""
+    top: int = Field(default=3, ge=1, le=20)
+    """Maximum number of configurations to return."""
+    backends: tuple[Literal["ddp", "zero", "fsdp2", "fsdp1"], ...] = ()
+    """Backends to search; empty: all."""
+    knobs: dict[str, JsonValue] = {}
+    """Limits of knobs as in a study's `space.knobs`, such as `{"tensor_parallel": [1, 2]}` or `{"micro_batch": 1}`."""
+
+
+class MemoryArguments(JobArguments):
+    """Arguments of `memory`."""
+
+    micro_batch: int = 1
+    """Samples per forward pass and GPU."""
+    checkpointing: Checkpointing = "none"
+    """Activation checkpointing: `none`, `selective` or `full`."""
+
+
+class ExplainConfigArguments(JobArguments):
+    """Arguments of `explain_config`."""
+
+    config: dict[str, JsonValue] = Field(
+        examples=[{"strategy": {"kind": "fsdp2", "dp_shard": 8}, "micro_batch": 1, "activation_checkpointing": "full"}]
+    )
+    """Configuration in Shardtune's format (`dp_shard`: GPUs that share one copy of the states), or the unchanged content
+    of a DeepSpeed JSON, an Accelerate configuration or TrainingArguments."""
+    global_batch: int | None = None
+    """Samples per optimizer step; null: one forward pass a step. Required for a file of another program."""
+
+
+class PlanArguments(Schema):
+    """Arguments of `plan`."""
+
+    model: str | dict[str, JsonValue] = Field(examples=_MODELS)
+    """Preset such as `llama-3.1-8b`, Hugging Face id `OWNER/NAME`, or the content of a `config.json`."""
+    tokens: float = Field(examples=[3e11])
+    """Number of tokens that the run trains on."""
+    gpus: tuple[str, ...] = Field(min_length=1, max_length=12, examples=[["h100", "h200"]])
+    """Kinds of GPUs by their names in the catalogue."""
+    counts: tuple[int, ...] = Field(min_length=1, max_length=64, examples=[[64, 128]])
+    """Numbers of GPUs."""
+    gpus_per_node: int = 8
+    """Number of GPUs of a node."""
+    prices: dict[str, float] = {}
+    """Price of a GPU-hour by kind of GPU, in your currency."""
+    budget: float | None = None
+    """Money that the run may cost."""
+    start: date | None = None
+    """Day on which the run starts; null: today."""
+    deadline: date | None = None
+    """Last day on which the run may end."""
+    sequence_length: int | None = None
+    """Tokens per sample; null: the model's maximum, up to 4096."""
+    global_batch: int | None = None
+    """Samples per step; null: by the FLOPs of the run."""
+    precision: PrecisionName = "auto"
+    """Dtypes of training."""
+    overhead: float = 0.15
+    """Time for evaluation, data and pauses, as a fraction of step time."""
+    measurements: tuple[dict[str, JsonValue], ...] = ()
+    """Measurements on a few GPUs (`gpu`, `gpus`, `config`, `tokens_per_s_per_gpu`), from which larger numbers are
+    projected."""
+    rows: int = Field(default=6, ge=1, le=120)
+    """Maximum number of rows to return, those with the fewest GPU-hours first."""

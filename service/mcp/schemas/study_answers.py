@@ -1,0 +1,227 @@
+"""Answers of the tools about studies: recommendations, comparisons, states, diagnoses and exports."""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.studies.study import StudyPhase, StudyState, Verdict
+from shardtune.service.mcp.schemas.answers import ShownConfig, ToolAnswer
+from shardtune.service.mcp.schemas.figures import Figure
+
+
+class MeasuredConfig(ShownConfig):
+    """Configuration with measured figures."""
+
+    trial_number: int
+    """Number of the trial in its study."""
+    runs: int
+    """Number of runs from which the speed is calculated."""
+
+
+class ListedStudy(Schema):
+    """Study in a list."""
+
+    study_id: str
+    state: StudyState
+    phase: StudyPhase
+    model: str
+    cluster: str
+    """Cluster in words."""
+    sequence_length: int
+    """Tokens per sample."""
+    global_batch: int
+    """Samples per step."""
+    trials: int
+    """Number of trials so far."""
+    gpu_seconds: Figure
+    """GPU-seconds that the study has used."""
+    created_at: datetime
+    best: MeasuredConfig | None
+    """Recommended configuration; before the end the fastest so far, which nothing has confirmed."""
+
+
+class StudiesListAnswer(ToolAnswer):
+    """Answer of `studies_list`."""
+
+    studies: tuple[ListedStudy, ...]
+    """Studies that the key sees, newest first."""
+
+
+class StudyOutcome(Schema):
+    """Result of a study."""
+
+    verdict: Verdict
+    """Verdict of the paired runs: only `confirmed` is a proof of a gain."""
+    speedup: Figure | None
+    """Speed of the challenger over the baseline's, in paired runs."""
+    best: MeasuredConfig
+    """Recommended configuration."""
+    baseline: MeasuredConfig
+    """Baseline: the user's, or the fastest documented default."""
+    candidate: MeasuredConfig | None
+    """Challenger that did not become the recommendation."""
+    notes: tuple[str, ...]
+    """Notes about the result."""
+
+
+class StudiesStatusAnswer(ToolAnswer):
+    """Answer of `studies_status`."""
+
+    study: ListedStudy
+    """Study with its progress."""
+    reason: str | None
+    """Reason why the search stopped, or why the study failed."""
+    warnings: tuple[str, ...]
+    """Warnings about the study's request."""
+    result: StudyOutcome | None
+    """Result; null while the study runs."""
+
+
+class StudiesCreateAnswer(ToolAnswer):
+    """Answer of `studies_create`: an estimate, or the study that was created."""
+
+    state: Literal["needs_confirmation", "created"]
+    """`needs_confirmation`: nothing was started; show the estimate to the user, and repeat the call with the code."""
+    confirmation: str | None
+    """Code of this estimate; it belongs to exactly this request and budget."""
+    max_gpu_seconds: float
+    """Budget of the study in GPU-seconds."""
+    gpu_hours: Figure | None
+    """Expected GPU-hours without the budget; null: step times cannot be predicted."""
+    minutes: Figure | None
+    """Expected minutes on one worker, without the budget."""
+    expected_gain: Figure | None
+    """Predicted speed of the fastest configuration over the baseline's."""
+    stops: tuple[str, ...]
+    """Limits that end the study."""
+    study: ListedStudy | None
+    """Study that was created; null without a confirmation."""
+
+
+class BestAnswer(ToolAnswer):
+    """Answer of `best`."""
+
+    target_key: str
+    match: Literal["exact", "nearest"]
+    """Whether the configuration was measured for exactly this job."""
+    differences: dict[str, tuple[JsonValue, JsonValue]]
+    """Fields in which the measured job differs: the requested value, and the measured job's."""
+    confidence: Literal["high", "medium", "low"]
+    """Confidence in the configuration for this job."""
+    reasons: tuple[str, ...]
+    """Reasons that lower the confidence."""
+    freshness: str
+    """Whether hardware and software are as they were measured."""
+    study_id: str
+    measured_at: datetime
+    verdict: Verdict
+    """Verdict of the paired runs: only `confirmed` is a proof of a gain."""
+    speedup: Figure | None
+    """Speed of the challenger over the baseline's, in paired runs."""
+    best: MeasuredConfig
+    """Recommended configuration."""
+    baseline: MeasuredConfig
+    """Baseline of the study."""
+
+
+class ComparedSide(MeasuredConfig):
+    """Configuration of a comparison."""
+
+    study_id: str
+    model: str
+    cluster: str
+    """Cluster in words."""
+    step_time: Figure | None
+    """Seconds of a step; null: not measured."""
+    is_baseline: bool
+    """Whether the configuration is the baseline of its study."""
+    speedup: Figure | None
+    """Speed over the study's baseline in paired runs; null unless it was the challenger."""
+
+
+class CompareAnswer(ToolAnswer):
+    """Answer of `compare`."""
+
+    configurations: tuple[ComparedSide, ...]
+    """Configurations in the order of the picks."""
+    differences: dict[str, tuple[JsonValue, ...]]
+    """Knobs that differ, with the value of each configuration."""
+    is_one_subject: bool
+    """Whether all train the same model and workload on the same cluster; otherwise their speeds are not comparable."""
+    not_found: tuple[str, ...]
+    """Picks that do not exist, or have no measurement."""
+
+
+class DiagnosedFinding(Schema):
+    """Known performance problem with its remedy."""
+
+    kind: str = Field(examples=["late_rank"])
+    title: str
+    """Name of the problem for people."""
+    evidence: str
+    """Evidence with its figures."""
+    remedy: str
+    """Recommended change."""
+    knobs: dict[str, JsonValue]
+    """Recommended change as knobs; empty if the traces' configuration is not known."""
+    expected_gain: Figure
+    """Fraction of the step time that the change should save."""
+    tried: str | None
+    """Measured result of the remedy; null: not tried."""
+
+
+class DiagnosedCollective(Schema):
+    """Time of the collectives of one kind and purpose."""
+
+    name: str
+    calls: float
+    """Number of calls per step and rank."""
+    exposed: Figure
+    """Seconds per step without overlapping computation."""
+    waiting: Figure
+    """Seconds per step before the last rank had joined."""
+
+
+class DiagnoseAnswer(ToolAnswer):
+    """Answer of `diagnose`."""
+
+    state: str = Field(examples=["complete"])
+    """`complete`, or the state of the run under the profiler; call again later."""
+    study_id: str | None
+    trial_number: int | None
+    """Number of the trial; null for a folder."""
+    device: str | None
+    """Device of the ranks: `cuda` or `cpu`."""
+    ranks: int
+    """Number of ranks whose traces were read."""
+    step_time: Figure | None
+    """Mean seconds of a step under the profiler."""
+    parts: dict[str, Figure]
+    """Fraction of the step by part, largest first; the parts sum to 1."""
+    overlap: Figure | None
+    """Fraction of communication that overlaps with computation; null without communication."""
+    late_rank: int | None
+    """Rank for which the others wait most; null: none."""
+    findings: tuple[DiagnosedFinding, ...]
+    """Known problems, largest expected gain first. Empty: no rule applies."""
+    collectives: tuple[DiagnosedCollective, ...]
+    """Collectives with the longest exposed time."""
+    gpu_seconds: Figure | None
+    """GPU-seconds of the run under the profiler; null for a folder."""
+    notes: tuple[str, ...]
+    """Questions that the traces cannot answer."""
+
+
+class ExportAnswer(ToolAnswer):
+    """Answer of `export`."""
+
+    format: str
+    """Format of the files."""
+    release: str | None
+    """Release of the program that the files are for."""
+    files: dict[str, str]
+    """Content of each file by its name."""
+    lossy: tuple[str, ...]
+    """Settings that the program cannot express, each with what it does instead."""

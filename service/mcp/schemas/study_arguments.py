@@ -1,0 +1,115 @@
+"""Arguments of the tools about studies: recommendations, comparisons, states, diagnoses and exports."""
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.names import StudyId
+from shardtune.api_schemas.recommendations.best import ConfidenceLevel
+from shardtune.api_schemas.studies.comparisons import MOST_COMPARED
+from shardtune.api_schemas.studies.exports import ExportFormat
+from shardtune.api_schemas.studies.study import StudyState
+from shardtune.service.mcp.schemas.arguments import PrecisionName
+
+
+class BestArguments(Schema):
+    """Arguments of `best`: a target key, or model, cluster and workload."""
+
+    target_key: str | None = Field(default=None, pattern=r"^[0-9a-f]{32}$")
+    """Key of a tuning target, from an earlier answer; replaces all other fields."""
+    model: str | dict[str, JsonValue] | None = Field(default=None, examples=["llama-3.1-8b"])
+    """Preset, Hugging Face id, or the content of a `config.json`."""
+    cluster: str | dict[str, JsonValue] | None = Field(default=None, examples=["8xh100"])
+    """Nodes × GPUs per node × GPU, or `local` for the service's workers."""
+    sequence_length: int | None = None
+    """Tokens per sample; required without a target key."""
+    global_batch: int | None = None
+    """Samples per optimizer step; required without a target key."""
+    precision: PrecisionName = "auto"
+    """Dtypes of training."""
+    optimizer: str | dict[str, JsonValue] = "adamw"
+    """Kind of the optimizer, or its settings with `kind`."""
+    match: Literal["nearest", "exact"] = "nearest"
+    """`exact`: this tuning target only; `nearest`: also the most similar one, with its differences."""
+    lowest_confidence: ConfidenceLevel = ConfidenceLevel.MEDIUM
+    """Lowest accepted confidence; `low` includes other models, clusters and software."""
+
+
+class CompareArguments(Schema):
+    """Arguments of `compare`."""
+
+    picks: tuple[str, ...] = Field(min_length=2, max_length=MOST_COMPARED, examples=[["study-1", "study-1:7"]])
+    """Two to four of: study id (its recommendation), `STUDY:NUMBER` (a trial), retune id, or target key."""
+
+
+class StudiesListArguments(Schema):
+    """Arguments of `studies_list`."""
+
+    states: tuple[StudyState, ...] = ()
+    """States of studies to list; empty: all."""
+    limit: int = Field(default=10, ge=1, le=50)
+    """Maximum number of studies, newest first."""
+
+
+class StudiesStatusArguments(Schema):
+    """Arguments of `studies_status`."""
+
+    study_id: StudyId = "last"
+    """Study id, or `last` for the newest study."""
+
+
+class StudiesCreateArguments(Schema):
+    """Arguments of `studies_create`. The call without `confirmation` only estimates; nothing runs."""
+
+    model: str | dict[str, JsonValue] = Field(examples=["llama-3.1-8b"])
+    """Preset, Hugging Face id, or the content of a `config.json`."""
+    sequence_length: int
+    """Tokens per sample."""
+    global_batch: int
+    """Samples per optimizer step over all GPUs."""
+    cluster: str | dict[str, JsonValue] = "local"
+    """Nodes × GPUs per node × GPU, or `local` for the service's only worker."""
+    precision: PrecisionName = "auto"
+    """Dtypes of training."""
+    optimizer: str | dict[str, JsonValue] = "adamw"
+    """Kind of the optimizer, or its settings with `kind`."""
+    max_gpu_seconds: float | None = None
+    """Budget that the user states: GPU-seconds (seconds × GPUs) that all runs of the study may take. Nothing starts
+    without it."""
+    max_trials: int | None = None
+    """Maximum number of trials; null: up to 40."""
+    baseline: dict[str, JsonValue] | None = None
+    """Configuration of today: Shardtune's format, or a DeepSpeed JSON, Accelerate configuration or
+    TrainingArguments."""
+    space: dict[str, JsonValue] = {}
+    """Limits of the search: `backends`, `knobs`."""
+    study_id: StudyId | None = None
+    """Id of the new study; null: chosen by the service."""
+    confirmation: str | None = None
+    """Code of the estimate that the user has agreed to, from the same call without it. Never make one up."""
+
+
+class DiagnoseArguments(Schema):
+    """Arguments of `diagnose`: a folder of traces, or a trial of a study."""
+
+    trace_folder: str | None = Field(default=None, examples=["traces/step-100"])
+    """Folder with one Kineto trace per rank (.json, .json.gz) on this machine; of any training job."""
+    study_id: StudyId | None = None
+    """Study id, or `last`; replaces the folder."""
+    trial: int | None = Field(default=None, ge=0)
+    """Number of the trial; null: the recommended one."""
+    max_gpu_seconds: float | None = None
+    """Budget in GPU-seconds that the user states for one more run under the profiler, where none is stored. Null: only
+    a stored diagnosis is read."""
+
+
+class ExportArguments(Schema):
+    """Arguments of `export`."""
+
+    study_id: StudyId = "last"
+    """Study id, or `last` for the newest study."""
+    which: str = Field(default="best", pattern=r"^(best|baseline|[0-9]{1,6})$")
+    """`best`, `baseline`, or the number of a trial."""
+    format: ExportFormat = "standard"
+    """`standard`: launch script, DeepSpeed JSON and Accelerate YAML; else the named program's own format."""

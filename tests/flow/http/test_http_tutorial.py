@@ -24,7 +24,7 @@ def send(snippet: Snippet, folder, address: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert ran.returncode == 0, f"{snippet.place}: {ran.stderr}{ran.stdout}"

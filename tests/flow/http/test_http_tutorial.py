@@ -5,6 +5,8 @@ import os
 import subprocess
 import threading
 
+import httpx
+
 from docs.generate.snippets.collect import Snippet, snippets
 from tests.flow.helpers.uvicorn_thread import served
 from tests.support.service.simulated_worker import SimulatedWorker
@@ -35,8 +37,12 @@ def test_every_request_of_the_tutorial_succeeds_in_its_order(sqlite_url, tmp_pat
     (study_file,) = [snippet.text for snippet in SNIPPETS if snippet.language == "json"]
     (tmp_path / "study.json").write_text(study_file)
     printed = ""
-    with served(sqlite_url, fingerprint_check_s=3600) as service:
-        worker, has_ended = SimulatedWorker(service.client).register(), threading.Event()
+    # A busy machine may take long to choose a trial, and a worker that gave up would leave the study running for ever.
+    with (
+        served(sqlite_url, fingerprint_check_s=3600) as service,
+        httpx.Client(base_url=service.client.base_url, timeout=300, trust_env=False) as client,
+    ):
+        worker, has_ended = SimulatedWorker(client).register(), threading.Event()
 
         def work() -> None:
             while not has_ended.is_set():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.notifications.events import EventType
 from shardtune.db.tables.studies import EventRow, StudyRow
 
 
@@ -26,6 +27,12 @@ def after(session: Session, study_id: str, number: int, limit: int) -> Sequence[
         .order_by(EventRow.number)
         .limit(limit)
     ).all()
+
+
+def newest(session: Session, study_id: str, types: Collection[EventType], limit: int) -> Sequence[EventRow]:
+    """Return a study's newest events of some types, newest first."""
+    query = select(EventRow).where(EventRow.study_id == study_id, EventRow.type.in_(types))
+    return session.scalars(query.order_by(EventRow.number.desc()).limit(limit)).all()
 
 
 def stream_ends(session: Session, study_ids: Collection[str]) -> dict[str, StreamEnd]:

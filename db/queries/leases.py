@@ -3,7 +3,7 @@ no row, the lease is lost and nothing changes."""
 
 import secrets
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Update, and_, bindparam, func, or_, select, text, update
 from sqlalchemy.orm import Session, joinedload, load_only
 
+from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Progress, StepTimeRange
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import webhooks
@@ -233,6 +234,13 @@ def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None
     return session.scalars(
         select(AttemptRow).where(AttemptRow.run_id == run_id, AttemptRow.attempt == attempt)
     ).one_or_none()
+
+
+def failures_of_attempts(session: Session, run_ids: Collection[str]) -> dict[tuple[str, int], Failure]:
+    """Return the failure of each failed attempt at some runs, by run id and number of the attempt."""
+    query = select(AttemptRow.run_id, AttemptRow.attempt, AttemptRow.failure)
+    rows = session.execute(query.where(AttemptRow.run_id.in_(run_ids), AttemptRow.failure.is_not(None)))
+    return {(run_id, attempt): failure for run_id, attempt, failure in rows if failure is not None}
 
 
 def attempts(session: Session, run_id: str) -> list[AttemptRow]:

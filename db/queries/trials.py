@@ -122,6 +122,12 @@ def add(
     return row
 
 
+def reasons(session: Session, study_id: str, numbers: Collection[int]) -> dict[int, TrialReason]:
+    """Return the sampler's reasons for some trials of a study, by number; trials without a reason are left out."""
+    query = select(TrialRow.number, TrialRow.reason).where(TrialRow.study_id == study_id, TrialRow.number.in_(numbers))
+    return {number: reason for number, reason in session.execute(query) if reason is not None}
+
+
 def of_study(session: Session, study_id: str, with_attempts: bool = False) -> Sequence[TrialRow]:
     """Return a study's trials by number, with their runs (and, if requested, the attempts). Large columns that only
     display needs are loaded on access, since every step of a study reads the trials."""

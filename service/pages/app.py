@@ -26,6 +26,7 @@ from shardtune.service.pages.routes import (
     live,
     login,
     new,
+    plans,
     schedules,
     settings,
     studies,
@@ -44,7 +45,21 @@ Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 
 def install(app: FastAPI) -> None:
     """Add the pages to the application, after its own error handlers."""
-    for routes in (best, studies, exports, trials, compare, new, schedules, costs, workers, settings, live, api_docs):
+    for routes in (
+        best,
+        studies,
+        exports,
+        trials,
+        compare,
+        new,
+        plans,
+        schedules,
+        costs,
+        workers,
+        settings,
+        live,
+        api_docs,
+    ):
         app.include_router(routes.router, include_in_schema=False, dependencies=[LOGIN_REQUIRED])
     app.include_router(login.router, include_in_schema=False)
     app.mount("/static", Static(directory=folder()), name="static")

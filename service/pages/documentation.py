@@ -6,11 +6,12 @@ The site is files of this repository and says nothing about the installation, so
 import re
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from shardtune.service.pages.rendering import render
 from shardtune.service.settings import Settings
 
 ADDRESS = "/docs"
@@ -36,11 +37,17 @@ def site_folder(settings: Settings, built: Path = _BUILT) -> Path | None:
 
 
 def install(app: FastAPI, settings: Settings) -> None:
-    """Mount the site, and note for the pages whether they can link to it."""
+    """Mount the site, or a page that says how to build it."""
     folder = site_folder(settings)
-    app.state.has_documentation = folder is not None
     if folder is not None:
         app.mount(ADDRESS, _Site(directory=folder), name="docs")
+    else:
+        app.add_api_route(f"{ADDRESS}/", _show_how_to_build, include_in_schema=False)
+
+
+def _show_how_to_build(request: Request) -> Response:
+    """Say where the documentation is, on a service that has no built site."""
+    return render(request, "no_docs.html")
 
 
 def policy(folder: Path) -> str:

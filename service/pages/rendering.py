@@ -50,7 +50,6 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         "theme": theme if theme in ("light", "dark") else "",
         "key_name": _key_name(request),
         "now": _now(request),
-        "has_documentation": request.app.state.has_documentation,
         "origin": str(request.base_url).rstrip("/"),
         **values,
     }

@@ -7,9 +7,9 @@ from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.computed_answers import computed
 from shardtune.service.http.error_codes import problems
-from shardtune.service.http.idempotent_requests import IdempotencyDep
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyDep, IdempotencyKey
 from shardtune.service.hub import named_models
-from shardtune.service.process.context import ContextDep
+from shardtune.service.process.context import Context, ContextDep
 from shardtune.tuner.plans.plan import plan
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], dependencies=[requires(Action.PREDICT)])
@@ -19,6 +19,17 @@ router = APIRouter(prefix="/v1/plans", tags=["plans"], dependencies=[requires(Ac
 def create_plan(context: ContextDep, request: PlanRequest, once: IdempotencyDep) -> Plan:
     """Plan a training run over kinds and numbers of GPUs: for each, the best configuration, hours, money and the day on
     which it ends, each with its 90 % band.
+    """
+
+    return computed_plan(context, request, once)
+
+
+def computed_plan(context: Context, request: PlanRequest, once: IdempotencyKey = NO_KEY) -> Plan:
+    """Return the plan of a request that starts today unless it names a day; for this route and the page of plans.
+
+    Raises:
+        Invalid: the request's values cannot be used.
+        ApiError: `hub_unreachable`.
     """
 
     def compute() -> Plan:

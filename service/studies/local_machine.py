@@ -2,6 +2,7 @@
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
+from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.planning import calibrations
 from shardtune.service.planning.calibrations import Experience
 from shardtune.service.process.context import Context
@@ -16,8 +17,12 @@ def local_machine(context: Context) -> tuple[Cluster, DeviceDtypes, Experience]:
     """
     with context.db.read() as session:
         worker = compatibility.local_worker(registry.live_workers(context, session))
-        experience = calibrations.experience_of(
+    return worker.offer.cluster, DeviceDtypes.from_offer(worker.offer), worker_experience(context, worker)
+
+
+def worker_experience(context: Context, worker: WorkerRow) -> Experience:
+    """Return what was measured on hardware and software like a worker's, as far as the sender's project may use it."""
+    with context.db.read() as session:
+        return calibrations.experience_of(
             context.planner_cache, session, worker.fingerprint_key, context.principal.home
         )
-        offer = worker.offer
-    return offer.cluster, DeviceDtypes.from_offer(offer), experience

@@ -10,7 +10,7 @@ from shardtune.service.wording.disambiguate import knob_value
 from shardtune.service.wording.knob_words import knob_name
 from shardtune.tuner.search.space.flat import flatten
 
-_NONE = "–"
+_NONE, _NO_KNOB = "–", "n/a"
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,16 @@ class ComparedLine:
     name: str
     values: tuple[str, ...]
     differs: bool
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no configuration has a value."""
+        return all(value in (_NONE, _NO_KNOB) for value in self.values)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the backend of some configuration has no such knob."""
+        return _NO_KNOB in self.values
 
 
 def figure_rows(compared: Comparison) -> tuple[ComparedLine, ...]:
@@ -69,7 +79,7 @@ def knob_rows(compared: Comparison) -> tuple[ComparedLine, ...]:
     lines = [
         ComparedLine(
             knob_name(name),
-            tuple(knob_value(name, table[name]) if name in table else "n/a" for table in tables),
+            tuple(knob_value(name, table[name]) if name in table else _NO_KNOB for table in tables),
             name in differing,
         )
         for name in names

@@ -153,8 +153,11 @@ def bytes_in_words(count: float) -> str:
 
 
 def speed_in_words(bytes_per_s: float) -> str:
-    """Format a speed in decimal GB/s, the unit of link speeds and nccl-tests."""
-    return f"{bytes_per_s / 1e9:.3g} GB/s"
+    """Format a speed in decimal units: GB/s as link speeds and nccl-tests have it, smaller ones as they need."""
+    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if bytes_per_s >= size:
+            return f"{bytes_per_s / size:.3g} {unit}"
+    return f"{bytes_per_s:.0f} B/s"
 
 
 def collective_in_words(collective: CollectiveFigures) -> str:

@@ -28,7 +28,7 @@ CHROMIUM = "/usr/bin/chromium"
 FORMS = {
     f"{scheme}-{size}": (scheme, {"width": width, "height": height})
     for scheme in ("light", "dark")
-    for size, width, height in (("wide", 1600, 1000), ("narrow", 390, 844))
+    for size, width, height in (("wide", 1280, 900), ("narrow", 390, 844))
 }
 Shown = str | tuple[str, Callable[[Page], object]]
 """An address, and what is done there before the picture."""
@@ -47,6 +47,9 @@ FORMS_OF_NEW: dict[str, Shown] = {
     "new-worker": ("/new", lambda page: choose_worker(page)),
     "new-error": ("/new", lambda page: mistake(page, "Global batch", "0", "Create study")),
     "calculator": "/new?model=llama-2-70b&hardware=H100-SXM5-80GB&size=6&sequence_length=4096",
+    "plans": "/plans",
+    "plans-answer": "/plans?tokens=3e11&counts=32..512&prices=h100%3D2.1,h200%3D2.6&budget=60000&deadline=2099-01-01",
+    "docs": "/docs/",
     "schedules-error": ("/schedules", lambda page: mistake(page, "Cron", "0 25 * * *", "Create schedule")),
     "best-no-match": "/?q=nothing-like-it",
     "error": "/studies/none",

@@ -14,10 +14,10 @@ from tests.support.processes.stack import TINY, study
 
 pytestmark = pytest.mark.ranks
 
-FORMS = [("light", 1600), ("dark", 390)]
+FORMS = [("light", 1280), ("dark", 390)]
 """Each scheme and each width; with SHARDTUNE_TEST_LONG=1 also the other way round."""
 if os.environ.get("SHARDTUNE_TEST_LONG") == "1":
-    FORMS += [("light", 390), ("dark", 1600)]
+    FORMS += [("light", 390), ("dark", 1280)]
 
 
 SLOW = {"strategy": {"kind": "zero", "stage": 3}, "micro_batch": 1}
@@ -98,6 +98,9 @@ def test_every_page_is_accessible_and_fits(site, finished, running, scheme, widt
         "/schedules",
         "/settings",
         "/compare",
+        "/docs/",
+        "/plans",
+        "/plans?tokens=3e11&counts=64,128&prices=h100%3D2.1&deadline=2099-01-01",
         "/nothing",
         finished,
         running,
@@ -138,7 +141,7 @@ def test_create_by_keyboard_and_retune_by_mouse(page, site):
 
 def test_best_config_leads_to_its_files(page, finished):
     page.goto("/?q=llama")
-    page.locator("table.best").get_by_role("link", name="Export").first.click()
+    page.locator(".targets").get_by_role("link", name="Export").first.click()
     copy = page.get_by_role("button", name="Copy").first
     copy.click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
@@ -177,6 +180,19 @@ def test_the_workers_page_follows_without_a_reload(page, site, running):
     assert page.evaluate("window.notReloaded")
 
 
+def test_a_whole_run_is_planned_by_keyboard(page):
+    page.goto("/plans")
+    page.get_by_label("Numbers").fill("64, 128")
+    page.get_by_label("Price of a GPU-hour by kind").fill("h100=2.10, h200=2.60")
+    press(page, "button", "Plan")
+    expect(page.locator("#result")).to_contain_text("Cheapest")
+    expect(page.locator("table.plans tbody tr")).to_have_count(4)
+    expect(page.locator("#chart-plan-money .mark")).to_have_count(4)
+    page.get_by_label("Numbers").fill("many")
+    press(page, "button", "Plan")
+    expect(page.get_by_role("alert")).to_contain_text("must be a number, or a range such as 8..1024")
+
+
 def test_trials_are_sorted_and_compared_by_keyboard(page, finished):
     page.goto(finished)
     press(page, "link", "tokens/s/GPU")
@@ -199,7 +215,7 @@ def test_trials_are_compared_by_mouse(page, finished):
     page.get_by_label("Compare trial 0").check()
     page.get_by_label("Compare trial 1").check()
     page.get_by_role("button", name="Compare selected").click()
-    expect(page.locator("table.compare thead a")).to_have_count(2)
+    expect(page.locator("table.compare").first.locator("thead a")).to_have_count(2)
     expect(page.locator("table.compare tr.differs")).not_to_have_count(0)
 
 

@@ -12,14 +12,16 @@ from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, KeyFile, Service, StateDir, StudyId
 
 if TYPE_CHECKING:
-    from shardtune.service.cli import best_page, summary
+    from shardtune.service.cli import best_page, best_picture, summary
 else:
+    best_picture = LazyModule("shardtune.service.cli.best_picture")
     best_page = LazyModule("shardtune.service.cli.best_page")
     summary = LazyModule("shardtune.service.cli.summary")
 
 app = typer.Typer()
 
-_FORMATS = ("text", "json", "markdown")
+_FORMATS = ("text", "json", "markdown", "svg")
+_TO_SHARE = ("markdown", "svg")
 
 
 @app.command()
@@ -30,20 +32,30 @@ def best(
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
     form: Annotated[
-        str, typer.Option("--format", help="Format: text, json, or markdown (a page to share).", metavar="FORMAT")
+        str,
+        typer.Option(
+            "--format",
+            help="Format: text, json, markdown (a page to share) or svg (a picture to share).",
+            metavar="FORMAT",
+        ),
     ] = "text",
 ) -> None:
     """Print the recommended configuration of a finished study."""
+    if form == "png":
+        # A PNG needs a font renderer, such as Pillow, which nothing else here needs.
+        raise InputError("--format (png) is not written; give svg, which browsers show and save as PNG")
     if form not in _FORMATS:
         raise InputError(f"--format ({form}) must be {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}")
-    if as_json and form == "markdown":
-        raise InputError("--json and --format markdown exclude each other; give one of them")
+    if as_json and form in _TO_SHARE:
+        raise InputError(f"--json and --format {form} exclude each other; give one of them")
     with connect_or_start(service, state_dir, key_file) as client:
         stored = find_study(client, study)
         result, trials = client.best(stored.study_id), client.trials(stored.study_id)
         if form == "markdown":
             changes = client.export(stored.study_id).files.get("changes.md")
             print(best_page.as_markdown(stored, result, trials, changes))
+        elif form == "svg":
+            print(best_picture.as_svg(stored, result, trials), end="")
         elif as_json or form == "json":
             print(json.dumps(summary.as_json(stored, result, trials)))
         else:

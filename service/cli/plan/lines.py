@@ -1,12 +1,11 @@
 """Print a plan as tables on a terminal."""
 
-from collections.abc import Callable
-
 from rich.console import Console
 from rich.table import Table
 
-from shardtune.api_schemas.trials.plans import Band, Plan, PlanRow
+from shardtune.api_schemas.trials.plans import Plan
 from shardtune.service.cli.terminal import PrintableConsole
+from shardtune.service.wording import plan_words
 
 _WIDTH = 190
 """Characters per line where stdout is not a terminal."""
@@ -32,25 +31,8 @@ def show(plan: Plan) -> None:
 
 
 def _show_choices(console: PrintableConsole, plan: Plan) -> None:
-    def line(words: str, row: PlanRow | None, otherwise: str) -> None:
-        console.print(f"{words}: {otherwise if row is None else _summary(row)}", style="bold")
-
-    if plan.deadline is not None:
-        line(f"cheapest that ends by {plan.deadline}", plan.cheapest_in_time, "no row is expected to")
-    else:
-        line("cheapest", plan.cheapest_in_time, "no row")
-    if plan.budget is not None:
-        line(f"fastest within {plan.budget:,.0f}", plan.fastest_in_budget, "no row is expected to cost so little")
-    for row in plan.knees:
-        line(f"knee of {row.gpu} (beyond it, GPU-hours grow by more than a tenth)", row, "")
-
-
-def _summary(row: PlanRow) -> str:
-    cost = "" if row.cost is None else f", {_band(row.cost)}"
-    return (
-        f"{row.gpus} × {row.gpu}, {_days(row)} days, ends {row.finish.expected} ({row.finish.earliest} to "
-        f"{row.finish.latest}){cost}"
-    )
+    for name, row, otherwise in plan_words.choices(plan):
+        console.print(f"{name}: {otherwise if row is None else plan_words.summary(row)}", style="bold")
 
 
 def _table(plan: Plan) -> Table:
@@ -61,20 +43,12 @@ def _table(plan: Plan) -> Table:
         shown.add_row(
             f"{row.gpus} × {row.gpu}",
             row.evidence,
-            _band(row.tokens_per_s_per_gpu),
-            _days(row),
-            _band(row.gpu_hours),
-            "no price" if row.cost is None else _band(row.cost),
-            f"{row.finish.expected} ({row.finish.earliest} to {row.finish.latest})",
+            plan_words.band(row.tokens_per_s_per_gpu),
+            plan_words.days(row),
+            plan_words.band(row.gpu_hours),
+            "no price" if row.cost is None else plan_words.band(row.cost),
+            plan_words.finish(row),
             row.meets_deadline or "",
             row.description + (" (may not fit)" if row.may_not_fit else ""),
         )
     return shown
-
-
-def _days(row: PlanRow) -> str:
-    return _band(row.hours, lambda hours: f"{hours / 24:,.1f}")
-
-
-def _band(band: Band, words: Callable[[float], str] = "{:,.0f}".format) -> str:
-    return f"{words(band.expected)} ({words(band.low)}–{words(band.high)})"

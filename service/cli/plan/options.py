@@ -1,13 +1,14 @@
 """Read the options of `shardtune plan` that are lists: numbers of GPUs, prices, measurements."""
 
 import json
-import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shardtune.service.cli.errors import InputError
+from shardtune.tuner.plans import written_lists
 
-_MOST_DOUBLINGS = 32
+Value = TypeVar("Value")
 
 
 def read_counts(text: str) -> tuple[int, ...]:
@@ -16,18 +17,7 @@ def read_counts(text: str) -> tuple[int, ...]:
     Raises:
         InputError: text of neither form, or a range that ends before it begins.
     """
-    counts = list[int]()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,9})(?:\.\.(\d{1,9}))?\s*", part)
-        if match is None:
-            raise InputError(
-                f"--counts ({part[:40]!r}) must be a number, or a range such as 8..1024; list several with commas"
-            )
-        first, last = int(match[1]), int(match[2] or match[1])
-        if first < 1 or last < first:
-            raise InputError(f"--counts ({part}) must begin at 1 or more and not end before it begins; try 8..1024")
-        counts += [first << power for power in range(_MOST_DOUBLINGS) if first << power <= last]
-    return tuple(dict.fromkeys(counts))
+    return _as_option(lambda: written_lists.read_counts(text))
 
 
 def read_prices(text: str | None, file: Path | None) -> dict[str, float]:
@@ -42,15 +32,15 @@ def read_prices(text: str | None, file: Path | None) -> dict[str, float]:
         if not isinstance(content, dict) or not all(_is_number(value) for value in content.values()):
             raise InputError(f'--prices ({file}) must be a JSON object of numbers, such as {{"h100": 2.1}}')
         prices |= {str(name): float(value) for name, value in content.items()}
-    for part in text.split(",") if text else ():
-        name, _, value = part.partition("=")
-        try:
-            prices[name.strip()] = float(value)
-        except ValueError:
-            raise InputError(
-                f"--price ({part[:40]!r}) must read like h100=2.10: kind, and price of a GPU-hour"
-            ) from None
-    return prices
+    return prices | (_as_option(lambda: written_lists.read_prices(text)) if text else {})
+
+
+def _as_option(read: Callable[[], Value]) -> Value:
+    """Read a list, with errors that name the option (`--counts`) instead of the field."""
+    try:
+        return read()
+    except ValueError as error:
+        raise InputError(f"--{error}") from None
 
 
 def read_measurements(file: Path | None) -> list[Any]:

@@ -1,24 +1,20 @@
 """Write the files of the recommended configuration, and print the answer and the next command of `shardtune tune`."""
 
 import json
-import math
 import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from shardtune.api_schemas.studies.study import MOST_PAIRS, Study, StudyResult
-from shardtune.api_schemas.studies.verdicts import BusyMachine
+from shardtune.api_schemas.studies.study import Study, StudyResult
 from shardtune.service.cli import summary
 from shardtune.service.cli.tune import continuation
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import DEFAULT_WAIT_MINUTES
 from shardtune.service.cli.write_files import runnable_here, write_files
 from shardtune.service.client import ServiceClient
-
-FEWEST_MORE_PAIRS = 6
-"""Minimum number of further pairs to propose: if one of them is lost, the smallest sufficient number no longer suffices."""
+from shardtune.service.wording.more_pairs import more_pairs
 
 
 def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -> None:
@@ -44,31 +40,28 @@ def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str
     decided one.
     """
     if result.too_busy is not None:
-        return _after_too_busy(study, result.too_busy, options)
+        return _after_too_busy(study, result, options)
     if result.undecided is None:
         return None
-    needed, allowed = result.undecided.more_pairs, MOST_PAIRS - study.spec.budget.max_pairs
-    if needed is None or needed > allowed:
+    more = more_pairs(study, result)
+    if more is None:
         # `explain --try` runs studies from a temporary file: only that command can run one again.
         command = options.from_the_start() if options.study_id is None else "the same command"
         return f"run it again while nothing else uses this machine, so that pairs vary less: {command}"
-    pairs = min(max(needed, FEWEST_MORE_PAIRS), allowed)
-    command = options.again("--add-pairs", str(pairs))
-    # The final comparison ends with the pair that confirms: an allowance for lost pairs costs nothing where none is lost.
+    command = options.again("--add-pairs", str(more.pairs))
     return (
         command
-        if pairs == needed
-        else f"{needed} more pairs, and an allowance for lost ones (unused if all are won): {command}"
+        if more.pairs == more.needed
+        else f"{more.needed} more pairs, and an allowance for lost ones (unused if all are won): {command}"
     )
 
 
-def _after_too_busy(study: Study, busy: BusyMachine, options: TuneOptions) -> str:
+def _after_too_busy(study: Study, result: StudyResult, options: TuneOptions) -> str:
     """Return the command that repeats what was disturbed, and waits for a quiet machine before each run."""
-    pairs, allowed = math.ceil(busy.missing_runs / 2), MOST_PAIRS - study.spec.budget.max_pairs
-    minutes = options.wait_for_quiet_min or DEFAULT_WAIT_MINUTES
+    more, minutes = more_pairs(study, result), options.wait_for_quiet_min or DEFAULT_WAIT_MINUTES
     waiting = replace(options, wait_for_quiet_min=minutes)
-    if busy.rests_on == "pairs" and pairs <= allowed:
-        command = options.again("--add-pairs", str(pairs), *waiting.wait_words())
+    if more is not None:
+        command = options.again("--add-pairs", str(more.pairs), *waiting.wait_words())
     elif options.study_id is None:
         command = waiting.from_the_start()
     else:

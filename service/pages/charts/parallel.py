@@ -19,6 +19,8 @@ _ABSENT = "n/a"
 _TITLE_CHARACTERS = 16
 """Maximum number of characters per line of an axis's title."""
 _MOST_AXES = 9
+_FEWEST_LINES = 15
+"""Minimum number of trials; with fewer, the table of trials shows more than the lines do."""
 _MOST_LINES = 60
 """Maximum number of trials, the fastest ones; more lines hide each other."""
 
@@ -61,12 +63,13 @@ class Parallel:
 def parallel(
     points: Sequence[TrialPoint], flat: Sequence[dict[str, Any]], link: str, best: int | None
 ) -> Parallel | None:
-    """Return the chart of feasible trials; `flat` holds their configurations as tables. None below two trials."""
+    """Return the chart of feasible trials; `flat` holds their configurations as tables. None below 15
+    trials."""
     rows = [(p, f) for p, f in zip(points, flat, strict=True) if p.tokens_per_s_per_gpu and p.state.is_feasible]
     rows.sort(key=lambda row: row[0].tokens_per_s_per_gpu or 0.0)
     rows = rows[-_MOST_LINES:]
     knobs = _varied([f for _, f in rows])
-    if len(rows) < 2 or not knobs:
+    if len(rows) < _FEWEST_LINES or not knobs:
         return None
     gap = (WIDTH - LEFT - RIGHT) / len(knobs)
     speeds = from_zero([p.tokens_per_s_per_gpu or 0.0 for p, _ in rows], HEIGHT - BOTTOM, TOP)

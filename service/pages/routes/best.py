@@ -9,6 +9,8 @@ from shardtune.db.listing import Page
 from shardtune.db.queries.overview import BEST_SORTS
 from shardtune.service.pages.rendering import render
 from shardtune.service.pages.views import best
+from shardtune.service.pages.views.home.example import EXAMPLE
+from shardtune.service.pages.views.home.target_card import SORTS, target_card
 from shardtune.service.process.context import ContextDep
 
 router = APIRouter()
@@ -27,8 +29,20 @@ def show_best(
     """Show a row for each model, workload and cluster with an answer."""
     sort = sort if sort in BEST_SORTS else "age"
     selection = Page(sort, order != "asc", best.PAGE, (page - 1) * best.PAGE)
+    settings = context.settings
     with context.db.read() as session:
         home = best.home(session, context.principal.project_id, q, device or None, selection, context.now())
     return render(
-        request, "best.html", home=home, q=q, device=device, sort=sort, order=order, page=page, page_size=best.PAGE
+        request,
+        "best.html",
+        home=home,
+        cards=[target_card(line, settings.price_per_gpu_hour, settings.currency) for line in home.rows],
+        example=EXAMPLE,
+        sorts=SORTS,
+        q=q,
+        device=device,
+        sort=sort,
+        order=order,
+        page=page,
+        page_size=best.PAGE,
     )

@@ -14,11 +14,11 @@ from shardtune.service.hub import named_models
 from shardtune.service.pages.page_access import requires
 from shardtune.service.pages.rendering import CsrfChecked, render, see_other
 from shardtune.service.pages.views import quotas
-from shardtune.service.pages.views.new_study.calculator import new_page
+from shardtune.service.pages.views.new_study.calculator import ServiceKnowledge, new_page
 from shardtune.service.pages.views.new_study.form import StudyForm, study_request
 from shardtune.service.pages.views.new_study.form_fields import FormErrors
 from shardtune.service.process.context import Context, ContextDep
-from shardtune.service.studies import create_and_read
+from shardtune.service.studies import create_and_read, local_machine
 from shardtune.service.workers import registry
 
 router = APIRouter(prefix="/new")
@@ -59,6 +59,10 @@ def _show_form(
     with context.db.read() as session:
         live = registry.live_workers(context, session)
     # After the transaction: the hub may take seconds.
-    read_model = partial(named_models.with_config, context)
-    shown = new_page(form, live, read_model, errors, quotas.own_usage(context), context.settings.measure)
+    knowledge = ServiceKnowledge(
+        read_model=partial(named_models.with_config, context),
+        experience_of=partial(local_machine.worker_experience, context),
+        measure=context.settings.measure,
+    )
+    shown = new_page(form, live, knowledge, errors, quotas.own_usage(context))
     return render(request, "new.html", status=status, p=shown)

@@ -6,14 +6,14 @@ from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
 from shardtune.api_schemas.recommendations.best import DecisionRequest, UserDecision
-from shardtune.api_schemas.studies.study import MOST_TRIALS, StudyState
+from shardtune.api_schemas.studies.study import MOST_PAIRS, MOST_QUIET_WAIT_S, MOST_TRIALS, StudyState
 from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import overview
 from shardtune.db.queries.trial_points import TRIAL_SORTS, TrialFilter
 from shardtune.service.access.actions import Action
-from shardtune.service.http.errors import NotFound
+from shardtune.service.http.errors import NotFound, invalid
 from shardtune.service.pages.page_access import requires
 from shardtune.service.pages.rendering import CsrfChecked, render, see_other
 from shardtune.service.pages.views import best, recommendation, words
@@ -26,6 +26,8 @@ from shardtune.service.studies import create_and_read as rules
 router = APIRouter(prefix="/studies")
 
 _LIST = 40
+WaitMinutes = Annotated[float | None, Form(gt=0, le=MOST_QUIET_WAIT_S / 60)]
+"""Minutes that the runs may wait in all until machines are quiet."""
 
 
 @router.get("")
@@ -92,16 +94,28 @@ def show_study(
 
 
 @router.post("/{study_id}/rerun", dependencies=[CsrfChecked, requires(Action.CLONE_STUDY)])
-def rerun(context: ContextDep, study_id: str) -> Response:
+def rerun(context: ContextDep, study_id: str, wait_minutes: WaitMinutes = None) -> Response:
     """Create the study again, for the hardware and software of now."""
-    again = rules.create_study(context, rules.read_study(context, study_id).spec)
+    spec = rules.read_study(context, study_id).spec
+    if wait_minutes is not None:
+        spec = spec.model_copy(update={"wait_for_quiet_s": 60.0 * wait_minutes})
+    again = rules.create_study(context, spec)
     return see_other(f"/studies/{again.study_id}")
 
 
 @router.post("/{study_id}/extend", dependencies=[CsrfChecked, requires(Action.EXTEND_STUDY)])
-def extend(context: ContextDep, study_id: str, add_trials: Annotated[int, Form(ge=1, le=MOST_TRIALS)]) -> Response:
-    """Add trials to the study."""
-    extension.extend(context, study_id, Extension(add_trials=add_trials))
+def extend(
+    context: ContextDep,
+    study_id: str,
+    add_trials: Annotated[int | None, Form(ge=1, le=MOST_TRIALS)] = None,
+    add_pairs: Annotated[int | None, Form(ge=1, le=MOST_PAIRS)] = None,
+    wait_minutes: WaitMinutes = None,
+) -> Response:
+    """Add trials, or pairs of the final comparison, to the study."""
+    if add_trials is None and add_pairs is None:
+        raise invalid("add_trials", None, "add_trials (empty): give add_trials or add_pairs")
+    wait_s = None if wait_minutes is None else 60.0 * wait_minutes
+    extension.extend(context, study_id, Extension(add_trials=add_trials, add_pairs=add_pairs, wait_for_quiet_s=wait_s))
     return see_other(f"/studies/{study_id}")
 
 

@@ -44,8 +44,10 @@ function carryState(from, to) {
     box.setAttribute("checked", "");
   }
   from.querySelectorAll("details").forEach((details, index) => {
-    const other = to.querySelectorAll("details")[index];
-    if (other && details.open) other.open = true;
+    const named = details.id && to.querySelector(`#${CSS.escape(details.id)}`);
+    if (named) named.open = details.open;
+    // Without a name, the one at its place: it may be another by now, so it is never closed.
+    else if (details.open) to.querySelectorAll("details")[index]?.setAttribute("open", "");
   });
 }
 

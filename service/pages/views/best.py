@@ -67,7 +67,6 @@ class Home:
     devices: tuple[str, ...]
     has_workers: bool
     has_studies: bool
-    has_mfu: bool
 
 
 def home(session: Session, project_id: str | None, text: str, device: str | None, page: Page, now: datetime) -> Home:
@@ -86,7 +85,6 @@ def home(session: Session, project_id: str | None, text: str, device: str | None
         devices=tuple(overview.devices(session, project_id)),
         has_workers=bool(machines),
         has_studies=overview.has_studies(session, project_id),
-        has_mfu=any(row.best.mfu is not None for row in rows),
     )
 
 

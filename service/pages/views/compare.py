@@ -21,20 +21,34 @@ class ComparisonPage:
     """All values of the page."""
 
     columns: tuple[Column, ...]
-    figures: tuple[ComparedLine, ...]
-    subjects: tuple[ComparedLine, ...]
-    knobs: tuple[ComparedLine, ...]
+    shown: tuple[tuple[str, tuple[ComparedLine, ...]], ...]
+    """Pairs of title and rows that differ, and all figures."""
+    folded: tuple[tuple[str, tuple[ComparedLine, ...]], ...]
+    """Pairs of title and rows that are equal, or that only some of the backends have."""
+    folded_count: int
     missing: tuple[str, ...]
     """Requested configurations that do not exist, or have no figures yet."""
 
 
 def comparison(compared: Comparison) -> ComparisonPage:
     """Return the values of the page of a comparison."""
+    figures = [line for line in comparison_words.figure_rows(compared) if not line.is_empty]
+    knobs, subjects = comparison_words.knob_rows(compared), comparison_words.training_rows(compared.configs)
+    folded = (
+        ("Settings of some backends only", tuple(line for line in knobs if line.is_partial)),
+        ("Equal settings", tuple(line for line in knobs if not line.differs and not line.is_partial)),
+        ("Measured on, equal", tuple(line for line in subjects if not line.differs)),
+    )
+    shown = (
+        ("Measured", tuple(figures)),
+        ("Settings that differ", tuple(line for line in knobs if line.differs and not line.is_partial)),
+        ("Measured on", tuple(line for line in subjects if line.differs)),
+    )
     return ComparisonPage(
         columns=tuple(_column(side) for side in compared.configs),
-        figures=comparison_words.figure_rows(compared),
-        subjects=comparison_words.training_rows(compared.configs),
-        knobs=comparison_words.knob_rows(compared),
+        shown=tuple((title, lines) for title, lines in shown if lines),
+        folded=tuple((title, lines) for title, lines in folded if lines),
+        folded_count=sum(len(lines) for _, lines in folded),
         missing=compared.not_found,
     )
 

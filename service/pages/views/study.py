@@ -8,10 +8,10 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.insights import Importance, ParetoPoint
-from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyState
-from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
+from shardtune.api_schemas.studies.study import Study, StudyState
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.listing import Page
-from shardtune.db.queries import leases, overview, trial_points, trials, workers
+from shardtune.db.queries import trial_points, trials, workers
 from shardtune.db.queries.trial_points import TrialFilter, TrialPoint
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.pages.charts.interval import Interval, interval
@@ -24,9 +24,16 @@ from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.prediction_accuracy import Predicted, predicted
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommendation import Recommended, of_study
+from shardtune.service.pages.views.study_sections.failures import Setback, failure_kinds, setbacks
+from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
+from shardtune.service.pages.views.study_sections.progress import StudyProgress, study_progress
+from shardtune.service.pages.views.study_sections.recommendation_box import RecommendationBox, recommendation_box
+from shardtune.service.pages.views.study_sections.request_notes import request_notes
+from shardtune.service.pages.views.study_sections.study_log import LogLine, study_log
 from shardtune.service.studies import insights
 from shardtune.service.studies.views import trial_view
-from shardtune.service.wording import cluster_words, disambiguate, study_words, time_left
+from shardtune.service.wording import cluster_words, disambiguate, study_words
+from shardtune.service.wording.reasons import Reasons, reasons
 from shardtune.service.wording.result_runs import result_runs
 from shardtune.service.wording.trust import Trust, trust
 from shardtune.tuner.objective import available_gib
@@ -37,24 +44,6 @@ PAGE = 50
 _FRESH_TONES = {"fresh": "good", "stale": "bad", "unchecked": "quiet"}
 _MOST_CHARTED = 2_000
 """Maximum number of trials in the charts, newest first; more trials are rare and do not change the charts' shape."""
-
-
-@dataclass(frozen=True)
-class StudyProgress:
-    """Progress of a study."""
-
-    done: int
-    cancelled: int
-    total: int
-    is_open_ended: bool
-    """Whether the total is an upper limit that the search usually does not reach."""
-    confirmed: int
-    validation_runs: int
-    activity: str
-    remaining: str
-    rivals: int
-    """Number of other running studies, which may share the workers."""
-    elapsed_s: float
 
 
 @dataclass(frozen=True)
@@ -78,8 +67,6 @@ class StudyContext:
 
     study: Study
     purpose: Purpose
-    disturbed: str
-    """Number of disturbed search runs in words; empty if none was."""
     cluster: str
     memory: str
     workload: str
@@ -90,9 +77,15 @@ class StudyContext:
     """Details of the study's failure; else empty."""
     changes: str
     """Knobs that the best changes relative to the baseline."""
+    best_title: str
     best_peak_gib: float | None
     progress: StudyProgress
-    trust: tuple[Trust, ...]
+    reasons: Reasons | None
+    """Reasons for and against the answer; None without an answer."""
+    next_step: NextStep | None
+    log: tuple[LogLine, ...]
+    read_as: tuple[str, ...]
+    """Notes about how the service read the study's request: the baseline file, the precision, keys without effect."""
     freshness: StudyFreshness
     verdict_chart: Interval | None
     plots: tuple[Plot, ...]
@@ -104,14 +97,17 @@ class StudyContext:
     importance: Importance
     lines: tuple[TrialLine, ...]
     matching: int
-    failures: tuple[tuple[str, str, str, int], ...]
-    """Tone, kind, description and count of each kind of failure."""
+    setbacks: tuple[Setback, ...]
+    failure_kinds: tuple[tuple[str, str], ...]
+    """Kind and description of each failure, for the filter of trials."""
     rejections: tuple[str, ...]
     limit_gib: float
     best_number: int | None
     backends: frozenset[str]
     """Backends of the measured trials, for the legend."""
     recommended: Recommended | None
+    box: RecommendationBox | None
+    """Words of the recommendation's box."""
     since: Plot | None
     """Speed of the tuning target at each of its measurements."""
     has_unusable: bool
@@ -140,6 +136,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         study, workers.machines(session, row.project_id), recommended.stale_fields if recommended else ()
     )
     fastest = max((p.tokens_per_s_per_gpu or 0 for p in points if p.state == TrialState.COMPLETE), default=0.0)
+    reasons_to_trust = _reasons(session, study, complete, fresh, sentence) if study.result else None
     shown = trial_points.of_study(session, row.id, chosen, page)
     rejected = [r.value for r in trials.rejections(session, row.id)] if study.rejected else []
     return StudyContext(
@@ -153,10 +150,13 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         sentence=sentence,
         details=words.split_reason(study)[1] if study.state is StudyState.FAILED else "",
         changes=disambiguate.changed_knobs(study.result) if study.result else "",
+        best_title=words.best_title(study),
         best_peak_gib=best.contender_peak(answer) if answer else None,
-        progress=_progress(session, row, study, now),
-        trust=(*_trust(session, study, complete), Trust(_FRESH_TONES[fresh.word], fresh.why)) if study.result else (),
-        disturbed=_disturbed(study, points),
+        progress=study_progress(session, row, study, now),
+        reasons=reasons_to_trust,
+        next_step=next_step(study, recommended, fresh),
+        log=study_log(session, row.id, link),
+        read_as=request_notes(study),
         freshness=fresh,
         verdict_chart=interval(study.result.speedup) if study.result and study.result.speedup else None,
         plots=tuple(plot for plot in plots if plot is not None),
@@ -167,79 +167,32 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         importance=_importance(points, flat),
         lines=_trial_lines(shown, fastest),
         matching=trial_points.count_trials(session, row.id, chosen),
-        failures=tuple(_failure(*entry) for entry in trial_points.failure_counts(session, row.id)),
+        setbacks=setbacks(session, study, points),
+        failure_kinds=failure_kinds(session, row.id),
         rejections=tuple(study_words.closest_rejections(rejected)),
         limit_gib=limit,
         best_number=best_number,
         recommended=recommended,
+        box=recommendation_box(recommended, answer) if recommended and answer else None,
         since=target_speed.chart(session, row.id) if recommended else None,
         backends=frozenset(str(p.config["strategy"]["kind"]) for p in points if p.tokens_per_s_per_gpu),
         has_unusable=any(limit_peak_gib(p) is not None and not p.state.is_feasible for p in points),
     )
 
 
-def _trust(session: Session, study: Study, complete: Sequence[TrialConfig]) -> tuple[Trust, ...]:
+def _reasons(
+    session: Session, study: Study, complete: Sequence[TrialConfig], fresh: StudyFreshness, sentence: str
+) -> Reasons:
     assert study.result is not None
     rows = trials.with_validation_runs(session, study.study_id, study.result.best.trial_number)
-    return trust(study, result_runs(study, study.result, [trial_view(row) for row in rows], complete))
-
-
-def _disturbed(study: Study, points: Sequence[TrialPoint]) -> str:
-    if study.result is not None and not study.state.is_open:
-        return study_words.disturbed_searches(study.result)
-    measured = [point for point in points if point.state.is_feasible and point.tokens_per_s_per_gpu is not None]
-    return study_words.count_disturbed(sum(point.disturbed is not None for point in measured), len(measured))
-
-
-def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> StudyProgress:
-    done = best.finished(study)
-    runs = best.runs_by_study(session, [study])[study.study_id]
-    confirmed = runs.validation_runs
-    end = study.finished_at or now
-    elapsed = (end - (study.started_at or study.created_at)).total_seconds()
-    running = study.state is StudyState.RUNNING
-    return StudyProgress(
-        done=done,
-        cancelled=study.trials.get(TrialState.CANCELLED, 0),
-        # A search that ended by itself does not use the rest of its budget: 9 of 9, not 9 of 40.
-        total=done if study.state is StudyState.COMPLETE else max(study.spec.budget.most_trials, done),
-        is_open_ended=study.spec.budget.max_trials is None,
-        confirmed=confirmed,
-        validation_runs=study_words.most_validation_runs(study),
-        activity=_activity(session, study, confirmed) if running else "",
-        remaining=time_left.estimate(study, runs, elapsed) if running else "",
-        rivals=overview.count_running(session, row.project_id) - 1 if running else 0,
-        elapsed_s=elapsed,
-    )
-
-
-def _activity(session: Session, study: Study, confirmed: int) -> str:
-    if study.phase is StudyPhase.MODEL_SUMMARY:
-        return "counting the model's parameters and FLOPs"
-    running = [
-        run for run in leases.open_runs(session, study.study_id) if run.state is TrialState.RUNNING and run.trial
-    ]
-    if not running:
-        return "waiting for a worker"
-    # Several workers may run trials at once; the newest run is the one to show.
-    run = running[-1]
-    assert run.trial is not None
-    where = f"trial {run.trial.number}: {study_words.describe_step(run.progress)}"
-    if run.purpose == RunPurpose.RESUME_CHECK:
-        return f"resume check of the winner, {where}"
-    if study.phase is StudyPhase.FINAL_COMPARISON:
-        return f"{study_words.validation_position(study, confirmed)}, {where}"
-    return where
+    stored = result_runs(study, study.result, [trial_view(row) for row in rows], complete)
+    return reasons((*trust(study, stored), Trust(_FRESH_TONES[fresh.word], fresh.why)), sentence)
 
 
 def _importance(points: Sequence[TrialPoint], flat: Sequence[Flat]) -> Importance:
     # A failed trial's speed is unknown, not slow: as the slowest it would make its knobs look important.
     ran = [(p, table) for p, table in zip(points, flat, strict=True) if p.state.is_feasible]
     return insights.importance_of([p for p, _ in ran], [table for _, table in ran])
-
-
-def _failure(state: str, kind: str, number: int) -> tuple[str, str, str, int]:
-    return words.TRIAL_TONES[TrialState(state)], kind, words.FAILURES.get(kind, kind), number
 
 
 def _trial_lines(shown: Sequence[TrialPoint], fastest: float) -> tuple[TrialLine, ...]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.measurements import Measurement, NodeFigures, RankFigures
@@ -21,7 +22,20 @@ from shardtune.service.studies import views as shown
 from shardtune.service.wording import study_words
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import model_shape, predict
+from shardtune.tuner.search import seeds
 from shardtune.tuner.search.space.flat import flatten
+
+_WARNING_TONES = ("warn", "bad")
+
+
+@dataclass(frozen=True)
+class ChangedKnob:
+    """A knob whose value differs from the documented default's."""
+
+    name: str
+    value: Any
+    default: Any
+    """Value of the default; None where the default has no such knob."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +49,12 @@ class TrialContext:
     reason: str
     pruned: str
     """Steps and speed of a pruned trial; else empty."""
+    default: str
+    """Description of the documented default that the configuration is compared with."""
+    changed: tuple[ChangedKnob, ...]
+    """Knobs that differ from this default."""
     knobs: dict[str, Any]
+    """All knobs by name."""
     config_json: str
     measured: Measurement | None
     """Measurement of the search run."""
@@ -61,11 +80,15 @@ class TrialContext:
     """Host of each rank, where there were several hosts."""
     nodes: tuple[NodeFigures, ...]
     """Figures of each host, where there were several."""
+    warnings: tuple[tuple[str, str], ...]
+    """Tone and sentence of each condition of the search run that deserves a warning."""
     circumstances: tuple[tuple[str, str], ...]
-    """Tone and sentence of each condition of the search run."""
+    """Tone and sentence of each other condition of the search run."""
     troubles: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     """Name and warnings of each later run on a disturbed machine."""
     log_tail: str | None
+    has_failed: bool
+    """Whether the trial gave no usable measurement, so that its log is shown at once."""
 
 
 def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | None:
@@ -79,6 +102,8 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
     measured = run.measurement if run else None
     reference = _reference(session, row)
     answer = best.answer(study)
+    conditions = _conditions(trial, measured)
+    default = _nearest_default(study, trial.config)
     return TrialContext(
         study=study,
         trial=trial,
@@ -86,6 +111,8 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
         origin=words.origins(study)[trial.origin],
         reason=words.FAILURES.get(trial.failure.kind.value, "") if trial.failure else "",
         pruned=study_words.pruning_note(trial),
+        default=default.describe(),
+        changed=_changed(trial.config, default),
         knobs=flatten(trial.config),
         config_json=trial.config.model_dump_json(indent=2),
         measured=measured,
@@ -105,12 +132,34 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
         ranks=measured.ranks if measured else (),
         hosts=_hosts(measured) if measured and measured.nodes else (),
         nodes=measured.nodes if measured else (),
-        circumstances=(*_disturbance(measured), *circumstances(measured))
-        if measured
-        else surroundings(conditions_of(None, trial.failure)),
+        warnings=tuple(line for line in conditions if line[0] in _WARNING_TONES),
+        circumstances=tuple(line for line in conditions if line[0] not in _WARNING_TONES),
         troubles=_later_troubles(trial),
         log_tail=next((run.log_tail for run in reversed(trial.runs) if run.log_tail), None),
+        has_failed=trial.failure is not None,
     )
+
+
+def _nearest_default(study: Study, config: TrialConfig) -> TrialConfig:
+    """Return the documented default of the same backend that differs in the fewest knobs."""
+    defaults = [default for default in seeds.documented_defaults(study.cluster) if default.backend == config.backend]
+    return min(defaults, key=lambda default: len(_changed(config, default)))
+
+
+def _changed(config: TrialConfig, default: TrialConfig) -> tuple[ChangedKnob, ...]:
+    values, defaults = flatten(config), flatten(default)
+    # repr: `False` and `0`, or `1` and `1.0`, are equal but not the same setting.
+    return tuple(
+        ChangedKnob(name, value, defaults.get(name))
+        for name, value in values.items()
+        if repr(value) != repr(defaults.get(name))
+    )
+
+
+def _conditions(trial: Trial, measured: Measurement | None) -> tuple[tuple[str, str], ...]:
+    if measured is None:
+        return surroundings(conditions_of(None, trial.failure))
+    return (*_disturbance(measured), *circumstances(measured))
 
 
 def _disturbance(measured: Measurement) -> tuple[tuple[str, str], ...]:

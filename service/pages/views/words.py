@@ -165,6 +165,18 @@ def _without_interval(result: StudyResult) -> tuple[str, str]:
     return "warn", f"Undecided: {pairs}, too few for an interval. {kept}"
 
 
+def best_title(study: Study) -> str:
+    """Name what the page shows as best: it is no more than kept while the verdict is open."""
+    result = study.result
+    if result is None:
+        is_comparing = study.phase is StudyPhase.FINAL_COMPARISON
+        return "Fastest of the search" if is_comparing else "Best so far"
+    is_baseline = result.best.trial_number == result.baseline.trial_number
+    if result.verdict in (Verdict.TOO_BUSY, Verdict.UNDECIDED) and result.final_comparison is not None:
+        return "Kept for now: the baseline" if is_baseline else "Recommended for now"
+    return "Best: the baseline" if is_baseline and result.final_comparison is not None else "Best"
+
+
 def split_reason(study: Study) -> tuple[str, str]:
     """Split a failed study's reason into its short form and its details, which stand in brackets."""
     short, _, details = (study.reason or "").partition(" (")

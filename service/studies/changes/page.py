@@ -6,6 +6,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Contender, Study, StudyResult
 from shardtune.service.studies.changes import shares, user_file
 from shardtune.service.studies.changes.shares import SettingChange, SpeedOf
+from shardtune.service.studies.changes.user_file import UserFile
 from shardtune.tuner.export.quoting import remark
 
 FILE = "changes.md"
@@ -76,9 +77,20 @@ def _own_file(study: Study, today: Contender, best: Contender) -> list[str]:
     title = ["", f"## In your {own.name}", ""]
     if own.note is not None:
         return [*title, f"{own.note[:1].upper()}{own.note[1:]}."]
-    if not own.diff:
-        return [
-            *title,
-            f"No line changes: the settings above are outside of the {own.name}; train_snippet.py sets them.",
-        ]
-    return [*title, "```diff", *own.diff.splitlines(), "```"]
+    lines = ["```diff", *own.diff.splitlines(), "```"] if own.diff else ["No line of this file changes."]
+    return [*title, *lines, *_outside(own, has_own_code=study.spec.model.is_own)]
+
+
+def _outside(own: UserFile, *, has_own_code: bool) -> list[str]:
+    """Name the changed settings that the user's file cannot hold, and the files that set them."""
+    if not own.outside:
+        return []
+    names = ", ".join(f"`{name}`" for name in own.outside)
+    verb, them = ("is", "it") if len(own.outside) == 1 else ("are", "them")
+    # Exports of the user's own code hold no script and no launcher.
+    setters = (
+        "`config.json` holds every setting of the table; set what you need in your script."
+        if has_own_code
+        else "`train_snippet.py` and `launch.sh` set every setting of the table; copy what you need from there."
+    )
+    return ["", f"{names} {verb} not in this file: a {own.name} has no key for {them}. {setters}"]

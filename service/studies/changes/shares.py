@@ -38,7 +38,7 @@ def changes_of(
 
     `search_speeds`: speeds of the study's search runs by configuration.
     """
-    units = _units(flatten(today), flatten(best))
+    units = knobs_by_change(flatten(today), flatten(best))
     effects = [(name, *_factor(today, best, names, search_speeds, predicted)) for name, names in units.items()]
     logs = [math.log(factor) for _, factor, _ in effects if factor]
     total = sum(logs) if len(logs) == len(effects) else 0.0
@@ -57,7 +57,7 @@ def changes_of(
     return tuple(sorted(changes, key=lambda change: -(change.factor or 0.0)))
 
 
-def _units(today: Flat, best: Flat) -> dict[str, Sequence[str]]:
+def knobs_by_change(today: Flat, best: Flat) -> dict[str, Sequence[str]]:
     """Return the knobs that change together, by the name of the change."""
     if today["backend"] == best["backend"]:
         return {name: (name,) for name in best if today.get(name) != best[name]}
@@ -73,7 +73,7 @@ def _factor(
     predicted: SpeedOf,
 ) -> tuple[float | None, Origin]:
     """Return the effect of one change: from today's configuration with it alone, or from the best without it."""
-    with_it, without_it = _taken_over(today, best, names), _taken_over(best, today, names)
+    with_it, without_it = with_settings_of(today, best, names), with_settings_of(best, today, names)
     for new, old in ((with_it, today), (best, without_it)):
         if new is None or old is None or not {new, old} <= search_speeds.keys():
             continue
@@ -82,7 +82,7 @@ def _factor(
     return (fast / slow, "predicted") if fast and slow else (None, "unknown")
 
 
-def _taken_over(base: TrialConfig, other: TrialConfig, names: Sequence[str]) -> TrialConfig | None:
+def with_settings_of(base: TrialConfig, other: TrialConfig, names: Sequence[str]) -> TrialConfig | None:
     """Return a configuration with some settings of another one; None where the backend does not take them together."""
     if "backend" in names:
         return base.model_copy(update={"strategy": other.strategy})

@@ -3,7 +3,7 @@
 import copy
 import difflib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import yaml
@@ -12,13 +12,17 @@ from pydantic import JsonValue
 from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments
 from shardtune.api_schemas.studies.study import Contender, Study
+from shardtune.service.studies.changes import shares
 from shardtune.tuner.baseline import accelerate as accelerate_files
 from shardtune.tuner.baseline import training_arguments as trainer_files
 from shardtune.tuner.export import accelerate
 from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.search.space.flat import flatten
 
 _MISSING = object()
 Path = tuple[str, ...]
+Render = Callable[[Contender], Mapping[str, Any]]
+"""Function that writes a configuration in the format of the user's file."""
 
 
 class UserFile(NamedTuple):
@@ -30,6 +34,16 @@ class UserFile(NamedTuple):
     """Unified diff; empty if no line changes."""
     note: str | None
     """Reason why the file cannot hold the recommended configuration; None if it can."""
+    outside: tuple[str, ...] = ()
+    """Changed settings that this format has no key for."""
+
+
+def file_format(study: Study) -> str | None:
+    """Name the format of the baseline file that a study was given; None for a study whose baseline is no file."""
+    values = study.spec.baseline
+    if not isinstance(values, dict) or {"strategy", "kind"} & values.keys():
+        return None
+    return _format_of(values, study)[0]
 
 
 def diff_of(study: Study, today: Contender, best: Contender) -> UserFile | None:
@@ -43,10 +57,30 @@ def diff_of(study: Study, today: Contender, best: Contender) -> UserFile | None:
     except ValueError as error:
         return UserFile(name, "", f"it cannot hold the recommended configuration: {error}")
     changed = {path: new.get(path, _MISSING) for path in {**old, **new} if old.get(path) != new.get(path)}
-    return UserFile(name, _diff(values, changed, name), None)
+    return UserFile(name, _diff(values, changed, name), None, _settings_outside(today, best, render))
 
 
-def _format_of(values: Mapping[str, JsonValue], study: Study) -> tuple[str, Callable[[Contender], Mapping[str, Any]]]:
+def _settings_outside(today: Contender, best: Contender, render: Render) -> tuple[str, ...]:
+    """Return the changed settings of which the format holds nothing: the file reads the same with and without them."""
+    units = shares.knobs_by_change(flatten(today.config), flatten(best.config))
+    return tuple(name for name, knobs in units.items() if not _is_held(today, best, knobs, render))
+
+
+def _is_held(today: Contender, best: Contender, knobs: Sequence[str], render: Render) -> bool:
+    """Whether the file changes with these knobs alone; True where neither side takes them alone, so that nothing is
+    claimed."""
+    for base, other in ((best, today), (today, best)):
+        config = shares.with_settings_of(base.config, other.config, knobs)
+        if config is None or config == base.config:
+            continue
+        try:
+            return dict(_leaves(render(base.model_copy(update={"config": config})))) != dict(_leaves(render(base)))
+        except ValueError:
+            continue
+    return True
+
+
+def _format_of(values: Mapping[str, JsonValue], study: Study) -> tuple[str, Render]:
     if accelerate_files.KEYS & values.keys():
         return "Accelerate YAML", lambda contender: yaml.safe_load(
             accelerate.document(ExportSource.of(study, contender))

@@ -96,7 +96,8 @@ def test_home_shows_a_pinned_answer_and_mentions_the_proposal(quick_client, stud
 def test_a_study_says_what_did_not_work_and_filters_by_it(quick_client, study_id):
     text = page(quick_client, f"/studies/{study_id}")
     assert "Confirmed:" in text and "out of memory: rank 1 ran out of memory" in text
-    assert 'id="chart-best-so-far"' in text and 'id="chart-speed-memory"' in text and 'id="chart-parallel"' in text
+    assert 'id="chart-best-so-far"' in text and 'id="chart-speed-memory"' in text
+    assert 'id="chart-parallel"' not in text, "8 trials are too few for lines"
     only = page(quick_client, f"/studies/{study_id}?reason=oom&sort=cost&order=desc")
     assert "DDP, micro batch" not in only.partition('id="trial-rows"')[2] and "ZeRO" in only
     assert "No trial matches" in page(quick_client, f"/studies/{study_id}?state=cancelled")

@@ -4,6 +4,7 @@ import json
 
 from shardtune.service.cli import main
 from tests.support.service.page_reader import page
+from tests.support.service.scenarios import tune
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 NAMED = SPEC | {"cluster": "8xh100", "budget": {"max_trials": 9}}
@@ -71,3 +72,15 @@ def test_the_cost_of_a_study_with_muon_names_backends_that_train_with_it(quick_c
 def test_the_cost_of_a_model_that_cannot_be_predicted_is_not_known(quick_client):
     cost = quick_client.post("/v1/predictions/study-cost", json=NAMED | {"model": "deepseek-v3"})
     assert cost.status_code == 200 and cost.json()["expected_gain"] is None and cost.json()["minutes"] is None
+
+
+def test_the_page_predicts_for_a_worker_with_what_was_measured_on_it(quick_client):
+    tune(quick_client)
+    asked = {"model": "llama-tiny", "cluster": "local", "sequence_length": 64, "global_batch": 16, "top": 5}
+    table = quick_client.post("/v1/predictions", json=asked).json()
+    text = page(quick_client, "/new")
+    for row in table["fastest"]:
+        assert f"{row['speed']['tokens_per_s_per_gpu']:,.0f}" in text, "one rule for the page and the API"
+    study = SPEC | {"workload": {"sequence_length": 64, "global_batch": 16}, "budget": {"max_trials": 14}}
+    cost = quick_client.post("/v1/predictions/study-cost", json=study).json()
+    assert f"predicted {cost['expected_gain']['value']:.2f}x" in text

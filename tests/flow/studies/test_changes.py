@@ -69,3 +69,20 @@ def test_runs_that_differ_in_one_setting_measure_it_and_the_rest_is_predicted():
 def test_another_backend_is_one_change():
     today, best = config(), TrialConfig.model_validate({"strategy": {"kind": "ddp"}, "micro_batch": 2})
     assert {change.name for change in changes_of(today, best, {}, lambda _: None)} == {"backend", "micro_batch"}
+
+
+def test_the_page_names_changed_settings_that_the_users_file_cannot_hold(quick_client):
+    def faster_with_jemalloc(lease, task):
+        """A larger micro batch is half as fast again, kept memory a fifth."""
+        outcome = behave(lease, task)
+        factor = 1.2 if task.config.malloc == "keep" else 1.0
+        return measurement(factor * outcome.tokens_per_s_per_gpu)
+
+    SimulatedWorker(quick_client, behave=faster_with_jemalloc).register()
+    space = ZERO | {"knobs": {"malloc": ["default", "keep"], "stage": [1]}}
+    workload = SPEC["workload"] | {"precision": "fp32"}
+    study_id = create(quick_client, baseline=DEEPSPEED, space=space, workload=workload, budget={"max_trials": 12})
+    SimulatedWorker(quick_client, behave=faster_with_jemalloc).register().work(400)
+    page = quick_client.get(f"/v1/studies/{study_id}/export").json()["files"]["changes.md"]
+    assert "`malloc` is not in this file: a DeepSpeed JSON has no key for it." in page
+    assert "`micro_batch` is not in" not in page and "`train_snippet.py` and `launch.sh`" in page

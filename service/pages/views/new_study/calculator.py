@@ -17,6 +17,7 @@ from shardtune.service.pages.charts.stacked_bars import KINDS, Stack, by_kind, s
 from shardtune.service.pages.views.new_study import form as forms
 from shardtune.service.pages.views.new_study.form import Hardware, StudyForm
 from shardtune.service.pages.views.new_study.form_fields import FormErrors
+from shardtune.service.planning.calibrations import Experience
 from shardtune.service.studies.study_cost import StudyMachine, estimate_on
 from shardtune.service.wording import cluster_words, cost_words
 from shardtune.service.workers import compatibility
@@ -24,8 +25,18 @@ from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.search import fastest
 
-ReadModel = Callable[[ModelSpec], ModelSpec]
-"""Function that completes a request whose model is named by its repository."""
+
+@dataclass(frozen=True)
+class ServiceKnowledge:
+    """Knowledge of the service beside the form: models of the hub, and measurements on a worker."""
+
+    read_model: Callable[[ModelSpec], ModelSpec]
+    """Function that completes a model which is named by its repository."""
+    experience_of: Callable[[WorkerRow], Experience]
+    """Function that returns the rates and calibrations measured under a worker's hardware and software."""
+    measure: MeasurePlan
+    """Plan of each measurement, from which the study's duration follows."""
+
 
 _TONES: dict[Verdict, str] = {"fits": "good", "may fit": "warn", "does not fit": "bad"}
 
@@ -88,16 +99,17 @@ class NewPage:
 def new_page(
     form: StudyForm,
     live: Sequence[WorkerRow],
-    read_model: ReadModel,
+    knowledge: ServiceKnowledge,
     errors: Sequence[FieldError] = (),
     quota: str = "",
-    plan: MeasurePlan = MeasurePlan(),
 ) -> NewPage:
-    """Return the form with its predictions, or with its errors. `read_model` reads a model that the hub has."""
+    """Return the form with its predictions, or with its errors."""
     own, catalogue_choices = forms.hardware_of(live)
     if not form.hardware:
         form = _first_form(form, own, live)
-    table, problems = _table(form, live, read_model)
+    worker = forms.worker_of(form, live)
+    experience = knowledge.experience_of(worker) if worker is not None else Experience()
+    table, problems = _table(form, live, knowledge, experience)
     usable = available_gib(table.cluster, forms.objective_of(form)) if table else 0.0
     shown = (*table.fastest, *table.predictions) if table else ()
     lines = tuple(StrategyLine(line, by_kind(line.memory.terms), _TONES[line.memory.verdict]) for line in shown)
@@ -120,7 +132,7 @@ def new_page(
         bytes_per_parameter=tuple(_precision(precision, form.optimizer, table) for precision in PRECISIONS.values()),
         can_create=form.hardware.startswith("worker:"),
         quota=quota,
-        cost=_cost(form, live, plan, read_model) if table else (),
+        cost=_cost(form, live, knowledge, experience) if table else (),
     )
 
 
@@ -136,16 +148,16 @@ def _first_form(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerR
 
 
 def _cost(
-    form: StudyForm, live: Sequence[WorkerRow], plan: MeasurePlan, read_model: ReadModel
+    form: StudyForm, live: Sequence[WorkerRow], knowledge: ServiceKnowledge, experience: Experience
 ) -> tuple[tuple[str, str], ...]:
     """Return the estimated cost of the form's study; empty where the study would be rejected."""
     try:
         request, cluster = forms.study_request(form, live), forms.cluster_of(form, live)
-        machine = StudyMachine(
-            cluster, next(iter(compatibility.dtypes_of(cluster, live))), forms.measured_rates(form, live)
-        )
-        request = request.model_copy(update={"model": read_model(request.model)})
-        cost = estimate_on(request, machine, plan)
+        device = next(iter(compatibility.dtypes_of(cluster, live)))
+        rates = experience.hardware or forms.measured_rates(form, live)
+        machine = StudyMachine(cluster, device, rates, experience.calibrations)
+        request = request.model_copy(update={"model": knowledge.read_model(request.model)})
+        cost = estimate_on(request, machine, knowledge.measure)
     # The errors stand beside their fields once the study is sent; the prediction needs fewer of them.
     except (FormErrors, ApiError, ValueError):
         return ()
@@ -153,13 +165,14 @@ def _cost(
 
 
 def _table(
-    form: StudyForm, live: Sequence[WorkerRow], read_model: ReadModel
+    form: StudyForm, live: Sequence[WorkerRow], knowledge: ServiceKnowledge, experience: Experience
 ) -> tuple[PredictionTable | None, tuple[FieldError, ...]]:
     try:
         request, cluster = forms.prediction_request(form, live), forms.cluster_of(form, live)
-        request = request.model_copy(update={"model": read_model(request.model)})
+        rates = experience.hardware or request.hardware
+        request = request.model_copy(update={"model": knowledge.read_model(request.model), "hardware": rates})
         device = next(iter(compatibility.dtypes_of(cluster, live)))
-        return fastest.answer_request(request, device=device, objective=forms.objective_of(form)), ()
+        return fastest.answer_request(request, experience.calibrations, device, forms.objective_of(form)), ()
     except FormErrors as error:
         return None, error.errors
     except ApiError as error:

@@ -110,12 +110,16 @@ def cluster_of(form: StudyForm, live: Sequence[WorkerRow]) -> Cluster:
         raise error("hardware", form.hardware, str(problem)) from None
 
 
+def worker_of(form: StudyForm, live: Sequence[WorkerRow]) -> WorkerRow | None:
+    """Return the form's worker; None for hardware of the catalogue, and for a worker that is no longer live."""
+    name = form.hardware.removeprefix("worker:")
+    return None if name == form.hardware else next((worker for worker in live if worker.name == name), None)
+
+
 def measured_rates(form: StudyForm, live: Sequence[WorkerRow]) -> MeasuredHardware | None:
     """Return the rates that the form's worker measured; None for hardware of the catalogue."""
-    name = form.hardware.removeprefix("worker:")
-    if name == form.hardware:
-        return None
-    return next((worker.offer.measured for worker in live if worker.name == name), None)
+    worker = worker_of(form, live)
+    return None if worker is None else worker.offer.measured
 
 
 def model_of(form: StudyForm) -> ModelSpec:

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -26,7 +27,7 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.api_schemas.trials.trial import Attempt, Rejection, Run, Trial, TrialState
-from shardtune.service.cli import best_page, summary
+from shardtune.service.cli import best_page, best_picture, summary
 from shardtune.service.cli.tune import job, live_table
 from shardtune.service.cli.tune.progress_lines import LineView
 from shardtune.service.wording import disambiguate, study_words
@@ -151,6 +152,18 @@ def test_the_page_to_share_has_verdict_configurations_changes_and_reasons() -> N
     for words in ("# ", "**not faster", "| recommended | ", "| fastest candidate | ", "## Changes: DDP", "## Reasons"):
         assert words in text
     assert "Changes" not in best_page.as_markdown(study(), UNBEATEN, (), None)
+
+
+def test_the_picture_to_share_is_a_drawing_that_loads_nothing_and_runs_nothing() -> None:
+    named = study().spec.model.model_copy(update={"name": "a <script>alert(1)</script>\x1b[31m & b"})
+    spec = study().spec.model_copy(update={"model": named})
+    drawing = best_picture.as_svg(study(spec=spec), UNBEATEN, ())
+    root = ElementTree.fromstring(drawing)
+    shown = "".join(root.itertext()).replace("\xa0", " ")
+    assert root.tag.endswith("svg") and not any(element.tag.endswith("script") for element in root.iter())
+    assert "http" not in drawing.replace("http://www.w3.org/2000/svg", "")
+    for words in ("Not faster", "recommended", "fastest candidate", "sequence 64"):
+        assert words in shown, words
 
 
 def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:

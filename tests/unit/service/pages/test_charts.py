@@ -113,9 +113,11 @@ def test_best_so_far_only_rises_and_counts_what_failures_cost():
 
 
 def test_parallel_axes_are_the_knobs_that_were_varied():
-    tables = [{"backend": "ddp", "micro_batch": n, "compile": False} for n in (1, 2, 4)]
-    chart = parallel([point(n, 100 + n, 1) for n in range(3)], tables, "/trials", best=2)
-    assert [axis.title for axis in chart.axes] == [("micro batch",), ("tokens/s/GPU",)]
+    tables = [{"backend": "ddp", "micro_batch": n, "compile": False} for n in range(1, 16)]
+    points = [point(n, 100 + n, 1) for n in range(15)]
+    assert parallel(points[:14], tables[:14], "/trials", best=2) is None, "a table shows more than 14 lines"
+    chart = parallel(points, tables, "/trials", best=2)
+    assert chart is not None and [axis.title for axis in chart.axes] == [("micro batch",), ("tokens/s/GPU",)]
     assert chart.traces[-1].kind == "chosen"
 
 

@@ -1,0 +1,34 @@
+"""Page `/plans`: hours, money and finish date of a whole training run, by kind and number of GPUs."""
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query, Request
+from starlette.responses import Response
+
+from shardtune.service.access.actions import Action
+from shardtune.service.pages.page_access import requires
+from shardtune.service.pages.rendering import CsrfChecked, render
+from shardtune.service.pages.views.plans.form import PlanForm
+from shardtune.service.pages.views.plans.page import plans_page
+from shardtune.service.process.context import Context, ContextDep
+from shardtune.service.routes.plans import computed_plan
+
+router = APIRouter(prefix="/plans")
+
+
+@router.get("")
+def show(request: Request, context: ContextDep, form: Annotated[PlanForm, Query()]) -> Response:
+    """Show the form, and the plan of the query string if it has one."""
+    return _show_plan(request, context, form, is_sent=bool(request.query_params))
+
+
+@router.post("", dependencies=[CsrfChecked, requires(Action.PREDICT)])
+def compute(request: Request, context: ContextDep, form: Annotated[PlanForm, Form()]) -> Response:
+    """Show the plan of a form with a pasted model, which an address cannot hold; nothing is stored."""
+    return _show_plan(request, context, form, is_sent=True)
+
+
+def _show_plan(request: Request, context: Context, form: PlanForm, *, is_sent: bool) -> Response:
+    shown = plans_page(form, partial(computed_plan, context) if is_sent else None)
+    return render(request, "plans.html", status=422 if shown.errors else 200, p=shown)

@@ -1,0 +1,1 @@
+"""Parts of the first page: cards of tuning targets, and an example for a service without any."""

@@ -1,0 +1,150 @@
+"""Card of a tuning target on the first page: its best configuration, the gain, the cost, and what to do next."""
+
+from dataclasses import dataclass
+
+from shardtune.api_schemas.studies.study import Speedup, Study, Verdict
+from shardtune.service.pages.figures import rate
+from shardtune.service.pages.views.best import StudyLine
+from shardtune.service.pages.views.recommendation import Recommended
+from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
+from shardtune.service.wording import study_words
+
+_FRESH_TONES = {"fresh": "good", "stale": "warn", "unchecked": "quiet"}
+SORTS = (
+    ("age", "newest"),
+    ("speed", "speed"),
+    ("speedup", "gain"),
+    ("mfu", "MFU"),
+    ("model", "model"),
+)
+"""Pairs of sort order and its name in the form."""
+ACTION_HELP = {
+    "approve": "Recommend this configuration to training jobs",
+    "pin": "Keep recommending it, even after a faster one is found",
+}
+"""Explanation of an action on a recommendation, by its name."""
+
+
+@dataclass(frozen=True)
+class TargetGain:
+    """Speed-up over the baseline, with its certainty."""
+
+    badge: str
+    tone: str
+    explained: str
+    """Explanation of the badge."""
+    value: str = ""
+    interval: str = ""
+    """95 % interval of the speed-up; empty without a value."""
+    note: str = ""
+    study_id: str = ""
+    """Study that measured the gain, where it is another."""
+
+
+@dataclass(frozen=True)
+class TargetCard:
+    """One card."""
+
+    line: StudyLine
+    speed: str
+    runs: str
+    gain: TargetGain
+    cost: str
+    fresh_tone: str
+    state: tuple[str, str] | None
+    """Tone and text of the badge for a recommendation that is pinned, or that training jobs do not get."""
+    next_step: NextStep | None
+    has_export_link: bool
+    """Whether the card links to the export beside its next step."""
+    has_rerun_button: bool
+    """Whether the card offers to run the study again beside its next step."""
+    actions: tuple[tuple[str, str, str], ...]
+    """Action on the recommendation, label of its button, and its explanation; without the next step's."""
+
+
+def target_card(line: StudyLine, price_per_gpu_hour: float | None, currency: str) -> TargetCard:
+    """Return the card of a tuning target."""
+    study, recommended = line.study, line.recommended
+    step = next_step(study, recommended, line.freshness)
+    offered = recommended.actions if recommended is not None else ()
+    shown = ("pin", "unpin", "approve")
+    return TargetCard(
+        line=line,
+        speed=rate(line.best.tokens_per_s_per_gpu),
+        runs=f"median of {line.best.runs} runs" if line.best.runs > 1 else "one run",
+        gain=_gain(study, recommended),
+        cost=_cost(study, price_per_gpu_hour, currency),
+        fresh_tone=_FRESH_TONES[line.freshness.word],
+        state=_state(recommended),
+        next_step=step,
+        has_export_link=step is None or not step.href.endswith("/export"),
+        has_rerun_button=not _is_sent_by(step, "rerun"),
+        actions=tuple(
+            (name, label, ACTION_HELP.get(name, ""))
+            for name, label in offered
+            if name in shown and not _is_sent_by(step, name)
+        ),
+    )
+
+
+def _state(recommended: Recommended | None) -> tuple[str, str] | None:
+    if recommended is None:
+        return None
+    if recommended.is_pinned:
+        return "busy", "pinned"
+    return None if recommended.state == "recommended" else (recommended.tone, recommended.state)
+
+
+def _is_sent_by(step: NextStep | None, name: str) -> bool:
+    return step is not None and step.action.endswith(f"/{name}")
+
+
+def _cost(study: Study, price_per_gpu_hour: float | None, currency: str) -> str:
+    time = f"{study_words.duration(study.gpu_seconds)} of GPU time"
+    if price_per_gpu_hour is None:
+        return time
+    return f"{time}, {study.gpu_seconds / 3600 * price_per_gpu_hour:,.2f} {currency}"
+
+
+def _gain(study: Study, recommended: Recommended | None) -> TargetGain:
+    if recommended is not None and recommended.renewed is not None and recommended.state == "recommended":
+        return _renewed_gain(recommended)
+    result = study.result
+    assert result is not None
+    if result.verdict is Verdict.CONFIRMED and result.speedup is not None:
+        return _measured("confirmed", "good", "By paired runs after the search.", result.speedup)
+    if result.verdict is Verdict.TOO_BUSY:
+        return TargetGain(
+            "too busy", "warn", "The machine was too busy to answer; the study shows which runs are missing."
+        )
+    if result.verdict is Verdict.UNDECIDED and result.speedup is not None:
+        return _measured("undecided", "warn", "The study shows how many more pairs would decide it.", result.speedup)
+    if result.speedup is not None:
+        low, high = result.speedup.ci95
+        note = f"fastest candidate: {result.speedup.value:.2f}× ({low:.2f} to {high:.2f})"
+        return TargetGain("baseline kept", "quiet", "No candidate was confirmed to be faster.", note=note)
+    if result.final_comparison is None:
+        return TargetGain("baseline kept", "quiet", "No other configuration was feasible.", note="nothing to compare")
+    open_verdict = result.verdict is Verdict.UNDECIDED
+    note = "undecided: too few pairs" if open_verdict else "no candidate was close"
+    return TargetGain("baseline kept", "quiet", "No candidate was confirmed to be faster.", note=note)
+
+
+def _renewed_gain(recommended: Recommended) -> TargetGain:
+    first = recommended.renewed
+    assert first is not None
+    is_confirmed = first.verdict is Verdict.CONFIRMED
+    badge, tone = ("confirmed", "good") if is_confirmed else ("baseline kept", "quiet")
+    kept = "" if recommended.newer else " and kept"
+    gain = TargetGain(
+        badge, tone, "On the hardware and software at that time.", note=f"re-measured{kept}", study_id=first.study_id
+    )
+    if not is_confirmed or first.speedup is None:
+        return gain
+    measured = _measured(badge, tone, gain.explained, first.speedup)
+    return TargetGain(badge, tone, gain.explained, measured.value, measured.interval, gain.note, gain.study_id)
+
+
+def _measured(badge: str, tone: str, explained: str, speedup: Speedup) -> TargetGain:
+    low, high = speedup.ci95
+    return TargetGain(badge, tone, explained, f"{speedup.value:.2f}×", f"{low:.2f} to {high:.2f}")

@@ -1,0 +1,95 @@
+"""Form of a plan: its fields as text, and their conversion to the request of `POST /v1/plans`."""
+
+from collections.abc import Callable
+from datetime import date
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shardtune.api_schemas.training.workload import AUTO
+from shardtune.api_schemas.trials.plans import Goodput, PlanRequest
+from shardtune.service.http.errors import invalid_from_value_error
+from shardtune.service.http.validation_errors import field_error
+from shardtune.service.pages.views.new_study.form import StudyForm, model_of
+from shardtune.service.pages.views.new_study.form_fields import FormErrors, error, number, positive_int
+from shardtune.tuner.plans import written_lists
+
+_LONGEST = 400_000
+"""Maximum number of characters of a pasted file."""
+Value = TypeVar("Value")
+
+
+class PlanForm(BaseModel):
+    """Fields of the form as text, so that the page shows wrong input beside its error."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str = "llama-3.1-8b"
+    """Name of a preset, `hub` for the repository in `hub`, or `custom` for the model in `config`."""
+    hub: str = Field(default="", max_length=200)
+    config: str = Field(default="", max_length=_LONGEST)
+    tokens: str = "300e9"
+    gpus: str = Field(default="h100, h200", max_length=1000)
+    """Kinds of GPUs by their names in the catalogue, with commas between them."""
+    counts: str = Field(default="64..512", max_length=1000)
+    gpus_per_node: str = "8"
+    prices: str = Field(default="", max_length=1000)
+    budget: str = ""
+    start: str = ""
+    deadline: str = ""
+    sequence_length: str = ""
+    global_batch: str = ""
+    precision: str = AUTO
+    overhead: str = f"{Goodput().overhead:g}"
+    failures: str = f"{Goodput().failures_per_gpu_hour:g}"
+
+
+def plan_request(form: PlanForm) -> PlanRequest:
+    """Convert the form to a request.
+
+    Raises:
+        FormErrors: fields that cannot be used.
+    """
+    model = model_of(StudyForm(model=form.model, hub=form.hub, config=form.config))
+    values: dict[str, Any] = {
+        "model": model,
+        "tokens": number("tokens", form.tokens),
+        "gpus": tuple(name.strip() for name in form.gpus.split(",") if name.strip()),
+        "counts": _list("counts", lambda: written_lists.read_counts(form.counts)),
+        "gpus_per_node": positive_int("gpus_per_node", form.gpus_per_node),
+        "prices": _list("prices", lambda: written_lists.read_prices(form.prices)),
+        "budget": number("budget", form.budget) if form.budget.strip() else None,
+        "start": _day("start", form.start),
+        "deadline": _day("deadline", form.deadline),
+        "sequence_length": _count("sequence_length", form.sequence_length),
+        "global_batch": _count("global_batch", form.global_batch),
+        "precision": form.precision,
+        "goodput": {
+            "overhead": number("overhead", form.overhead),
+            "failures_per_gpu_hour": number("failures", form.failures),
+        },
+    }
+    try:
+        return PlanRequest.model_validate(values)
+    except ValidationError as problem:
+        raise FormErrors([field_error(item) for item in problem.errors()]) from None
+
+
+def _list(field: str, read: Callable[[], Value]) -> Value:
+    try:
+        return read()
+    except ValueError as problem:
+        raise FormErrors(invalid_from_value_error(field, problem).errors) from None
+
+
+def _count(field: str, text: str) -> int | None:
+    return positive_int(field, text) if text.strip() else None
+
+
+def _day(field: str, text: str) -> date | None:
+    if not text.strip():
+        return None
+    try:
+        return date.fromisoformat(text.strip())
+    except ValueError:
+        raise error(field, text, f"{field} ({text[:40]!r}) must be a day such as 2027-03-01") from None

@@ -1,0 +1,127 @@
+"""Values of the page of plans: the form, the choices, a table of all rows, and the charts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from shardtune.api_schemas.training.model_presets import preset_names
+from shardtune.api_schemas.training.workload import AUTO, PRECISIONS
+from shardtune.api_schemas.trials.plans import Plan, PlanRequest, PlanRow
+from shardtune.service.http.error_codes import FieldError
+from shardtune.service.http.errors import ApiError
+from shardtune.service.pages.charts.plot import Plot
+from shardtune.service.pages.views.new_study.form_fields import FormErrors
+from shardtune.service.pages.views.plans.chart import plan_has_prices, plots
+from shardtune.service.pages.views.plans.form import PlanForm, plan_request
+from shardtune.service.wording import plan_words
+from shardtune.tuner.prediction import catalogue
+
+MakePlan = Callable[[PlanRequest], Plan]
+"""Function that computes a plan, with the errors of the API."""
+_CHANCE_TONES = {"surely": "good", "likely": "good", "unlikely": "warn", "no": "bad"}
+
+
+@dataclass(frozen=True)
+class PlanLine:
+    """One kind and number of GPUs."""
+
+    row: PlanRow
+    badges: tuple[str, ...]
+    """Choices that name this row."""
+    days: tuple[str, str]
+    """Expected value, and the 90 % band in words."""
+    cost: tuple[str, str]
+    """Money, or GPU-hours where no row has a price; expected value, and the band in words."""
+    finish: tuple[str, str]
+    in_time: tuple[str, str] | None
+    """Tone and word of the chance to meet the deadline; None without one."""
+    in_budget: tuple[str, str] | None
+
+
+@dataclass(frozen=True)
+class PlansPage:
+    """All values of the page."""
+
+    form: PlanForm
+    presets: tuple[str, ...]
+    precisions: tuple[str, ...]
+    kinds: tuple[str, ...]
+    """Names of the catalogue's GPUs that have rates and memory."""
+    errors: tuple[FieldError, ...]
+    plan: Plan | None
+    choices: tuple[tuple[str, str], ...]
+    """Pairs of name and words of each choice."""
+    lines: tuple[PlanLine, ...]
+    plots: tuple[Plot, ...]
+    has_cost: bool
+    address: str
+    """Address that shows the same plan; empty without a plan, and for a pasted model, which no address can hold."""
+
+
+def plans_page(form: PlanForm, make_plan: MakePlan | None) -> PlansPage:
+    """Return the page; without `make_plan` the form alone."""
+    plan, errors = (None, ()) if make_plan is None else _plan(form, make_plan)
+    choices = plan_words.choices(plan) if plan is not None else []
+    chosen = [row for _, row, _ in choices if row is not None]
+    return PlansPage(
+        form=form,
+        presets=tuple(preset_names()),
+        precisions=(AUTO, *PRECISIONS),
+        kinds=tuple(name for name in catalogue.names() if catalogue.find(name).memory_gib),
+        errors=errors,
+        plan=plan,
+        choices=tuple(
+            (name[:1].upper() + name[1:], otherwise if row is None else plan_words.summary(row))
+            for name, row, otherwise in choices
+        ),
+        lines=tuple(_line(plan, row) for row in plan.rows) if plan is not None else (),
+        plots=plots(plan, chosen) if plan is not None else (),
+        has_cost=plan is not None and plan_has_prices(plan),
+        address=_address(form) if plan is not None else "",
+    )
+
+
+def _address(form: PlanForm) -> str:
+    if form.model == "custom":
+        return ""
+    return "/plans?" + urlencode(form.model_dump(exclude={"config"}, exclude_defaults=True) | {"tokens": form.tokens})
+
+
+def _plan(form: PlanForm, make_plan: MakePlan) -> tuple[Plan | None, tuple[FieldError, ...]]:
+    try:
+        return make_plan(plan_request(form)), ()
+    except FormErrors as problem:
+        return None, problem.errors
+    except ApiError as problem:
+        return None, tuple(problem.errors) or (FieldError(field="", message=problem.detail),)
+
+
+def _line(plan: Plan, row: PlanRow) -> PlanLine:
+    return PlanLine(
+        row=row,
+        badges=_badges(plan, row),
+        days=plan_words.value_and_band(plan_words.day_band(row.hours), "{:,.1f}".format),
+        cost=_cost(row, has_cost=plan_has_prices(plan)),
+        finish=(f"{row.finish.expected}", f"{row.finish.earliest} to {row.finish.latest}"),
+        in_time=_chance(row.meets_deadline),
+        in_budget=_chance(row.within_budget),
+    )
+
+
+def _cost(row: PlanRow, *, has_cost: bool) -> tuple[str, str]:
+    if not has_cost:
+        return plan_words.value_and_band(row.gpu_hours)
+    return ("no price", "") if row.cost is None else plan_words.value_and_band(row.cost)
+
+
+def _badges(plan: Plan, row: PlanRow) -> tuple[str, ...]:
+    named: Sequence[tuple[str, Sequence[PlanRow | None]]] = (
+        ("cheapest in time" if plan.deadline is not None else "cheapest", (plan.cheapest_in_time,)),
+        ("fastest within the money", (plan.fastest_in_budget,)),
+        ("knee", plan.knees),
+    )
+    return tuple(name for name, rows in named if row in rows)
+
+
+def _chance(word: str | None) -> tuple[str, str] | None:
+    return None if word is None else (_CHANCE_TONES[word], word)

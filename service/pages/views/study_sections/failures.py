@@ -1,0 +1,57 @@
+"""Setbacks of a study: failed, stopped, disturbed and rejected runs, each with its number."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.trials.trial import AttemptEnd, TrialState
+from shardtune.db.queries import leases, trial_points
+from shardtune.db.queries.trial_points import TrialPoint
+from shardtune.service.pages.views import words
+
+
+@dataclass(frozen=True)
+class Setback:
+    """A number of trials or runs that gave no usable measurement, or a doubtful one."""
+
+    tone: str
+    number: int
+    text: str
+    query: str = ""
+    """Query string that shows these trials alone; empty where no filter does."""
+
+
+def setbacks(session: Session, study: Study, points: Sequence[TrialPoint]) -> tuple[Setback, ...]:
+    """Return what did not work, failures first; `points` are the study's trials."""
+    failures = [
+        Setback(words.TRIAL_TONES[TrialState(state)], number, words.FAILURES.get(kind, kind), f"?reason={kind}")
+        for state, kind, number in trial_points.failure_counts(session, study.study_id)
+    ]
+    pruned = study.trials.get(TrialState.PRUNED, 0)
+    repeats = leases.count_attempts_by_end(session, study.study_id, AttemptEnd.DISTURBED)
+    disturbed = _disturbed_searches(study, points)
+    others = (
+        Setback("quiet", pruned, "ended early: cannot become the fastest", f"?state={TrialState.PRUNED.value}"),
+        Setback("warn", disturbed, f"search {_runs(disturbed)} counted although disturbed by other programs"),
+        Setback("warn", repeats, f"{_runs(repeats)} discarded and repeated, because other programs disturbed them"),
+        Setback("quiet", study.rejected, "rejected before they ran: predicted to need more memory than available"),
+    )
+    return (*failures, *(setback for setback in others if setback.number))
+
+
+def failure_kinds(session: Session, study_id: str) -> tuple[tuple[str, str], ...]:
+    """Return the kinds of failures of a study with their descriptions, for the filter of its trials."""
+    kinds = dict.fromkeys(kind for _, kind, _ in trial_points.failure_counts(session, study_id))
+    return tuple((kind, words.FAILURES.get(kind, kind)) for kind in kinds)
+
+
+def _disturbed_searches(study: Study, points: Sequence[TrialPoint]) -> int:
+    if study.result is not None and not study.state.is_open:
+        return study.result.disturbed_search_runs
+    return sum(point.disturbed is not None for point in points if point.state.is_feasible)
+
+
+def _runs(number: int) -> str:
+    return "run" if number == 1 else "runs"

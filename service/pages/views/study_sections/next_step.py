@@ -1,0 +1,99 @@
+"""Next step after a study has ended: one sentence, with the button or the command that takes it."""
+
+from dataclasses import dataclass
+
+from shardtune.api_schemas.studies.study import Study, StudyResult, StudyState, Verdict
+from shardtune.service.pages.views.freshness import StudyFreshness
+from shardtune.service.pages.views.recommendation import Recommended
+from shardtune.service.wording.more_pairs import more_pairs
+
+QUIET_WAIT_MINUTES = 30
+"""Minutes that runs which follow a busy machine may wait in all until it is quiet."""
+_MORE_TRIALS = 10
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """Action that a person takes next."""
+
+    text: str
+    label: str = ""
+    """Label of the button; empty without one."""
+    href: str = ""
+    """Address that the button opens; empty for a button that changes something."""
+    action: str = ""
+    """Address of the form that the button sends; empty for a button that only opens a page."""
+    fields: tuple[tuple[str, str], ...] = ()
+    """Hidden fields of the form."""
+    command: str = ""
+    """Shell command that does the same or goes on from here; empty without one."""
+
+
+def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshness) -> NextStep | None:
+    """Return the next step; None while a study runs, and for studies that the service started itself."""
+    link = f"/studies/{study.study_id}"
+    if study.state.is_open or study.deleted_at is not None:
+        return None
+    if study.system_study is not None:
+        return NextStep(
+            "The service started this study, and has recorded its outcome.", "See the schedules", "/schedules"
+        )
+    if study.result is None:
+        return _without_answer(study, link)
+    if recommended is not None and recommended.state == "proposed":
+        text = "A person has to approve this answer before training jobs get it."
+        return NextStep(text, "Approve", action=f"{link}/recommendation/approve")
+    if study.result.verdict in (Verdict.TOO_BUSY, Verdict.UNDECIDED):
+        return _open_verdict(study, study.result, link)
+    if fresh.word == "stale" or (recommended is not None and recommended.is_superseded):
+        text = f"Measure it again: hardware or software has changed since ({fresh.changes or 'see the reasons'})."
+        return NextStep(text, "Run again", action=f"{link}/rerun")
+    return _decided(study, study.result, link)
+
+
+def _without_answer(study: Study, link: str) -> NextStep:
+    if study.state is StudyState.FAILED and study.rejected and not study.trials:
+        return NextStep("Nothing fits, so more trials would not help. Plan with other hardware.", "Plan", "/new")
+    if study.state is StudyState.CANCELLED:
+        return NextStep(
+            "Its measurements are kept. Run the study again for an answer.", "Run again", action=f"{link}/rerun"
+        )
+    return NextStep(
+        "Remove the cause that is named above, then run the study again.", "Run again", action=f"{link}/rerun"
+    )
+
+
+def _open_verdict(study: Study, result: StudyResult, link: str) -> NextStep:
+    more = more_pairs(study, result)
+    wait = (("wait_minutes", str(QUIET_WAIT_MINUTES)),)
+    if more is None:
+        text = f"Run it again when nothing else uses the machine. Its runs then wait up to {QUIET_WAIT_MINUTES} minutes for quiet."
+        return NextStep(text, "Run again, and wait for quiet", action=f"{link}/rerun", fields=wait)
+    pairs = "1 more pair" if more.pairs == 1 else f"{more.pairs} more pairs"
+    fields = (("add_pairs", str(more.pairs)), *(wait if more.waits_for_quiet else ()))
+    if more.waits_for_quiet:
+        verb = "It waits" if more.pairs == 1 else "They wait"
+        text = f"Run {pairs}. {verb} up to {QUIET_WAIT_MINUTES} minutes in all until the machine is quiet."
+        return NextStep(text, f"Run {pairs}", action=f"{link}/extend", fields=fields)
+    text = (
+        f"Run {pairs}: {more.needed} should decide, and the others are an allowance."
+        if more.pairs > more.needed
+        else (f"Run {pairs}, which should decide.")
+    )
+    command = f"shardtune studies extend {study.study_id} --add-pairs {more.pairs}"
+    return NextStep(text, f"Run {pairs}", action=f"{link}/extend", fields=fields, command=command)
+
+
+def _decided(study: Study, result: StudyResult, link: str) -> NextStep:
+    export = f"shardtune export {study.study_id} --out best"
+    if result.best.trial_number != result.baseline.trial_number:
+        return NextStep(
+            "Train with it: the export holds the files for your launcher.", "Export", f"{link}/export", command=export
+        )
+    if study.spec.baseline is None:
+        text = "Train with it: nothing that was tried is faster than this documented default."
+        return NextStep(text, "Export", f"{link}/export", command=export)
+    text = f"Train on as you do today. To look further, let the search run {_MORE_TRIALS} more trials."
+    fields = (("add_trials", str(_MORE_TRIALS)),)
+    command = f"shardtune studies extend {study.study_id} --add-trials {_MORE_TRIALS}"
+    return NextStep(text, f"Add {_MORE_TRIALS} trials", action=f"{link}/extend", fields=fields, command=command)

@@ -1,0 +1,125 @@
+"""Progress of a study: trials, validation runs, what runs now and how long it takes."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyState, Verdict
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
+from shardtune.db.queries import leases, overview
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.pages.views import best
+from shardtune.service.wording import study_words, time_left
+
+
+@dataclass(frozen=True)
+class ProgressFact:
+    """One line of the progress: a name, a text, and a bar where it has an end."""
+
+    name: str
+    text: str
+    explained: str = ""
+    """Explanation of the name; empty without one."""
+    part: tuple[int, int] | None = None
+    """Number of what is done, and of all; None without a bar."""
+
+
+@dataclass(frozen=True)
+class StudyProgress:
+    """Progress of a study."""
+
+    done: int
+    """Number of trials that ended by themselves."""
+    cancelled: int
+    activity: str
+    """Description of the present run; empty for a study that does not run."""
+    summary: str
+    """Progress of an ended study in one sentence."""
+    facts: tuple[ProgressFact, ...]
+
+
+def study_progress(session: Session, row: StudyRow, study: Study, now: datetime) -> StudyProgress:
+    """Return the progress of a study."""
+    done, runs = best.finished(study), best.runs_by_study(session, [study])[study.study_id]
+    end = study.finished_at or now
+    elapsed_s = (end - (study.started_at or study.created_at)).total_seconds()
+    is_running = study.state is StudyState.RUNNING
+    cancelled = study.trials.get(TrialState.CANCELLED, 0)
+    activity = _activity(session, study, runs.validation_runs) if is_running else ""
+    trials = "1 trial" if done == 1 else f"{done} trials"
+    took, cost = study_words.duration(elapsed_s), study_words.duration(study.gpu_seconds)
+    facts = [
+        _trials(study, done, cancelled),
+        *_validation_runs(study, runs.validation_runs),
+        *([ProgressFact("Now", activity)] if activity else ()),
+        *(_time_left(session, row, study, time_left.estimate(study, runs, elapsed_s)) if is_running else ()),
+        ProgressFact("Running for" if is_running else "Open for" if study.state.is_open else "Took", took),
+        ProgressFact("GPU time", _limited(cost, study.spec.budget.max_gpu_seconds)),
+        *_reason(study),
+    ]
+    return StudyProgress(done, cancelled, activity, f"{trials} in {took}, {cost} of GPU time.", tuple(facts))
+
+
+def _trials(study: Study, done: int, cancelled: int) -> ProgressFact:
+    # A search that ended by itself does not use the rest of its budget: 9 of 9, not 9 of 40.
+    total = done if study.state is StudyState.COMPLETE else max(study.spec.budget.most_trials, done)
+    is_limit = study.spec.budget.max_trials is None and study.state.is_open
+    text = f"{done} of {'at most ' if is_limit else ''}{total}" if total else f"{done}"
+    return ProgressFact("Trials", text + (f", {cancelled} cancelled" if cancelled else ""), part=(done, total))
+
+
+def _validation_runs(study: Study, complete: int) -> tuple[ProgressFact, ...]:
+    if not complete and study.phase is not StudyPhase.FINAL_COMPARISON:
+        return ()
+    most, result = study_words.most_validation_runs(study), study.result
+    text = f"{complete} of at most {most}"
+    is_decided = result is not None and result.verdict not in (Verdict.UNDECIDED, Verdict.TOO_BUSY)
+    if is_decided and study.state is StudyState.COMPLETE and complete < most:
+        text += ": enough for the verdict"
+    spent = result.final_comparison if result is not None else None
+    if spent is not None and len(spent.candidates) > 1 and complete > 2 * spent.pairs:
+        text += f"; {2 * spent.pairs} in pairs; the others chose the trial to pair"
+    explained = "Paired runs of candidate and baseline in new processes; only they decide the verdict"
+    return (ProgressFact("Validation runs", text, explained, (complete, most)),)
+
+
+def _time_left(session: Session, row: StudyRow, study: Study, estimate: str) -> tuple[ProgressFact, ...]:
+    if not estimate:
+        return ()
+    rivals = overview.count_running(session, row.project_id) - 1
+    if rivals and study.system_study is not None:
+        estimate += " of measuring, once a worker is free of other studies"
+    elif rivals:
+        others = "another study shares" if rivals == 1 else f"{rivals} other studies share"
+        estimate += f", longer while {others} the workers"
+    return (ProgressFact("Time left", estimate),)
+
+
+def _limited(spent: str, limit_s: float | None) -> str:
+    return spent if limit_s is None else f"{spent} of {study_words.duration(limit_s)}"
+
+
+def _reason(study: Study) -> tuple[ProgressFact, ...]:
+    if study.reason is None or not (study.result is not None or study.state.is_open):
+        return ()
+    return (ProgressFact("Search ended" if study.result is not None else "Note", study.reason),)
+
+
+def _activity(session: Session, study: Study, confirmed: int) -> str:
+    if study.phase is StudyPhase.MODEL_SUMMARY:
+        return "counting the model's parameters and FLOPs"
+    running = [
+        run for run in leases.open_runs(session, study.study_id) if run.state is TrialState.RUNNING and run.trial
+    ]
+    if not running:
+        return "waiting for a worker"
+    # Several workers may run trials at once; the newest run is the one to show.
+    run = running[-1]
+    assert run.trial is not None
+    where = f"trial {run.trial.number}: {study_words.describe_step(run.progress)}"
+    if run.purpose == RunPurpose.RESUME_CHECK:
+        return f"resume check of the winner, {where}"
+    if study.phase is StudyPhase.FINAL_COMPARISON:
+        return f"{study_words.validation_position(study, confirmed)}, {where}"
+    return where

@@ -1,0 +1,55 @@
+"""Words of a recommendation's box: what training jobs get now, and whether the answer behind it is decided."""
+
+from dataclasses import dataclass
+
+from shardtune.api_schemas.studies.study import Contender, Verdict
+from shardtune.service.pages.views.recommendation import Recommended
+
+_TARGET = "training jobs with this model, workload and cluster"
+_OPEN_VERDICTS = {
+    Verdict.TOO_BUSY: (
+        "low confidence",
+        "The machine was too busy to tell which configuration is faster. Until a quieter machine decides",
+    ),
+    Verdict.UNDECIDED: ("medium confidence", "The paired runs did not decide. Until more of them do"),
+}
+"""Confidence and reason of recommendations that are not decided."""
+
+
+@dataclass(frozen=True)
+class RecommendationBox:
+    """Badge and sentence of a recommendation."""
+
+    tone: str
+    badge: str
+    sentence: str
+    study_id: str = ""
+    """Study whose answer training jobs get, where it is another; empty: this one, or none."""
+
+
+def recommendation_box(recommended: Recommended, best: Contender) -> RecommendationBox:
+    """Describe a recommendation of a study whose answer is `best`."""
+    tone, other = recommended.tone, recommended.recommended_study or ""
+    if recommended.is_superseded:
+        text = "Training jobs get the answer of another study, measured on the current hardware and software."
+        return RecommendationBox(tone, "measured again since", text if other else "It was measured again since.", other)
+    if recommended.state != "recommended":
+        return RecommendationBox(tone, recommended.state, _not_recommended(other), other)
+    if recommended.result.verdict in _OPEN_VERDICTS and not _was_confirmed(recommended):
+        confidence, reason = _OPEN_VERDICTS[recommended.result.verdict]
+        sentence = f"{reason}, {_TARGET} get {best.description} with {confidence}."
+        if confidence == "low confidence":
+            sentence += " Jobs that ask for more confidence get no answer."
+        return RecommendationBox("warn", f"for now, {confidence}", sentence)
+    pinned = ", even after a faster one is found" if recommended.is_pinned else ""
+    return RecommendationBox(tone, "recommended", f"Shardtune recommends {best.description} to {_TARGET}{pinned}.")
+
+
+def _not_recommended(other: str) -> str:
+    if other:
+        return f"Shardtune recommends the answer of another study to {_TARGET}."
+    return "There is no recommendation for this model, workload and cluster yet: this project requires approval."
+
+
+def _was_confirmed(recommended: Recommended) -> bool:
+    return recommended.renewed is not None and recommended.renewed.verdict is Verdict.CONFIRMED

@@ -1,0 +1,17 @@
+"""Notes about how the service read a study's request: its baseline file, its precision, and what it assumed."""
+
+from shardtune.api_schemas.studies.study import Study
+from shardtune.service.studies.changes.user_file import file_format
+
+
+def request_notes(study: Study) -> tuple[str, ...]:
+    """Return the notes of a study; empty where its request left nothing to interpret."""
+    name = file_format(study)
+    notes = () if name is None else (f"Your baseline was read as {name}.{_as_configuration(study)}",)
+    return (*notes, *study.warnings)
+
+
+def _as_configuration(study: Study) -> str:
+    if study.result is None:
+        return " It is trial 0."
+    return f" It is trial {study.result.baseline.trial_number}: {study.result.baseline.description}."

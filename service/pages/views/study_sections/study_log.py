@@ -1,0 +1,46 @@
+"""Log of a study: its newest events as sentences, with their reasons."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.notifications.events import EventType
+from shardtune.db.queries import events, leases, trials
+from shardtune.db.tables.studies import EventRow
+from shardtune.service.wording.event_words import SHOWN, event_sentence
+
+_MOST_EVENTS = 40
+"""Maximum number of events read; some of them have no sentence."""
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One event of a study."""
+
+    at: datetime
+    text: str
+    href: str
+    """Address of the event's trial; empty without one."""
+
+
+def study_log(session: Session, study_id: str, link: str) -> tuple[LogLine, ...]:
+    """Return the newest events of a study, newest first; `link` is the address of its trials."""
+    rows = events.newest(session, study_id, SHOWN, _MOST_EVENTS)
+    numbers = [row.data["trial_number"] for row in rows if row.type is EventType.TRIAL_CREATED]
+    reasons = trials.reasons(session, study_id, numbers)
+    failures = leases.failures_of_attempts(session, _run_ids(rows))
+    lines = []
+    for row in rows:
+        number = row.data.get("trial_number")
+        failure = failures.get((row.data.get("run_id", ""), row.data.get("attempt", 0)))
+        reason = reasons.get(number) if isinstance(number, int) else None
+        text = event_sentence(row.type, row.data, reason, failure.message if failure else "")
+        if text:
+            lines.append(LogLine(row.created_at, text, "" if number is None else f"{link}/{number}"))
+    return tuple(lines)
+
+
+def _run_ids(rows: Sequence[EventRow]) -> list[str]:
+    return [row.data["run_id"] for row in rows if row.type is EventType.RUN_ENDED]

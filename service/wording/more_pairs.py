@@ -1,0 +1,37 @@
+"""Number of further paired runs that an open verdict takes, for the pages and the command line."""
+
+import math
+from dataclasses import dataclass
+
+from shardtune.api_schemas.studies.study import MOST_PAIRS, Study, StudyResult
+
+FEWEST_MORE_PAIRS = 6
+"""Minimum number of further pairs to propose: if one of them is lost, the smallest sufficient number no longer suffices."""
+
+
+@dataclass(frozen=True)
+class MorePairs:
+    """Further paired runs that should decide an open verdict."""
+
+    pairs: int
+    """Number of pairs to add, with an allowance for lost ones."""
+    needed: int
+    """Number of pairs that decide if all of them are won."""
+    waits_for_quiet: bool
+    """Whether the runs have to wait for a quiet machine."""
+
+
+def more_pairs(study: Study, result: StudyResult) -> MorePairs | None:
+    """Return the pairs that should decide a verdict; None for a decided verdict, and where pairs would not decide it."""
+    allowed = MOST_PAIRS - study.spec.budget.max_pairs
+    if result.too_busy is not None:
+        needed = math.ceil(result.too_busy.missing_runs / 2)
+        # Disturbed runs of the search chose the candidates: pairs of these decide nothing.
+        if result.too_busy.rests_on != "pairs" or needed > allowed:
+            return None
+        return MorePairs(needed, needed, waits_for_quiet=True)
+    if result.undecided is None or result.undecided.more_pairs is None or result.undecided.more_pairs > allowed:
+        return None
+    needed = result.undecided.more_pairs
+    # The final comparison ends with the pair that confirms: an allowance for lost pairs costs nothing where none is lost.
+    return MorePairs(min(max(needed, FEWEST_MORE_PAIRS), allowed), needed, waits_for_quiet=False)

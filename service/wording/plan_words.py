@@ -1,0 +1,49 @@
+"""Figures of a plan in words, for the command line and the page of plans."""
+
+from collections.abc import Callable
+
+from shardtune.api_schemas.trials.plans import Band, Plan, PlanRow
+
+
+def band(values: Band, words: Callable[[float], str] = "{:,.0f}".format) -> str:
+    """Format a value with its 90 % band: `213,000 (135,584–334,619)`."""
+    value, ends = value_and_band(values, words)
+    return f"{value} ({ends})"
+
+
+def value_and_band(values: Band, words: Callable[[float], str] = "{:,.0f}".format) -> tuple[str, str]:
+    """Format a value, and its 90 % band apart: `213,000` and `135,584–334,619`."""
+    return words(values.expected), f"{words(values.low)}–{words(values.high)}"
+
+
+def day_band(hours: Band) -> Band:
+    """Convert hours to days."""
+    return Band(expected=hours.expected / 24, low=hours.low / 24, high=hours.high / 24)
+
+
+def days(row: PlanRow) -> str:
+    """Format the days of a row with their band: `53.3 (34.0–83.8)`."""
+    return band(day_band(row.hours), "{:,.1f}".format)
+
+
+def summary(row: PlanRow) -> str:
+    """Describe a row on one line: GPUs, days, the day of the end, and the cost."""
+    cost = "" if row.cost is None else f", {band(row.cost)}"
+    return f"{row.gpus} × {row.gpu}, {days(row)} days, ends {finish(row)}{cost}"
+
+
+def finish(row: PlanRow) -> str:
+    """Format the day of the end with its band: `2027-01-17 (2026-12-28 to 2027-02-16)`."""
+    return f"{row.finish.expected} ({row.finish.earliest} to {row.finish.latest})"
+
+
+def choices(plan: Plan) -> list[tuple[str, PlanRow | None, str]]:
+    """Return the choices of a plan: name, row, and what is said where there is none."""
+    in_time = f"cheapest that ends by {plan.deadline}" if plan.deadline is not None else "cheapest"
+    missing = "no row is expected to" if plan.deadline is not None else "no row"
+    rows: list[tuple[str, PlanRow | None, str]] = [(in_time, plan.cheapest_in_time, missing)]
+    if plan.budget is not None:
+        name = f"fastest within {plan.budget:,.0f}"
+        rows.append((name, plan.fastest_in_budget, "no row is expected to cost so little"))
+    knees = (f"knee of {row.gpu} (beyond it, GPU-hours grow by more than a tenth)" for row in plan.knees)
+    return [*rows, *((name, row, "") for name, row in zip(knees, plan.knees, strict=True))]

@@ -1,0 +1,35 @@
+"""Reasons for and against believing an answer: the most important of each, and the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardtune.service.wording.trust import Trust
+
+_MOST_SHOWN = 3
+"""Number of reasons on each side that a reader takes in at a glance."""
+_AGAINST = ("bad", "warn")
+"""Tones of reasons against an answer, the gravest first."""
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """Reasons of a study's answer, in the order in which the page shows them."""
+
+    supporting: tuple[str, ...]
+    opposing: tuple[Trust, ...]
+    others: tuple[Trust, ...]
+    """Further reasons and neutral remarks, which are folded."""
+
+
+def reasons(trust: Sequence[Trust], sentence: str) -> Reasons:
+    """Choose the reasons to show beside the sentence of the answer."""
+    # The sentence itself may say why a machine was too busy: a reason that repeats it tells nothing.
+    new = [reason for reason in trust if reason.text.lower() not in sentence.lower()]
+    supporting = [reason for reason in new if reason.tone == "good"]
+    opposing = [reason for tone in _AGAINST for reason in new if reason.tone == tone]
+    shown = {id(reason) for reason in (*supporting[:_MOST_SHOWN], *opposing[:_MOST_SHOWN])}
+    return Reasons(
+        supporting=tuple(reason.text for reason in supporting[:_MOST_SHOWN]),
+        opposing=tuple(opposing[:_MOST_SHOWN]),
+        others=tuple(reason for reason in new if id(reason) not in shown),
+    )

@@ -1,0 +1,134 @@
+"""Pages put meaning first: the verdict with its reasons and the next step; what is equal or minor is folded."""
+
+import re
+
+import pytest
+
+from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
+from shardtune.api_schemas.trials.measurements import Measurement
+from tests.support.service.page_reader import HTML, page, token
+from tests.support.service.scenarios import THREE_BACKENDS, create, run_study, tune
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
+
+BASELINE = {"strategy": {"kind": "ddp"}, "micro_batch": 1}
+CLANG = Conditions(foreign_cpu_cores=1.5, foreign_programs=(ProgramLoad(name="clang", cores=1.5),))
+
+
+def busy(_lease, task) -> Measurement:
+    """Every run is disturbed by a compiler."""
+    return measurement(speed_of(task.config)).model_copy(update={"conditions": CLANG})
+
+
+def section(text: str, name: str) -> str:
+    """The element with an id, up to the end of its section."""
+    return text.split(f'id="{name}"', 1)[1].split("</section>")[0]
+
+
+def sent(text: str) -> tuple[str, dict[str, str]]:
+    """Address and hidden fields of the next step's form."""
+    form = text.split('class="next"')[1].split("</form>")[0]
+    address = re.search(r'action="([^"]+)"', form)
+    assert address, form
+    fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form))
+    return address[1], fields
+
+
+def test_a_confirmed_answer_has_its_reasons_and_leads_to_the_export(quick_client):
+    study_id = tune(quick_client)
+    answer = section(page(quick_client, f"/studies/{study_id}"), "answer")
+    assert answer.index("Confirmed:") < answer.index("For it") < answer.index("Against it") < answer.index("Next")
+    assert "paired runs after the search" in answer.split("Against it")[0]
+    assert f'href="/studies/{study_id}/export"' in answer and f"shardtune export {study_id} --out best" in answer
+
+
+def test_a_busy_answer_leads_to_the_missing_pairs_which_wait_for_quiet(quick_client):
+    study, _ = run_study(quick_client, busy, **THREE_BACKENDS, baseline=BASELINE)
+    address = f"/studies/{study['study_id']}"
+    assert study["result"]["verdict"] == "too_busy"
+    text = page(quick_client, address)
+    box = section(text, "recommended")
+    assert "for now, low confidence" in box and ">recommended<" not in box
+    assert page(quick_client, "/").count("too busy</span>") == 1
+    action, fields = sent(text)
+    assert action == f"{address}/extend" and fields["wait_minutes"] == "30"
+    quick_client.post(action, data=fields, headers=HTML).raise_for_status()
+    extended = quick_client.get(f"/v1{address}").json()
+    assert extended["spec"]["wait_for_quiet_s"] == 1800 and extended["state"] == "running"
+    assert extended["spec"]["budget"]["max_pairs"] == SPEC["budget"].get("max_pairs", 24) + int(fields["add_pairs"])
+
+
+def test_an_extension_without_a_number_is_refused(quick_client):
+    study_id = tune(quick_client)
+    answer = quick_client.post(f"/studies/{study_id}/extend", data={"csrf": token(quick_client)}, headers=HTML)
+    assert answer.status_code == 422 and "give add_trials or add_pairs" in answer.text
+
+
+def test_who_keeps_the_own_baseline_is_told_to_train_on(quick_client):
+    study, _ = run_study(quick_client, lambda *_: measurement(1000.0), **THREE_BACKENDS, baseline=BASELINE)
+    text = page(quick_client, f"/studies/{study['study_id']}")
+    assert "Train on as you do today" in section(text, "answer") and sent(text)[1]["add_trials"] == "10"
+
+
+def test_what_did_not_work_counts_disturbed_and_repeated_runs(quick_client):
+    study, trials = run_study(quick_client, busy, **THREE_BACKENDS)
+    setbacks = section(page(quick_client, f"/studies/{study['study_id']}"), "failures")
+    disturbed = study["result"]["disturbed_search_runs"]
+    repeats = [a for trial in trials for run in trial["runs"] for a in run["attempts"] if a["end"] == "disturbed"]
+    assert disturbed and f'warn">{disturbed}</span> search runs counted although disturbed' in setbacks
+    assert repeats and f'warn">{len(repeats)}</span> runs discarded and repeated' in setbacks
+
+
+def test_a_running_study_says_what_just_happened_and_why(quick_client):
+    deepspeed = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}, "wall_clock_breakdown": True}
+    workload = SPEC["workload"] | {"precision": "fp32"}
+    worker = SimulatedWorker(quick_client, behave=busy).register()
+    study_id = create(quick_client, baseline=deepspeed, workload=workload)
+    for _ in range(3):
+        worker.do(worker.lease())
+    text = section(page(quick_client, f"/studies/{study_id}"), "progress")
+    assert "Trial 0 chosen: ZeRO-1, micro batch 1 (your baseline)" in text
+    assert "discarded, because other programs disturbed it; it runs again (other programs kept 1.5" in text
+    assert "Your baseline was read as DeepSpeed JSON. It is trial 0." in text
+    warnings = quick_client.get(f"/v1/studies/{study_id}").json()["warnings"]
+    assert warnings and all(warning[1:40] in text for warning in warnings if "'" not in warning[:40])
+
+
+def test_a_trial_says_what_differs_from_the_default_and_folds_the_rest(quick_client):
+    study_id = tune(quick_client)
+    best = quick_client.get(f"/v1/studies/{study_id}/best").json()["best"]["trial_number"]
+    text = (
+        page(quick_client, f"/studies/{study_id}/trials/{best}").split('id="configuration"')[1].split("</section>")[0]
+    )
+    shown, folded = text.split("<details>", 1)
+    assert '<strong>4</strong> <span class="muted">instead of 1' in shown and "static graph" not in shown
+    assert "All " in folded and "garbage collection" in folded
+    assert "This is the documented default" in page(quick_client, f"/studies/{study_id}/trials/0")
+
+
+def test_equal_and_missing_settings_are_folded_in_a_comparison(quick_client):
+    study_id = tune(quick_client)
+    text = page(quick_client, f"/compare?pick={study_id}:0&pick={study_id}:1")
+    shown, folded = text.split('<details id="equal">')
+    assert "n/a" not in shown and "ZeRO stage" in folded and "sequence length" in folded
+    assert "Settings that differ" in shown and "MFU" not in text, "a row without any value says nothing"
+
+
+def test_a_service_without_an_answer_shows_an_example_that_is_called_one(quick_client):
+    text = page(quick_client, "/")
+    assert "example, not yours" in text and "These figures are not from your machines" in text
+    tune(quick_client)
+    assert "example" not in page(quick_client, "/")
+
+
+def test_a_card_names_gain_cost_freshness_and_the_next_step(quick_client):
+    study_id = tune(quick_client)
+    card = page(quick_client, "/").split('<article class="target"')[1].split("</article>")[0]
+    for part in ("×</strong>", "GPU time", "fresh</span>", "Train with it", f"/studies/{study_id}/export"):
+        assert part in card, part
+
+
+@pytest.mark.parametrize("path", ["/docs", "/docs/"])
+def test_the_navigation_leads_to_documentation_even_where_none_is_built(quick_client, path):
+    assert '<a href="/docs/">Docs</a>' in page(quick_client, "/")
+    answer = quick_client.get(path)
+    assert answer.status_code == 200 and ("make docs" in answer.text or "Shardtune" in answer.text)

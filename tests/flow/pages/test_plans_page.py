@@ -1,0 +1,68 @@
+"""The page of plans shows the plan of `POST /v1/plans`, and says what is wrong with a form."""
+
+import html
+import json
+
+import pytest
+
+from tests.support.service.page_reader import HTML, page, token
+
+ASKED = {"model": "llama-3.1-8b", "tokens": 3e11, "gpus": ["h100", "h200"], "counts": [64, 128],
+         "prices": {"h100": 2.1, "h200": 2.6}, "budget": 25000, "deadline": "2026-03-01"}  # fmt: skip
+FORM = {"model": "llama-3.1-8b", "tokens": "3e11", "gpus": "h100, h200", "counts": "64..128",
+        "prices": "h100=2.1,h200=2.6", "budget": "25000", "deadline": "2026-03-01"}  # fmt: skip
+
+
+def test_the_page_and_the_route_have_one_plan(quick_client):
+    plan = quick_client.post("/v1/plans", json=ASKED).json()
+    answer = quick_client.get("/plans", params=FORM, headers=HTML)
+    text = html.unescape(answer.text)
+    assert answer.status_code == 200 and len(plan["rows"]) == 4
+    for row in plan["rows"]:
+        cost = row["cost"]
+        assert f"{cost['expected']:,.0f}<br>" in text and f">{cost['low']:,.0f}–{cost['high']:,.0f}<" in text, row
+        assert row["description"] in text and f"{row['gpus']} × {row['gpu']}" in text
+    cheapest = plan["cheapest_in_time"]
+    badges = text.split("<tbody>")[1].split("cheapest in time")[0]
+    assert badges.rpartition("<strong>")[2].startswith(f"{cheapest['gpus']} × {cheapest['gpu']}")
+    assert "fastest within the money" in text and "knee" in text
+    assert 'id="chart-plan-days"' in text and 'id="chart-plan-money"' in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"counts": "many"}, "must be a number, or a range such as 8..1024"),
+        ({"tokens": "all"}, "must be a number"),
+        ({"tokens": "nan"}, "tokens"),
+        ({"gpus": "h9000"}, "h9000"),
+        ({"prices": "h100"}, "must read like h100=2.10"),
+        ({"deadline": "soon"}, "must be a day such as 2027-03-01"),
+        ({"deadline": "1999-01-01"}, "must be after the start"),
+        ({"budget": "5", "prices": ""}, "needs prices"),
+        ({"model": "nobody"}, "is not a preset"),
+        ({"gpus_per_node": "7"}, "must be a multiple of gpus_per_node"),
+    ],
+)
+def test_a_wrong_field_is_named_and_kept(quick_client, changes, says):
+    answer = quick_client.post("/plans", data={"csrf": token(quick_client)} | FORM | changes, headers=HTML)
+    assert answer.status_code == 422 and says in html.unescape(answer.text)
+    (field, value), *_ = changes.items()
+    assert field == "model" or f'name="{field}" value="{value}"' in answer.text
+
+
+def test_a_pasted_model_is_planned_and_has_no_address(quick_client):
+    config = {"model_type": "llama", "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632,
+              "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 8,
+              "max_position_embeddings": 4096}  # fmt: skip
+    form = FORM | {"csrf": token(quick_client), "model": "custom", "config": json.dumps(config), "counts": "64"}
+    answer = quick_client.post("/plans", data=form, headers=HTML)
+    assert answer.status_code == 200 and "Address of this plan" not in answer.text
+    assert "Address of this plan" in page(quick_client, "/plans?tokens=3e11&counts=64")
+
+
+def test_the_form_alone_computes_nothing(quick_client):
+    text = page(quick_client, "/plans")
+    assert "choose “Plan”" in text and "<tbody>" not in text
+    rejected = quick_client.post("/plans", data=FORM, headers=HTML)
+    assert rejected.status_code == 403, "a form of another site"

@@ -24,4 +24,4 @@ def create_plan(context: ContextDep, request: PlanRequest, once: IdempotencyDep)
     def compute() -> Plan:
         return plan(named_models.with_config_of(context, request), context.now().date())
 
-    return computed(context, once, compute, "dimensions, tokens or prices")
+    return computed(context, once, compute, ("model", "tokens", "prices", "goodput"))

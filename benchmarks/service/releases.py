@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +33,7 @@ class Release:
     folder: Path
 
     @property
-    def environment(self) -> Mapping[str, str]:
+    def environment(self) -> dict[str, str]:
         """Variables under which Python imports everything from the checkout."""
         # Without the safe path the folder in which a command runs, or that of a script, would come first.
         return os.environ | {"PYTHONPATH": str(self.folder), "PYTHONSAFEPATH": "1"}

@@ -19,7 +19,7 @@ from shardtune.service.cli.parent_death import dies_with_parent
 from tests.support.service.simulated_worker import CLUSTER, SPEC
 
 _WORKER_SCRIPT = Path(__file__).with_name("release_worker.py")
-_READS = ("/v1/studies?limit=20", "/v1/workers", "/v1/best?limit=20", "/v1/recommendations?limit=20", "/studies")
+_READS = ("/v1/studies?limit=20", "/v1/workers", "/v1/recommendations?limit=20", "/studies")
 _RESPONSE_S = 5.0
 _PAUSE_S = 0.1
 _RETRY = 503

@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 
 PYTHONS_LIBRARIES = import site; print(site.getsitepackages()[0])
 
-.PHONY: setup tune test test-gpu test-cuda-wheel test-consumers durations coverage screenshots pictures soak test-long check check-style check-types check-imports check-safety check-deploy check-docs docs format clean
+.PHONY: setup tune test test-gpu test-cuda-wheel test-consumers durations coverage screenshots pictures soak fuzz upgrade test-long check check-style check-types check-imports check-safety check-deploy check-docs docs format clean
 
 setup: .venv/.ready
 
@@ -99,6 +99,16 @@ pictures: setup
 soak: setup
 	./tests/setup-machine.sh
 	$(BIN)/python -m benchmarks.service.soak --minutes 10
+
+# Any input to what reads foreign ones; a failing one is kept in tests/fuzz/corpus. EXAMPLES=100000 takes an hour.
+EXAMPLES ?= 10000
+fuzz: setup
+	$(BIN)/python -m tests.fuzz --examples $(EXAMPLES)
+
+# Two releases on one database under load, and back; needs PostgreSQL's programs and the repository's history.
+upgrade: setup
+	./tests/setup-machine.sh
+	$(BIN)/python -m benchmarks.service.upgrade --minutes 5
 
 test-long: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
 test-long: soak

@@ -1,4 +1,4 @@
-"""Database engine, transactions and migrations for SQLite (WAL) and Postgres, including everything that differs between
+"""Database engine, transactions and migrations for SQLite and Postgres, including everything that differs between
 them. Sessions come only from `Database.read()` and `Database.write()`; `Database.read_connection()` gives a connection
 to queries that need no session. A write on SQLite begins with BEGIN IMMEDIATE, since deferred transactions that read
 first and write later fail with "database is locked" when two run at once.
@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from shardtune.api_schemas.access import private_folder
-from shardtune.db import outbox
+from shardtune.db import outbox, sqlite_files
 from shardtune.db.clock import DatabaseClock
 from shardtune.db.error_texts import hide_values
 from shardtune.db.limits import DatabaseLimits
@@ -166,8 +166,13 @@ def without_secrets(url: URL) -> str:
     return url.set(query={}).render_as_string(hide_password=True)
 
 
-def make_engine(url: str, limits: DatabaseLimits | None = None, **options: Any) -> Engine:
-    """Create a SQLAlchemy engine with the settings needed for SQLite or Postgres; creates the folder of a SQLite file."""
+def make_engine(
+    url: str, limits: DatabaseLimits | None = None, mounts: Path = sqlite_files.MOUNTS, **options: Any
+) -> Engine:
+    """Create a SQLAlchemy engine with the settings needed for SQLite or Postgres; creates the folder of a SQLite file.
+
+    `mounts`: the kernel's table of file systems, which decides how a SQLite file is written.
+    """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
         bounded = {"connect_args": limits.connect_args(parsed), **limits.pool()} if limits is not None else {}
@@ -182,7 +187,8 @@ def make_engine(url: str, limits: DatabaseLimits | None = None, **options: Any) 
     if not Path(parsed.database).parent.exists():
         private_folder.make(Path(parsed.database).parent, "database_url")
     engine = create_engine(parsed, hide_parameters=True, connect_args={"timeout": _BUSY_TIMEOUT_MS / 1000}, **options)
-    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "do_connect", sqlite_files.make_private)
+    event.listen(engine, "connect", partial(_configure_sqlite, sqlite_files.journal_of(Path(parsed.database), mounts)))
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
@@ -202,14 +208,14 @@ def _check_idle(engine: Engine, connection: Any, record: ConnectionPoolEntry, _p
         raise InvalidatePoolError from error
 
 
-def _configure_sqlite(connection: Any, _record: Any) -> None:
+def _configure_sqlite(journal: sqlite_files.Journal, connection: Any, _record: Any) -> None:
     # None: sqlite3 emits no BEGIN of its own (its legacy mode delays it to the first write); _begin_sqlite does.
     connection.isolation_level = None
     cursor = connection.cursor()
     # First: switching to WAL takes a lock that another process may hold.
     cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-    cursor.execute("PRAGMA journal_mode = WAL")
-    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.execute(f"PRAGMA journal_mode = {journal.mode}")
+    cursor.execute(f"PRAGMA synchronous = {journal.synchronous}")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
 

@@ -18,6 +18,7 @@ from uvicorn.server import ServerState
 
 from shardtune.service.process.byte_budget import PIECE_BYTES
 from shardtune.service.process.context import Context
+from shardtune.service.process.peer_user import PEER_USER, PeerUser
 from shardtune.service.settings import Settings
 
 _LINGER_S = 2.0
@@ -97,6 +98,9 @@ class Connection(H11Protocol):
         """Start the time limit for the connection's first request."""
         super().connection_made(transport)
         peer = transport.get_extra_info("socket")
+        if peer is not None:
+            # Each request of the connection finds it in its state (service.access.local_only).
+            self.app_state = self.app_state | {PEER_USER: PeerUser(peer)}
         if peer is not None and peer.family in (socket.AF_INET, socket.AF_INET6):
             # The kernel ends the connection if the client does not read the response for so long.
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.receive_s * 1000))

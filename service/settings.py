@@ -110,7 +110,8 @@ class Settings(BaseSettings):
     max_streams_per_client: int = Field(default=16, ge=1)
     """Maximum number of event streams that one client may keep open at one service process."""
     max_streams: int = Field(default=1000, ge=1)
-    """Maximum number of event streams that all clients together may keep open at one service process."""
+    """Maximum number of event streams that all clients together may keep open at one service process. One project can
+    open at most as many as it leaves free, that is, half of them."""
     secret_key: SecretStr | None = Field(default=None, min_length=32)
     """Key from which the secrets of webhooks are derived; at least 32 characters, the same for every replica of the
     service. Without it, a key file is created beside a SQLite database.

@@ -49,6 +49,11 @@ class Launch(Schema):
         variables = {**self.environment, **environment}
         return self.model_copy(update={"first_rank": first_rank, "ranks": ranks, "environment": variables})
 
+    @property
+    def has_rendezvous(self) -> bool:
+        """Whether the launch names the address at which its ranks meet."""
+        return "MASTER_ADDR" in self.environment
+
     def started(self) -> "Launch":
         """Copy of the launch with the present time and, unless one is set, a rendezvous on this host."""
         defaults = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), LAUNCHED: str(now_s())}

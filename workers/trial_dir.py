@@ -19,6 +19,7 @@ from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.config.allowlist import Script
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
+_SCRIPT = "script.json"
 _OUTCOME = "outcome.json"
 _FIRST_LAUNCH = "first_life"
 CHECKPOINT = "checkpoint"
@@ -75,7 +76,12 @@ class TrialDir:
                 f"the allowed script ({script.path}) does not exist any more; put it back, or restart the worker"
             )
         content = {"path": str(script.path), "arguments": script.arguments}
-        (self.path / "script.json").write_text(json.dumps(content) + "\n")
+        (self.path / _SCRIPT).write_text(json.dumps(content) + "\n")
+
+    @property
+    def has_script(self) -> bool:
+        """Whether the ranks run a user's script."""
+        return (self.path / _SCRIPT).exists()
 
     def write_deadline(self, ends_s: float) -> None:
         """Write the time on `clock.now_s` by which ranks and fork server must have ended; does nothing where the folder

@@ -1,5 +1,5 @@
-"""Read a client's API key from the environment or a file. Command-line arguments are not used, since every user of the
-machine can read them."""
+"""Read a client's API key from the environment, a file or a descriptor. Command-line arguments are not used, since every
+user of the machine can read them."""
 
 import ctypes
 import hashlib
@@ -7,10 +7,16 @@ import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
+_PR_SET_DUMPABLE = 4
+_MAX_KEY_BYTES = 4096
 KEY_VARIABLE = "SHARDTUNE_API_KEY"
 FILE_VARIABLE = "SHARDTUNE_API_KEY_FILE"
 """Name of the environment variable with the path of the API key's file. Unlike a key in the environment, the file
 cannot be read by other users."""
+
+DESCRIPTOR_VARIABLE = "SHARDTUNE_API_KEY_FD"
+"""Name of the environment variable with the number of an open descriptor from which a worker reads its API key once.
+Unlike a file that the worker can open, it leaves nothing that ranks of the same user could read."""
 
 
 def hash_of(secret: str) -> str:
@@ -47,14 +53,22 @@ class KeySource:
     @classmethod
     def take_from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> "KeySource":
         """Read the API key and remove it from the environment, so that child processes do not inherit it and other
-        processes cannot read it from /proc.
+        processes cannot read it from /proc, neither from the environment nor from the memory of this process.
+
+        A descriptor is read before a file, and is closed.
 
         Raises:
-            ValueError: the file cannot be read, or is empty.
+            ValueError: the file or the descriptor cannot be read, or is empty.
         """
-        source = cls.from_environment(environment)
+        descriptor = environment.pop(DESCRIPTOR_VARIABLE, None)
+        is_in_environment = bool(environment.get(KEY_VARIABLE, "").strip())
+        if descriptor is None or is_in_environment:
+            source = cls.from_environment(environment)
+        else:
+            source = cls(_key_from_descriptor(descriptor))
         if environment is os.environ:
             _overwrite(KEY_VARIABLE)
+            _deny_memory_to_others()
         environment.pop(KEY_VARIABLE, None)
         environment.pop(FILE_VARIABLE, None)
         return source
@@ -80,6 +94,40 @@ def _overwrite(name: str) -> None:
     address = libc.getenv(name.encode())
     if address:
         ctypes.memset(address, ord("x"), len(ctypes.string_at(address)))
+
+
+def _deny_memory_to_others() -> None:
+    """Keep other processes of this user, such as ranks, from reading this one's memory or attaching a debugger."""
+    # A child is readable again once it has executed a program: only this process becomes opaque (PR_SET_DUMPABLE(2const)).
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _key_from_descriptor(text: str) -> str:
+    """Read a key from an inherited descriptor to its end, and close the descriptor."""
+    shown = f"{DESCRIPTOR_VARIABLE} ({text:.20})"
+    remedy = "name the number of an open descriptor, such as 0 with `< worker.key`"
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"{shown} is no number; {remedy}")
+    descriptor = int(text)
+    try:
+        key = b""
+        while len(key) <= _MAX_KEY_BYTES and (piece := os.read(descriptor, _MAX_KEY_BYTES)):
+            key += piece
+        os.close(descriptor)
+        if descriptor == 0:
+            # The lowest free number, so 0: children would take another file of this process for their standard input.
+            os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"{shown} cannot be read: {error}; {remedy}") from None
+    if len(key) > _MAX_KEY_BYTES:
+        raise ValueError(f"{shown} has more than {_MAX_KEY_BYTES} bytes; {remedy}")
+    try:
+        decoded = key.decode().strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"{shown} is no text; {remedy}") from None
+    if not decoded:
+        raise ValueError(f"{shown} is empty; {remedy}")
+    return decoded
 
 
 def _key_of(file: Path) -> str:

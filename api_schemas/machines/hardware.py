@@ -6,12 +6,14 @@ import math
 import re
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, field_validator
+from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, field_validator
 
 from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.machines.host_partition import HostPartition
 from shardtune.api_schemas.names import ONE_LINE, DeviceName, OwnName, printable
 
+MOST_RANKS = 100_000
+"""Largest number of ranks of a cluster: the time of a search grows with the divisors of the number."""
 Fact = Annotated[str, Field(max_length=500, pattern=ONE_LINE)]
 """Text of a hardware or software fact that a machine reports about itself."""
 
@@ -37,6 +39,16 @@ class Cluster(Schema):
     """Bandwidth between nodes in GB/s, per node and direction; None if unknown."""
     host_link_gb_per_s: float | None = Field(default=None, gt=0, le=1e9)
     """Bandwidth between GPU and host memory in GB/s, per GPU and direction; None if unknown."""
+
+    @field_validator("gpus_per_node")
+    @classmethod
+    def _has_countable_ranks(cls, value: int, info: ValidationInfo) -> int:
+        nodes = int(info.data.get("nodes", 1))
+        if nodes * value > MOST_RANKS:
+            raise ValueError(
+                f"gpus_per_node ({value}) × nodes ({nodes}) must be at most {MOST_RANKS} ranks; name fewer nodes"
+            )
+        return value
 
     @property
     def world_size(self) -> int:

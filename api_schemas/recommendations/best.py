@@ -112,6 +112,8 @@ class Decision(Schema):
     recommendation_id: str
     by: str
     """Name of the API key that made the decision; `service` for decisions that follow from the end of a study."""
+    key_id: str | None = None
+    """Id of that API key, because keys may share a name; null for decisions of the service, or without keys."""
     note: str | None = None
 
 

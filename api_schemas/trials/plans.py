@@ -8,11 +8,12 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.machines.hardware import MOST_RANKS
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpec
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecision
 
-MOST_GPUS = 100_000
+MOST_GPUS = MOST_RANKS
 """Largest number of GPUs of a plan."""
 MOST_CELLS = 120
 """Largest number of rows of a plan: kinds times numbers of GPUs."""

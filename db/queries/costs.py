@@ -62,6 +62,26 @@ def in_flight(session: Session, now: datetime) -> list[InFlight]:
     ]
 
 
+def running_gpu_seconds(session: Session, project_id: str, now: datetime) -> float:
+    """Return the GPU-seconds that a project's running attempts have used so far, without their waits for a quiet
+    machine, as far as the study allows these."""
+    query = (
+        select(RunRow, StudyRow)
+        .join(StudyRow, StudyRow.id == RunRow.study_id)
+        .where(RunRow.state == TrialState.RUNNING, StudyRow.project_id == project_id)
+        .options(load_only(RunRow.study_id, RunRow.purpose, RunRow.started_at, RunRow.progress))
+        .options(load_only(StudyRow.cluster, StudyRow.spec))
+    )
+    total = 0.0
+    for run, study in session.execute(query):
+        claimed_s = run.progress.waited_s if run.progress is not None else None
+        waited_s = min(claimed_s or 0.0, study.spec.wait_for_quiet_s or 0.0)
+        leased_s = (now - run.started_at).total_seconds() if run.started_at else 0.0
+        ranks = 1 if run.purpose == RunPurpose.MODEL_SUMMARY else study.cluster.world_size
+        total += max(0.0, leased_s - waited_s) * ranks
+    return total
+
+
 def most_expensive_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
     """Return the GPU-seconds of the most expensive ended attempt of the given studies."""
     query = select(func.max(AttemptRow.gpu_seconds)).join(RunRow, RunRow.id == AttemptRow.run_id)

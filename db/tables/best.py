@@ -94,6 +94,9 @@ class DecisionRow(Row):
     recommendation_id: Mapped[str] = mapped_column(ForeignKey("recommendations.id"))
     action: Mapped[DecisionAction] = mapped_column(words(DecisionAction))
     by: Mapped[str] = mapped_column(String(100))
+    """Name of the API key, which another key may have, too; `service` for decisions of the service."""
+    key_id: Mapped[str | None] = mapped_column(String(32))
+    """Id of the API key; None: the service decided, had no keys, or an earlier release wrote the row."""
     note: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
 

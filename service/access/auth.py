@@ -1,7 +1,7 @@
 """Authenticate API keys, and check that the sender may use a route.
 
-While the database has no key, every request from this machine is allowed (service.access.local_only). The first key
-ends this for good: revoked keys count, so revoking the last key does not open the service again.
+While the database has no key, every request of this user on this machine is allowed (service.access.local_only). The
+first key ends this for good: revoked keys count, so revoking the last key does not open the service again.
 """
 
 import logging

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.access.keys import Quotas
-from shardtune.db.queries import keys
+from shardtune.db.queries import costs, keys
 from shardtune.service.http.errors import NotFound, TooManyRequests
 
 # Nobody knows when a study ends, so this is only a reasonable interval.
@@ -48,7 +48,7 @@ class QuotaUse:
     quotas: Quotas
     running_studies: int
     gpu_seconds_today: float
-    """GPU-seconds that the project has used since midnight UTC."""
+    """GPU-seconds of the project's attempts that ended since midnight UTC, and of those that run."""
 
 
 def quota_use(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
@@ -56,8 +56,7 @@ def quota_use(session: Session, project_id: str, now: datetime) -> QuotaUse | No
     row = keys.project(session, project_id)
     if row is None:
         return None
-    spent = keys.gpu_seconds_since(session, project_id, _midnight(now))
-    return QuotaUse(row.quotas, keys.running_studies(session, project_id), spent)
+    return QuotaUse(row.quotas, keys.running_studies(session, project_id), _spent(session, project_id, now))
 
 
 def quota_use_if_limited(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
@@ -71,7 +70,13 @@ def quota_use_if_limited(session: Session, project_id: str, now: datetime) -> Qu
 def is_exhausted(session: Session, project_id: str, quotas: Quotas, now: datetime) -> bool:
     """Whether a project has used up its GPU-seconds of the day."""
     limit = quotas.gpu_seconds_per_day
-    return limit is not None and keys.gpu_seconds_since(session, project_id, _midnight(now)) >= limit
+    return limit is not None and _spent(session, project_id, now) >= limit
+
+
+def _spent(session: Session, project_id: str, now: datetime) -> float:
+    # Running attempts, too: any number of workers could otherwise start runs until the first one ends.
+    ended = keys.gpu_seconds_since(session, project_id, _midnight(now))
+    return ended + costs.running_gpu_seconds(session, project_id, now)
 
 
 def _midnight(now: datetime) -> datetime:

@@ -45,18 +45,18 @@ def open_stream(context: Context, request: Request, content: AsyncIterator[bytes
     """Open an event stream that counts towards its client's limit until the stream ends, for whatever reason.
 
     Raises:
-        TooMany: this client, or all together, have the maximum of open streams.
+        TooMany: this client has the maximum of open streams, or its project as many as are free.
     """
     client = context.principal.key_id or (request.client.host if request.client else "unknown")
-    settings = context.settings
-    if not context.stream_limits.open_stream(client, settings.max_streams_per_client, settings.max_streams):
+    sender, settings = context.principal.sender, context.settings
+    if not context.stream_limits.open_stream(client, sender, settings.max_streams_per_client, settings.max_streams):
         raise TooManyRequests(
             "too_many_streams",
-            f"this client has {settings.max_streams_per_client} event streams open, or all clients together have "
-            f"{settings.max_streams}; close one, or read pages without Accept: text/event-stream",
+            f"this client has {settings.max_streams_per_client} event streams open, or its project has as many as are "
+            f"free of {settings.max_streams}; close one, or read pages without Accept: text/event-stream",
             _RETRY_S,
         )
-    return _CountedStream(content, lambda: context.stream_limits.close_stream(client))
+    return _CountedStream(content, lambda: context.stream_limits.close_stream(client, sender))
 
 
 class _CountedStream(EventSourceResponse):

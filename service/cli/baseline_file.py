@@ -5,6 +5,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import JsonValue
@@ -12,6 +13,7 @@ from pydantic import JsonValue
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.read import parse_json, read_text
 
+_MOST_ENTRIES = 100_000
 SUFFIXES = (".json", ".yaml", ".yml")
 
 
@@ -44,17 +46,36 @@ def read_object(path: Path) -> dict[str, JsonValue]:
         value = (
             parse_json(path, text)
             if path.suffix == ".json"
-            else json.loads(json.dumps(yaml.safe_load(text), default=str))
+            else json.loads(json.dumps(_within_limits(yaml.safe_load(text)), default=str))
         )
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         position = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise InputError(f"{path}{position}: {error.problem}; correct the YAML there") from None
     # RecursionError: a few hundred nested brackets exhaust the parser's stack. TypeError: a YAML key that is a mapping.
-    except (yaml.YAMLError, RecursionError, TypeError) as error:
+    # ValueError: a date such as 2026-13-01, or a number of thousands of digits.
+    except (yaml.YAMLError, RecursionError, TypeError, ValueError) as error:
         raise InputError(f"file ({path}) cannot be read as {path.suffix[1:]}: {error}; correct it") from None
     if not isinstance(value, dict):
         raise InputError(f"file ({path}) holds a {type(value).__name__}; it must hold an object")
+    return value
+
+
+def _within_limits(value: Any) -> Any:
+    """Return a YAML value that has few enough entries once its aliases are written out: a kilobyte of nested aliases
+    would be gigabytes of JSON.
+
+    Raises:
+        ValueError: it has more.
+    """
+    left, waiting = _MOST_ENTRIES, [value]
+    while waiting:
+        entry = waiting.pop()
+        inner = entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ()
+        left -= len(inner)
+        if left < 0:
+            raise ValueError(f"more than {_MOST_ENTRIES} entries with its aliases")
+        waiting.extend(inner)
     return value
 
 

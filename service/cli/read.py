@@ -7,6 +7,8 @@ from pydantic import JsonValue
 
 from shardtune.service.cli.errors import InputError
 
+_MOST_SHOWN = 500
+
 
 def read_text(path: Path, name: str, remedy: str) -> str:
     """Read the text of a file.
@@ -16,10 +18,24 @@ def read_text(path: Path, name: str, remedy: str) -> str:
     """
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        # A UnicodeDecodeError names a byte and an offset, which help nobody who saved a file as UTF-16.
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(f"{name} ({path}) cannot be read: {reason}; {remedy}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name} ({path!s:.{_MOST_SHOWN}}) cannot be read: {_reason(error)}; {remedy}") from None
+
+
+def _reason(error: OSError | ValueError) -> str | None:
+    if isinstance(error, OSError):
+        return error.strerror
+    # A UnicodeDecodeError names a byte and an offset, which help nobody who saved a file as UTF-16.
+    is_content = isinstance(error, UnicodeDecodeError)
+    return "it is not UTF-8 text" if is_content else "no file can have this name"
+
+
+def is_folder(path: Path) -> bool:
+    """Whether this is a folder's path; a text that is too long for a name, or has a NUL, is none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def parse_json(path: Path, text: str) -> JsonValue:
@@ -34,4 +50,7 @@ def parse_json(path: Path, text: str) -> JsonValue:
         raise InputError(
             f"{path}, line {error.lineno}, column {error.colno}: {error.msg}; correct the JSON there"
         ) from None
+    # Python reads no number of more than 4,300 digits.
+    except ValueError:
+        raise InputError(f"file ({path}) has a number of thousands of digits; correct it") from None
     return value

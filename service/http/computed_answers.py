@@ -1,18 +1,21 @@
 """Responses that are computed from the request alone, such as predictions: nothing is stored without an idempotency key."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 
 from shardtune.service.http import errors
+from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.idempotent_requests import Answer, IdempotencyKey
 from shardtune.service.process.context import Context
 
 
-def computed(context: Context, once: IdempotencyKey, compute: Callable[[], Answer], quantities: str) -> Answer:
+def computed(
+    context: Context, once: IdempotencyKey, compute: Callable[[], Answer], quantities: Sequence[str]
+) -> Answer:
     """Return the computed response; repetitions with the request's idempotency key get the first one.
 
-    `quantities`: what of the request may be too large to compute with, for the error.
+    `quantities`: fields of the request that may be too large to compute with, for the error.
 
     Raises:
         Invalid: the request's values cannot be used.
@@ -21,8 +24,9 @@ def computed(context: Context, once: IdempotencyKey, compute: Callable[[], Answe
         answer = compute()
     # Extreme values pass the schema and overflow in the predictor.
     except (ValidationError, ArithmeticError):
-        message = f"the {quantities} are too large or too small to compute with; correct them"
-        raise errors.invalid("body", None, message) from None
+        message = f"one of {', '.join(quantities)} is too large or too small to compute with; correct it"
+        fields = [FieldError(field=name, message=message) for name in quantities]
+        raise errors.Invalid("invalid_request", message, fields) from None
     except ValueError as error:
         raise errors.invalid_from_value_error("", error) from None
     # Without a key nothing is stored, so that the response needs no write transaction.

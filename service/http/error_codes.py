@@ -46,7 +46,8 @@ CODES: dict[str, Meaning] = {
     "key_invalid": Meaning(401, "The API key is unknown, expired or revoked."),
     "scope_missing": Meaning(403, "The API key lacks a scope that the route requires."),
     "local_only": Meaning(
-        403, "The service has no API keys, and then serves only programs on its own machine, without a proxy."
+        403,
+        "The service has no API keys, and then serves only programs of its own user on its own machine, without a proxy.",
     ),
     "not_found": Meaning(404, "No such address."),
     "unknown_study": Meaning(404, "No such study in the key's project."),

@@ -95,7 +95,9 @@ def invalid_from_value_error(field: str, error: ValueError) -> Invalid:
     named_value = FIELD_FIRST.match(message)
     if named_value is None:
         return invalid(field, None, message)
-    full_field = field if named_value["field"] == field else f"{field}.{named_value['field']}".removeprefix(".")
+    named = named_value["field"]
+    is_whole_path = named == field or named.startswith(f"{field}.")
+    full_field = named if is_whole_path else f"{field}.{named}".removeprefix(".")
     return invalid(full_field, named_value["value"].strip("'"), message)
 
 

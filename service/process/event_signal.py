@@ -55,18 +55,22 @@ class EventSignal:
 
 
 class StreamLimits:
-    """Limits on the number of open event streams, per client and in total."""
+    """Limits on the number of open event streams: per client, per sender (a project), and in total."""
 
     def __init__(self) -> None:
         self._open_streams: Counter[str] = Counter()
+        self._of_senders: Counter[str] = Counter()
 
-    def open_stream(self, client: str, most: int, most_of_all: int) -> bool:
-        """Count one more open event stream; returns False if the client, or all clients together, already have the
-        maximum.
+    def open_stream(self, client: str, sender: str, most: int, most_of_all: int) -> bool:
+        """Count one more open event stream; returns False if the client has the maximum, or the sender as many as are
+        still free.
         """
-        if self._open_streams[client] >= most or self._open_streams.total() >= most_of_all:
+        # Measured against what is free: a project with any number of keys leaves half of the places to the others.
+        free = most_of_all - self._open_streams.total()
+        if self._open_streams[client] >= most or self._of_senders[sender] >= free:
             return False
         self._open_streams[client] += 1
+        self._of_senders[sender] += 1
         return True
 
     @property
@@ -74,9 +78,10 @@ class StreamLimits:
         """Number of open event streams of this process."""
         return self._open_streams.total()
 
-    def close_stream(self, client: str) -> None:
-        """Count one open event stream less for a client."""
-        self._open_streams[client] -= 1
-        # Clients that have none are dropped, so that the counter does not grow with every client that ever came.
-        if not self._open_streams[client]:
-            del self._open_streams[client]
+    def close_stream(self, client: str, sender: str) -> None:
+        """Count one open event stream less for a client and its sender."""
+        # Those that have none are dropped, so that the counters do not grow with every client that ever came.
+        for counter, name in ((self._open_streams, client), (self._of_senders, sender)):
+            counter[name] -= 1
+            if not counter[name]:
+                del counter[name]

@@ -25,7 +25,14 @@ from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.process.context import Context
-from shardtune.service.recommendations.record import make_current, notify, project_of, record_decision, unknown_target
+from shardtune.service.recommendations.record import (
+    DecidedBy,
+    make_current,
+    notify,
+    project_of,
+    record_decision,
+    unknown_target,
+)
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +60,7 @@ def decide(
         NotFound: the target key has no recommendation, or no such recommendation.
         Conflict: the target's present state leaves nothing to decide.
     """
-    now, by = context.now(), context.principal.name
+    now, by = context.now(), DecidedBy(context.principal.name, context.principal.key_id)
     with idempotency.write(context) as session:
         current = best.current_target(session, project_of(context, project_id), target_key)
         # Locked by the present key: a decision under an old key concerns the row that superseded it.
@@ -88,7 +95,7 @@ def decide(
         log.info(
             "best configuration %s",
             recorded_action,
-            extra={"target_key": target_key, "recommendation": chosen.id, "by": by},
+            extra={"target_key": target_key, "recommendation": chosen.id, "by": by.name, "key": by.key_id},
         )
         return idempotency.answer(session, recommendation_view(chosen))
 
@@ -182,5 +189,10 @@ def _choose(
 
 def _decision_view(row: DecisionRow) -> Decision:
     return Decision(
-        at=row.created_at, action=row.action, recommendation_id=row.recommendation_id, by=row.by, note=row.note
+        at=row.created_at,
+        action=row.action,
+        recommendation_id=row.recommendation_id,
+        by=row.by,
+        key_id=row.key_id,
+        note=row.note,
     )

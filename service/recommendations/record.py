@@ -8,6 +8,7 @@ service.recommendations.decisions those of users.
 """
 
 import secrets
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -30,7 +31,18 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context
 
-SERVICE = "service"
+
+@dataclass(frozen=True)
+class DecidedBy:
+    """Who made a decision."""
+
+    name: str
+    """Name of the API key, or `service`."""
+    key_id: str | None = None
+    """Id of the API key, which tells keys of one name apart; None: the service, or a request without a key."""
+
+
+SERVICE = DecidedBy("service")
 
 
 def record_result(context: Context, session: Session, study: StudyRow, now: datetime) -> None:
@@ -205,7 +217,7 @@ def record_decision(
     row: TuningTargetRow,
     recommendation: RecommendationRow,
     action: DecisionAction,
-    by: str,
+    by: DecidedBy,
     note: str | None,
     now: datetime,
 ) -> None:
@@ -218,7 +230,8 @@ def record_decision(
             target_key=row.target_key,
             recommendation_id=recommendation.id,
             action=action,
-            by=by,
+            by=by.name,
+            key_id=by.key_id,
             note=note,
             created_at=now,
         )

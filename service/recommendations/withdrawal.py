@@ -8,10 +8,10 @@ from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.recommendations.best import DecisionAction, RecommendationState
 from shardtune.db.queries import best
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
-from shardtune.service.recommendations.record import make_current, notify, record_decision
+from shardtune.service.recommendations.record import DecidedBy, make_current, notify, record_decision
 
 
-def withdraw(session: Session, recommendation: RecommendationRow, by: str, reason: str, now: datetime) -> None:
+def withdraw(session: Session, recommendation: RecommendationRow, by: DecidedBy, reason: str, now: datetime) -> None:
     """Withdraw a study's recommendation that is current or waits for approval. The caller has locked the study."""
     row = best.lock(session, recommendation.project_id, recommendation.target_key)
     assert row is not None, recommendation.id

@@ -35,4 +35,4 @@ def computed_plan(context: Context, request: PlanRequest, once: IdempotencyKey =
     def compute() -> Plan:
         return plan(named_models.with_config_of(context, request), context.now().date())
 
-    return computed(context, once, compute, "dimensions, tokens or prices")
+    return computed(context, once, compute, ("model", "tokens", "prices", "goodput"))

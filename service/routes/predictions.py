@@ -21,7 +21,12 @@ def create_prediction(context: ContextDep, request: PredictionRequest, once: Ide
     """Predict memory and speed of configurations without running them; a request without configurations gets one
     prediction per strategy.
     """
-    return computed(context, once, lambda: predictions.predict(context, request), "dimensions or rates")
+    return computed(
+        context,
+        once,
+        lambda: predictions.predict(context, request),
+        ("model", "cluster", "hardware", "sequence_length"),
+    )
 
 
 @router.post("/study-cost", responses=problems("no_worker", "hub_unreachable"))
@@ -29,4 +34,4 @@ def estimate_study_cost(context: ContextDep, request: StudyRequest, once: Idempo
     """Estimate what a study would take and gain, before anything runs: trials, minutes, GPU-hours, the expected gain with
     its band, and the limits that stop it. Nothing is stored.
     """
-    return computed(context, once, lambda: study_cost.estimate(context, request), "dimensions or rates")
+    return computed(context, once, lambda: study_cost.estimate(context, request), ("model", "workload", "cluster"))

@@ -16,6 +16,7 @@ from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle import transitions
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import withdrawal
+from shardtune.service.recommendations.record import DecidedBy
 from shardtune.service.studies.create_and_read import get_study, study_views
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ def undelete(
 
 
 def _withdraw_recommendations(context: Context, session: Session, row: StudyRow) -> None:
+    decided_by = DecidedBy(context.principal.name, context.principal.key_id)
     may_decide = not context.principal.scopes.isdisjoint(SCOPES[Action.DECIDE_ON_BEST])
     for recommendation in best.active_recommendations(session, row.id):
         if not may_decide and withdrawal.is_decided(session, recommendation):
@@ -85,4 +87,4 @@ def _withdraw_recommendations(context: Context, session: Session, row: StudyRow)
                 f"needs a key with the scope admin; key {context.principal.name} lacks it. Delete the study without withdraw, "
                 "or ask an administrator",
             )
-        withdrawal.withdraw(session, recommendation, context.principal.name, "its study was deleted", context.now())
+        withdrawal.withdraw(session, recommendation, decided_by, "its study was deleted", context.now())

@@ -16,6 +16,8 @@ GANG = "kubernetes/overlays/{}/gang.yaml"
 TYPOS = [
     ("systemd", "systemd/shardtune-worker.service", "RestartSec=", "RestartSecs="),
     ("systemd", "systemd/shardtune-ray-node.service", "ExecStart=", "ExecStart"),
+    ("exposure", "systemd/shardtune-service.service", "SystemCallFilter=", "# "),
+    ("exposure", "systemd/shardtune-worker.service", "ProtectSystem=full\nRestrictRealtime=yes", ""),
     ("containers", "containers/service.Containerfile", "WORKDIR /source", "WORKDIR source"),
     ("containers", "containers/worker.Containerfile", "ENTRYPOINT [", "ENTRYPOIN ["),
     ("scripts", "slurm/worker.sbatch", '"$service"', "$service"),
@@ -31,6 +33,7 @@ TYPOS = [
     ("compose", "compose/compose.yaml", "[worker_key]", "[workers_key]"),
     ("compose", "compose/compose.yaml", "../monitoring/alerts.yml", "../monitoring/alert.yml"),
     ("compose", "compose/env.example", "POSTGRES_PASSWORD", "POSTGRES_PASSWORT"),
+    ("compose", "compose/env.example", "GRAFANA_PASSWORD", "GRAFANA_PASSWORT"),
     ("kubernetes", "kubernetes/base/service.yaml", "containerPort", "containerport"),
     ("kubernetes", "kubernetes/base/service.yaml", "runAsNonRoot: true", "runAsNonRoot: false"),
     ("kubernetes", "kubernetes/base/network.yaml", "{app: shardtune-migrate}", "{app: shardtune-migration}"),

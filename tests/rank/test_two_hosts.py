@@ -1,5 +1,6 @@
 """Ranks of one trial under two launchers, as on two hosts: each with a trial directory of its own, met at a store."""
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def launch(hosts: list[HostProcess]) -> Callable[..., list[RankReport]]:
     """Run a launch over both hosts, half of its ranks on each; the reports by rank."""
 
     def over_both(folders: Folders, full_launch: Launch) -> list[RankReport]:
-        hosts[0].order({"store": str(folders[0]), "ports": [0, 1]})
+        hosts[0].order({"store": str(folders[0]), "ports": [0, 1], "address": "127.0.0.1"})
         where = rendezvous("127.0.0.1", hosts[0].event()["port"]) | LOOPBACK
         half = full_launch.ranks // 2
         shares = [full_launch.part(first, half, where) for first in (0, half)]
@@ -80,10 +81,21 @@ def test_the_order_says_who_loads_and_the_checkpoint_lies_where_all_see_it(
 
 
 def test_a_store_needs_a_free_port_of_its_range(hosts: list[HostProcess], tmp_path: Path) -> None:
-    hosts[0].order({"store": str(tmp_path), "ports": [0, 1]})
+    hosts[0].order({"store": str(tmp_path), "ports": [0, 1], "address": "127.0.0.1"})
     taken = hosts[0].event()["port"]
-    hosts[1].order({"store": str(tmp_path), "ports": [taken, taken + 1]})
+    hosts[1].order({"store": str(tmp_path), "ports": [taken, taken + 1], "address": "127.0.0.1"})
     rejected = hosts[1].event()
     assert rejected["event"] == "rejected" and f"meet_ports ({taken}-{taken})" in rejected["reason"]
+    hosts[0].order({"kill": str(tmp_path)})
+    assert hosts[0].event()["event"] == "closed"
+
+
+def test_a_store_listens_at_one_address_of_its_host(hosts: list[HostProcess], tmp_path: Path) -> None:
+    """torch's own listener takes connections at every address, and asks nobody for a password."""
+    hosts[0].order({"store": str(tmp_path), "ports": [0, 1], "address": "127.0.0.2"})
+    port = hosts[0].event()["port"]
+    socket.create_connection(("127.0.0.2", port), timeout=5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
     hosts[0].order({"kill": str(tmp_path)})
     assert hosts[0].event()["event"] == "closed"

@@ -1,5 +1,6 @@
 """Section of a user's configuration file: typed reading of its keys, and a list of the keys that were not read."""
 
+import math
 from collections.abc import Mapping
 
 from pydantic import JsonValue, ValidationError
@@ -33,6 +34,9 @@ class Section:
         value = self.get(key)
         if isinstance(value, str):
             value = _parse_number(value)
+        # JSON reads 1e999 as infinity, and YAML has words for it.
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f'{self.name(key)} ({value}) must be a finite number; give one, or "auto"')
         if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
             return value
         raise ValueError(f'{self.name(key)} ({value!r}) must be a number; give one, or "auto"')

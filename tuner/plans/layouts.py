@@ -63,7 +63,7 @@ def plan_layouts(
             parts.append(from_configs([config for config, _ in chosen], sequence, count, global_batch))
     if not parts:
         return None
-    joined = _join(parts).with_values(accumulation=np.array(accumulation))
+    joined = join(parts).with_values(accumulation=np.array(accumulation))
     return PlanLayouts(tuple(configs), np.array(gpus), joined)
 
 
@@ -118,10 +118,15 @@ def _divides(shape: ModelShape, tensor: int, stages: int) -> bool:
     return True
 
 
-def _join(parts: Sequence[Candidates]) -> Candidates:
+def join(parts: Sequence[Candidates]) -> Candidates:
+    """Candidates of all parts, which may be on different numbers of GPUs, in one table."""
+    # Once: a size is that of the largest of all fields.
+    sizes = [part.size for part in parts]
     return Candidates(
         **{
-            field.name: np.concatenate([np.broadcast_to(getattr(part, field.name), part.size) for part in parts])
+            field.name: np.concatenate(
+                [np.broadcast_to(getattr(part, field.name), size) for part, size in zip(parts, sizes, strict=True)]
+            )
             for field in fields(Candidates)
         }
     )

@@ -89,7 +89,7 @@ def default_batch(shape: ModelShape, tokens: float, sequence: int, most_gpus: in
 
 
 def _resolve(request: PlanRequest, name: str, objective: Objective) -> _Kind:
-    model = catalogue.find(name)
+    model = catalogue.find(name, "gpus")
     if model.memory_gib is None:
         raise ValueError(f"gpus ({name!r}) has no memory in the catalogue; name another kind")
     cluster = catalogue.parse_cluster(f"2x{request.gpus_per_node}x{model.name}")
@@ -106,7 +106,12 @@ def _rows_of_kind(
 ) -> Sequence[PlanRow | ImpossibleRow]:
     if layouts is None:
         return [_impossible(kind, count, batch) for count in request.counts]
-    measured = [m for m in request.measurements if catalogue.find(m.gpu) == catalogue.find(kind.name)]
+    own = catalogue.find(kind.name)
+    measured = [
+        item
+        for number, item in enumerate(request.measurements)
+        if catalogue.find(item.gpu, f"measurements.{number}.gpu") == own
+    ]
     speeds = speeds_of_kind(kind.resolved, layouts, batch, measured)
     if not speeds.knows_speed:
         reason = f"the catalogue has no rates of {kind.name}; measure them with `shardtune measure-hardware`"

@@ -1,7 +1,7 @@
 """Speeds of a plan's configurations on one kind of GPU: predicted, or projected from measurements on fewer GPUs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.trials.plans import Band, Evidence, PlanMeasurement
-from shardtune.tuner.plans.layouts import PlanLayouts
+from shardtune.tuner.plans.layouts import PlanLayouts, join
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
@@ -81,7 +81,13 @@ class KindSpeeds:
         if self.layouts.gpus[order[0]] < smallest:
             return self._predicted(int(order[0]), float(speeds[order[0]]))
         sizes = self._sizes
-        like = [int(i) for i in order if any(anchor.predicted.has_layout_of(sizes[i]) for anchor in self.anchors)]
+        measured = {anchor.predicted.layout_values for anchor in self.anchors}
+        like = [
+            int(index)
+            for index in order
+            if sizes[index].layout_values in measured
+            and any(anchor.predicted.has_layout_of(sizes[index]) for anchor in self.anchors)
+        ]
         chosen = dict.fromkeys([*map(int, order[:_PROJECTED]), *like])
         return max(
             (self._project(index, sizes[index]) for index in chosen), key=lambda s: s.tokens_per_s_per_gpu.expected
@@ -114,16 +120,33 @@ def speeds_of_kind(
     """
     workload = resolved.workload(global_batch)
     evaluation = evaluate(resolved.shape, layouts.candidates, workload, resolved.cluster)
-    anchors = tuple(_measured(resolved, measurement) for measurement in measurements) if evaluation.step else ()
+    anchors = tuple(_measured_sizes(resolved, measurements)) if evaluation.step and measurements else ()
     return KindSpeeds(layouts, evaluation, resolved.cluster, anchors)
 
 
-def _measured(resolved: ResolvedRequest, measurement: PlanMeasurement) -> MeasuredSize:
+def _measured_sizes(resolved: ResolvedRequest, measurements: Sequence[PlanMeasurement]) -> Iterator[MeasuredSize]:
+    """Measured configurations with their predictions, all predicted in one table: a table of one row takes as long as
+    one of a hundred."""
+    batches = [_global_batch(measurement) for measurement in measurements]
+    candidates = join(
+        [
+            from_configs([measurement.config], resolved.sequence, measurement.gpus, batch)
+            for measurement, batch in zip(measurements, batches, strict=True)
+        ]
+    )
+    evaluation = evaluate(resolved.shape, candidates, resolved.workload(max(batches)), resolved.cluster)
+    assert evaluation.step is not None
+    sizes = of_candidates(candidates, evaluation.step, evaluation.memory, resolved.cluster.gpus_per_node)
+    for size, measurement in zip(sizes, measurements, strict=True):
+        yield MeasuredSize.at_speed(size, measurement.tokens_per_s_per_gpu, measurement.peak_gib)
+
+
+def _global_batch(measurement: PlanMeasurement) -> int:
+    """Samples per step of a measured run.
+
+    Raises:
+        ValueError: its GPUs cannot run the configuration.
+    """
     config, gpus = measurement.config, measurement.gpus
     config.strategy.check_ranks(gpus)
-    batch = config.micro_batch * config.data_ranks(gpus) * measurement.gradient_accumulation
-    candidates = from_configs([config], resolved.sequence, gpus, batch)
-    evaluation = evaluate(resolved.shape, candidates, resolved.workload(batch), resolved.cluster)
-    assert evaluation.step is not None
-    (size,) = of_candidates(candidates, evaluation.step, evaluation.memory, resolved.cluster.gpus_per_node)
-    return MeasuredSize.at_speed(size, measurement.tokens_per_s_per_gpu, measurement.peak_gib)
+    return config.micro_batch * config.data_ranks(gpus) * measurement.gradient_accumulation

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from shardtune.api_schemas.machines.gpus import GB, GpuModel, models
-from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, of_architecture
 
 HOST_GIB_PER_GPU = 256
@@ -23,8 +23,9 @@ def names() -> list[str]:
     return list(models())
 
 
-def find(name: str) -> GpuModel:
-    """Find a GPU in the catalogue by name, alias, or NVML product name such as `NVIDIA H100 80GB HBM3`.
+def find(name: str, field: str = "gpu") -> GpuModel:
+    """Find a GPU in the catalogue by name, alias, or NVML product name such as `NVIDIA H100 80GB HBM3`. `field`: name of
+    the request's field, for the error.
 
     Raises:
         ValueError: unknown, with close matches.
@@ -38,10 +39,10 @@ def find(name: str) -> GpuModel:
     if match is None:
         sizes = [gpu.name for gpu in gpus.values() if _fold(gpu.name).startswith(folded_name)] if folded_name else []
         if sizes:
-            raise ValueError(f"gpu ({name!r}) can be any of {', '.join(sizes)}; name one of them")
+            raise ValueError(f"{field} ({name!r}) can be any of {', '.join(sizes)}; name one of them")
         close = difflib.get_close_matches(name, [n for g in gpus.values() for n in (g.name, *g.aliases)], 3, 0.3)
         raise ValueError(
-            f"gpu ({name!r}) is not in the catalogue; use {' or '.join(close) or ', '.join(gpus)}, "
+            f"{field} ({name!r}) is not in the catalogue; use {' or '.join(close) or ', '.join(gpus)}, "
             "or let a worker measure it"
         )
     return match
@@ -73,7 +74,7 @@ def _by_short_name(folded_name: str, gpus: Mapping[str, GpuModel]) -> GpuModel |
 
 def on_cluster(cluster: Cluster) -> GpuModel:
     """Catalogue's GPU of a cluster, with the cluster's own bandwidths and memory where it states them."""
-    gpu = find(cluster.gpu)
+    gpu = find(cluster.gpu, "cluster.gpu")
     stated: dict[str, float] = {"memory_gib": cluster.memory_gib}
     known_fields = {"memory_gb"}
     if cluster.intra_node_gb_per_s:
@@ -117,7 +118,9 @@ def parse_cluster(text: str) -> Cluster:
     # `64xh100` means 8 nodes of 8 GPUs.
     if match[1] is None and per_node > 8 and per_node % 8 == 0:
         nodes, per_node = per_node // 8, 8
-    gpu = find(name)
+    if nodes * per_node > MOST_RANKS:
+        raise ValueError(f"cluster ({text!r}) must have at most {MOST_RANKS} GPUs; name fewer nodes")
+    gpu = find(name, "cluster")
     assert gpu.memory_gib is not None
     return Cluster(
         gpu=gpu.name,

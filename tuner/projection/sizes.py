@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -61,19 +62,35 @@ class PredictedSize:
         """Whether two sizes differ only in the number of data-parallel ranks."""
         # On few GPUs a group over all ranks and one of a fixed size are the same.
         same_group = self.shards_everywhere == other.shards_everywhere or not (self.spans_nodes and other.spans_nodes)
-        return same_group and dict(self.layout) == dict(other.layout)
+        return same_group and self.layout_values == other.layout_values
+
+    @cached_property
+    def layout_values(self) -> tuple[float, ...]:
+        """Values of the layout in one order, to compare and to look up layouts: a plan does so a million times."""
+        return tuple(self.layout[name] for name in self._layout_names)
+
+    @cached_property
+    def _layout_names(self) -> tuple[str, ...]:
+        return tuple(sorted(self.layout))
 
     def distance(self, other: "PredictedSize") -> float:
         """Number of doublings by which two layouts differ, over all their values; a different kind counts as one."""
-        total = float(self.shards_everywhere != other.shards_everywhere)
-        for name, value in self.layout.items():
-            mine, theirs = value, other.layout[name]
-            if mine != theirs:
-                total += abs(math.log2(mine / theirs)) if min(mine, theirs) >= 1 and name in _COUNTED else 1.0
-        return total
+        between = _layout_distance(self._layout_names, self.layout_values, other.layout_values)
+        return float(self.shards_everywhere != other.shards_everywhere) + between
 
 
 _COUNTED = ("tensor", "context", "stages", "virtual", "experts", "micro_batch")
+
+
+@lru_cache(maxsize=1 << 16)
+def _layout_distance(names: tuple[str, ...], first: tuple[float, ...], second: tuple[float, ...]) -> float:
+    """Number of doublings by which the values of two layouts differ. Cached: the layouts of a plan come back for each
+    number of GPUs."""
+    total = 0.0
+    for name, mine, theirs in zip(names, first, second, strict=True):
+        if mine != theirs:
+            total += abs(math.log2(mine / theirs)) if min(mine, theirs) >= 1 and name in _COUNTED else 1.0
+    return total
 
 
 @dataclass(frozen=True)

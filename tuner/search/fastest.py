@@ -38,6 +38,9 @@ _EXHAUSTIVE_KNOBS = {
     *_MESH_KNOBS,
 }
 """Names of the knobs, besides those that place model states, for which the prediction search evaluates every value."""
+_MOST_VALUES = 24
+"""Number of values of a knob that the outline has at most, evenly apart: 73,920 GPUs have 112 sizes of a shard, and as many
+of tensor and pipeline groups for each. The descent looks at the values between."""
 _SURE_AMONG = 4
 """Number of configurations searched per requested result, to find one that surely fits in memory."""
 _SURE_AMONG_AT_LEAST = 60
@@ -168,7 +171,7 @@ def _outline_configs(space: Space) -> Iterator[TrialConfig]:
     def narrow(question: Question) -> tuple[KnobValue, ...]:
         knob = KNOBS.get(question.knob)
         if question.knob in _EXHAUSTIVE_KNOBS or (knob is not None and knob.places_states):
-            return question.values
+            return choices.spread(question.values, _MOST_VALUES)
         index = choices.nearest_index(defaults.get(question.knob), question.values)
         return (question.values[index or 0],)
 

@@ -105,7 +105,7 @@ class GangLauncher:
                 task=task,
                 fingerprint=self.inventory.fingerprint,
                 resumes=launch.resumes,
-                serves_rendezvous=nodes > 1 and link is self._launched[0],
+                store_address=gang.addresses[0].address if nodes > 1 and link is self._launched[0] else None,
                 ports=self._plan.ports,
             ),
         )

@@ -104,8 +104,8 @@ class StageOrder(Schema):
     fingerprint: Fingerprint
     resumes: bool = False
     """Whether the launch continues in the folder of the previous one."""
-    serves_rendezvous: bool
-    """Whether this host serves the rendezvous store."""
+    store_address: str | None = Field(default=None, max_length=64)
+    """Address of this host at which it serves the rendezvous store; None: another host does, or none."""
     ports: PortRange | None = None
     """Ports for the rendezvous store; None: any port."""
 

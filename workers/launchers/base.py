@@ -133,8 +133,8 @@ class Unobserved:
 class LocalRanks(Launcher, Protocol):
     """Launcher of the ranks on this host, which may be only a part of a trial over several hosts."""
 
-    def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
-        """Serve a store for the rendezvous of several hosts' ranks, until `kill` is called; returns the store's port.
+    def open_store(self, directory: Path, address: str, ports: range = ANY_PORT) -> int:
+        """Serve a store for the rendezvous of ranks at one address of this host, until `kill`; returns the store's port.
         Call this before the launch.
 
         Raises:

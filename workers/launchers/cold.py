@@ -57,9 +57,9 @@ class ColdLauncher(Unobserved):
         """Return at once: this launcher needs no preparation."""
         return Prepared()
 
-    def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
+    def open_store(self, directory: Path, address: str, ports: range = ANY_PORT) -> int:
         """Start a rendezvous store in a process of its own; returns the store's port."""
-        command = [*STORE_COMMAND, str(directory), str(ports.start), str(ports.stop)]
+        command = [*STORE_COMMAND, str(directory), str(ports.start), str(ports.stop), address]
         with (directory / "store.log").open("wb") as log:
             self._store = start_child(command, self._environment, stdout=subprocess.PIPE, stderr=log)
         assert self._store.stdout is not None

@@ -145,10 +145,10 @@ class ForkServerLauncher(Unobserved):
             f"the fork server {problem}; see {self._log_path}, or run with --cold. Its last words:\n{end or '(none)'}"
         )
 
-    def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
+    def open_store(self, directory: Path, address: str, ports: range = ANY_PORT) -> int:
         """Request from the fork server a process with a rendezvous store; returns the store's port."""
         self._begin(directory)
-        self._send_order({"store": str(directory), "ports": [ports.start, ports.stop]})
+        self._send_order({"store": str(directory), "ports": [ports.start, ports.stop], "address": address})
         ends_s = time.monotonic() + _STORE_S
         while self._port is None:
             if self._lost is not None or time.monotonic() > ends_s:

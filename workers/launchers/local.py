@@ -5,14 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shardtune.api_schemas.machines.conditions import Conditions
-from shardtune.workers.launch import ANY_PORT, Launch
+from shardtune.workers.launch import ANY_PORT, Launch, rendezvous
 from shardtune.workers.launchers import extension_locks, operators
 from shardtune.workers.launchers.base import LostProcess, Observer, Prepared, RankExit
 from shardtune.workers.launchers.cold import RANK_COMMAND, ColdLauncher
 from shardtune.workers.launchers.fork_server import FORK_SERVER_COMMAND, ForkServerLauncher, ForkUnsafe
 from shardtune.workers.launchers.processes import DYING_S, kill_tagged
+from shardtune.workers.trial_dir import TrialDir
 
 log = logging.getLogger(__name__)
+
+_LOOPBACK = "127.0.0.1"
 
 
 class LocalLauncher:
@@ -74,9 +77,9 @@ class LocalLauncher:
         """Build DeepSpeed's C++ operators in the ranks' environment, unless they are built."""
         operators.build(self._environment, self._launch_tag, work_dir, give_up, operators.BUILD_COMMAND)
 
-    def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
+    def open_store(self, directory: Path, address: str, ports: range = ANY_PORT) -> int:
         """Serve a store for the rendezvous of several hosts' ranks; returns the store's port."""
-        return self._current.open_store(directory, ports)
+        return self._current.open_store(directory, address, ports)
 
     def launch(self, directory: Path, launch: Launch) -> None:
         """Start the ranks of a launch on this machine."""
@@ -86,7 +89,18 @@ class LocalLauncher:
         # Before any rank starts: one that waits for such a lock would load what the killed build did not finish.
         for lock in extension_locks.remove_stale(self._environment):
             log.warning("removed %s, which a killed build left: each later build would have waited for it", lock)
-        self._current.launch(directory, launch)
+        self._current.launch(directory, self._with_store(directory, launch))
+
+    def _with_store(self, directory: Path, launch: Launch) -> Launch:
+        """Launch with a rendezvous store at a loopback address, where the ranks run a script and nothing else serves one.
+
+        Rank 0 of a script would serve it at all addresses of the host. Our own ranks meet at a file.
+        """
+        if not TrialDir(directory).has_script or launch.has_rendezvous:
+            return launch
+        port = self._current.open_store(directory, _LOOPBACK)
+        variables = {**launch.environment, **rendezvous(_LOOPBACK, port)}
+        return launch.model_copy(update={"environment": variables})
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a rank has started or ended, or until the timeout."""

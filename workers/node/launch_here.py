@@ -48,10 +48,10 @@ class NodeLaunch:
             prune(root, 0, self._settings.keep_trials)
         self._directory = directory = self._folder(order, root)
         directory.write_deadline(self._line.ranks_end_s)
-        if not order.serves_rendezvous:
+        if order.store_address is None:
             return None
         ports = ANY_PORT if order.ports is None else range(order.ports[0], order.ports[1] + 1)
-        return self._launcher.open_store(directory.path, ports)
+        return self._launcher.open_store(directory.path, order.store_address, ports)
 
     def _folder(self, order: StageOrder, root: Path) -> TrialDir:
         if order.resumes:

@@ -119,7 +119,7 @@ def list_keys(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False)
     else:
         print(
             "\n".join(map(_key_line, page.keys))
-            or "no keys: the service accepts requests from this machine only, without a key"
+            or "no keys: the service accepts requests of its own user on this machine only, without a key"
         )
 
 

@@ -24,7 +24,7 @@ def complete(model: JsonValue, folder: Path) -> JsonValue:
         InputError: the folder or the repository cannot be read.
         PlatformFailure: the hub did not answer.
     """
-    if isinstance(model, str) and (model in preset_names() or (folder / model).is_dir()):
+    if isinstance(model, str) and (model in preset_names() or read.is_folder(folder / model)):
         return model if model in preset_names() else read_folder(folder / model)
     source = _named_source(model)
     if source is None:
@@ -41,7 +41,7 @@ def named_model(name: str) -> JsonValue:
     """
     if name in preset_names():
         return name
-    if Path(name).is_dir():
+    if read.is_folder(Path(name)):
         return read_folder(Path(name))
     if looks_like_id(name):
         try:
@@ -57,7 +57,7 @@ def named_model(name: str) -> JsonValue:
 def is_name(argument: str) -> bool:
     """Whether a command's argument names a model rather than a file: a folder, a preset, or a model on the hub."""
     path = Path(argument)
-    return argument in preset_names() or path.is_dir() or (not path.exists() and path.suffix != ".json")
+    return argument in preset_names() or read.is_folder(path) or (not path.exists() and path.suffix != ".json")
 
 
 def read_folder(folder: Path) -> JsonValue:

@@ -221,4 +221,5 @@ def _decision(decision: DecisionRow, row: RecommendationRow) -> ShownDecision:
     is_too_busy = is_about_this and row.answer.result.verdict is Verdict.TOO_BUSY
     if is_too_busy and decision.action is DecisionAction.RECOMMENDED:
         text = "recommended for now: the machine was too busy to compare"
-    return ShownDecision(decision.created_at, text, decision.by, decision.note, is_about_this)
+    by = decision.by if decision.key_id is None else f"{decision.by} ({decision.key_id})"
+    return ShownDecision(decision.created_at, text, by, decision.note, is_about_this)

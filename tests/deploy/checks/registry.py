@@ -6,10 +6,11 @@ from pathlib import Path
 from tests.deploy.checks.compose import compose
 from tests.deploy.checks.kubernetes import kubernetes
 from tests.deploy.checks.monitoring import dashboard, metrics, prometheus
-from tests.deploy.checks.units_and_scripts import containers, scripts, systemd
+from tests.deploy.checks.units_and_scripts import containers, exposure, scripts, systemd
 
 CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "systemd": systemd,
+    "exposure": exposure,
     "containers": containers,
     "scripts": scripts,
     "prometheus": prometheus,

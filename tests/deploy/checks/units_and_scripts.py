@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.deploy.checks.programs import complaints
+from tests.deploy.checks.programs import complaints, failures
 
 UNITS = Path("etc/systemd/system")
 _SYSTEM = Path("/usr/lib/systemd")
@@ -23,6 +23,17 @@ def systemd(deploy: Path) -> list[str]:
                 _stand_in(root / program.lstrip("/"))
         names = sorted(unit.name for unit in (deploy / "systemd").iterdir())
         return complaints(["systemd-analyze", "verify", f"--root={root}", "--man=no", *names], root)
+
+
+def exposure(deploy: Path) -> list[str]:
+    """Rate by `systemd-analyze security` what a unit leaves open to its program, from 0 (nothing) to 10."""
+    wrong = []
+    for unit in sorted((deploy / "systemd").glob("*.service")):
+        # Threshold in tenths. Ranks need devices, compilers and namespaces; the service needs its state and the network.
+        most = 20 if unit.name == "shardtune-service.service" else 60
+        words = ["systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={most}", str(unit)]
+        wrong += failures(words, deploy)
+    return wrong
 
 
 def _stand_in(program: Path) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.service.scenarios import ASK, WORKLOAD, best, decide, in_threads, tune
+from tests.support.service.scenarios import ASK, WORKLOAD, bearer, best, decide, in_threads, make_key, tune
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 
@@ -141,6 +141,24 @@ def test_pin_holds_and_rollback_goes_back(client):
     history = client.get("/v1/best:history", params={"target_key": key}).json()["decisions"]
     assert [entry["action"] for entry in history[:3]] == ["unpinned", "rolled_back", "approved"]
     assert history[-3]["note"] == "night run" and history[-3]["by"] == "local"
+
+
+@pytest.mark.answered
+def test_a_decision_names_the_key_that_made_it(client):
+    """Names of keys are not unique: a key may even have the name of the service."""
+    key = best(client)["target_key"]
+    first = bearer(make_key(client, "admin"))
+    second = client.post("/v1/keys", json={"name": "admin", "scopes": ["admin"]}, headers=first).json()
+    posing = client.post("/v1/keys", json={"name": "service", "scopes": ["admin"]}, headers=first).json()
+    for created, action in ((second, "pin"), (posing, "unpin")):
+        client.headers = bearer(created)
+        decide(client, key, action).raise_for_status()
+    decisions = client.get("/v1/best:history", params={"target_key": key}).json()["decisions"]
+    assert [(item["by"], item["key_id"]) for item in decisions[:3]] == [
+        ("service", posing["key"]["key_id"]),
+        ("admin", second["key"]["key_id"]),
+        ("service", None),
+    ]
 
 
 def test_project_that_demands_approval_serves_nothing_unapproved(quick_client):

@@ -227,6 +227,19 @@ def test_project_without_gpu_seconds_left_gets_no_run_until_midnight(admin, cloc
     assert worker.lease() is not None
 
 
+def test_runs_in_progress_count_towards_the_gpu_seconds_of_the_day(admin, clock):
+    first, second = (SimulatedWorker(admin, name=name).register() for name in ("first", "second"))
+    admin.put("/v1/projects/default", json={"quotas": {"gpu_seconds_per_day": 100}})
+    admin.post("/v1/studies", json=SPEC)
+    first.do(first.lease())
+    running = first.lease()
+    for _ in range(5):
+        clock.turn(10)
+        first.heartbeat(running)
+    assert second.lease() is None, "50 seconds on two ranks are used up although nothing has ended"
+    assert admin.post("/v1/studies", json=SPEC).json()["code"] == "quota_gpu_seconds"
+
+
 def test_local_key_of_the_default_sees_the_default_project(quick_admin):
     """Objects created before the first key stay visible."""
     client = local_client(quick_admin.app, headers=bearer(make_key(quick_admin, "studies:read", project="default")))

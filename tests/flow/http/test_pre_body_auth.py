@@ -174,13 +174,14 @@ def test_a_waiting_lease_request_ends_with_its_key(sqlite_url):
         http.close()
 
 
-def test_streams_are_counted_by_key_and_all_of_them_together(sqlite_url):
-    with served(sqlite_url, max_streams_per_client=2, max_streams=3) as service:
+def test_streams_are_counted_by_key_and_one_project_leaves_half_of_them(sqlite_url):
+    with served(sqlite_url, max_streams_per_client=2, max_streams=6) as service:
         http = service.client
         SimulatedWorker(http).register()
         path = f"/v1/studies/{create(http)}/events"
         admin = bearer(make_key(http, "admin"))
-        first, other = (bearer(make_key(http, "studies:read", **admin)) for _ in range(2))
+        first, other = (bearer(make_key(http, "studies:read", project="default", **admin)) for _ in range(2))
+        stranger = bearer(make_key(http, "studies:read", **admin))
         accept = {"accept": "text/event-stream"}
         with contextlib.ExitStack() as exit_stack:
             for key in (first, first, other):
@@ -189,3 +190,5 @@ def test_streams_are_counted_by_key_and_all_of_them_together(sqlite_url):
             for key in (first, other):
                 rejected = http.get(path, headers=key | accept)
                 assert (rejected.status_code, rejected.json()["code"]) == (429, "too_many_streams")
+            answer = exit_stack.enter_context(http.stream("GET", path, headers=stranger | accept))
+            assert answer.status_code == 200, "what one project has taken up leaves half to others"

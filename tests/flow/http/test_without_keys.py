@@ -2,11 +2,14 @@
 at all."""
 
 import json
+import os
 import re
+import socket
 from pathlib import Path
 
 from shardtune.service.process.context import Context
-from tests.flow.helpers.uvicorn_thread import served
+from tests.flow.helpers.uvicorn_thread import heard, served
+from tests.support.processes import other_user
 from tests.support.service.local_client import local_client
 from tests.support.service.page_reader import HTML
 from tests.support.service.scenarios import bearer, make_key
@@ -58,6 +61,34 @@ def test_http_1_0_which_nginx_speaks_unasked_is_rejected(sqlite_url):
         requested = f"GET /v1/studies HTTP/1.0\r\nHost: 127.0.0.1:{service.port}\r\nConnection: close\r\n\r\n"
         assert service.say(requested).startswith(b"HTTP/1.1 403 ")
         assert service.say(requested.replace("/1.0", "/1.1")).startswith(b"HTTP/1.1 200 ")
+
+
+def response_to_other_user(service, request):
+    """Response to a request that a program of another user sends."""
+    response_read, response_write = os.pipe()
+
+    def ask():
+        with socket.create_connection(("127.0.0.1", service.port)) as connection:
+            connection.sendall(request.encode())
+            os.write(response_write, heard(connection))
+
+    with other_user.acting(ask):
+        response = os.read(response_read, 65536)
+    os.close(response_read)
+    os.close(response_write)
+    return response
+
+
+def test_another_user_of_the_machine_is_rejected_without_keys_and_accepted_with_one(sqlite_url):
+    with served(sqlite_url) as service:
+        head = f"Host: 127.0.0.1:{service.port}\r\nConnection: close\r\n"
+        for path, accept in (("/v1/studies", "application/json"), ("/studies", "text/html")):
+            request = f"GET {path} HTTP/1.1\r\nAccept: {accept}\r\n{head}"
+            assert response_to_other_user(service, f"{request}\r\n").startswith(b"HTTP/1.1 403 "), path
+            assert service.say(f"{request}\r\n").startswith(b"HTTP/1.1 200 "), path
+        key = make_key(service.client, "studies:read")
+        request = f"GET /v1/studies HTTP/1.1\r\nAuthorization: Bearer {key['secret']}\r\n{head}\r\n"
+        assert response_to_other_user(service, request).startswith(b"HTTP/1.1 200 ")
 
 
 def test_with_keys_a_proxy_is_welcome(quick_client):

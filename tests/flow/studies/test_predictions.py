@@ -6,6 +6,9 @@ from sqlalchemy import create_engine, text
 
 from shardtune.api_schemas.access.keys import Scope
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
+from shardtune.service.http.computed_answers import computed
+from shardtune.service.http.errors import Invalid
+from shardtune.service.http.idempotent_requests import NO_KEY
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
 from shardtune.tuner.prediction.learning import predict_trial
 from shardtune.tuner.prediction.traced_shape import of_study
@@ -127,3 +130,32 @@ def test_what_workers_of_another_project_say_teaches_nothing(quick_client):
     shared = SimulatedWorker(admin, name="shared").register()
     first_prediction(theirs, shared)
     assert first_prediction(mine, own)["memory_calibrated_on"] == learnt + 2 * SPEC["budget"]["max_trials"]
+
+
+PLAN = {"model": "llama-3.1-8b", "tokens": 1e12, "gpus": ["h100"], "counts": [8]}
+MEASURED = {"gpu": "h100", "gpus": 8, "config": {"strategy": {"kind": "ddp"}}, "tokens_per_s_per_gpu": 9e3}
+CLUSTER_OF_UNKNOWN = CLUSTER.model_dump() | {"device": "cuda", "gpu": "unheard-of"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "fields"),
+    [
+        ("/v1/plans", PLAN | {"gpus": ["unheard-of"]}, ["gpus"]),
+        ("/v1/plans", PLAN | {"measurements": [MEASURED, MEASURED | {"gpu": "unheard-of"}]}, ["measurements.1.gpu"]),
+        ("/v1/predictions", {"model": "llama-tiny", "cluster": "8xunheard-of"}, ["cluster"]),
+        ("/v1/predictions", {"model": "llama-tiny", "cluster": CLUSTER_OF_UNKNOWN}, ["cluster.gpu"]),
+    ],
+)
+def test_an_error_names_the_field_as_the_request_does(quick_client, path, body, fields):
+    answer = quick_client.post(path, json=body)
+    assert answer.status_code == 422, answer.text[:500]
+    assert [error["field"] for error in answer.json()["errors"]] == fields
+
+
+def test_values_that_cannot_be_computed_with_are_named_by_their_fields(context):
+    def overflow():
+        raise OverflowError("math range error")
+
+    with pytest.raises(Invalid, match="one of model, tokens is too large or too small") as rejected:
+        computed(context, NO_KEY, overflow, ("model", "tokens"))
+    assert [error.field for error in rejected.value.errors] == ["model", "tokens"]

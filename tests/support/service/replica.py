@@ -63,13 +63,17 @@ class Replica:
                 stderr=log,
             )
 
-    def wait_until_ready(self) -> None:
+    def use_environment(self, environment: Mapping[str, str]) -> None:
+        """Set variables for the next start, such as those of another release."""
+        self._environment |= environment
+
+    def wait_until_ready(self, patience_s: float = _START_S) -> None:
         """Return when it can work.
 
         Raises:
             RuntimeError: it ended, or took too long.
         """
-        until_s = time.monotonic() + _START_S
+        until_s = time.monotonic() + patience_s
         while time.monotonic() < until_s:
             if not self.is_alive():
                 raise RuntimeError(f"a replica ended; its log is {self._log}")
@@ -79,7 +83,7 @@ class Replica:
             except httpx.TransportError:
                 pass
             time.sleep(0.1)
-        raise RuntimeError(f"a replica was not ready after {_START_S:g} s; its log is {self._log}")
+        raise RuntimeError(f"a replica was not ready after {patience_s:g} s; its log is {self._log}")
 
     def is_alive(self) -> bool:
         """Whether the process runs."""

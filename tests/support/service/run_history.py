@@ -49,6 +49,12 @@ def faults(
     return found_faults + _answers(attempts, applied or Counter())
 
 
+def states(database: Database) -> Counter[str]:
+    """Number of studies by state."""
+    with database.read() as session:
+        return Counter(state.value for state in session.scalars(select(StudyRow.state)))
+
+
 def _attempts(runs: list[RunRow], attempts: list[AttemptRow]) -> list[str]:
     found_faults = []
     by_run: dict[str, list[AttemptRow]] = {}

@@ -58,6 +58,30 @@ def launched(kernel: Event, at_us: float, took_us: float = 5.0) -> list[Event]:
     return [call, kernel]
 
 
+def on_cpu() -> dict[str, Any]:
+    """Trace of a rank that trains on a CPU: an operator, a collective, the optimizer and the data loader."""
+    events = [
+        step(0, 0, 100),
+        event("cpu_op", "aten::mm", 0, 60),
+        event("cpu_op", "c10d::allreduce_", 40, 45, **{"Input Dims": [[1000]], "Input type": ["float"]}),
+        gloo(50, 90),
+        event("user_annotation", "Optimizer.step#AdamW.step", 90, 95),
+        event("user_annotation", "enumerate(DataLoader)#_next", 95, 99),
+    ]
+    return trace(0, 2, events)
+
+
+def on_gpu() -> dict[str, Any]:
+    """Trace of a rank that trains on a GPU: a kernel, a collective and a copy, with their launches."""
+    kernel = event("kernel", "gemm", 10, 60, correlation=3)
+    collective = nccl(50, 90, 4, [0, 1])
+    copy = event("gpu_memcpy", "Memcpy HtoD", 90, 95, correlation=5)
+    launches = [event for work in (kernel, collective, copy) for event in launched(work, 5)]
+    config = [{"pg_name": "0", "ranks": [0, 1]}]
+    metadata = {"backend": "nccl", "rank": 0, "world_size": 2, "pg_config": config}
+    return trace(0, 2, [step(0, 0, 100), *launches]) | {"distributedInfo": metadata}
+
+
 def write(folder: Path, traces: list[dict[str, Any]], packed: bool = True) -> Path:
     """One file a rank, as the profiler's users have them."""
     folder.mkdir(parents=True, exist_ok=True)

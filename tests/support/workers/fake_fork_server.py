@@ -175,10 +175,13 @@ def main():
             if "store" in message:
                 store = message["store"]
                 say(event="store", dir=store, port=1)
+                write(Path(store) / "store_order.json", message)
             elif "launch" in message and "reject" in ACTS:
                 say(event="rejected", dir=message["launch"], reason="not today")
             elif "launch" in message:
                 directory = Path(message["launch"])
+                if "tell" in ACTS:
+                    write(directory / "launch_order.json", message["as"])
                 first, ranks = message["as"]["first_rank"], message["as"]["ranks"]
                 running = {fork_rank(directory, rank): rank for rank in range(first, first + ranks)}
                 say(event="started", dir=str(directory), pids=list(running))

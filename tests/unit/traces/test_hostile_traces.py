@@ -20,30 +20,6 @@ CORPUS = sorted((Path(__file__).parent / "hostile").glob("*.json"))
 MIB = 1 << 20
 
 
-def on_cpu():
-    events = [
-        synthetic_traces.step(0, 0, 100),
-        synthetic_traces.event("cpu_op", "aten::mm", 0, 60),
-        synthetic_traces.event(
-            "cpu_op", "c10d::allreduce_", 40, 45, **{"Input Dims": [[1000]], "Input type": ["float"]}
-        ),
-        synthetic_traces.gloo(50, 90),
-        synthetic_traces.event("user_annotation", "Optimizer.step#AdamW.step", 90, 95),
-        synthetic_traces.event("user_annotation", "enumerate(DataLoader)#_next", 95, 99),
-    ]
-    return synthetic_traces.trace(0, 2, events)
-
-
-def on_gpu():
-    kernel = synthetic_traces.event("kernel", "gemm", 10, 60, correlation=3)
-    collective = synthetic_traces.nccl(50, 90, 4, [0, 1])
-    copy = synthetic_traces.event("gpu_memcpy", "Memcpy HtoD", 90, 95, correlation=5)
-    launches = [event for work in (kernel, collective, copy) for event in synthetic_traces.launched(work, 5)]
-    config = [{"pg_name": "0", "ranks": [0, 1]}]
-    metadata = {"backend": "nccl", "rank": 0, "world_size": 2, "pg_config": config}
-    return synthetic_traces.trace(0, 2, [synthetic_traces.step(0, 0, 100), *launches]) | {"distributedInfo": metadata}
-
-
 def ends_well(content: bytes) -> None:
     """A diagnosis that can be sent, or an error with a reason that a terminal can show."""
     try:
@@ -64,7 +40,7 @@ def test_a_kept_hostile_trace_ends_with_a_diagnosis_or_a_named_error_in_little_m
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("trace", [on_cpu, on_gpu])
+@pytest.mark.parametrize("trace", [synthetic_traces.on_cpu, synthetic_traces.on_gpu])
 def test_a_trace_with_any_values_ends_with_a_diagnosis_or_a_named_error(trace, seed):
     random = Random(seed)
     for _ in range(int(os.environ.get("SHARDTUNE_FUZZ_INPUTS", "60"))):
@@ -73,7 +49,7 @@ def test_a_trace_with_any_values_ends_with_a_diagnosis_or_a_named_error(trace, s
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_trace_with_any_bytes_ends_with_a_diagnosis_or_a_named_error(seed):
-    random, text = Random(seed), bytearray(json.dumps(on_gpu()).encode())
+    random, text = Random(seed), bytearray(json.dumps(synthetic_traces.on_gpu()).encode())
     for _ in range(60):
         changed = bytearray(text)
         for _ in range(random.randrange(1, 6)):
@@ -96,7 +72,7 @@ def test_json_that_only_a_machine_writes_is_named(text, says):
 
 
 def test_a_claimed_number_of_ranks_costs_nothing():
-    trace = on_cpu() | {"distributedInfo": {"rank": 0, "world_size": 1 << 20}}
+    trace = synthetic_traces.on_cpu() | {"distributedInfo": {"rank": 0, "world_size": 1 << 20}}
     tracemalloc.start()
     try:
         notes = diagnosis([kineto.read(io.BytesIO(json.dumps(trace).encode()), "rank_0.json")]).notes
@@ -123,7 +99,7 @@ def test_more_steps_than_a_recording_has_are_rejected():
 
 def test_all_ranks_together_have_a_limit_of_events(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "_MOST_EVENTS", 9)
-    traces = [on_cpu() | {"distributedInfo": {"rank": rank, "world_size": 2}} for rank in range(2)]
+    traces = [synthetic_traces.on_cpu() | {"distributedInfo": {"rank": rank, "world_size": 2}} for rank in range(2)]
     synthetic_traces.write(tmp_path, traces)
     with pytest.raises(UnreadableTrace, match=r"trace \(rank_1.json.gz\) has more than 3 events"):
         folder.diagnose_folder(tmp_path)

@@ -37,6 +37,13 @@ def nearest_index(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int
     return min(distances)[1] if distances else None
 
 
+def spread(values: tuple[KnobValue, ...], most: int) -> tuple[KnobValue, ...]:
+    """At most so many of a knob's candidates, evenly apart in their order; the first and the last are among them."""
+    if len(values) <= most:
+        return values
+    return tuple(values[round(index * (len(values) - 1) / (most - 1))] for index in range(most))
+
+
 def lightest_values(question: Question) -> tuple[KnobValue, ...]:
     """Candidate value that uses the least memory where the knob defines one, else all candidates."""
     knob = KNOBS.get(question.knob)

@@ -66,7 +66,10 @@ class Domains:
     def tensor_parallel(self, context: int) -> tuple[tuple[int, ...], str | None]:
         """Numbers of ranks that may split a model (tensor parallel) where `context` ranks share a sequence, and the
         reason why there are no more, or None."""
-        return tensor_parallel.sizes(context, self.cluster, self.workload, self.model_summary)
+        return self._once(
+            ("tensor", context),
+            lambda: tensor_parallel.sizes(context, self.cluster, self.workload, self.model_summary),
+        )
 
     def pipeline_parallel(self, sharing: int) -> tuple[tuple[int, ...], str | None]:
         """Numbers of pipeline stages where `sharing` ranks share samples in each stage, and the reason why there are no
@@ -78,7 +81,7 @@ class Domains:
             samples = gradient_accumulation(self.workload.global_batch, 1, self.world // (sharing * stages))
             pipeline_parallel.check(stages, samples)
 
-        return context_parallel.legal_divisors(self.world, check)
+        return self._once(("pipeline", sharing), lambda: context_parallel.legal_divisors(self.world, check))
 
     def pipeline_schedules(self, sharing: int, stages: int) -> tuple[PipelineSchedule, ...]:
         """Names of the pipeline schedules for which the model has enough blocks and a step has a suitable number of
@@ -116,7 +119,7 @@ class Domains:
             expert_parallel.check_experts(size, size, *expert_facts)
             expert_parallel.check(size, self.world // split, tensor)
 
-        return context_parallel.legal_divisors(self.world, check)
+        return self._once(("expert", split, tensor), lambda: context_parallel.legal_divisors(self.world, check))
 
     def expert_shards(self, experts: int, shards: tuple[int, ...]) -> tuple[int, ...]:
         """Sharding sizes among `shards` over which `experts` ranks can divide a model's experts."""
@@ -134,9 +137,13 @@ class Domains:
         Raises:
             ValueError: the ranks do not divide the global batch.
         """
-        sizes = divisors(gradient_accumulation(self.workload.global_batch, 1, self.world // sharing))
-        steps = ((size, self.accumulation(size, sharing)) for size in sizes)
-        return tuple(size for size, count in steps if count >= stages and obstacle(schedule, stages, count) is None)
+
+        def list_sizes() -> tuple[int, ...]:
+            sizes = divisors(gradient_accumulation(self.workload.global_batch, 1, self.world // sharing))
+            steps = ((size, self.accumulation(size, sharing)) for size in sizes)
+            return tuple(size for size, count in steps if count >= stages and obstacle(schedule, stages, count) is None)
+
+        return self._once(("micro_batch", sharing, stages, schedule), list_sizes)
 
     def accumulation(self, micro_batch: int, sharing: int) -> int:
         """Number of micro batches per step of a rank, at least 1 (a micro batch from outside the space need not
@@ -195,3 +202,11 @@ class Domains:
     @cached_property
     def _sizes(self) -> dict[Any, Any]:
         return {}
+
+    def _once(self, key: tuple[str | int, ...], compute: Callable[[], T]) -> T:
+        """Value computed at the first request: a walk through the space asks a thousand times for the sizes of meshes,
+        and 73,920 ranks have a hundred divisors to check each time."""
+        if key not in self._sizes:
+            self._sizes[key] = compute()
+        value: T = self._sizes[key]
+        return value

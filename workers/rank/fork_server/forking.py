@@ -115,9 +115,9 @@ def _leave_host(host: int, log_path: Path) -> None:
     os.dup2(log, 2)
 
 
-def fork_store(folder: Path, ports: range) -> tuple[int, str]:
-    """Fork a process that serves the store where ranks of several hosts rendezvous; returns its pid, and its port or
-    the reason why there is none."""
+def fork_store(folder: Path, ports: range, address: str) -> tuple[int, str]:
+    """Fork a process that serves the store where ranks rendezvous, at one address of this host; returns its pid, and
+    its port or the reason why there is none."""
     host = os.getpid()
     read, write = os.pipe()
     pid = os.fork()
@@ -126,7 +126,7 @@ def fork_store(folder: Path, ports: range) -> tuple[int, str]:
         def run() -> int:
             _leave_host(host, folder / "store.log")
             try:
-                store.serve(folder, ports, lambda port: os.write(write, str(port).encode()))
+                store.serve(folder, ports, address, lambda port: os.write(write, str(port).encode()))
             except store.PortsTaken as error:
                 os.write(write, str(error).encode())
             return 1

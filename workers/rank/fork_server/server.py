@@ -45,8 +45,8 @@ lacks are skipped."""
 class ForkServer:
     """Fork server that reads orders from one descriptor and writes events to another.
 
-    Orders: `{"store": dir, "ports": [first, stop]}`, where ranks of several hosts rendezvous here; `{"launch": dir, "as": a
-    Launch}`; `{"kill": dir}`. End of input kills all ranks and ends the server.
+    Orders: `{"store": dir, "ports": [first, stop], "address": one of this host}`, where ranks rendezvous here; `{"launch":
+    dir, "as": a Launch}`; `{"kill": dir}`. End of input kills all ranks and ends the server.
     Events: `ready` once, with the facts of `workers.rank.inventory`, or why no rank can be forked; `store` with its port, and
     `closed` when it has ended; `started` with the pids; `exited` per rank with its exit code (negative: the signal);
     `rejected` with a reason, for an order that cannot be carried out. One launch at a time.
@@ -112,7 +112,7 @@ class ForkServer:
         for line in filter(None, lines):
             order = json.loads(line)
             if "store" in order:
-                self._open_store(order["store"], range(*order["ports"]))
+                self._open_store(order["store"], range(*order["ports"]), order["address"])
             elif "launch" in order:
                 self._launch(order["launch"], Launch.model_validate(order["as"]))
             elif order.get("kill") == self._folder:
@@ -128,10 +128,10 @@ class ForkServer:
         self._send({"event": "rejected", "dir": folder, "reason": f"{self._folder} still runs; kill it first"})
         return False
 
-    def _open_store(self, folder: str, ports: range) -> None:
+    def _open_store(self, folder: str, ports: range, address: str) -> None:
         if not self._is_free(folder):
             return
-        pid, reply = forking.fork_store(Path(folder), ports)
+        pid, reply = forking.fork_store(Path(folder), ports, address)
         if reply.isdecimal():
             self._folder, self._store = folder, pid
             self._send({"event": "store", "dir": folder, "port": int(reply)})

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
+from shardtune.api_schemas.studies.study import Objective
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.trials.plans import Goodput, PlanRequest
+from shardtune.tuner.plans import plan as plans
 from shardtune.tuner.plans.goodput import expected_goodput
+from shardtune.tuner.plans.layouts import plan_layouts
 from shardtune.tuner.plans.plan import plan
+from shardtune.tuner.plans.speeds import speeds_of_kind
 from shardtune.tuner.prediction import catalogue, prediction_request
 from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import predict
@@ -162,3 +166,28 @@ def test_five_kinds_and_twelve_counts_of_a_70b_take_about_a_second() -> None:
     # The CPU time of this process: the machine of the tests is shared.
     assert time.process_time() - began < 3.0
     assert len(result.rows) + len(result.impossible) == 60
+
+
+def test_measurements_are_predicted_together_as_each_alone() -> None:
+    """A hundred of them took eight seconds of a processor one by one."""
+    measured = [
+        {"gpu": "h100", "gpus": gpus, "config": {"strategy": strategy, "micro_batch": micro_batch},
+         "tokens_per_s_per_gpu": 9000.0, "gradient_accumulation": accumulation}
+        for gpus, strategy, micro_batch, accumulation in (
+            (8, {"kind": "fsdp2", "dp_shard": 8}, 2, 1),
+            (64, {"kind": "fsdp2", "dp_shard": 8, "dp_replicate": 8}, 1, 4),
+            (16, {"kind": "zero", "stage": 2}, 4, 2),
+        )
+    ]  # fmt: skip
+    asked = request(measurements=measured)
+    resolved = plans._resolve(asked, "h100", Objective()).resolved
+    layouts = plan_layouts(resolved.shape, (8,), 8, resolved.sequence, 64)
+    assert layouts is not None
+    together = speeds_of_kind(resolved, layouts, 64, asked.measurements).anchors
+    alone = [speeds_of_kind(resolved, layouts, 64, [item]).anchors[0] for item in asked.measurements]
+    assert [size.predicted.gpus for size in together] == [8, 64, 16]
+    for first, second in zip(together, alone, strict=True):
+        assert first.predicted.layout == second.predicted.layout
+        assert first.predicted.seconds == pytest.approx(second.predicted.seconds, rel=1e-12)
+        assert first.predicted.memory_gib == pytest.approx(second.predicted.memory_gib, rel=1e-12)
+        assert first.seconds == pytest.approx(second.seconds, rel=1e-12)

@@ -1,6 +1,6 @@
 """The first lines of `predict`: the fastest configurations of the whole space that should fit."""
 
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -104,3 +104,28 @@ def test_an_architecture_without_closed_form_is_predicted_by_its_profile() -> No
     )
     with pytest.raises(ValueError, match="no values on the meta device"):
         fastest.answer_request(asks.model_copy(update={"model_summary": uncounted}))
+
+
+def test_a_cluster_of_many_divisors_is_searched_among_some_of_them() -> None:
+    """73,920 has 112 divisors: as many sizes of a shard, and of tensor and pipeline groups for each."""
+    large = prediction_request.resolve(PredictionRequest(model="llama-3.1-8b", cluster="9240x8xh100"))
+    workload = large.workload(large.global_batch)
+    summary = traced_shape.summary_of(large.shape)
+    outlined = islice(fastest._outline_configs(space.build(workload, large.cluster, summary, SpaceLimits())), 20_000)
+    assert 1_000 < len(list(outlined)) < 10_000
+
+
+def test_values_are_spread_over_all_of_them_with_both_ends() -> None:
+    assert space.choices.spread((1, 2, 4, 8), 4) == (1, 2, 4, 8)
+    chosen = space.choices.spread(tuple(range(100)), 24)
+    assert len(chosen) == len(set(chosen)) == 24 and (chosen[0], chosen[-1]) == (0, 99)
+    gaps = {after - before for before, after in pairwise(chosen)}
+    assert gaps <= {4, 5}
+
+
+def test_a_cluster_beyond_the_largest_number_of_ranks_is_rejected() -> None:
+    with pytest.raises(ValueError, match=r"cluster \('99999x8xh100'\) must have at most 100000 GPUs; name fewer nodes"):
+        fastest.answer_request(PredictionRequest(model="gpt2", cluster="99999x8xh100"))
+    spelt = {"gpu": "H100", "nodes": 100_000, "gpus_per_node": 8, "memory_gib": 80, "host_memory_gib": 100}
+    with pytest.raises(ValueError, match=r"gpus_per_node \(8\) × nodes \(100000\) must be at most 100000 ranks"):
+        PredictionRequest.model_validate({"model": "gpt2", "cluster": spelt})

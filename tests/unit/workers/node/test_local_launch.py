@@ -19,9 +19,7 @@ def test_a_renewal_writes_into_no_folder_that_is_being_cleared(tmp_path: Path) -
     settings = WorkerSettings(work_dir=tmp_path, min_free_gib=0)
     line = cast(AgentConnection, SimpleNamespace(ranks_end_s=time.time() + 60))
     launch = NodeLaunch(settings, Allowed(), cast(LocalRanks, None), line)
-    order = StageOrder(
-        order=1, name="run-1", task=None, fingerprint=FINGERPRINT, resumes=False, serves_rendezvous=False
-    )
+    order = StageOrder(order=1, name="run-1", task=None, fingerprint=FINGERPRINT, resumes=False)
     over = threading.Event()
 
     def renew() -> None:

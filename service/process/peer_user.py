@@ -1,0 +1,74 @@
+"""Find the user at the other end of a local connection, from what the kernel knows of sockets.
+
+A loopback address says that a program runs on this machine, not whose program it is.
+"""
+
+import socket
+import struct
+from functools import cached_property
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+PEER_USER = "peer_user"
+"""Name under which a request's state has the user at the other end of its connection."""
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+"""The kernel's open TCP sockets (proc_pid_net(5)): local and remote address, and the user who opened the socket."""
+_LOCAL, _REMOTE, _UID, _INODE = 1, 2, 7, 9
+_CREDENTIALS = struct.Struct("3i")
+
+_Address = tuple[IPv4Address | IPv6Address, int]
+
+
+class PeerUser:
+    """User at the other end of one connection; looked up when it is asked for, once."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    @cached_property
+    def uid(self) -> int | None:
+        """User id of the program at the other end; None if the kernel knows no open socket there, such as that of a
+        program on another machine, or of one that has closed its end.
+        """
+        try:
+            if self._connection.family == socket.AF_UNIX:
+                credentials = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+                return int(_CREDENTIALS.unpack(credentials)[1])
+            return _uid_of(_plain(self._connection.getpeername()), _plain(self._connection.getsockname()))
+        except OSError:
+            return None
+
+
+def _uid_of(local: _Address, remote: _Address) -> int | None:
+    """User id of the open socket with these ends."""
+    ports = f":{local[1]:04X}", f":{remote[1]:04X}"
+    for table in _TABLES:
+        for line in table.read_text().splitlines()[1:]:
+            fields = line.split()
+            # The ports first: parsing each address would cost much where there are thousands of sockets.
+            if not (fields[_LOCAL].endswith(ports[0]) and fields[_REMOTE].endswith(ports[1])):
+                continue
+            # A closed socket has no inode any more, and its user is shown as root.
+            is_open = fields[_INODE] != "0"
+            if is_open and (_parse(fields[_LOCAL]), _parse(fields[_REMOTE])) == (local, remote):
+                return int(fields[_UID])
+    return None
+
+
+def _parse(text: str) -> _Address:
+    """Parse an address of the kernel's tables: 32-bit words in the machine's byte order, as hexadecimal digits."""
+    digits, port = text.split(":")
+    words = [int(digits[start : start + 8], 16) for start in range(0, len(digits), 8)]
+    packed = struct.pack(f"={len(words)}I", *words)
+    return _unmapped(IPv4Address(packed) if len(words) == 1 else IPv6Address(packed)), int(port, 16)
+
+
+def _plain(name: tuple[str, int] | tuple[str, int, int, int]) -> _Address:
+    host, port = name[0].partition("%")[0], name[1]
+    return _unmapped(IPv6Address(host) if ":" in host else IPv4Address(host)), port
+
+
+def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """IPv4 address that an IPv6 socket shows as `::ffff:127.0.0.1`."""
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return address if mapped is None else mapped

@@ -1,0 +1,1 @@
+"""Fuzzers of what reads foreign input: `python -m tests.fuzz --examples 100000` is the long run."""

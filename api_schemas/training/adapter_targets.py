@@ -37,7 +37,7 @@ def matches(path: str, target: str) -> bool:
     return path == target or path.endswith(f".{target}")
 
 
-def chosen(paths: Sequence[str], lora: Lora) -> list[str]:
+def targeted_paths(paths: Sequence[str], lora: Lora) -> list[str]:
     """Return the paths of linear layers that an adapter targets.
 
     Raises:
@@ -79,7 +79,7 @@ def check_model(adapter: Adapter, model: ModelSpec) -> None:
         return
     paths = linear_layers(model.model_type)
     if isinstance(adapter, Lora) and paths is not None:
-        chosen([*paths], adapter)
+        targeted_paths([*paths], adapter)
     if isinstance(adapter, LastLayers):
         _check_layers(adapter, model.trained_config)
 

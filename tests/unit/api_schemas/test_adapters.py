@@ -106,8 +106,8 @@ def test_own_code_builds_its_adapter_itself() -> None:
 
 def test_targets_are_matched_by_the_end_of_their_path() -> None:
     paths = ["self_attn.q_proj", "mlp.up_proj"]
-    assert adapter_targets.chosen(paths, Lora(targets=("q_proj",))) == ["self_attn.q_proj"]
-    assert adapter_targets.chosen(paths, Lora(targets=("mlp.up_proj",))) == ["mlp.up_proj"]
-    assert adapter_targets.chosen(paths, Lora()) == paths
+    assert adapter_targets.targeted_paths(paths, Lora(targets=("q_proj",))) == ["self_attn.q_proj"]
+    assert adapter_targets.targeted_paths(paths, Lora(targets=("mlp.up_proj",))) == ["mlp.up_proj"]
+    assert adapter_targets.targeted_paths(paths, Lora()) == paths
     with pytest.raises(ValueError, match="matches no linear layer"):
-        adapter_targets.chosen(paths, Lora(targets=("proj",)))
+        adapter_targets.targeted_paths(paths, Lora(targets=("proj",)))

@@ -49,7 +49,7 @@ class AdaptedLayers:
         if not isinstance(adapter, Lora):
             return cls(adapter)
         layers = adapter_targets.linear_layers(model_type) or _LLAMA
-        paths = adapter_targets.chosen([*layers], adapter)
+        paths = adapter_targets.targeted_paths([*layers], adapter)
         parts = [layers[path] for path in paths]
         return cls(adapter, tuple(widths[part] for part in parts), frozenset(parts))
 

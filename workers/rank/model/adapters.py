@@ -36,7 +36,7 @@ def install(model: nn.Module, adapter: AdapterSchema | None) -> None:
         _freeze_all_but(model, adapter)
 
 
-def frozen_in(model: nn.Module, dtype: torch.dtype) -> None:
+def cast_frozen(model: nn.Module, dtype: torch.dtype) -> None:
     """Give the frozen parameters of a model on the meta device another dtype."""
 
     def make(_name: str, old: nn.Parameter) -> nn.Parameter:
@@ -70,7 +70,7 @@ def _add_lora(model: nn.Module, lora: Lora) -> None:
         for name, module in block.named_modules()
         if isinstance(module, nn.Linear | Conv1D)
     }
-    paths = adapter_targets.chosen([*layers], lora)
+    paths = adapter_targets.targeted_paths([*layers], lora)
     config = LoraConfig(
         r=lora.rank,
         # A number of any kind; PEFT only divides it.

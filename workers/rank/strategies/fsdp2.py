@@ -37,7 +37,7 @@ class Fsdp2Trainer:
     def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: Fsdp2Config) -> None:
         workload, place = setting.task.workload, setting.context
         if workload.adapter is not None:
-            adapters.frozen_in(model, setting.weights_dtype)
+            adapters.cast_frozen(model, setting.weights_dtype)
         mesh = make_mesh(config, place)
         self._is_split = config.tensor_parallel > 1
         if self._is_split:

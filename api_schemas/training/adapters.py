@@ -124,16 +124,16 @@ def _with_kind(value: object) -> object:
     asked = next((name for name in _FOUR_BIT if value.get(name)), "kind" if kind == "qlora" else None)
     if asked is not None:
         raise ValueError(
-            f"adapter.{asked} ({value.get(asked)!r:.100}) trains quantised base weights, which no trial does; use lora, whose "
+            f"{asked} ({value.get(asked)!r:.100}) trains quantised base weights, which no trial does; use lora, whose "
             "base weights are bf16 or fp32 by workload.precision, or bring your own code (docs/how-to/own-code.md)"
         )
     if value.get("dora") or value.get("use_dora"):
-        raise ValueError("adapter.dora (true) is trained by no trial; leave it out: plain LoRA and rslora are")
+        raise ValueError("dora (true) is trained by no trial; leave it out: plain LoRA and rslora are")
     if not isinstance(kind, str) or kind not in ADAPTERS:
-        raise ValueError(f"adapter.kind ({kind!r:.100}) is unknown; use one of {', '.join(ADAPTERS)}")
+        raise ValueError(f"kind ({kind!r:.100}) is unknown; use one of {', '.join(ADAPTERS)}")
     foreign = next((name for name in value if name in _PEFT_NAMES), None) if kind == "lora" else None
     if foreign is not None:
-        raise ValueError(f"adapter.{foreign} is PEFT's name; did you mean adapter.{_PEFT_NAMES[foreign]}?")
+        raise ValueError(f"{foreign} ({value[foreign]!r:.100}) is PEFT's name; did you mean {_PEFT_NAMES[foreign]}?")
     return {**value, "kind": kind}
 
 

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+from shardtune.api_schemas.training import adapter_targets
 from shardtune.api_schemas.training.adapters import ALL_LINEAR, LastLayers, Lora
 from shardtune.tuner.export.quoting import literal
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+"""Linear layers of a mixture of experts of an unknown family."""
 PEFT_IMPORT = "from peft import LoraConfig, inject_adapter_in_model"
 
 
@@ -31,7 +34,7 @@ def build_lines(source: ExportSource, on_meta: bool) -> list[str]:
         options = ", low_cpu_mem_usage=True" if on_meta else ""
         lines = [
             "# Before wrapping and sharding. It freezes all other weights; load those of your base model first.",
-            f"adapter = {lora_config(adapter)}",
+            f"adapter = {lora_config(source, adapter)}",
             f"inject_adapter_in_model(adapter, model{options})",
         ]
     elif isinstance(adapter, LastLayers):
@@ -79,9 +82,20 @@ def trained(source: ExportSource, parameters: str) -> str:
     return f"[p for p in {parameters} if p.requires_grad]" if is_adapted(source) else parameters
 
 
-def lora_config(lora: Lora) -> str:
+def lora_targets(source: ExportSource, lora: Lora) -> str | list[str]:
+    """Target modules of PEFT's configuration that adapt the measured layers."""
+    if not isinstance(lora.targets, str):
+        return list(lora.targets)
+    if source.model_summary.moe_class is None:
+        return ALL_LINEAR
+    # PEFT 0.21 would adapt stacked experts as well, which no trial does.
+    layers = adapter_targets.linear_layers(source.study.spec.model.model_type) or _ATTENTION
+    return sorted({path.rpartition(".")[2] for path in layers})
+
+
+def lora_config(source: ExportSource, lora: Lora) -> str:
     """Source of PEFT's configuration of an adapter."""
-    targets = ALL_LINEAR if isinstance(lora.targets, str) else list(lora.targets)
+    targets = lora_targets(source, lora)
     return (
         f"LoraConfig(r={lora.rank}, lora_alpha={_number(lora.alpha)}, target_modules={literal(targets)}, "
         f"lora_dropout=0.0, use_rslora={lora.rslora})"
@@ -100,7 +114,7 @@ def accelerate_notes(source: ExportSource) -> list[str]:
     before = "before accelerator.prepare"
     if isinstance(adapter, Lora):
         lines = [
-            f"model = get_peft_model(model, {lora_config(adapter)}) {before}, as {adapter.describe()} was measured"
+            f"model = get_peft_model(model, {lora_config(source, adapter)}) {before}, as {adapter.describe()} was measured"
         ]
     else:
         lines = [f"freeze all but the {adapter.describe()} {before}: see {source.shown_in}"]
@@ -123,7 +137,7 @@ def trainer_notes(source: ExportSource, consumer: str) -> tuple[str, ...]:
         return ()
     if isinstance(adapter, Lora):
         return (
-            f"adapter: {adapter.describe()} was measured; hand {consumer} get_peft_model(model, {lora_config(adapter)})",
+            f"adapter: {adapter.describe()} was measured; hand {consumer} get_peft_model(model, {lora_config(source, adapter)})",
         )
     return (
         f"adapter: the {adapter.describe()} alone were trained; freeze the rest before {consumer}: see {source.shown_in}",
@@ -150,7 +164,7 @@ def trl_values(source: ExportSource) -> dict[str, Any]:
         "lora_r": lora.rank,
         "lora_alpha": _number(lora.alpha),
         "lora_dropout": 0.0,
-        "lora_target_modules": ALL_LINEAR if isinstance(lora.targets, str) else list(lora.targets),
+        "lora_target_modules": lora_targets(source, lora),
         "use_rslora": lora.rslora,
         # Frozen weights were kept in the dtype of the computation.
         "dtype": source.workload.precision.weights_dtype,

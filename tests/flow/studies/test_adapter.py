@@ -34,7 +34,7 @@ def test_an_adapter_is_stored_and_sent_to_the_worker(quick_client):
     [
         ({"targets": ["q_porj"]}, "workload.adapter.targets", "did you mean q_proj"),
         ({"kind": "last_layers", "layers": 99}, "workload.adapter.layers", "more than the model's"),
-        ({"load_in_4bit": True}, "workload.adapter", "quantised base weights"),
+        ({"load_in_4bit": True}, "workload.adapter.load_in_4bit", "quantised base weights"),
         ({"dropout": 0.1}, "workload.adapter.dropout", "set it to 0"),
         ({"rank": 0}, "workload.adapter.rank", "greater than or equal to 1"),
     ],
@@ -57,7 +57,9 @@ def test_a_worker_of_an_older_release_gets_no_study_with_an_adapter(quick_client
     old = SimulatedWorker(quick_client).register()
     found = rejection(quick_client, ADAPTED)
     assert found["field"] == "workload.adapter" and "upgrade it" in found["message"]
-    waiting = quick_client.post("/v1/studies", json=ADAPTED | {"cluster": old.inventory.cluster.model_dump(), "wait_for_worker_s": 600})
+    waiting = quick_client.post(
+        "/v1/studies", json=ADAPTED | {"cluster": old.inventory.cluster.model_dump(), "wait_for_worker_s": 600}
+    )
     assert waiting.json()["state"] == "waiting", waiting.text
     assert old.lease() is None
 

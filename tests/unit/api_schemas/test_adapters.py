@@ -39,11 +39,11 @@ def test_the_order_of_targets_does_not_matter() -> None:
         ({"rank": 0}, "greater than or equal to 1"),
         ({"dropout": 0.05}, r"dropout \(0.05\) makes losses depend on how the batch is divided.*set it to 0"),
         ({"targets": []}, r"targets \(an empty list\) adapts nothing"),
-        ({"load_in_4bit": True}, r"adapter.load_in_4bit \(True\) trains quantised base weights"),
-        ({"kind": "qlora"}, r"adapter.kind \('qlora'\) trains quantised base weights.*use lora"),
-        ({"dora": True}, r"adapter.dora \(true\) is trained by no trial"),
-        ({"r": 16}, r"adapter.r is PEFT's name; did you mean adapter.rank\?"),
-        ({"kind": "prefix"}, r"adapter.kind \('prefix'\) is unknown; use one of lora, last_layers"),
+        ({"load_in_4bit": True}, r"load_in_4bit \(True\) trains quantised base weights"),
+        ({"kind": "qlora"}, r"kind \('qlora'\) trains quantised base weights.*use lora"),
+        ({"dora": True}, r"dora \(true\) is trained by no trial"),
+        ({"r": 16}, r"r \(16\) is PEFT's name; did you mean rank\?"),
+        ({"kind": "prefix"}, r"kind \('prefix'\) is unknown; use one of lora, last_layers"),
         ({"layers": 0}, "greater than or equal to 1"),
         (16, r"adapter \(16\) must be an object"),
     ],
@@ -93,14 +93,16 @@ def test_meshes_that_cannot_train_an_adapter_are_rejected(axis: str, strategy: d
         ("llama-tiny", {"layers": 99}, r"adapter.layers \(99\) is more than the model's"),
     ],
 )
-def test_an_adapter_that_the_model_cannot_have_is_rejected_with_near_names(model: str, value: Any, message: str) -> None:
+def test_an_adapter_that_the_model_cannot_have_is_rejected_with_near_names(
+    model: str, value: Any, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         adapter_targets.check_model(adapter(value), preset(model))
 
 
 def test_own_code_builds_its_adapter_itself() -> None:
     own = ModelSpec(name="x", script="mine")
-    with pytest.raises(ValueError, match="adapter .* model.script builds your own; leave out adapter"):
+    with pytest.raises(ValueError, match=r"adapter .* model.script builds your own; leave out adapter"):
         adapter_targets.check_model(Lora(), own)
 
 

@@ -52,9 +52,8 @@ def test_the_option_replaces_the_studys_adapter_and_says_so() -> None:
 
 
 def test_a_study_with_another_optimizer_is_rejected() -> None:
-    muon = STUDY.model_copy(update={"workload": STUDY.workload.model_copy(update={"optimizer": "muon"})})
-    study = StudyRequest.model_validate(muon.model_dump())
-    with pytest.raises(InputError, match="updates whole matrices.*use adamw"):
+    study = StudyRequest(model="llama-tiny", workload={"sequence_length": 64, "global_batch": 8, "optimizer": "muon"})
+    with pytest.raises(InputError, match=r"updates whole matrices.*use adamw"):
         with_adapter(study, Lora())
 
 
@@ -66,7 +65,8 @@ def test_a_target_that_matches_nothing_ends_before_anything_starts() -> None:
 
 def test_the_next_command_has_the_adapter_again() -> None:
     lora, last = (
-        TuneOptions(**{**vars(OPTIONS), "adapter": adapter}) for adapter in (Lora(rank=8, alpha=16), LastLayers(layers=2))
+        TuneOptions(**{**vars(OPTIONS), "adapter": adapter})
+        for adapter in (Lora(rank=8, alpha=16), LastLayers(layers=2))
     )
     assert lora.from_the_start() == "shardtune tune study.json --lora 8"
     assert last.from_the_start() == "shardtune tune study.json --last-layers 2"

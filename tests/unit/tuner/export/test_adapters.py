@@ -37,7 +37,9 @@ def test_the_script_adds_the_adapter_before_it_wraps_the_model(name: str) -> Non
 
 def test_the_script_for_fsdp1_wraps_each_matrix_of_an_adapter() -> None:
     text = snippet.source(source(STRATEGIES["fsdp1"]))
-    assert text.index("setattr(parent, key, FullyShardedDataParallel(") < text.index("blocks[i] = FullyShardedDataParallel")
+    assert text.index("setattr(parent, key, FullyShardedDataParallel(") < text.index(
+        "blocks[i] = FullyShardedDataParallel"
+    )
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -45,6 +47,12 @@ def test_the_script_of_last_layers_freezes_all_others(name: str) -> None:
     text = snippet.source(source(STRATEGIES[name], {"layers": 1}))
     compile(text, "train_snippet.py", "exec")
     assert "for block in model.get_submodule(BLOCKS)[-1:]:" in text and "BLOCKS = " in text and "peft" not in text
+
+
+def test_experts_are_left_out_as_in_the_trial() -> None:
+    """PEFT's `all-linear` would adapt them, too."""
+    text = snippet.source(source(DdpConfig(), study=study_of(model="mixtral-tiny")))
+    assert 'target_modules=["k_proj", "o_proj", "q_proj", "v_proj"]' in text
 
 
 def test_trl_gets_the_arguments_of_its_own_adapter() -> None:
@@ -64,7 +72,9 @@ def test_trl_says_that_last_layers_are_lost() -> None:
 
 def test_programs_that_are_handed_a_model_say_which_adapter_it_needs() -> None:
     for renderer in (training_arguments, lightning):
-        assert any("get_peft_model(model, LoraConfig(r=16" in line for line in renderer.render(source(DdpConfig())).lossy)
+        assert any(
+            "get_peft_model(model, LoraConfig(r=16" in line for line in renderer.render(source(DdpConfig())).lossy
+        )
     assert "get_peft_model(model, LoraConfig(r=16" in accelerate.document(source(DdpConfig()))
     assert "fsdp_auto_wrap_policy" in accelerate.document(source(Fsdp1Config(dp_shard=2)))
 

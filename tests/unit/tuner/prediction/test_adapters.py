@@ -82,8 +82,8 @@ def test_adapters_are_predicted_faster_and_with_a_lower_count_of_flops() -> None
 def test_model_flops_leave_out_gradients_of_frozen_weights() -> None:
     whole, lora, last = (shape_of("llama-3.1-8b", value) for value in (None, Lora(), LastLayers(layers=2)))
     flops = [shape.model_flops_per_token(4096) for shape in (whole, lora, last)]
-    # One forward pass and the gradients of inputs, instead of three passes; of the last blocks alone hardly more than one.
-    assert flops[1] / flops[0] == pytest.approx(2 / 3, rel=0.06)
+    # Two passes of three, and three of attention, which has no weights; of the last blocks alone little more than one.
+    assert flops[1] / flops[0] == pytest.approx(0.71, rel=0.02)
     assert flops[2] / flops[0] == pytest.approx(1 / 3, rel=0.3)
 
 

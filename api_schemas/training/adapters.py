@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.names import ModulePath
 
-ALL_LINEAR = "all-linear"
+ALL_LINEAR: Literal["all-linear"] = "all-linear"
 """Word for every linear layer in the model's repeated blocks, as PEFT calls it."""
 _FOUR_BIT = ("load_in_4bit", "load_in_8bit", "quantization", "quantization_config", "quantization_bit", "bits")
 _PEFT_NAMES = {

@@ -74,7 +74,7 @@ def _add_lora(model: nn.Module, lora: Lora) -> None:
     config = LoraConfig(
         r=lora.rank,
         # A number of any kind; PEFT only divides it.
-        lora_alpha=lora.alpha,  # type: ignore[arg-type]
+        lora_alpha=lora.alpha,
         target_modules=paths,
         lora_dropout=0.0,
         use_rslora=lora.rslora,

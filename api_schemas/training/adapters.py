@@ -121,10 +121,10 @@ def _with_kind(value: object) -> object:
     if not isinstance(value, Mapping):
         raise ValueError(f'adapter ({value!r:.100}) must be an object such as {{"kind": "lora", "rank": 16}}, or null')
     kind = value.get("kind", "last_layers" if "layers" in value else "lora")
-    asked = next((name for name in _FOUR_BIT if value.get(name)), "kind" if kind == "qlora" else None)
-    if asked is not None:
+    quantised_name = next((name for name in _FOUR_BIT if value.get(name)), "kind" if kind == "qlora" else None)
+    if quantised_name is not None:
         raise ValueError(
-            f"{asked} ({value.get(asked)!r:.100}) trains quantised base weights, which no trial does; use lora, whose "
+            f"{quantised_name} ({value.get(quantised_name)!r:.100}) trains quantised base weights, which no trial does; use lora, whose "
             "base weights are bf16 or fp32 by workload.precision, or bring your own code (docs/how-to/own-code.md)"
         )
     if value.get("dora") or value.get("use_dora"):

@@ -20,8 +20,12 @@ def check_adapter(workload: WorkloadRequest, worker: WorkerRow) -> None:
     if trains_adapter(worker.offer, workload):
         return
     assert workload.adapter is not None
-    known = ", ".join(worker.offer.adapters)
-    remedy = f"install peft there (it trains {known})" if known else "upgrade it to this release, with peft installed"
+    trained_kinds = ", ".join(worker.offer.adapters)
+    remedy = (
+        f"install peft there (it trains {trained_kinds})"
+        if trained_kinds
+        else "upgrade it to this release, with peft installed"
+    )
     raise invalid(
         "workload.adapter",
         workload.adapter.kind,

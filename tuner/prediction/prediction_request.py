@@ -155,8 +155,8 @@ def _resolve_shape(request: PredictionRequest) -> ModelShape:
     if reason is not None:
         raise ValueError(reason)
     if model_summary is None:
-        shape = _closed_form(model_shape.to_text(model.trained_config), model.name)
-        return traced_shape.with_adapter(shape, model.model_type, request.adapter)
+        closed_form = _closed_form(model_shape.to_text(model.trained_config), model.name)
+        return traced_shape.with_adapter(closed_form, model.model_type, request.adapter)
     shape = traced_shape.of_study(model, model_summary, request.adapter) if model_summary.blocks else None
     if shape is None:
         reason = model_summary.note or "its blocks or FLOPs were not counted"

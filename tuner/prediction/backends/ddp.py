@@ -35,7 +35,7 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _
     if impl.main_gradients:
         return zero_1_2(shape, c.with_values(stage=1, shard=1), d, impl, _gloo)
     zero, count = c.tokens * 0.0, shape.parameters / c.tensor
-    trained = count * trained_part.whole(shape, impl)
+    trained = count * trained_part.fraction(shape, impl)
     gradients = zero + d.master * trained
     # Each matrix product saves a cast copy of its weight; recomputation makes it again, block by block. Outside the blocks
     # only the head multiplies.
@@ -89,7 +89,7 @@ def _host(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation, 
 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
     zero, element = c.tokens * 0.0, d.reduce if impl.main_gradients else d.master
-    size = element * shape.parameters * trained_part.whole(shape, impl) / c.tensor
+    size = element * shape.parameters * trained_part.fraction(shape, impl) / c.tensor
     calls = zero + tensor_count(shape) if impl.main_gradients else np.maximum(size / c.ddp_bucket, 1.0)
     all_reduce = ring_seconds(zero + size, calls, c.shard * c.replicate, network, "all_reduce", c.tensor)
     return Traffic(
@@ -107,7 +107,7 @@ def _launches(shape: ModelShape, c: Candidates, d: Dtypes, _impl: Implementation
 
 
 def _accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
-    trained = shape.parameters * trained_part.whole(shape, impl) / c.tensor
+    trained = shape.parameters * trained_part.fraction(shape, impl) / c.tensor
     if impl.main_gradients:
         return c.tokens * 0.0 + trained * (d.compute + 2.0 * d.reduce)
     return trained * 3.0 * d.master * (1.0 - 1.0 / c.accumulation)

@@ -69,7 +69,7 @@ def _sizes(
     sharded_unit = blocks * (shape.block_parameters + extra) / c.tensor
     unit = sharded_unit - blocks * elsewhere
     root = float(shape.outside_parameters) / c.tensor
-    whole, of_block = trained_part.whole(shape, impl), trained_part.of_block(shape, impl)
+    whole, of_block = trained_part.fraction(shape, impl), trained_part.of_block(shape, impl)
     outside = trained_part.outside(shape, impl)
     return _Sizes(
         count=count,
@@ -230,7 +230,7 @@ def traffic(
     fewer = c.shard / c.experts
     dense, experts_per_rank, layers = total - expert_elements, expert_elements / c.experts, float(shape.layers)
 
-    trained = trained_part.whole(shape, impl)
+    trained = trained_part.fraction(shape, impl)
 
     def reduced(operation: Operation) -> Array:
         scattered = ring_seconds(zero + d.reduce * trained * dense, units, c.shard, network, operation, c.tensor)

@@ -4,7 +4,7 @@ from shardtune.tuner.prediction.candidates import Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 
-def whole(shape: ModelShape, impl: Implementation) -> float:
+def fraction(shape: ModelShape, impl: Implementation) -> float:
     """Fraction of all parameters that are trained."""
     return impl.trainable * shape.trained_parameters / max(shape.parameters, 1)
 
@@ -29,5 +29,5 @@ def master_bytes(shape: ModelShape, d: Dtypes, impl: Implementation) -> float:
     have the dtype of the computation."""
     if shape.adapter is None:
         return float(d.master)
-    trained = whole(shape, impl)
+    trained = fraction(shape, impl)
     return d.master * trained + d.compute * (1.0 - trained)

@@ -32,7 +32,7 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     """Bytes of ZeRO-1/2's states on one rank, by moment: whole compute-dtype parameters, sharded fp32 masters and
     moments."""
     zero, count = c.tokens * 0.0, shape.parameters / c.tensor
-    trained = count * trained_part.whole(shape, impl)
+    trained = count * trained_part.fraction(shape, impl)
     on_device = 1.0 - c.offload_optimizer
     bf16_optimizer = is_bf16_optimizer(c, d)
     early, late = _gradient_bytes(c, d, trained, bf16_optimizer)
@@ -83,7 +83,7 @@ def _bucket_bytes(
     """Bytes of gradients in the communication buffers of ZeRO-1/2."""
     # The buffer is allocated whole (`reduce_bucket_size` elements), however small the model; stage 1 stages the
     # gradients that it accumulates, stage 2 low-precision gradients.
-    trained = shape.parameters / c.tensor * trained_part.whole(shape, impl)
+    trained = shape.parameters / c.tensor * trained_part.fraction(shape, impl)
     table = shape.embedding_parameters / c.tensor * trained_part.outside(shape, impl)
     plain, offloaded = c.stage == 2, c.offload_optimizer > 0
     accumulates = c.accumulation > 1
@@ -131,7 +131,7 @@ def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
     """Bytes of ZeRO-3's states on one rank, by moment: sharded compute-dtype parameters and fp32 masters; gradients in
     one flat fp32 partition."""
     zero, count = c.tokens * 0.0, float(shape.parameters)
-    trained = count * trained_part.whole(shape, impl)
+    trained = count * trained_part.fraction(shape, impl)
     on_device = 1.0 - c.offload_optimizer
     gradients = np.where(c.offload_optimizer > 0, 0.0, d.reduce * trained / c.shard)
     return States(
@@ -180,7 +180,7 @@ def _bucket_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implement
     """Bytes of ZeRO-3's gradients in communication: one flat buffer that exists from the start, and the copies made by
     its reduction."""
     zero, table = c.tokens * 0.0, float(shape.embedding_parameters) * trained_part.outside(shape, impl)
-    trained = float(shape.parameters) * trained_part.whole(shape, impl)
+    trained = float(shape.parameters) * trained_part.fraction(shape, impl)
     bucket = c.reduce_bucket * d.reduce * (c.contiguous > 0)
     full = bucket + _scatter_bytes(c, d, np.minimum(c.reduce_bucket, trained), gloo)
     # A bucket that holds the whole model is reduced when backward ends; until then gradients gather outside a flat buffer.

@@ -102,7 +102,7 @@ def _communication_seconds(
 
 def _optimizer_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:
     """Seconds of the step's passes over this rank's shard, of gradient norm and clipping, and of host overhead."""
-    trained = shape.parameters * trained_part.whole(shape, impl) / c.holders
+    trained = shape.parameters * trained_part.fraction(shape, impl) / c.holders
     # A fused kernel reads and writes parameter, gradient and moments once; foreach passes over them about three times.
     fused = 3.0 * dtypes.master + 2.0 * dtypes.moments
     traffic = fused if impl.fused_optimizer else 2.6 * fused
@@ -115,7 +115,7 @@ def _optimizer_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: I
 
 
 def _host_transfers(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, network: Network) -> Array:
-    trained = shape.parameters * trained_part.whole(shape, impl)
+    trained = shape.parameters * trained_part.fraction(shape, impl)
     shard = trained / c.holders
     adam = c.offload_optimizer * shard * (3.0 * dtypes.master + 2.0 * dtypes.moments) / HOST_ADAM_BYTES_PER_S
     gradients = c.offload_optimizer * shard * dtypes.reduce / network.host_link

@@ -41,7 +41,7 @@ class Fsdp1Trainer:
         self._max_norm = workload.max_grad_norm
         self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
-        self._kept = sharded_checkpoint.Kept(trained_only=setting.saves_trained_only)
+        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(trained_only=setting.saves_trained_only)
         self._sync_every = config.grad_sync == "every"
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
@@ -70,11 +70,11 @@ class Fsdp1Trainer:
 
     def save(self, folder: Path) -> None:
         """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
-        sharded_checkpoint.save(self._fsdp, self._optimizer.members, folder, self._kept)
+        sharded_checkpoint.save(self._fsdp, self._optimizer.members, folder, self._checkpoint_parts)
 
     def load(self, folder: Path) -> None:
         """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
-        sharded_checkpoint.load(self._fsdp, self._optimizer.members, folder, self._kept)
+        sharded_checkpoint.load(self._fsdp, self._optimizer.members, folder, self._checkpoint_parts)
 
     def close(self) -> None:
         """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""

@@ -70,7 +70,7 @@ class Fsdp2Trainer:
         blocks = [block for part in parts for block in part.blocks]
         self._optimizer = optimizers.make(workload.optimizer, self._parameters, blocks)
         self._max_norm = workload.max_grad_norm
-        self._kept = sharded_checkpoint.Kept(stages is not None, setting.saves_trained_only)
+        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(stages is not None, setting.saves_trained_only)
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss; with
@@ -116,11 +116,11 @@ class Fsdp2Trainer:
 
     def save(self, folder: Path) -> None:
         """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
-        sharded_checkpoint.save(self._model, self._optimizer.members, folder, self._kept)
+        sharded_checkpoint.save(self._model, self._optimizer.members, folder, self._checkpoint_parts)
 
     def load(self, folder: Path) -> None:
         """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
-        sharded_checkpoint.load(self._model, self._optimizer.members, folder, self._kept)
+        sharded_checkpoint.load(self._model, self._optimizer.members, folder, self._checkpoint_parts)
 
     def close(self) -> None:
         """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 
 @dataclass(frozen=True)
-class Kept:
+class CheckpointParts:
     """Parts of the training that a checkpoint of a rank contains."""
 
     in_stages: bool = False
@@ -23,22 +23,26 @@ class Kept:
     """Whether frozen weights are left out; a trainer has them from their source before it loads."""
 
 
-WHOLE = Kept()
+ALL_PARTS = CheckpointParts()
 
 
-def save(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], folder: Path, kept: Kept = WHOLE) -> None:
+def save(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], folder: Path, parts: CheckpointParts = ALL_PARTS
+) -> None:
     """Write master weights and optimizer state to a checkpoint. Collective."""
-    state = _state(model, optimizers, _options(kept.in_stages))
+    state = _state(model, optimizers, _options(parts.in_stages))
     with _unwrapped_failure():
-        state_dict_saver.save(_without_frozen(state) if kept.trained_only else state, checkpoint_id=folder)
+        state_dict_saver.save(_without_frozen(state) if parts.trained_only else state, checkpoint_id=folder)
 
 
-def load(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], folder: Path, kept: Kept = WHOLE) -> None:
+def load(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], folder: Path, parts: CheckpointParts = ALL_PARTS
+) -> None:
     """Load weights and optimizer state into a model and optimizers of the same shape. Collective."""
-    options = _options(kept.in_stages)
+    options = _options(parts.in_stages)
     state = _state(model, optimizers, options)
     # Frozen weights stay in `state` as they are, so that backends find every weight that they ask for.
-    loaded = _without_frozen(state) if kept.trained_only else state
+    loaded = _without_frozen(state) if parts.trained_only else state
     with _unwrapped_failure():
         state_dict_loader.load(loaded, checkpoint_id=folder)
     set_state_dict(

@@ -11,11 +11,18 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
+from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.training.adapters import Lora
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.tuner.prediction.candidates import Dtypes, Implementation
+from shardtune.tuner.prediction.configs import from_configs
+from shardtune.tuner.prediction.footprint import peak_memory
+from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.traced_shape import with_adapter
 from shardtune.workers.rank.model import adapters, build
 from shardtune.workers.rank.training import model_summary
 from tests.rank.helpers import faulty_ranks
@@ -52,6 +59,15 @@ def run(host: HostProcess, strategy: dict[str, Any], **changes: Any) -> tuple[Ra
     return report, deviation(report.trajectory, train(task))
 
 
+def predicted_gib(task: TrialTask) -> float:
+    """Predicted memory of tensors at the peak."""
+    workload, config = task.workload, task.model.config
+    shape = with_adapter(from_config(config), task.model.model_type, workload.adapter)
+    candidate = from_configs([task.config], workload.sequence_length, task.cluster.world_size, workload.global_batch)
+    dtypes, program = Dtypes.of(workload.precision), Implementation.of(workload)
+    return float(peak_memory(shape, candidate, dtypes, program, task.cluster.device).allocated[0]) / GIB
+
+
 @ranks
 @pytest.mark.parametrize("adapter", [LORA, LAST], ids=["lora", "last layers"])
 @pytest.mark.parametrize("checkpointing", ["none", "full"])
@@ -68,10 +84,18 @@ def test_adapters_train_the_same_on_every_backend(
 @ranks
 @pytest.mark.parametrize("model", [GPT2, MIXTRAL], ids=["gpt2", "mixtral"])
 @pytest.mark.parametrize("name", ["ddp", "zero-3", "fsdp1", "fsdp2"])
-def test_adapters_of_other_families_train_the_same(host: HostProcess, name: str, model: dict[str, Any]) -> None:
+def test_adapters_of_other_families_train_the_same_in_the_predicted_memory(
+    host: HostProcess, name: str, model: dict[str, Any]
+) -> None:
     """A tied head, layers that are stored transposed, and a router with experts that are no linear layers."""
-    _, differs = run(host, STRATEGIES[name], model=model, micro_batch=4)
+    report, differs = run(host, STRATEGIES[name], model=model, micro_batch=4)
     assert all(differs[quantity] <= bound for quantity, bound in FP32.items()), differs
+    assert report.memory is not None and report.memory.peak_allocated_gib is not None
+    # Without reuse, ZeRO-3 holds frozen weights longer than predicted: 10 % less was predicted for Mixtral, 13 % for a
+    # wider Llama.
+    allowed = 0.15 if name == "zero-3" else 0.1
+    predicted = predicted_gib(tiny_task(STRATEGIES[name], model=model, micro_batch=4, adapter=LORA))
+    assert predicted == pytest.approx(report.memory.peak_allocated_gib, rel=allowed)
 
 
 @ranks

@@ -56,7 +56,8 @@ def load(
 
 def _without_frozen(state: dict[str, Any]) -> dict[str, Any]:
     """Weights that the optimizer updates, and its own state."""
-    trained = state["optimizer"]["state"]
+    # FSDP1 lists frozen weights as well, without moments (torch 2.13).
+    trained = {name for name, moments in state["optimizer"]["state"].items() if moments}
     weights = {name: value for name, value in state["model"].items() if name in trained}
     return {"model": weights, "optimizer": state["optimizer"]}
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Strategy
-from shardtune.tuner.prediction.backends import trained as trained_part
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States, tied_gradients

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shardtune.tuner.prediction.backends import trained as trained_part
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.host_allocator import allocated, growth_per_parameter, growth_per_unit
 from shardtune.tuner.prediction.candidates import FSDP1, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardtune.tuner.prediction.backends import trained as trained_part
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.states import States, tied_gradients
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Operation, Traffic, ring_seconds

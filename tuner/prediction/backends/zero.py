@@ -6,7 +6,7 @@ import numpy as np
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Offload, Strategy, ZeroConfig
 from shardtune.tuner.prediction.backends import host_states
-from shardtune.tuner.prediction.backends import trained as trained_part
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.lighter import OPTIMIZER_ON_HOST
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States

@@ -3,7 +3,7 @@
 
 import numpy as np
 
-from shardtune.tuner.prediction.backends import trained as trained_part
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.states import States, tied_gradients
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation, Mask
 from shardtune.tuner.prediction.model_shape import ModelShape

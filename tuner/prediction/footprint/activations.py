@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardtune.tuner.prediction.backends import trained as trained_part
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardtune.tuner.prediction.backends import trained as trained_part
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.registry import accumulation_bytes, micro_batch_launches
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardtune.tuner.prediction import optimizers
 from shardtune.tuner.prediction.backends import registry
-from shardtune.tuner.prediction.backends import trained as trained_part
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape

@@ -121,6 +121,7 @@ def test_new_processes_go_on_where_the_checkpoint_was_saved(
 
 
 ADAPTED: dict[str, Any] = {"adapter": {"kind": "lora", "rank": 4}, "micro_batch": 2}
+ADAPTED |= {"model": LLAMA | {"vocab_size": 4096}}
 
 
 @pytest.mark.parametrize(
@@ -139,12 +140,12 @@ ADAPTED: dict[str, Any] = {"adapter": {"kind": "lora", "rank": 4}, "micro_batch"
 def test_a_checkpoint_of_an_adapter_holds_it_alone_and_training_goes_on_from_it(
     run: Callable[..., ResumeMeasurement], strategy: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    """Frozen weights come from where they came from at first. All 213,568 parameters would be 2.5 MB with their moments."""
+    """Frozen weights are made again from the seed. They alone would be 2.7 MB; FSDP1's files have 0.8 MB of headers."""
     measured = run(strategy, **changes)
     assert isinstance(measured, ResumeMeasurement), measured
     assert resume_check.resume_failure(measured, tiny_task(strategy, **changes).workload.precision) is None
     assert measured.losses[-1] < measured.losses[0], "it trained"
-    assert measured.checkpoint_bytes < 900_000
+    assert measured.checkpoint_bytes < 1_300_000
 
 
 FAULTS = ("none", "forgotten_optimizer", "forgotten_weights")

@@ -56,8 +56,7 @@ def load(
 
 def _without_frozen(state: dict[str, Any]) -> dict[str, Any]:
     """Weights that the optimizer updates, and its own state."""
-    # FSDP1 lists frozen weights as well, without moments (torch 2.13).
-    trained = {name for name, moments in state["optimizer"]["state"].items() if moments}
+    trained = state["optimizer"]["state"]
     weights = {name: value for name, value in state["model"].items() if name in trained}
     return {"model": weights, "optimizer": state["optimizer"]}
 

@@ -245,6 +245,9 @@ class Offer(Schema):
     """Names of entry points in the group `shardtune.models` that the worker's owner allows."""
     own_scripts: tuple[OwnName, ...] = Field(default=(), max_length=1000)
     """Names of training scripts that the worker's owner allows."""
+    adapters: tuple[Word, ...] = Field(default=(), max_length=50)
+    """Kinds of adapters that the worker can train (`lora`, `last_layers`). Workers of older releases send none, and get
+    no study with an adapter."""
     peak_flops: float | None = None
     """Peak FLOP/s of one GPU in bf16 without sparsity, used for MFU; None if the GPU model is unknown."""
     matmul_flops: dict[Dtype, float] = {}

@@ -38,6 +38,9 @@ class TuningTarget:
             "precision": unsaid,
             "optimizer": unsaid_kind(self.workload.optimizer),
         }
+        if self.workload.adapter is None:
+            # The keys of answers without an adapter have no word about it.
+            exclude["adapter"] = True
         workload = self.workload.model_dump(mode="json", exclude=exclude)
         cluster = self.cluster.model_dump(mode="json", include=set(_CLUSTER))
         cluster["gpu"] = cluster["gpu"].strip().casefold()

@@ -1,10 +1,11 @@
 """Checks of a configuration against cluster, workload and model: parallel group sizes (context, tensor, pipeline and
-expert parallel), and the optimizer."""
+expert parallel), the optimizer and the adapter."""
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import (
     Fsdp2Config,
     TrialConfig,
+    adapter_support,
     context_parallel,
     expert_parallel,
     losses,
@@ -18,13 +19,14 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: ModelSpec | None = None) -> None:
-    """Reject a backend that cannot train with the workload's optimizer, and parallel group sizes that do not divide the
+    """Reject a backend that cannot train with the workload's optimizer or adapter, and parallel group sizes that do not divide the
     workload or the model, as far as is known before the model is built.
 
     Raises:
         ValueError: names the field, its value and the remedy.
     """
     optimizer_support.check(config, workload.optimizer)
+    adapter_support.check(config, workload.adapter)
     strategy, context = config.strategy, config.context_parallel
     stages = strategy.stages
     pipeline_parallel.check_ranks(stages, cluster.world_size)

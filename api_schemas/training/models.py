@@ -161,6 +161,8 @@ class BlockSummary(Schema):
     """Number of parameters (elements) in the block."""
     largest_parameter: int = Field(ge=0, le=MOST_ELEMENTS)
     """Number of elements of the block's largest single parameter tensor."""
+    trainable_parameters: int | None = Field(default=None, ge=0, le=MOST_ELEMENTS)
+    """Number of parameters (elements) in the block that are trained; None: all of them."""
     matrix_parameters: int | None = Field(default=None, ge=0, le=MOST_ELEMENTS)
     """Number of parameters (elements) in the block's matrices, which some optimizers update whole. None if not
     counted."""
@@ -188,6 +190,9 @@ class ModelSummary(Schema):
     forward_flops_per_token: float | None = Field(ge=0, le=MOST_FLOPS)
     """FLOPs of one token's forward pass through the whole model, at the workload's sequence length; None if not
     counted."""
+    training_flops_per_token: float | None = Field(default=None, ge=0, le=MOST_FLOPS)
+    """FLOPs of one token's forward and backward pass, counted where an adapter freezes weights, whose gradients nobody
+    computes; None: three times the forward pass."""
     least_flops_per_token: float | None = Field(default=None, ge=0, le=MOST_FLOPS)
     """Minimum FLOPs of one token's forward pass, for attention that skips masked positions as fused kernels do; None if
     not counted."""

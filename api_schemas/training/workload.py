@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.names import PrecisionName
+from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
 
 MOST_SAMPLES = 1_000_000
@@ -121,8 +122,21 @@ class WorkloadRequest(Schema):
     """Attention implementation, by the name that transformers uses (`attn_implementation`)."""
     loss: Literal["cross_entropy"] = "cross_entropy"
     """Loss function: next-token cross entropy, averaged over the tokens of the global batch."""
+    adapter: Adapter = None
+    """Part of a named model that is trained while all other weights stay frozen: `lora` or `last_layers`, by `kind`;
+    null: all weights are trained. Frozen weights are kept in the dtype of the computation."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Random seed of the model's weights and of the data."""
+
+    @model_validator(mode="after")
+    def _elementwise_optimizer(self) -> Self:
+        """Reject optimizers of whole matrices with an adapter, which no test has compared over backends."""
+        if self.adapter is not None and self.optimizer.needs_matrices:
+            raise ValueError(
+                f"optimizer.kind ({self.optimizer.kind!r}) updates whole matrices, which was not checked with adapter "
+                f"({self.adapter.describe()}); use adamw, or leave out adapter"
+            )
+        return self
 
     @property
     def tokens_per_step(self) -> int:

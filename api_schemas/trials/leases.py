@@ -50,8 +50,18 @@ class TrialTask(Schema):
     the limit."""
     forward_flops_per_token: float | None = None
     """FLOPs of one token's forward pass from the model summary, used for MFU."""
+    training_flops_per_token: float | None = None
+    """FLOPs of one token's forward and backward pass from the model summary, used for MFU where frozen weights need no
+    gradients. None: three times the forward pass."""
     least_flops_per_token: float | None = None
     """Minimum FLOPs of one token's forward pass from the model summary, used to detect impossible speeds."""
+
+    @property
+    def passes(self) -> float:
+        """Cost of a training step's FLOPs in forward passes: 3, less where frozen weights need no gradients."""
+        if self.training_flops_per_token is None or not self.forward_flops_per_token:
+            return 3.0
+        return self.training_flops_per_token / self.forward_flops_per_token
 
 
 class DerivedTrialTask(Schema):

@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, field_validator
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import Checkpointing, TrialConfig
+from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
 from shardtune.api_schemas.training.search_space import SpaceLimits
@@ -146,6 +147,8 @@ class PredictionRequest(Schema):
     """Precision of training; null or `auto`: chosen for the cluster's GPUs."""
     optimizer: Optimizer = AdamW()
     """Optimizer with its settings, or its kind alone, such as `adamw`."""
+    adapter: Adapter = None
+    """Adapter that is trained while all other weights stay frozen, as in a workload; null: all weights are trained."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     configs: tuple[TrialConfig, ...] = Field(default=(), max_length=1000)
     global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES)
@@ -179,6 +182,10 @@ class PredictionTable(Schema):
     dtype."""
     optimizer: str = "adamw"
     """Kind of the optimizer whose states and step are in the predictions."""
+    adapter: str | None = None
+    """Description of the trained adapter, such as `LoRA r=16`; null: all weights are trained."""
+    trained_parameters: int | None = None
+    """Number of the parameters that are trained; null: all."""
     matrix_parameters: int = 0
     """Number of the parameters that are in matrices of blocks, which some optimizers update whole."""
     fastest: tuple[Prediction, ...] = ()

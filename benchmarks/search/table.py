@@ -106,7 +106,7 @@ def read(folder: Path) -> Table:
     cluster = request.cluster if isinstance(request.cluster, Cluster) else hardware.cluster
     devices = [DeviceDtypes.from_fingerprint(hardware.fingerprint, hardware.measured.matmul_flops)]
     spec = request.with_precision(decide(request.workload.precision, devices)[0])
-    shape = of_study(spec.model, model_summary)
+    shape = of_study(spec.model, model_summary, spec.workload.adapter)
     if shape is None:
         raise InputError(
             f"{folder / 'study.json'}: model ({spec.model.name}) is the user's own code, which nothing predicts"

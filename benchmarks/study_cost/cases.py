@@ -48,7 +48,7 @@ class Case:
     @cached_property
     def shape(self) -> ModelShape:
         """Model's shape, from which the planner predicts."""
-        shape = traced_shape.of_study(self.spec.model, self.summary)
+        shape = traced_shape.of_study(self.spec.model, self.summary, self.spec.workload.adapter)
         assert shape is not None, "the summary counts FLOPs"
         return shape
 

@@ -17,6 +17,7 @@ MAX_SIZE_RATIO = 2.0
 _MINOR = ("workload.optimizer", "workload.max_grad_norm")
 """Fields of a tuning target (model, workload, cluster) that hardly change speed and memory."""
 _OPTIMIZER = "workload.optimizer.kind"
+_ADAPTER = "workload.adapter"
 _WEIGHTS = {"model": 100, "cluster": 10, "workload": 1}
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -44,8 +45,8 @@ def may_stand_in(requested: Flat, measured: Flat, names: Sequence[str], lowest: 
     """Whether the recommendation of the measured tuning target (model, workload, cluster) may be returned for the
     requested target at this minimum confidence.
     """
-    if _OPTIMIZER in names:
-        # Another optimizer trains something else, keeps other states and cannot be trained by every backend.
+    if _OPTIMIZER in names or any(name.startswith(_ADAPTER) for name in names):
+        # Another optimizer or adapter trains something else, keeps other states and cannot be trained by every backend.
         return False
     if lowest is ConfidenceLevel.HIGH or (is_far(names) and lowest is not ConfidenceLevel.LOW):
         return False

@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
+from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers, Lora
 from shardtune.service.cli.errors import InputError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -42,6 +44,39 @@ LauncherName = Annotated[
     typer.Option("--launcher", metavar="slurm|ray", help="Run trials over the hosts of a Slurm job or a Ray cluster."),
 ]
 Nodes = Annotated[int | None, typer.Option(min=1, help="Number of hosts of a trial (default: all of a Slurm job).")]
+
+
+LoraRank = Annotated[
+    int | None,
+    typer.Option(
+        "--lora",
+        metavar="RANK",
+        help="Train LoRA adapters of this rank on all linear layers, with the model's own weights frozen.",
+    ),
+]
+LastLayersCount = Annotated[
+    int | None,
+    typer.Option("--last-layers", metavar="N", help="Train the last N layers alone, with all other weights frozen."),
+]
+
+
+def adapter_options(lora: int | None, last_layers: int | None) -> AdapterSchema | None:
+    """Return the adapter that the options ask for; None without them.
+
+    Raises:
+        InputError: both are given, or a number is out of range.
+    """
+    if lora is not None and last_layers is not None:
+        raise InputError(f"--lora ({lora}) and --last-layers ({last_layers}) exclude each other; leave out one")
+    try:
+        if lora is not None:
+            # Twice the rank: the scale that PEFT's and TRL's examples use, at any rank.
+            return Lora(rank=lora, alpha=2.0 * lora)
+        return LastLayers(layers=last_layers) if last_layers is not None else None
+    except ValidationError as error:
+        name, value = ("--lora", lora) if lora is not None else ("--last-layers", last_layers)
+        limits = error.errors()[0]["msg"].removeprefix("Input should be ")
+        raise InputError(f"{name} ({value}) must be {limits}") from None
 
 
 def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]:

@@ -12,7 +12,9 @@ from pydantic import JsonValue, ValidationError
 from shardtune.api_schemas.known_fields import fields_at, model_named, rephrase_error, suggest_field
 from shardtune.api_schemas.machines.hardware import Cluster, Inventory
 from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import WorkloadRequest
 from shardtune.service.cli import baseline_file, read
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.models import source as model_source
@@ -125,9 +127,18 @@ def default_study(model: JsonValue, inventory: Inventory) -> tuple[StudyRequest,
 
 
 def with_options(
-    spec: StudyRequest, *, ranks: int | None, max_trials: int | None, memory_gib: float | None
+    spec: StudyRequest,
+    *,
+    ranks: int | None,
+    max_trials: int | None,
+    memory_gib: float | None,
+    adapter: AdapterSchema | None = None,
 ) -> tuple[StudyRequest, list[str]]:
-    """Apply command-line options to a study; also return a line for each value that an option replaced."""
+    """Apply command-line options to a study; also return a line for each value that an option replaced.
+
+    Raises:
+        InputError: the study cannot be trained with the option's adapter.
+    """
     replaced: list[str] = []
     updates: dict[str, Any] = {}
     if max_trials is not None:
@@ -144,7 +155,18 @@ def with_options(
             replaced.append(f"--memory-gib {memory_gib:g} replaces the study's {cluster.memory_gib:g}")
             cluster = cluster.model_copy(update={"memory_gib": memory_gib})
         updates["cluster"] = cluster
+    if adapter is not None:
+        updates["workload"], before = _with_adapter(spec.workload, adapter), spec.workload.adapter
+        if before not in (None, adapter):
+            replaced.append(f"{adapter.describe()} replaces the study's {before.describe()}")
     return spec.model_copy(update=updates), replaced
+
+
+def _with_adapter(workload: WorkloadRequest, adapter: AdapterSchema) -> WorkloadRequest:
+    try:
+        return WorkloadRequest.model_validate({**dict(workload), "adapter": adapter})
+    except ValidationError as error:
+        raise InputError(*error_lines(error)) from None
 
 
 def error_lines(error: ValidationError) -> list[str]:

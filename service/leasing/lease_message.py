@@ -81,6 +81,7 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
         # Only CPU ranks are held to a limit by the worker: on a GPU the device itself runs out of memory.
         memory_limit_gib=available_gib(study.cluster, spec.objective) if on_cpu else None,
         forward_flops_per_token=study.model_summary.forward_flops_per_token,
+        training_flops_per_token=study.model_summary.training_flops_per_token,
         least_flops_per_token=study.model_summary.least_flops_per_token,
     )
     if run.purpose == RunPurpose.TRACE:

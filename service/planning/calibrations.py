@@ -107,7 +107,7 @@ def _read_subject(session: Session, study_id: str) -> Subject | None:
     study = _read_study(session, study_id)
     if study is None or study.model_summary is None or not study.model_summary.blocks or _is_repetition(study):
         return None
-    shape = traced_shape.of_study(study.spec.model, study.model_summary)
+    shape = traced_shape.of_study(study.spec.model, study.model_summary, study.spec.workload.adapter)
     if shape is None:
         return None
     return Subject(shape, study.spec.workload, study.cluster, trials.model_summary_project(session, study_id))

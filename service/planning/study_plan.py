@@ -150,7 +150,7 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
         )
     except ValueError as error:
         return Fail(str(error))
-    shape, calibrations = traced_shape.of_study(spec.model, model_summary), snapshot.calibrations
+    shape, calibrations = traced_shape.of_study(spec.model, model_summary, spec.workload.adapter), snapshot.calibrations
     memory = learning.memory_calibration(calibrations, shape)
     sampler = study_sampler.sampler_of(snapshot, search_space, shape, planner_cache)
     challengers = snapshot.system_study.challengers if snapshot.system_study is not None else ()

@@ -59,7 +59,7 @@ def plan(snapshot: StudySnapshot, system_study: SystemStudy, may_ask: bool) -> S
     if not may_ask:
         return Wait()
     assert suggestion.origin is not None
-    shape = traced_shape.of_study(snapshot.spec.model, snapshot.model_summary)
+    shape = traced_shape.of_study(snapshot.spec.model, snapshot.model_summary, snapshot.spec.workload.adapter)
     calibrations, hardware = snapshot.calibrations, snapshot.hardware
     prediction = learning.predict_trial(
         shape, snapshot.spec.workload, snapshot.cluster, suggestion.config, calibrations, hardware
@@ -80,7 +80,7 @@ def _challenger_gate(snapshot: StudySnapshot) -> suggest.MemoryGate:
     # The incumbent has run before; whether it still does is the question of the challenge, and no prediction may answer
     # it.
     assert snapshot.model_summary is not None
-    shape = traced_shape.of_study(snapshot.spec.model, snapshot.model_summary)
+    shape = traced_shape.of_study(snapshot.spec.model, snapshot.model_summary, snapshot.spec.workload.adapter)
     memory = learning.memory_calibration(snapshot.calibrations, shape)
 
     def gate(config: TrialConfig) -> Rejection | None:

@@ -96,7 +96,11 @@ def _favourites(
     fingerprint_key: str,
 ) -> tuple[TrialConfig, ...]:
     model_summary = origin.model_summary
-    shape = traced_shape.of_study(origin.spec.model, model_summary) if model_summary is not None else None
+    shape = (
+        traced_shape.of_study(origin.spec.model, model_summary, origin.spec.workload.adapter)
+        if model_summary is not None
+        else None
+    )
     if shape is None or model_summary is None:
         return ()
     spec = origin.spec

@@ -36,7 +36,7 @@ from shardtune.service.studies.changes import study_page
 from shardtune.service.studies.changes.page import FILE as CHANGES_FILE
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import place_study
-from shardtune.service.workers import compatibility, registry
+from shardtune.service.workers import compatibility, offered_adapters, registry
 from shardtune.tuner import export
 from shardtune.tuner.verdict import contenders
 
@@ -68,6 +68,7 @@ def create_study(
         cluster, worker = place_study(request, live)
         if worker is not None:
             compatibility.check_model(request.model, worker)
+            offered_adapters.check_adapter(request.workload, worker)
         precision, precision_notes = choose_precision(request, compatibility.dtypes_of(cluster, live))
         spec = request.with_precision(precision)
         baseline = validation.check(spec, cluster)

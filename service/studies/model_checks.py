@@ -1,6 +1,7 @@
 """Check the model of a new study before any worker reads the model: reject it with a reason, or add notes."""
 
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
+from shardtune.api_schemas.training import adapter_targets
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.service.http.errors import invalid, invalid_from_value_error
 from shardtune.tuner.prediction import model_shape, trainable
@@ -33,12 +34,25 @@ def check(spec: StudySpec) -> None:
         Invalid: names the field, its value and the remedy.
     """
     check_architecture(spec.model)
+    check_adapter(spec)
     if spec.model.is_own:
         return
     on_cpu = not isinstance(spec.cluster, str) and spec.cluster.device == "cpu"
     if spec.workload.attention == "flash_attention_2" and on_cpu:
         message = "attention ('flash_attention_2') runs on GPUs only; use sdpa or eager"
         raise invalid("workload.attention", "flash_attention_2", message)
+
+
+def check_adapter(request: StudyRequest) -> None:
+    """Reject an adapter that cannot be put on the study's model, as far as the model's config shows it.
+
+    Raises:
+        Invalid: names the field, its value and the remedy.
+    """
+    try:
+        adapter_targets.check_model(request.workload.adapter, request.model)
+    except ValueError as error:
+        raise invalid_from_value_error("workload", error) from None
 
 
 def model_notes(model: ModelSpec) -> tuple[str, ...]:

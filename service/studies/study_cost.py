@@ -103,6 +103,7 @@ def _prediction_request(spec: StudySpec, machine: StudyMachine, configs: tuple[T
         sequence_length=workload.sequence_length,
         precision=workload.precision,
         optimizer=workload.optimizer,
+        adapter=workload.adapter,
         attention=workload.attention,
         global_batch=workload.global_batch,
         configs=configs,

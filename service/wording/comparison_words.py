@@ -67,6 +67,7 @@ def training_rows(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
         _row("global batch", [f"{side.workload.global_batch:,}" for side in sides]),
         _row("precision", [side.workload.precision.name for side in sides]),
         _row("optimizer", [side.workload.optimizer.title for side in sides]),
+        _row("trained", ["all weights" if (a := side.workload.adapter) is None else a.describe() for side in sides]),
         _row("study", [side.study_id for side in sides]),
     )
 

@@ -157,7 +157,7 @@ def _launch_bound(study: Study, result: StudyResult) -> list[Trust]:
     """Warn where the GPUs mostly wait for the host, so that the ranking is one of host overheads."""
     if study.cluster.device != "cuda" or study.model_summary is None:
         return []
-    shape = traced_shape.of_study(study.spec.model, study.model_summary)
+    shape = traced_shape.of_study(study.spec.model, study.model_summary, study.spec.workload.adapter)
     fraction = launch_fraction(shape, study.spec.workload, study.cluster, result.best.config)
     if fraction is None or fraction <= _LAUNCH_BOUND:
         return []

@@ -10,6 +10,7 @@ from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error, suggest_names
+from shardtune.service.workers.offered_adapters import trains_adapter
 from shardtune.tuner.freshness.fingerprints import changes, stale_fields
 from shardtune.tuner.prediction import catalogue
 
@@ -30,11 +31,11 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
     if cluster is None:
         return _resolve_local(spec, live)
     suitable = [worker for worker in live if has_hardware(worker.offer, cluster)]
-    allowed_worker = next((worker for worker in suitable if allows_model(worker.offer, spec.model)), None)
+    allowed_worker = next((worker for worker in suitable if _can_train(worker.offer, spec)), None)
     if allowed_worker is not None or may_wait:
         return cluster, allowed_worker
     if suitable:
-        # No worker allows the model's code: return the first, whose list of allowed code the rejection then shows.
+        # No worker allows the model's code, or trains the adapter: return the first, which the rejection then names.
         return cluster, suitable[0]
     if not live:
         raise _no_worker(cluster, "no worker is registered; start one with `shardtune worker`")
@@ -59,7 +60,7 @@ def _resolve_local(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clust
         reason = "a study that waits for a worker (wait_for_worker_s) needs its cluster spelt out, such as 8xh100"
         raise _no_worker("local", reason)
     local = local_worker(live)
-    worker = next((w for w in live if allows_model(w.offer, spec.model)), local)
+    worker = next((w for w in live if _can_train(w.offer, spec)), local)
     return worker.offer.cluster, worker
 
 
@@ -70,6 +71,7 @@ def can_begin_waiting_study(worker: WorkerRow, study: StudyRow) -> bool:
         and not worker.is_draining
         and has_hardware(worker.offer, study.cluster)
         and allows_model(worker.offer, study.spec.model)
+        and trains_adapter(worker.offer, study.spec.workload)
     )
 
 
@@ -152,6 +154,10 @@ def allows_model(offer: Offer, model: ModelSpec) -> bool:
     return model.script is None or model.script in offer.own_scripts
 
 
+def _can_train(offer: Offer, spec: StudyRequest) -> bool:
+    return allows_model(offer, spec.model) and trains_adapter(offer, spec.workload)
+
+
 def _check_model_type(model_type: str, worker: WorkerRow) -> None:
     """Reject a model architecture that the worker's transformers release does not contain."""
     # An empty list means that the worker did not report its architectures, so nothing can be rejected.
@@ -176,6 +182,7 @@ def can_run(worker: WorkerRow, study: StudyRow) -> bool:
         and (study.system_study is None or study.system_study.worker_id in (None, worker.id))
         and not changed_fields(worker, study)
         and allows_model(worker.offer, study.spec.model)
+        and trains_adapter(worker.offer, study.spec.workload)
     )
 
 

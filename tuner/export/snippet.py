@@ -1,7 +1,7 @@
 """Export as `train_snippet.py`: a complete training script that trains as the trial did, as a starting point for the
 reader's own script."""
 
-from shardtune.tuner.export import context, experts, losses, optimizers, pipeline, tensor
+from shardtune.tuner.export import adapters, context, experts, losses, optimizers, pipeline, tensor
 from shardtune.tuner.export.backends.common import prepare_blocks
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -146,6 +146,7 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
     if context.is_shared(source):
         named += context.IMPORTS
     named += losses.imports(source, tensor.is_split(source))
+    named += adapters.imports(source)
     if tensor.is_split(source):
         named += tensor.IMPORTS
     if experts.is_divided(source):
@@ -170,7 +171,8 @@ def _with_one_import_each(lines: list[str]) -> set[str]:
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
     lines = [*context.constants(source), *tensor.constants(source), *pipeline.constants(source)]
     lines += [*experts.constants(source), *losses.constants(source), *parts.constants]
-    if parts.needs_blocks or optimizers.exported(source).needs_blocks or prepare_blocks(source):
+    needs_blocks = parts.needs_blocks or optimizers.exported(source).needs_blocks or adapters.needs_blocks(source)
+    if needs_blocks or prepare_blocks(source):
         block_class = remark(source.model_summary.block_class)
         lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {block_class}")
     return "\n".join(lines)
@@ -190,7 +192,7 @@ def _build_lines(source: ExportSource, parts: SnippetParts) -> list[str]:
         ")",
     ]
     built = lines if where is None else [where, *(f"    {line}" for line in lines)]
-    return [*built, *_prepared(source)]
+    return [*built, *adapters.build_lines(source, parts.on_meta), *_prepared(source)]
 
 
 def _prepared(source: ExportSource) -> list[str]:

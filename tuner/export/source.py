@@ -113,6 +113,7 @@ class ExportSource:
             # A GPU reports its own limit; CPU ranks share the host's memory and have none unless it is set.
             memory_limit_gib=self.cluster.memory_gib * (1 - headroom) if self.on_cpu else None,
             forward_flops_per_token=self.model_summary.forward_flops_per_token,
+            training_flops_per_token=self.model_summary.training_flops_per_token,
             least_flops_per_token=self.model_summary.least_flops_per_token,
         )
 

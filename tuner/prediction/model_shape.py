@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shardtune.tuner.prediction.adapters.layers import AdaptedLayers, SavedInputs
 from shardtune.tuner.prediction.config_keys import WatchedConfig, similar_key
 
 Norm = Literal["rms", "layer", "rms_fused"]
@@ -48,6 +49,41 @@ class ModelShape:
     """Reason why ranks cannot split a block (tensor parallel) of this model; None where they can."""
     pipeline_note: str | None = None
     """Reason why the model cannot be cut into pipeline stages; None where it can."""
+    adapter: AdaptedLayers | None = None
+    """Part of the blocks that is trained while the rest is frozen; None: all parameters are trained."""
+
+    @property
+    def part_widths(self) -> dict[str, tuple[int, int]]:
+        """Input and output width of the linear layers of a block, by part (see `api_schemas.training.adapter_targets`)."""
+        hidden, up = self.hidden, (self.hidden, self.ffn)
+        outputs = {"q": self.query, "k": self.kv, "v": self.kv, "qkv": self.query + 2 * self.kv}
+        widths = {part: (hidden, width) for part, width in outputs.items()}
+        return widths | {"o": (self.query, hidden), "gate": up, "up": up, "down": (self.ffn, hidden)}
+
+    @property
+    def added_parameters(self) -> int:
+        """Number of elements that an adapter adds to one block."""
+        return 0 if self.adapter is None else self.adapter.added
+
+    @property
+    def trained_blocks(self) -> int:
+        """Number of blocks that backward passes."""
+        return self.layers if self.adapter is None else self.adapter.trained_blocks(self.layers)
+
+    @property
+    def trained_block_parameters(self) -> int:
+        """Number of elements that are trained in a block that backward passes."""
+        return self.added_parameters or self.block_parameters
+
+    @property
+    def trained_parameters(self) -> int:
+        """Number of elements that are trained."""
+        return self.parameters if self.adapter is None else self.trained_blocks * self.trained_block_parameters
+
+    @property
+    def saved(self) -> SavedInputs:
+        """Inputs that the layers of a block keep for the gradients of their weights."""
+        return SavedInputs() if self.adapter is None else self.adapter.saved
 
     @property
     def query(self) -> int:
@@ -124,7 +160,7 @@ class ModelShape:
             total += self.query + 2 * self.kv
         if self.qk_norm:
             total += 2 * self.head_dim
-        return total
+        return total + self.added_parameters
 
     @property
     def _norm_parameters(self) -> int:
@@ -176,10 +212,16 @@ class ModelShape:
         """Training FLOPs of one token (forward, plus twice as much in backward), with attention counted in full and
         without recomputation.
 
-        PaLM (arXiv:2204.02311), appendix B.
+        PaLM (arXiv:2204.02311), appendix B. Frozen weights have no gradients.
         """
-        block = self.block_matmul_flops_per_token + self.attention_flops_per_token(sequence)
-        return 3.0 * (self.layers * block + 2.0 * self.embedding_parameters)
+        matmul, attention = self.block_matmul_flops_per_token, self.attention_flops_per_token(sequence)
+        head = 2.0 * self.embedding_parameters
+        if self.adapter is None:
+            return 3.0 * (self.layers * (matmul + attention) + head)
+        added, passed = 2.0 * self.added_parameters, self.trained_blocks
+        of_inputs = passed * (matmul + 2.0 * attention + added)
+        of_weights = passed * (added or matmul)
+        return self.layers * (matmul + attention + added) + of_inputs + of_weights + 2.0 * head
 
 
 _NO_PLAN = "transformers has no plan of tensor parallelism for its architecture"

@@ -242,6 +242,8 @@ def predict_all(
         precision=resolved.precision.name,
         precision_note=resolved.precision_note,
         optimizer=request.optimizer.kind,
+        adapter=request.adapter.describe() if request.adapter else None,
+        trained_parameters=resolved.shape.trained_parameters if request.adapter else None,
         matrix_parameters=resolved.shape.matrix_parameters,
         predictions=tuple(rows),
         strategies_global_batch=None if request.configs else resolved.global_batch,
@@ -251,18 +253,20 @@ def predict_all(
 
 
 def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:
-    """GiB of the whole model's parameters, gradients and optimizer state under a precision, by kind, before
-    sharding."""
+    """GiB of the whole model's parameters, and of the trained ones' gradients and optimizer state under a precision, by
+    kind, before sharding."""
     precision = workload.precision
     size = {kind: DTYPE_BYTES[dtype] for kind, dtype in
             (("master", precision.master_dtype), ("compute", precision.compute_dtype), ("reduce", precision.reduce_dtype))}  # fmt: skip
     # With bf16 weights, fp32 gradients are 4 bytes more than mixed-precision Adam's usual 16 (bf16 gradients).
     mixed = size["compute"] < size["master"]
+    trained = shape.trained_parameters
+    values = workload.optimizer.state_values(trained, min(trained, shape.matrix_parameters))
     return {
         "parameters": shape.parameters * size["compute"] / GIB,
-        "gradients": shape.parameters * size["reduce"] / GIB,
-        "masters": shape.parameters * (size["master"] if mixed else 0) / GIB,
-        "optimizer": workload.optimizer.state_values(shape.parameters, shape.matrix_parameters) * size["master"] / GIB,
+        "gradients": trained * size["reduce"] / GIB,
+        "masters": trained * (size["master"] if mixed else 0) / GIB,
+        "optimizer": values * size["master"] / GIB,
     }
 
 

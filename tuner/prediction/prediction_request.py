@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training import adapter_targets
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, Precision, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
@@ -36,6 +37,7 @@ class ResolvedRequest:
             global_batch=global_batch,
             precision=self.precision,
             optimizer=self.request.optimizer,
+            adapter=self.request.adapter,
             attention=self.request.attention,
         )
 
@@ -148,12 +150,14 @@ def _resolve_shape(request: PredictionRequest) -> ModelShape:
     if model.is_own:
         raise ValueError("model is your own code, of which nothing is predicted; `shardtune tune` measures it")
     trainable.check(model)
+    adapter_targets.check_model(request.adapter, model)
     reason = traced_shape.why_unpredictable(model.trained_config)
     if reason is not None:
         raise ValueError(reason)
     if model_summary is None:
-        return _closed_form(model_shape.to_text(model.trained_config), model.name)
-    shape = traced_shape.of_study(model, model_summary) if model_summary.blocks else None
+        closed_form = _closed_form(model_shape.to_text(model.trained_config), model.name)
+        return traced_shape.with_adapter(closed_form, model.model_type, request.adapter)
+    shape = traced_shape.of_study(model, model_summary, request.adapter) if model_summary.blocks else None
     if shape is None:
         reason = model_summary.note or "its blocks or FLOPs were not counted"
         raise ValueError(f"model_summary: nothing can be predicted for {model.model_type} from it: {reason}")

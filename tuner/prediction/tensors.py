@@ -24,6 +24,9 @@ def block_modules(shape: ModelShape) -> list[tuple[int, ...]]:
     modules += [(hidden, hidden) if shape.biases else (hidden,)] * 2
     if shape.qk_norm:
         modules += [(shape.head_dim,)] * 2
+    if shape.adapter is not None:
+        rank = shape.adapter.rank
+        modules += [(rank * width,) for matrix in shape.adapter.matrices for width in matrix]
     return modules
 
 

@@ -6,13 +6,17 @@ an estimate.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
+from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
 from shardtune.tuner.prediction import model_shape
+from shardtune.tuner.prediction.adapters.layers import AdaptedLayers
 from shardtune.tuner.prediction.model_shape import ModelShape
+
+Shape = TypeVar("Shape", bound=ModelShape)
 
 _HEAD_DIM = 64
 """Width of an attention head in the Llama block that estimates an unknown architecture."""
@@ -33,8 +37,9 @@ class TracedShape(ModelShape):
 
     @cached_property
     def block_parameters(self) -> int:
-        """Number of elements of one block, on average over the blocks."""
-        return sum(block.parameters for block in self.counted.blocks) // len(self.counted.blocks)
+        """Number of elements of one block, on average over the blocks, with those that an adapter adds."""
+        counted = sum(block.parameters for block in self.counted.blocks) // len(self.counted.blocks)
+        return counted + self._uncounted
 
     @cached_property
     def matrix_parameters(self) -> int:
@@ -51,7 +56,24 @@ class TracedShape(ModelShape):
     @property
     def parameters(self) -> int:
         """Number of elements of all distinct parameters."""
-        return self.counted.parameters
+        return self.counted.parameters + self.layers * self._uncounted
+
+    @property
+    def added_parameters(self) -> int:
+        """Number of elements that an adapter adds to one block, as the worker counted if it built the adapter."""
+        if self.adapter is None or not self.adapter.rank or not self._counts_adapter:
+            return super().added_parameters
+        return self.counted.trainable // self.layers
+
+    @property
+    def _counts_adapter(self) -> bool:
+        """Whether the worker counted the model with its adapter."""
+        return self.counted.trainable < self.counted.parameters
+
+    @property
+    def _uncounted(self) -> int:
+        """Number of elements that an adapter adds to one block and that the worker did not count."""
+        return 0 if self._counts_adapter else super().added_parameters
 
     @cached_property
     def largest_parameter(self) -> int:
@@ -96,7 +118,7 @@ class TracedShape(ModelShape):
         return self.counted.active_parameters
 
 
-def of_study(model: ModelSpec, model_summary: ModelSummary) -> ModelShape | None:
+def of_study(model: ModelSpec, model_summary: ModelSummary, adapter: AdapterSchema | None = None) -> ModelShape | None:
     """Model shape on which a study's predictions are based; None where the user's own code makes the model, its FLOPs
     could not be counted, or its attention has no formula."""
     if model.is_own or model_summary.forward_flops_per_token is None:
@@ -108,8 +130,22 @@ def of_study(model: ModelSpec, model_summary: ModelSummary) -> ModelShape | None
         shape = model_shape.from_config(model.trained_config, model.name)
     except ValueError:
         # Another architecture, or one whose file leaves fields to transformers' defaults.
-        return _estimate_shape(model.name, model_summary)
-    return TracedShape(**asdict(shape), counted=model_summary)
+        return with_adapter(_estimate_shape(model.name, model_summary), model.model_type, adapter)
+    known = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
+    return with_adapter(TracedShape(**known, counted=model_summary), model.model_type, adapter)
+
+
+def with_adapter(shape: Shape, model_type: str | None, adapter: AdapterSchema | None) -> Shape:
+    """Shape of the model with an adapter on its blocks.
+
+    Raises:
+        ValueError: a target matches nothing, or the model has fewer layers.
+    """
+    if adapter is None:
+        return shape
+    if isinstance(adapter, LastLayers) and adapter.layers > shape.layers:
+        raise ValueError(f"adapter.layers ({adapter.layers}) is more than the model's {shape.layers}; use fewer")
+    return replace(shape, adapter=AdaptedLayers.of(adapter, shape.part_widths, model_type))
 
 
 def why_unpredictable(config: Mapping[str, Any]) -> str | None:

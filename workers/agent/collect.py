@@ -222,7 +222,8 @@ def half_width(samples: Sequence[float]) -> float:
 
 
 def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_flops: float | None) -> float | None:
-    """MFU of Chowdhery et al. 2022 (PaLM), appendix B: backward costs twice the forward, recomputation does not count.
+    """MFU of Chowdhery et al. 2022 (PaLM), appendix B: backward costs twice the forward, less where weights are frozen;
+    recomputation does not count.
 
     None where the model's FLOPs or the device's peak are unknown; the known peak is that of bf16, so that other
     compute dtypes have no MFU.
@@ -233,7 +234,7 @@ def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_f
         or task.workload.precision.compute_dtype != "bfloat16"
     ):
         return None
-    return 3 * task.forward_flops_per_token * tokens_per_s_per_gpu / peak_flops
+    return task.passes * task.forward_flops_per_token * tokens_per_s_per_gpu / peak_flops
 
 
 def largest(memories: Iterable[Memory]) -> Memory:

@@ -102,6 +102,8 @@ class Libraries(BaseModel):
     cuda: str | None = None
     nccl: str | None = None
     causal_lm_types: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    """Kinds of adapters that ranks can train: LoRA only where PEFT is installed."""
     cpu_dtypes: str | None = None
     """Dtypes that this processor computes natively, as torch uses the processor."""
     matmul_flops: dict[Dtype, float] = {}
@@ -236,6 +238,7 @@ def inventory(
         task_kinds=TASK_KINDS,
         own_models=tuple(sorted(allowed.models)),
         own_scripts=tuple(sorted(allowed.scripts)),
+        adapters=libraries.adapters,
         matmul_flops=libraries.matmul_flops,
         peak_flops=figures(offered.gpu).peak_bf16_flops,
         host_partition=partition,

@@ -31,11 +31,11 @@ def implausibility(task: TrialTask, measured: Measurement, peak_flops: float | N
 
 
 def roofline_tokens_per_s(task: TrialTask, peak_flops: float | None) -> float | None:
-    """Upper bound of tokens per second of one GPU: forward pass, and twice that for backward, at the dense bf16 peak;
+    """Upper bound of tokens per second of one GPU: forward pass, and twice that for backward (less with frozen weights), at the dense bf16 peak;
     None where unknown.
 
     The bound holds for every configuration: no dtype of a precision is faster than bf16, recomputation only adds, and attention
     counts by its mask (an MFU counts it in full, and may exceed 100 % at long sequences).
     """
     flops = task.least_flops_per_token or task.forward_flops_per_token
-    return peak_flops / (3 * flops) if peak_flops is not None and flops else None
+    return peak_flops / (task.passes * flops) if peak_flops is not None and flops else None

@@ -122,7 +122,9 @@ class RankAttempt:
             step = trace.NamedStep(step)
         setting = TrainingSetup.of(task, place, step.loss)
         model = step.build_model()
-        parameters = sum(parameter.numel() for parameter in model.parameters())
+        # A checkpoint of an adapter leaves out frozen weights.
+        saved = [p for p in model.parameters() if p.requires_grad or not setting.saves_trained_only]
+        parameters = sum(parameter.numel() for parameter in saved)
         if recorder is not None:
             recorder.watch_modules(model)
         self._trainer = self._make_trainer(model, setting)

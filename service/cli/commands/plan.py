@@ -62,6 +62,11 @@ def _check_plannable(study: Mapping[str, Any]) -> None:
             f"workload.optimizer ({optimizer.kind}) is not planned: plans are of {DEFAULT_OPTIMIZER}; name the model alone, "
             "or predict single sizes with `shardtune predict FILE`"
         )
+    if study.get("adapter") is not None:
+        raise InputError(
+            f"workload.adapter ({study['adapter'].describe()}) is not planned: plans are of trainings of all weights; name the "
+            "model alone, or predict single sizes with `shardtune predict FILE`"
+        )
     if space is not None and space != SpaceLimits():
         raise InputError(
             "space (given) is not read by plans, which choose among all layouts; name the model alone, or predict single "

@@ -11,12 +11,13 @@ from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport
 from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
-from shardtune.service.cli.options import AsJson, StateDir
+from shardtune.service.cli.options import AsJson, LastLayersCount, LoraRank, StateDir, adapter_options
 
 if TYPE_CHECKING:
     from shardtune.service.cli import study_file
@@ -68,6 +69,8 @@ class PredictOptions:
     """Kind of the optimizer; None: the study's, or AdamW."""
     checkpointing: str = "none"
     """Activation checkpointing of the table of strategies."""
+    adapter: AdapterSchema | None = None
+    """Adapter that is trained; None: the study's, or all weights."""
 
 
 def predict(options: PredictOptions) -> PredictionTable:
@@ -90,6 +93,7 @@ def predict(options: PredictOptions) -> PredictionTable:
         ("sequence_length", options.sequence_length),
         ("precision", options.precision),
         ("optimizer", options.optimizer),
+        ("adapter", options.adapter),
         ("global_batch", options.global_batch),
     )
     # Only options that were given: a null would replace the workload of a study file.
@@ -131,7 +135,7 @@ def read_model(name: str) -> ModelArgument:
     content = study_file.read_json_object(path)
     if "model" in content:
         study = study_file.validate_study(content, path.parent)
-        names = ("sequence_length", "global_batch", "precision", "optimizer", "attention")
+        names = ("sequence_length", "global_batch", "precision", "optimizer", "adapter", "attention")
         workload = {name: getattr(study.workload, name) for name in names}
         return ModelArgument({"model": study.model, "space": study.space, **workload}, study.cluster, study.objective)
     return ModelArgument({"model": _validated(content)})
@@ -179,6 +183,8 @@ def command(
         str | None,
         typer.Option(help=f"Optimizer: {', '.join(OPTIMIZERS)} (default: the study's, or {DEFAULT_OPTIMIZER})."),
     ] = None,
+    lora: LoraRank = None,
+    last_layers: LastLayersCount = None,
     global_batch: Annotated[
         int | None, typer.Option(min=1, help="Samples per step (default: the study's, or 8 per rank).")
     ] = None,
@@ -211,6 +217,7 @@ def command(
         trace,
         optimizer,
         checkpointing,
+        adapter_options(lora, last_layers),
     )
     table = predict(options)
     if as_json:

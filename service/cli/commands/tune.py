@@ -15,9 +15,12 @@ from shardtune.service.cli.options import (
     AllowModel,
     AllowScript,
     AsJson,
+    LastLayersCount,
     LauncherName,
+    LoraRank,
     Nodes,
     StateDir,
+    adapter_options,
     launcher_options,
     worker_options,
 )
@@ -56,6 +59,8 @@ def tune(
     ] = None,
     max_trials: Annotated[int | None, typer.Option(min=1, help="Number of trials to run.")] = None,
     memory_gib: Annotated[float | None, typer.Option(help="Memory limit of a CPU rank in GiB.")] = None,
+    lora: LoraRank = None,
+    last_layers: LastLayersCount = None,
     as_json: AsJson = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the last unfinished study.")] = False,
     add_pairs: Annotated[
@@ -108,5 +113,6 @@ def tune(
             hosts,
             wait_for_quiet_min=wait_for_quiet,
             cost=cost,
+            adapter=adapter_options(lora, last_layers),
         )
     )

@@ -23,6 +23,8 @@ def show(table: PredictionTable) -> None:
     cluster = table.cluster
     # AdamW is what everybody expects.
     trained_with = "" if table.optimizer == DEFAULT_OPTIMIZER else f"{OPTIMIZERS[table.optimizer].title}, "
+    if table.adapter is not None and table.trained_parameters is not None:
+        trained_with = f"{table.adapter} ({_parameter_count(table.trained_parameters)} trained), {trained_with}"
     console.print(
         f"{table.model}: {_parameter_count(table.parameters)} parameters, sequence {table.sequence_length}, {table.precision}, "
         f"{trained_with}{cluster.nodes} × {cluster.gpus_per_node} {cluster.gpu} of {memory(cluster.memory_gib)}"

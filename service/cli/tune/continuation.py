@@ -28,6 +28,7 @@ def check_unchanged(options: TuneOptions) -> None:
         ("--max-trials", options.max_trials),
         ("--memory-gib", options.memory_gib),
         ("--cost", options.cost or None),
+        *([(options.adapter_words()[0], options.adapter_words()[1])] if options.adapter else []),
     )
     for name, value in options_given:
         if value is not None:

@@ -106,7 +106,11 @@ def _read_study(options: TuneOptions) -> StudyRequest:
     else:
         spec = study_file.validate_study(values, options.study.parent)
     spec, replaced = study_file.with_options(
-        spec, ranks=options.ranks, max_trials=options.max_trials, memory_gib=options.memory_gib
+        spec,
+        ranks=options.ranks,
+        max_trials=options.max_trials,
+        memory_gib=options.memory_gib,
+        adapter=options.adapter,
     )
     if options.wait_for_quiet_min is not None:
         spec = spec.model_copy(update={"wait_for_quiet_s": 60 * options.wait_for_quiet_min})

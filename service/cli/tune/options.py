@@ -4,6 +4,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers, Lora
 from shardtune.service.cli.tune.quiet_options import WAIT_FOR_QUIET
 
 DEFAULT_STATE_DIR, DEFAULT_OUT = Path(".shardtune"), Path("best")
@@ -34,6 +35,8 @@ class TuneOptions:
 
     cost: bool = False
     """Whether to print what the study should take, and run nothing."""
+    adapter: AdapterSchema | None = None
+    """Adapter that replaces the study file's; None: as the file says."""
 
     def again(self, *first: str) -> str:
         """Return the `shardtune tune` command, quoted for a shell: `first`, then the options that hold for every run."""
@@ -50,8 +53,14 @@ class TuneOptions:
         words = [str(self.study)]
         words += ["--max-trials", str(self.max_trials)] if self.max_trials else []
         words += ["--memory-gib", str(self.memory_gib)] if self.memory_gib else []
-        words += self.wait_words()
+        words += [*self.adapter_words(), *self.wait_words()]
         return self.again(*words)
+
+    def adapter_words(self) -> list[str]:
+        """Return the option that asks for an adapter, as given; empty without one."""
+        if isinstance(self.adapter, Lora):
+            return ["--lora", str(self.adapter.rank)]
+        return ["--last-layers", str(self.adapter.layers)] if isinstance(self.adapter, LastLayers) else []
 
     def wait_words(self) -> list[str]:
         """Return the option that waits for a quiet machine, as given; empty without it."""

@@ -80,10 +80,11 @@ def cluster_memory(value: Cluster) -> str:
 
 
 def workload(value: Workload) -> str:
-    """Describe a workload: `sequence 4,096 · global batch 256 · bf16-mixed`, and an optimizer other than AdamW."""
+    """Describe a workload: `sequence 4,096 · global batch 256 · bf16-mixed`, an optimizer other than AdamW, and an adapter."""
     batch = f"sequence {value.sequence_length:,} · global batch {value.global_batch:,}"
     optimizer = "" if value.optimizer.kind == DEFAULT_OPTIMIZER else f" · {value.optimizer.title}"
-    return f"{batch} · {value.precision.name}{optimizer}"
+    adapter = "" if value.adapter is None else f" · {value.adapter.describe()}"
+    return f"{batch} · {value.precision.name}{optimizer}{adapter}"
 
 
 def origins(study: Study) -> dict[str, str]:

@@ -28,7 +28,7 @@ def changes_page_of(context: Context, session: Session, row: StudyRow, study: St
 def _predicted_speed(study: Study, experience: Experience, config: TrialConfig) -> float | None:
     """Predict the speed of a configuration of the study; None where nothing can be predicted."""
     summary = study.model_summary
-    shape = None if summary is None else traced_shape.of_study(study.spec.model, summary)
+    shape = None if summary is None else traced_shape.of_study(study.spec.model, summary, study.spec.workload.adapter)
     if shape is None:
         return None
     try:

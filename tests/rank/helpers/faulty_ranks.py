@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch._inductor.exc import InductorError
 
@@ -52,6 +53,38 @@ class ForgetsWeights(DdpTrainer):
         with torch.no_grad():
             for parameter, value in zip(self._parameters, begun, strict=True):
                 parameter.copy_(value)
+
+
+class MovesFrozenWeights(DdpTrainer):
+    """A frozen matrix takes a step with every update, as under an optimizer that was given all parameters."""
+
+    def __init__(self, model: nn.Module, setting: TrainingSetup, config: DdpConfig) -> None:
+        super().__init__(model, setting, config)
+        self._frozen = next(p for p in model.parameters() if not p.requires_grad and p.ndim == 2)
+
+    def optimizer_step(self) -> torch.Tensor:
+        with torch.no_grad():
+            self._frozen.mul_(1.001)
+        return super().optimizer_step()
+
+
+class LeavesDropoutOn(DdpTrainer):
+    """PEFT's adapters drop a tenth of their inputs, as its examples configure them."""
+
+    def __init__(self, model: nn.Module, setting: TrainingSetup, config: DdpConfig) -> None:
+        super().__init__(model, setting, config)
+        torch.manual_seed(setting.context.rank)
+        for module in model.modules():
+            if isinstance(dropouts := getattr(module, "lora_dropout", None), nn.ModuleDict):
+                dropouts["default"] = nn.Dropout(0.1)
+
+
+class EqualRows(DdpTrainer):
+    """Both ranks train the first rank's samples: the control that a comparison must notice."""
+
+    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
+        dist.broadcast(batch, 0)
+        return super().micro_step(batch, last)
 
 
 _CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
@@ -110,6 +143,9 @@ FAULTS = OUT_OF_MEMORY | {
     "wrong_gradient_scale": ScaledTwice,
     "forgotten_optimizer": ForgetsOptimizer,
     "forgotten_weights": ForgetsWeights,
+    "frozen_weight_moves": MovesFrozenWeights,
+    "dropout_left_on": LeavesDropoutOn,
+    "equal_rows": EqualRows,
     "none": DdpTrainer,
 }
 

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from shardtune.api_schemas.training.optimizers import AdamW, Muon
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
-from shardtune.workers.rank.model import build, data
+from shardtune.workers.rank.model import adapters, build, data
 
 _done: dict[str, tuple[StepRecord, ...]] = {}
 
@@ -29,11 +29,12 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     workload = task.workload
     compute = build.DTYPES[workload.precision.compute_dtype]
     network = build.build(task.model, workload)
+    adapters.install(network, workload.adapter)
     precision = workload.precision
     build.materialize(
         network, torch.device("cpu"), torch.float32, workload.seed, torch.float32 if precision.autocast else compute
     )
-    parameters = list(network.parameters())
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizers = _optimizers(network, workload.optimizer)
     vocab_size = network.get_input_embeddings().num_embeddings
     records = []

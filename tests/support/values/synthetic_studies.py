@@ -1,6 +1,7 @@
 """Studies as the service would hand them to the exporter, without having run them."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
@@ -38,6 +39,12 @@ def study_of(
 def with_muon(study: Study) -> Study:
     """The same study with Muon in its workload."""
     workload = study.spec.workload.model_copy(update={"optimizer": Muon()})
+    return study.model_copy(update={"spec": study.spec.model_copy(update={"workload": workload})})
+
+
+def with_adapter(study: Study, adapter: Any) -> Study:
+    """The same study with an adapter in its workload, as a request names it."""
+    workload = Workload.model_validate({**dict(study.spec.workload), "adapter": adapter})
     return study.model_copy(update={"spec": study.spec.model_copy(update={"workload": workload})})
 
 

@@ -125,7 +125,7 @@ def of_spec(
         built = space.build(spec.workload, cluster, model_summary, spec.space)
     except ValueError:
         return None
-    shape, memory = traced_shape.of_study(spec.model, model_summary), MemoryCalibration()
+    shape, memory = traced_shape.of_study(spec.model, model_summary, spec.workload.adapter), MemoryCalibration()
 
     def fits(changed: TrialConfig) -> bool:
         return memory_gate.reject_if_too_large(changed, shape, spec.workload, cluster, spec.objective, memory) is None

@@ -1,7 +1,7 @@
 """DDP's parts of each exported file."""
 
 from shardtune.api_schemas.strategies import DdpConfig
-from shardtune.tuner.export import optimizers
+from shardtune.tuner.export import adapters, optimizers
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.source import ExportSource, torch_dtype
@@ -27,9 +27,13 @@ def _snippet(source: ExportSource, strategy: DdpConfig) -> SnippetParts:
 def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
     prepare = common.prepare_blocks(source)
     if source.casts_weights:
+        # Frozen weights are in the lower dtype already.
+        trained = " if p.requires_grad" if adapters.is_adapted(source) else ""
         prepare += [
             "for module in list(model.modules()):",
-            "    for name, _ in list(module.named_parameters(recurse=False)):",
+            f"    for name in [n for n, p in module.named_parameters(recurse=False){trained}]:"
+            if trained
+            else "    for name, _ in list(module.named_parameters(recurse=False)):",
             "        parametrize.register_parametrization(module, name, Cast(), unsafe=True)",
         ]
     return fill(

@@ -2,7 +2,7 @@
 
 from shardtune.api_schemas.strategies import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID
-from shardtune.tuner.export import optimizers
+from shardtune.tuner.export import adapters, optimizers
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.source import ExportSource, torch_dtype
@@ -41,7 +41,8 @@ def _trainer(source: ExportSource, strategy: Fsdp1Config) -> str:
         backward_prefetch=f"BackwardPrefetch.{prefetch}" if prefetch is not None else None,
         options=indent([f'"{key}": {value},' for key, value in strategy.to_fsdp1().items()], 12),
         prepare=indent(common.prepare_blocks(source), 8),
-        optimizer=optimizers.make(source, "self.model.parameters()", "blocks"),
+        adapters=indent([*adapters.zero_lines(source, "block"), *adapters.unit_lines(source)], 12),
+        optimizer=optimizers.make(source, adapters.trained(source, "self.model.parameters()"), "blocks"),
         **common.backward(source, strategy.grad_sync),
     )
 

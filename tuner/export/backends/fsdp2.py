@@ -4,7 +4,7 @@ from typing import Any
 
 from shardtune.api_schemas.knobs import Consumer
 from shardtune.api_schemas.strategies import Fsdp2Config
-from shardtune.tuner.export import context, experts, pipeline, tensor
+from shardtune.tuner.export import adapters, context, experts, pipeline, tensor
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.quoting import literal
@@ -74,6 +74,7 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         prefetch=indent([*_prefetch(strategy), *_calls(strategy, "script", "root" if cut else "model")], inner),
         state_device='torch.device("cpu")' if offload else "device",
         buffers=indent(pipeline.of_root(source, _OFFLOADED_BUFFERS if offload and not source.on_cpu else []), inner),
+        **({} if cut else {"adapters": indent(adapters.zero_lines(source, "model"), 12)}),
         sync="" if cut else indent(_SYNC[strategy.grad_sync], 12),
         compute=indent(_scheduled(source), 8) if cut else indent(_compute(source), 12),
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from shardtune.tuner.export import environment, losses, optimizers
+from shardtune.tuner.export import adapters, environment, losses, optimizers
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
@@ -50,6 +50,7 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
     lossy = (
         *differences(config, rendered_config, "training_arguments"),
         *_notes(source),
+        *(adapters.trainer_notes(source, consumer) if consumer == _TRAINER else ()),
         *parts.notes,
         *environment.notes(source),
     )

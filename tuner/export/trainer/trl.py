@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from shardtune.api_schemas.training.model_presets import preset_sources
+from shardtune.tuner.export import adapters
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring, remark
 from shardtune.tuner.export.source import ExportSource
@@ -68,7 +69,7 @@ def _model(source: ExportSource) -> dict[str, Any]:
     else:
         preset = preset_sources().get(model.name)
         named = {"model_name_or_path": preset.hub if preset else _SET_ME}
-    return {**named, "dtype": dtype, "attn_implementation": attention}
+    return {**named, "dtype": dtype, "attn_implementation": attention, **adapters.trl_values(source)}
 
 
 def _data(source: ExportSource) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = [
         f"data: every sample had {length} tokens in the trial; TRL cuts longer ones, and pads to the longest of a batch",
         f"loss: {_measured_loss(source)} measured; TRL computes the loss in pieces of a size of its own",
-        "adapters: all weights were trained; use_peft trains something else, for which another configuration may be faster",
+        *adapters.trl_notes(source),
     ]
     if _model(source)["model_name_or_path"] == _SET_ME:
         lines.append("model: the study names no repository; set model_name_or_path")

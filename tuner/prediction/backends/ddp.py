@@ -5,6 +5,7 @@ import numpy as np
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Strategy
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States, tied_gradients
@@ -34,28 +35,33 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _
     if impl.main_gradients:
         return zero_1_2(shape, c.with_values(stage=1, shard=1), d, impl, _gloo)
     zero, count = c.tokens * 0.0, shape.parameters / c.tensor
-    trained = count * impl.trainable
+    trained = count * trained_part.fraction(shape, impl)
     gradients = zero + d.master * trained
     # Each matrix product saves a cast copy of its weight; recomputation makes it again, block by block. Outside the blocks
     # only the head multiplies.
     checkpointed, cast = c.checkpointed(shape.layers), d.compute if d.compute != d.master else 0
-    copies = zero + cast * (shape.layers - checkpointed) * shape.block_parameters
-    recomputed = copies + cast * np.minimum(checkpointed, 1.0) * shape.block_parameters
+    # Frozen weights beside an adapter are in the lower dtype already.
+    cast_block, cast_blocks = shape.trained_block_parameters, shape.trained_blocks
+    checkpointed = checkpointed * cast_blocks / shape.layers
+    copies = zero + cast * (cast_blocks - checkpointed) * cast_block
+    recomputed = copies + cast * np.minimum(checkpointed, 1.0) * cast_block
+    cast_table = cast if shape.adapter is None else 0
     is_ddp = c.backend == DDP
     # gradient_as_bucket_view=False: Reducer allocates buckets for all gradients when it is built.
     buckets = np.where(is_ddp & (c.bucket_view == 0), d.master * trained, 0.0)
     grown = 0.0 if impl.optimizer_in_backward else 1.0
     # The token table's gradient comes last, dense; a tied table's two contributions exist besides their sum.
-    tables = (shape.tied * tied_gradients(shape, c) * d.master + cast) * shape.embedding_parameters * impl.trainable
+    outside = trained_part.outside(shape, impl)
+    tables = (shape.tied * tied_gradients(shape, c) * d.master + cast_table) * shape.embedding_parameters * outside
     early = np.where((c.accumulation > 1) | (is_ddp & (c.bucket_view > 0)), gradients, 0.0)
     # While the last two blocks of backward run, their own gradients and those of the layers before them are missing.
     block, before = (
-        d.master * impl.trainable * shape.block_parameters,
+        d.master * trained_part.of_block(shape, impl) * shape.block_parameters,
         shape.outside_parameters - shape.embedding_parameters,
     )
-    missing = d.master * impl.trainable * before
+    missing = d.master * outside * before
     return States(
-        parameters=zero + d.master * count,
+        parameters=zero + trained_part.master_bytes(shape, d, impl) * count,
         masters=zero,
         optimizer=zero + d.moments * trained,
         gradients_early=early * grown,
@@ -63,7 +69,7 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _
         gradients_next=np.maximum(early, gradients - missing - 2.0 * block) * grown,
         gradients_last=np.maximum(early, gradients - missing - block) * grown,
         gradients_late=gradients * grown,
-        gathered_loss=copies + cast * float(shape.embedding_parameters),
+        gathered_loss=copies + cast_table * float(shape.embedding_parameters),
         gathered_backward=recomputed,
         buckets=buckets,
         buckets_loss=buckets,
@@ -83,7 +89,7 @@ def _host(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation, 
 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
     zero, element = c.tokens * 0.0, d.reduce if impl.main_gradients else d.master
-    size = element * shape.parameters * impl.trainable / c.tensor
+    size = element * shape.parameters * trained_part.fraction(shape, impl) / c.tensor
     calls = zero + tensor_count(shape) if impl.main_gradients else np.maximum(size / c.ddp_bucket, 1.0)
     all_reduce = ring_seconds(zero + size, calls, c.shard * c.replicate, network, "all_reduce", c.tensor)
     return Traffic(
@@ -101,7 +107,7 @@ def _launches(shape: ModelShape, c: Candidates, d: Dtypes, _impl: Implementation
 
 
 def _accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
-    trained = shape.parameters * impl.trainable / c.tensor
+    trained = shape.parameters * trained_part.fraction(shape, impl) / c.tensor
     if impl.main_gradients:
         return c.tokens * 0.0 + trained * (d.compute + 2.0 * d.reduce)
     return trained * 3.0 * d.master * (1.0 - 1.0 / c.accumulation)

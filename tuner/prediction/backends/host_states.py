@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.host_allocator import allocated, growth_per_parameter, growth_per_unit
 from shardtune.tuner.prediction.candidates import FSDP1, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -17,8 +18,13 @@ def fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementat
     """Bytes of master weights, moments and gradients in one rank's host memory: FSDP's fp32 shards are its master
     weights."""
     # torch pins weights and gradients (on CPU ranks neither); AdamW's moments are pageable.
-    locked = d.master if gloo else d.master * _growth(shape, c, d.master) + d.reduce * _growth(shape, c, d.reduce)
-    total: Array = (d.moments + locked) * shape.parameters * impl.trainable / c.holders * c.offload_optimizer
+    trained, master = trained_part.fraction(shape, impl), trained_part.master_bytes(shape, d, impl)
+    weights = master if gloo else master * _growth(shape, c, d.master)
+    gradients = 0.0 if gloo else d.reduce * _growth(shape, c, d.reduce)
+    # Published runs of LoRA count the masters of trained weights alone.
+    held = weights if shape.adapter is not None else weights * trained
+    per_parameter = (d.moments + gradients) * trained + held
+    total: Array = per_parameter * shape.parameters / c.holders * c.offload_optimizer
     return total
 
 
@@ -49,7 +55,7 @@ def _locked(is_pinned: Array, gloo: bool) -> Callable[[Array], Array]:
 def _host_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
     """Bytes of the offloaded optimizer of stages 1 and 2: DeepSpeed pins masters, gradients and staged weights as one
     tensor each, and the moments not at all (`DeepSpeedCPUAdam`)."""
-    lock, trained = _locked(c.pinned_optimizer, gloo), shape.parameters * impl.trainable / c.shard
+    lock, trained = _locked(c.pinned_optimizer, gloo), shape.parameters * trained_part.fraction(shape, impl) / c.shard
     flat = d.moments * trained + lock(d.master * trained) + lock(d.reduce * trained)
     # A gradient in transit and the updated weights (`param_buffer_of_bit16_for_cpu_offload_groups`). Micro batches are
     # added up there unless that happens in another dtype on the device (`accumulated_grads_in_cpu`).
@@ -63,7 +69,7 @@ def _host_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, g
     """Bytes of stage 3's offloaded optimizer: DeepSpeed pins the flat buffer of all gradient partitions and the
     optimizer's gradients, one tensor per sub group."""
     lock = _locked(c.pinned_optimizer, gloo)
-    trained = shape.parameters * impl.trainable / c.shard * c.offload_optimizer
+    trained = shape.parameters * trained_part.fraction(shape, impl) / c.shard * c.offload_optimizer
     group = np.minimum(c.sub_group, np.maximum(trained, 1.0))
     full_groups = np.floor(trained / group)
     gradients = full_groups * lock(d.reduce * group) + lock(d.reduce * (trained - full_groups * group))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.states import States, tied_gradients
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Operation, Traffic, ring_seconds
@@ -33,7 +34,8 @@ class _Sizes:
     """Number of elements of one FSDP unit of blocks."""
     unit_trained: Array
     sharded_unit: Array
-    """Number of elements of one FSDP unit that a rank's shard contains."""
+    """Number of elements of one FSDP unit that the shards of all ranks contain."""
+    sharded_unit_trained: Array
     root: Array
     """Number of elements of the parameters that are in no block (FSDP's root unit)."""
     root_trained: Array
@@ -67,22 +69,25 @@ def _sizes(
     sharded_unit = blocks * (shape.block_parameters + extra) / c.tensor
     unit = sharded_unit - blocks * elsewhere
     root = float(shape.outside_parameters) / c.tensor
+    whole, of_block = trained_part.fraction(shape, impl), trained_part.of_block(shape, impl)
+    outside = trained_part.outside(shape, impl)
     return _Sizes(
         count=count,
-        trained=count * impl.trainable,
+        trained=count * whole,
         sharded=sharded,
-        sharded_trained=sharded * impl.trainable,
+        sharded_trained=sharded * whole,
         unit=unit,
         sharded_unit=sharded_unit,
-        unit_trained=unit * impl.trainable,
+        sharded_unit_trained=sharded_unit * of_block,
+        unit_trained=unit * of_block,
         root=root,
-        root_trained=root * impl.trainable,
-        table=shape.embedding_parameters * impl.trainable * (1.0 - 1.0 / c.tensor),
+        root_trained=root * outside,
+        table=shape.embedding_parameters * outside * (1.0 - 1.0 / c.tensor),
         tied=tied_gradients(shape, c),
         units=np.ceil(shape.layers / c.blocks_per_unit),
         blocks=blocks,
         gathered=d.compute,
-        shards=d.master * sharded * impl.trainable / c.shard,
+        shards=d.master * sharded * whole / c.shard,
         on_device=1.0 if gloo else 1.0 - c.offload_parameters,
         copies=1.0 + (np.where(c.shard > 1, 1.0, 0.0) if gloo else c.tokens * 0.0),
     )
@@ -111,7 +116,7 @@ def fully_sharded(
     """
     s = _sizes(shape, c, d, impl, gloo, padding)
     return States(
-        parameters=d.master * s.sharded / c.shard * (1.0 - c.offload_parameters),
+        parameters=trained_part.master_bytes(shape, d, impl) * s.sharded / c.shard * (1.0 - c.offload_parameters),
         masters=c.tokens * 0.0,
         optimizer=d.moments * s.sharded_trained / c.shard * (1.0 - c.offload_optimizer),
         **_gradient_bytes(c, d, s),
@@ -120,9 +125,9 @@ def fully_sharded(
         unit_gradients=s.gathered
         * s.blocks
         * (shape.block_parameters / c.tensor - _foreign_expert_elements(shape, c))
-        * impl.trainable
+        * trained_part.of_block(shape, impl)
         + (d.reduce * s.unit_trained * s.copies if at_once else 0.0),
-        step=s.shards * s.root / s.sharded * s.on_device
+        step=s.shards * s.root_trained / s.sharded_trained * s.on_device
         + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else s.shards),
     )
 
@@ -141,18 +146,21 @@ def _gradient_bytes(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
     reduced_twice = (c.replicate > 1) & accumulates & (c.sync_last == 0) & (c.sync_shard_only == 0)
     all_reduced = np.where(reduced_twice, d.reduce * s.sharded_trained / c.shard, 0.0)
     early = early + np.where(c.accumulation > 2, all_reduced, 0.0)
-    before_last_two = np.maximum(1.0 - (s.root + 2 * s.sharded_unit) / s.sharded, 0.0)
+    before_last_two = np.maximum(1.0 - (s.root_trained + 2 * s.sharded_unit_trained) / s.sharded_trained, 0.0)
     return {
         "gradients_early": early,
-        "gradients_second": early
-        + np.where(early > 0, 0.0, d.master * s.sharded_unit * s.sharded_trained / s.sharded / c.shard * s.on_device),
+        "gradients_second": early + np.where(early > 0, 0.0, d.master * s.sharded_unit_trained / c.shard * s.on_device),
         "gradients_next": np.maximum(early, s.shards * s.on_device * before_last_two),
         "gradients_last": np.maximum(
-            early, s.shards * s.on_device * (1.0 - (s.root + s.sharded_unit) / s.sharded) + all_reduced
+            early,
+            s.shards * s.on_device * (1.0 - (s.root_trained + s.sharded_unit_trained) / s.sharded_trained)
+            + all_reduced,
         ),
         # The root's own gradients are still whole: they are in `end`.
-        "gradients_late": np.where(unsharded > 0, unsharded, s.shards * s.on_device * (1.0 - s.root / s.sharded))
-        + partial * s.root / s.sharded
+        "gradients_late": np.where(
+            unsharded > 0, unsharded, s.shards * s.on_device * (1.0 - s.root_trained / s.sharded_trained)
+        )
+        + partial * s.root_trained / s.sharded_trained
         + all_reduced,
     }
 
@@ -222,10 +230,12 @@ def traffic(
     fewer = c.shard / c.experts
     dense, experts_per_rank, layers = total - expert_elements, expert_elements / c.experts, float(shape.layers)
 
+    trained = trained_part.fraction(shape, impl)
+
     def reduced(operation: Operation) -> Array:
-        scattered = ring_seconds(zero + d.reduce * impl.trainable * dense, units, c.shard, network, operation, c.tensor)
+        scattered = ring_seconds(zero + d.reduce * trained * dense, units, c.shard, network, operation, c.tensor)
         return scattered + ring_seconds(
-            d.reduce * impl.trainable * experts_per_rank, zero + layers, fewer, network, operation, c.experts
+            d.reduce * trained * experts_per_rank, zero + layers, fewer, network, operation, c.experts
         )
 
     def gathered(ranks: Array) -> Array:
@@ -233,14 +243,14 @@ def traffic(
         return around + ring_seconds(d.compute * experts_per_rank, zero + layers, fewer, network, stride=c.experts)
 
     gather, regather, scatter = gathered(c.shard), gathered(c.regather), reduced("reduce_scatter")
-    sent = d.reduce * total * impl.trainable / c.shard
+    sent = d.reduce * total * trained / c.shard
     across = ring_seconds(sent, units, c.replicate, network, "all_reduce", c.holders)
     # Parameters that are kept after forward are freed after backward all the same (torch 2.13, `post_backward`), except
     # by FSDP1 under `no_sync` (`_should_free_in_backward`).
     keeps_whole = c.regather < 2
     once = keeps_whole & (c.sync_last > 0) & keeps_unsynced
     forward = gather / np.where(once, np.maximum(c.accumulation, 1.0), 1.0)
-    back = np.where(keeps_whole, 0.0, regather)
+    back = np.where(keeps_whole, 0.0, regather * trained_part.depth(shape))
     every = np.where(c.sync_last > 0, 0.0, scatter + np.where(c.sync_shard_only > 0, 0.0, across))
     return Traffic(
         forward=forward,

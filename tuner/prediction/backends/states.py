@@ -69,7 +69,9 @@ def with_cast_copies(states: States, shape: ModelShape, c: Candidates, d: Dtypes
     checkpointed = c.checkpointed(shape.layers)
     saved = cast * (shape.layers - checkpointed) * shape.block_parameters
     recomputed = saved + cast * np.minimum(checkpointed, 1.0) * shape.block_parameters
-    at_loss = np.where(c.backend == FSDP1, recomputed, cast * float(shape.layers * shape.block_parameters))
+    # Frozen weights are no cached leaves either.
+    caches = (c.backend != FSDP1) & (shape.adapter is None)
+    at_loss = np.where(~caches, recomputed, cast * float(shape.layers * shape.block_parameters))
     table = cast * float(shape.embedding_parameters)
     return replace(
         states,

@@ -6,6 +6,7 @@ import numpy as np
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Offload, Strategy, ZeroConfig
 from shardtune.tuner.prediction.backends import host_states
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.lighter import OPTIMIZER_ON_HOST
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States
@@ -55,7 +56,7 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, g
 
 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
-    zero, trained, is_3 = c.tokens * 0.0, shape.parameters * impl.trainable / c.tensor, c.stage == 3
+    zero, trained, is_3 = c.tokens * 0.0, shape.parameters * trained_part.fraction(shape, impl) / c.tensor, c.stage == 3
     units = shape.layers + 1.0
     filled = buckets_filled(shape, c.reduce_bucket)
     forward, backward_gathers = _gathers(shape, c, d, network, units)
@@ -100,7 +101,8 @@ def _gathers(shape: ModelShape, c: Candidates, d: Dtypes, network: Network, unit
 def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Array:
     """Seconds of communication after ZeRO's optimizer step: stages 1 and 2 gather the updated weights, stage 3 its
     persistent parameters."""
-    count = shape.parameters / c.tensor
+    sent = 1.0 if shape.adapter is None else trained_part.fraction(shape, impl)
+    count = shape.parameters * sent / c.tensor
     calls = c.tokens * 0.0 + tensor_count(shape) if impl.main_gradients else np.maximum(count / c.gather_bucket, 1.0)
     weights = ring_seconds(d.compute * count + c.tokens * 0.0, calls, c.shard, network, stride=c.tensor)
     persistent, _ = stays_gathered(shape, c)
@@ -115,7 +117,7 @@ def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementatio
 
 def _accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
     """Bytes of memory traffic with which ZeRO accumulates one micro batch's gradients."""
-    trained = shape.parameters * impl.trainable / c.tensor
+    trained = shape.parameters * trained_part.fraction(shape, impl) / c.tensor
     # BF16_Optimizer adds whole low-precision gradients to its own. Stage 1 with another optimizer reduces once a step, so
     # until then autograd adds to the whole gradients; stages 2 and 3 add only their partition.
     whole = np.where(c.stage == 1, trained * 3.0 * d.compute * (1.0 - 1.0 / c.accumulation), 0.0)

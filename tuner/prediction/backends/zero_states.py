@@ -3,6 +3,7 @@
 
 import numpy as np
 
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.states import States, tied_gradients
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation, Mask
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -31,7 +32,7 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     """Bytes of ZeRO-1/2's states on one rank, by moment: whole compute-dtype parameters, sharded fp32 masters and
     moments."""
     zero, count = c.tokens * 0.0, shape.parameters / c.tensor
-    trained = count * impl.trainable
+    trained = count * trained_part.fraction(shape, impl)
     on_device = 1.0 - c.offload_optimizer
     bf16_optimizer = is_bf16_optimizer(c, d)
     early, late = _gradient_bytes(c, d, trained, bf16_optimizer)
@@ -49,7 +50,7 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
         gathered_backward=zero,
         gathered_middle=zero,
         gathered_last=zero,
-        **_bucket_bytes(shape, c, d, trained, bf16_optimizer),
+        **_bucket_bytes(shape, c, d, impl, bf16_optimizer),
         unit_gradients=zero,
         step=np.where((c.offload_optimizer > 0) | bf16_optimizer, 0.0, 4.0 * trained / c.shard),
     )
@@ -77,12 +78,14 @@ def _gradient_bytes(c: Candidates, d: Dtypes, trained: Array, bf16_optimizer: Ma
 
 
 def _bucket_bytes(
-    shape: ModelShape, c: Candidates, d: Dtypes, trained: Array, bf16_optimizer: Mask
+    shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, bf16_optimizer: Mask
 ) -> dict[str, Array]:
     """Bytes of gradients in the communication buffers of ZeRO-1/2."""
     # The buffer is allocated whole (`reduce_bucket_size` elements), however small the model; stage 1 stages the
     # gradients that it accumulates, stage 2 low-precision gradients.
-    table, plain, offloaded = shape.embedding_parameters / c.tensor, c.stage == 2, c.offload_optimizer > 0
+    trained = shape.parameters / c.tensor * trained_part.fraction(shape, impl)
+    table = shape.embedding_parameters / c.tensor * trained_part.outside(shape, impl)
+    plain, offloaded = c.stage == 2, c.offload_optimizer > 0
     accumulates = c.accumulation > 1
     element = np.where(c.stage == 1, d.reduce, d.compute)
     # Without contiguous gradients there is no buffer: a bucket's gradients are flattened where they are reduced
@@ -128,7 +131,7 @@ def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
     """Bytes of ZeRO-3's states on one rank, by moment: sharded compute-dtype parameters and fp32 masters; gradients in
     one flat fp32 partition."""
     zero, count = c.tokens * 0.0, float(shape.parameters)
-    trained = count * impl.trainable
+    trained = count * trained_part.fraction(shape, impl)
     on_device = 1.0 - c.offload_optimizer
     gradients = np.where(c.offload_optimizer > 0, 0.0, d.reduce * trained / c.shard)
     return States(
@@ -142,7 +145,7 @@ def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
         gradients_last=gradients,
         gradients_late=gradients,
         **_gathered_bytes_3(shape, c, d),
-        **_bucket_bytes_3(shape, c, d, trained, gloo),
+        **_bucket_bytes_3(shape, c, d, impl, gloo),
         unit_gradients=zero,
         step=np.where(c.offload_optimizer > 0, 0.0, 4.0 * trained / c.shard),
     )
@@ -173,10 +176,11 @@ def _gathered_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes) -> dict[str, 
     }
 
 
-def _bucket_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, gloo: bool) -> dict[str, Array]:
+def _bucket_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> dict[str, Array]:
     """Bytes of ZeRO-3's gradients in communication: one flat buffer that exists from the start, and the copies made by
     its reduction."""
-    zero, table = c.tokens * 0.0, float(shape.embedding_parameters)
+    zero, table = c.tokens * 0.0, float(shape.embedding_parameters) * trained_part.outside(shape, impl)
+    trained = float(shape.parameters) * trained_part.fraction(shape, impl)
     bucket = c.reduce_bucket * d.reduce * (c.contiguous > 0)
     full = bucket + _scatter_bytes(c, d, np.minimum(c.reduce_bucket, trained), gloo)
     # A bucket that holds the whole model is reduced when backward ends; until then gradients gather outside a flat buffer.

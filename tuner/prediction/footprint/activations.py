@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
 
@@ -28,10 +29,14 @@ class BlockBytes:
     gradients: Array
     """Bytes of the gradients of activations that exist at once inside a block's backward."""
 
+    without_backward: int = 0
+    """Number of first blocks that backward does not pass, since nothing in or before them is trained."""
+
     def kept(self, c: Candidates, blocks: int) -> Array:
         """Bytes of activations that the first `blocks` blocks keep for backward."""
-        checkpointed = c.checkpointed(blocks)
-        return checkpointed * self.checkpointed + (blocks - checkpointed) * self.not_checkpointed
+        unpassed = min(blocks, self.without_backward)
+        checkpointed = c.checkpointed(blocks) - c.checkpointed(unpassed)
+        return checkpointed * self.checkpointed + (blocks - unpassed - checkpointed) * self.not_checkpointed
 
     def working(self, c: Candidates, number: int) -> Array:
         """Bytes that block number `number` needs while it runs backward: restored activations and gradients."""
@@ -48,6 +53,7 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     if impl.splits_positions and not impl.regathers_inputs:
         # Where a block is split, the linear layers' inputs are gathered, and saved, for all positions.
         eager = eager + c.tokens * (c.tensor - 1.0) * (2.0 * dtypes.compute * shape.hidden)
+    eager = eager + c.tokens * _added_bytes(shape, dtypes)
     fused = c.tokens * _compiled_bytes(shape, dtypes) + _attention_extra(shape, c, dtypes, impl)
     all_saved = np.where(c.compiled > 0, np.minimum(fused, eager), eager)
     boundary = c.tokens * held * shape.hidden * (4 if impl.autocast else dtypes.compute)
@@ -64,7 +70,7 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     # Rows in transit to experts of other ranks and back exist besides those in work.
     width = width + np.where(c.experts > 1, 2.0 * shape.experts_per_token * shape.hidden, 0.0)
     flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
-    return BlockBytes(checkpointed, unchecked, all_saved, flowing)
+    return BlockBytes(checkpointed, unchecked, all_saved, flowing, shape.layers - shape.trained_blocks)
 
 
 def held_positions(c: Candidates, impl: Implementation) -> Array:
@@ -78,22 +84,37 @@ def _norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> floa
     stream = 4 if impl.autocast else size
     if shape.norm == "rms":
         # LlamaRMSNorm: the fp32 copy of the input (saved by pow and by the product with rsqrt) and the normalised value.
-        one_norm = 4 * shape.hidden + (4 if impl.autocast else size) * shape.hidden
+        # A frozen norm keeps no normalised value.
+        one_norm = 4 * shape.hidden + (4 if impl.autocast else size) * shape.hidden * shape.saved.norms
     else:
         one_norm = stream * shape.hidden + 8
-    linear_input = size * shape.hidden
-    return 2.0 * (one_norm + linear_input)
+    linear_inputs = size * shape.hidden * (shape.saved.attention + shape.saved.mlp)
+    return 2.0 * one_norm + linear_inputs
+
+
+def _final_norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
+    """Activation bytes per token of the last norm, and of the output head's input."""
+    if shape.adapter is None:
+        return _norm_bytes(shape, dtypes, impl) / 2
+    # Both are frozen: the norm keeps its input in fp32, the head nothing.
+    return 4.0 * shape.hidden
+
+
+def _added_bytes(shape: ModelShape, dtypes: Dtypes) -> float:
+    """Activation bytes per token that LoRA's own layers keep: what the first matrix of each makes."""
+    return 0.0 if shape.adapter is None else float(dtypes.compute * shape.adapter.rank * len(shape.adapter.matrices))
 
 
 def _mlp_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
     """Activation bytes per token of the MLP from its first product on; the MLP's input is counted with the norm."""
     size, k = dtypes.compute, shape.experts_per_token
     # gated: gate, silu(gate), up, product. gelu: input and output. gelu_tanh (NewGELUActivation): x, 0.5x, tanh, 1+tanh, product.
-    width = {"gated": 4, "gelu": 2, "gelu_tanh": 5}[shape.mlp] * shape.ffn
+    # The product is the last layer's input.
+    width = ({"gated": 3, "gelu": 1, "gelu_tanh": 4}[shape.mlp] + shape.saved.down) * shape.ffn
     total = float(size * k * width)
     if shape.experts > 1:
         # Tokens gathered per expert, expert outputs before the routing weight, router logits in fp32.
-        total += size * k * 2 * shape.hidden + 8 * shape.experts
+        total += size * k * (1 + shape.saved.mlp) * shape.hidden + 8 * shape.experts
     if impl.dropout > 0:
         total += 2 * shape.hidden  # two one-byte masks on the residual branches
     return total
@@ -104,10 +125,13 @@ def _attention_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
     size = dtypes.compute
     per_token = size * (2 * shape.query + 2 * shape.kv)
     if shape.qk_norm:
-        per_token += (4 + size) * (shape.query + shape.kv)
+        per_token += (4 + size * shape.saved.norms) * (shape.query + shape.kv)
     if impl.attention == "eager":
         # repeat_kv materialises the keys and values of every query head.
         per_token += size * (2 * shape.query - 2 * shape.kv)
+        if not shape.saved.output:
+            # Fused attention keeps its output for its own backward.
+            per_token -= size * shape.query
     # The output exists twice: as attention saved it for its heads, and as the projection did for its positions.
     exchanged = (c.context > 1) * float(size * shape.query)
     saved: Array = c.tokens * (per_token + exchanged)
@@ -141,8 +165,12 @@ def _compiled_bytes(shape: ModelShape, dtypes: Dtypes) -> float:
     output, MLP products."""
     # Casts, norms' internals and activations are recomputed inside the fused backward kernels.
     k = shape.experts_per_token
-    width = (3 if shape.mlp == "gated" else 2) * shape.ffn * k + (2 * k * shape.hidden if shape.experts > 1 else 0)
-    return float(dtypes.compute * (4 * shape.hidden + 2 * shape.query + 2 * shape.kv + width))
+    saved = shape.saved
+    products = (2 if shape.mlp == "gated" else 1) + saved.down
+    width = products * shape.ffn * k + ((1 + saved.mlp) * k * shape.hidden if shape.experts > 1 else 0)
+    inputs = (2 + saved.attention + saved.mlp) * shape.hidden
+    of_block = float(dtypes.compute * (inputs + 2 * shape.query + 2 * shape.kv + width))
+    return of_block + _added_bytes(shape, dtypes)
 
 
 def _selective_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, all_saved: Array) -> Array:
@@ -168,6 +196,8 @@ def _selective_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
     else:
         all_widths = shape.query + 2 * shape.kv + shape.hidden + k * (shape.ffn * (2 if gated else 1) + shape.hidden)
         width = all_widths + 2.0 * partial
+        if shape.adapter is not None:
+            width = width + sum(shape.adapter.rank + outputs for _, outputs in shape.adapter.matrices)
     return np.minimum(c.tokens * (size * width) + attention, all_saved)
 
 
@@ -179,7 +209,7 @@ def logits_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impleme
     logit_bytes = dtypes.compute if impl.keeps_logits else 0
     fp32 = 4.0 * impl.fp32_logit_copies / impl.loss_chunks
     copies = 1.0 if impl.splits_logits else c.tensor
-    norm: Array = held_positions(c, impl) * _norm_bytes(shape, dtypes, impl) / 2
+    norm: Array = held_positions(c, impl) * _final_norm_bytes(shape, dtypes, impl)
     whole = c.tokens * copies * shape.vocab * (logit_bytes + fp32)
     return np.where(c.loss_chunk > 0, _chunk_bytes(shape, c, dtypes, impl), whole) + c.tokens * norm
 
@@ -188,7 +218,7 @@ def _chunk_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impleme
     """Bytes at the peak of a loss in chunks (`workers.rank.model.chunked_loss`): one chunk's logits, and the head's
     gradient, which is summed over chunks in fp32."""
     logits = np.minimum(c.loss_chunk, c.tokens * c.tensor) * shape.vocab / c.tensor
-    head = float(shape.vocab * shape.hidden) * impl.trainable / c.tensor
+    head = float(shape.vocab * shape.hidden) * trained_part.outside(shape, impl) / c.tensor
     several = c.loss_chunks > 1
     # In fp32 a chunk's product is added in place.
     product = np.where((dtypes.compute < 4) | (c.tensor > 1) | ~several, dtypes.compute * head, 0.0)

@@ -137,8 +137,10 @@ def _bytes_by_moment(
     logits = logits_bytes(shape, c, dtypes, impl)
     zero = logits * 0.0
     caches = impl.kept_caches * c.tokens * (2.0 * shape.kv * dtypes.compute * shape.layers)
-    last, second = shape.layers, min(2, shape.layers)
-    last_but_one = max(last - 1, 1)
+    # Backward ends at the first block with something to train.
+    end = shape.layers - shape.trained_blocks + 1
+    last, second = shape.layers, min(end + 1, shape.layers)
+    last_but_one = max(last - 1, end)
 
     def kept(blocks: int) -> Array:
         return block.kept(c, blocks) + caches
@@ -160,7 +162,7 @@ def _bytes_by_moment(
             zero,
         ),
         (state.gradients_next, state.gathered_middle, state.buckets, kept(second), reducing(second), zero, zero),
-        (state.gradients_last, state.gathered_last, state.buckets, kept(1), reducing(1), zero, zero),
+        (state.gradients_last, state.gathered_last, state.buckets, kept(end), reducing(end), zero, zero),
         (state.gradients_late, zero, state.end, zero, zero, zero, zero),
         (state.gradients_late, zero, state.buckets_step, zero, zero, zero, state.step),
     ), first

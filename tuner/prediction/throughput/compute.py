@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.registry import accumulation_bytes, micro_batch_launches
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
@@ -80,18 +81,21 @@ def compute_times(
     # Ranks that split a block have narrower products.
     inner = np.minimum(float(shape.hidden), shape.ffn / c.tensor)
     matmul_rate = rates.matmul_flops * gain * inner / (inner + rates.small_matmul)
-    forward = blocks * shape.block_matmul_flops_per_token / matmul_rate
+    forward = blocks * (shape.block_matmul_flops_per_token + 2.0 * shape.added_parameters) / matmul_rate
     vocab = shape.vocab if impl.language_head else 0
     # Without a split of the vocabulary each rank computes the whole loss, from logits whose products are split.
     loss_repeats = 1.0 if impl.splits_logits else c.tensor
     head = c.tokens * 2.0 * shape.hidden * vocab / (matmul_rate / gain)
     # A loss in chunks computes logits and log-softmax once more in backward.
     again = (c.loss_chunk > 0) * 1.0
-    matmul = forward * (1.0 + 2.0 * (0.5 + 0.5 * impl.trainable) + repeated.matmul) + (3.0 + again) * head
+    # Backward passes only blocks with something to train; frozen weights have no gradients.
+    passed, of_weights = trained_part.depth(shape), _weight_gradients(shape, impl)
+    head_passes = 3.0 if shape.adapter is None else 2.0
+    matmul = forward * (1.0 + passed * (1.0 + of_weights + repeated.matmul)) + (head_passes + again) * head
     attention = _attention_seconds(shape, c, impl, rates) * shape.layers
     elementwise_forward = blocks * elementwise_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     # Backward reads what forward saved and the incoming gradient and writes one per input: twice forward's traffic.
-    elementwise = elementwise_forward * (3.0 + repeated.elementwise)
+    elementwise = elementwise_forward * (1.0 + passed * (2.0 + repeated.elementwise))
     if impl.autocast and dtypes.compute < dtypes.master:
         # Every weight is cast on its way into forward, and its gradient on the way out.
         casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + repeated.matmul) / rates.memory_bytes
@@ -100,7 +104,7 @@ def compute_times(
     elementwise = elementwise + _freed_bytes(shape, c, dtypes, impl) / rates.fresh_bytes
     loss = c.tokens * vocab * loss_repeats * (22.0 + 2.0 * dtypes.compute) / rates.memory_bytes
     loss = loss * (1.0 + _LOSS_FORWARD * again) + _summed_bytes(shape, c, dtypes, impl) / rates.memory_bytes
-    attention_all = attention * (1.0 + 2.5 + repeated.attention)
+    attention_all = attention * (1.0 + passed * (2.5 + repeated.attention))
     loss = np.where(c.compiled > 0, loss, loss * 1.5)
     total = matmul + attention_all + elementwise + loss
     return ComputeTimes(
@@ -117,9 +121,17 @@ def compute_times(
     )
 
 
+def _weight_gradients(shape: ModelShape, impl: Implementation) -> float:
+    """Products for gradients of weights in the blocks that backward passes, in forward passes of these blocks."""
+    if not shape.added_parameters:
+        return impl.trainable
+    added = 2.0 * shape.added_parameters
+    return added / (shape.block_matmul_flops_per_token + added)
+
+
 def _summed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
     """Bytes of memory traffic to sum the output head's gradient over the chunks of a micro batch's loss, in fp32."""
-    head = float(shape.vocab * shape.hidden) * impl.trainable / c.tensor * impl.language_head
+    head = float(shape.vocab * shape.hidden) * trained_part.outside(shape, impl) / c.tensor * impl.language_head
     return (c.loss_chunks - 1.0) * head * (8.0 + np.where(dtypes.compute < 4, 2.0 * dtypes.compute, 0.0))
 
 
@@ -204,10 +216,13 @@ def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeat
     if shape.experts > 1:
         # Routing, sorting by expert, and two grouped products.
         forward += 20.0
+    if shape.adapter is not None:
+        # Two products, a scaling and a sum beside each adapted layer.
+        forward += 4.0 * len(shape.adapter.matrices)
     # Selective checkpointing passes each operator of forward and recomputation through a Python dispatch mode.
     python = np.where(c.checkpointing == SELECTIVE, 2.0 * _DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
     python = (python + _SAVED_HOOKS) * c.checkpointed(shape.layers) / shape.layers
-    per_block = forward * (3.0 + repeated.elementwise + python)
+    per_block = forward * (1.0 + trained_part.depth(shape) * (2.0 + repeated.elementwise + python))
     per_block = np.where(c.compiled > 0, per_block * 0.35, per_block)
     kernels: Array = shape.layers * per_block + 60.0 + (c.loss_chunks - 1.0) * _LOSS_KERNELS
     return kernels

@@ -6,6 +6,7 @@ import numpy as np
 
 from shardtune.tuner.prediction import optimizers
 from shardtune.tuner.prediction.backends import registry
+from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -101,7 +102,7 @@ def _communication_seconds(
 
 def _optimizer_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:
     """Seconds of the step's passes over this rank's shard, of gradient norm and clipping, and of host overhead."""
-    trained = shape.parameters * impl.trainable / c.holders
+    trained = shape.parameters * trained_part.fraction(shape, impl) / c.holders
     # A fused kernel reads and writes parameter, gradient and moments once; foreach passes over them about three times.
     fused = 3.0 * dtypes.master + 2.0 * dtypes.moments
     traffic = fused if impl.fused_optimizer else 2.6 * fused
@@ -114,7 +115,7 @@ def _optimizer_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: I
 
 
 def _host_transfers(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, network: Network) -> Array:
-    trained = shape.parameters * impl.trainable
+    trained = shape.parameters * trained_part.fraction(shape, impl)
     shard = trained / c.holders
     adam = c.offload_optimizer * shard * (3.0 * dtypes.master + 2.0 * dtypes.moments) / HOST_ADAM_BYTES_PER_S
     gradients = c.offload_optimizer * shard * dtypes.reduce / network.host_link

@@ -10,6 +10,7 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.divisors import divisors
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import (
+    adapter_support,
     context_parallel,
     expert_parallel,
     losses,
@@ -66,16 +67,19 @@ class Domains:
     def tensor_parallel(self, context: int) -> tuple[tuple[int, ...], str | None]:
         """Numbers of ranks that may split a model (tensor parallel) where `context` ranks share a sequence, and the
         reason why there are no more, or None."""
-        return self._once(
-            ("tensor", context),
-            lambda: tensor_parallel.sizes(context, self.cluster, self.workload, self.model_summary),
-        )
+
+        def check(size: int) -> None:
+            adapter_support.check_axis("tensor_parallel", size, self.workload.adapter)
+            tensor_parallel.check(size, context, self.cluster, self.workload, model_summary=self.model_summary)
+
+        return self._once(("tensor", context), lambda: context_parallel.legal_divisors(self.world, check))
 
     def pipeline_parallel(self, sharing: int) -> tuple[tuple[int, ...], str | None]:
         """Numbers of pipeline stages where `sharing` ranks share samples in each stage, and the reason why there are no
         more, or None."""
 
         def check(stages: int) -> None:
+            adapter_support.check_axis("pipeline_parallel", stages, self.workload.adapter)
             pipeline_parallel.check_blocks(stages, self.model_summary.pipeline_blocks, self.model_summary.pipeline_note)
             pipeline_parallel.check_ranks(stages, self.world // sharing)
             samples = gradient_accumulation(self.workload.global_batch, 1, self.world // (sharing * stages))
@@ -115,6 +119,7 @@ class Domains:
         """
 
         def check(size: int) -> None:
+            adapter_support.check_axis("expert_parallel", size, self.workload.adapter)
             expert_facts = self.model_summary.experts, self.model_summary.expert_width, self.model_summary.expert_note
             expert_parallel.check_experts(size, size, *expert_facts)
             expert_parallel.check(size, self.world // split, tensor)

@@ -22,6 +22,7 @@ from typing import Any
 import cpuinfo  # type: ignore[import-untyped]
 import transformers
 
+from shardtune.api_schemas.training.adapters import Lora
 from shardtune.api_schemas.trials.leases import Task
 from shardtune.workers.launch import Launch
 from shardtune.workers.rank import inventory, trial_dir
@@ -200,8 +201,10 @@ def _ended_children() -> Iterator[tuple[int, int]]:
 
 
 def preload(task: Task) -> None:
-    """Import the module of the model's architecture before forking, so that each rank need not import it in every
-    trial."""
+    """Import the module of the model's architecture, and PEFT for a LoRA adapter, before forking, so that each rank need
+    not import it in every trial."""
+    if isinstance(task.workload.adapter, Lora):
+        _import_if_there("peft")
     names = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
     if task.model.model_type is not None and task.model.model_type in names:
         package = transformers.models.auto.configuration_auto.model_type_to_module_name(task.model.model_type)

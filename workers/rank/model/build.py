@@ -127,11 +127,19 @@ def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], nn.
             module._parameters[key] = replacements[id(old)]
 
 
-def materialize(model: nn.Module, device: torch.device, dtype: torch.dtype, seed: int, round_to: torch.dtype) -> None:
-    """Give every parameter of a model its whole initial value on `device`, and move the buffers there."""
+def materialize(
+    model: nn.Module,
+    device: torch.device,
+    dtype: torch.dtype | Callable[[nn.Parameter], torch.dtype],
+    seed: int,
+    round_to: torch.dtype,
+) -> None:
+    """Give every parameter of a model its whole initial value on `device`, and move the buffers there. `dtype`: that of
+    all parameters, or a function that returns each one's."""
 
     def make(name: str, old: nn.Parameter) -> nn.Parameter:
-        value = torch.empty(old.shape, dtype=dtype, device=device)
+        own_dtype = dtype if isinstance(dtype, torch.dtype) else dtype(old)
+        value = torch.empty(old.shape, dtype=own_dtype, device=device)
         weights.fill_(value.view(-1), name, old.shape, 0, seed, round_to)
         return nn.Parameter(value, requires_grad=old.requires_grad)
 

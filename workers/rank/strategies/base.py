@@ -109,6 +109,18 @@ class TrainingSetup:
         """Dtype of the weights that the optimizer updates."""
         return DTYPES[self.task.workload.precision.master_dtype]
 
+    def dtype_of(self, parameter: nn.Parameter) -> torch.dtype:
+        """Dtype in which a backend with master weights keeps a parameter: frozen weights beside an adapter have no
+        master copy."""
+        if self.task.workload.adapter is not None and not parameter.requires_grad:
+            return self.weights_dtype
+        return self.master_dtype
+
+    @property
+    def saves_trained_only(self) -> bool:
+        """Whether checkpoints leave out frozen weights: an adapter is saved alone, as PEFT does."""
+        return self.task.workload.adapter is not None
+
 
 def group_by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     """Group parameters by device mesh: no operator of torch takes DTensors of several meshes (2.13)."""

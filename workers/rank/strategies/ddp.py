@@ -21,7 +21,7 @@ class DdpTrainer:
     def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: DdpConfig) -> None:
         workload, place = setting.task.workload, setting.context
         blocks = [block for _, block in repeated_blocks(model)]
-        models.materialize(model, place.device, setting.master_dtype, workload.seed, setting.weights_dtype)
+        models.materialize(model, place.device, setting.dtype_of, workload.seed, setting.weights_dtype)
         if setting.weights_dtype != setting.master_dtype:
             cast.compute_in(model, setting.weights_dtype)
         self._ddp = DistributedDataParallel(
@@ -35,6 +35,7 @@ class DdpTrainer:
         self._max_norm = workload.max_grad_norm
         self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
+        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(trained_only=setting.saves_trained_only)
         self._sync_every = config.grad_sync == "every"
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
@@ -60,11 +61,11 @@ class DdpTrainer:
 
     def save(self, folder: Path) -> None:
         """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
-        sharded_checkpoint.save(self._ddp, self._optimizer.members, folder)
+        sharded_checkpoint.save(self._ddp, self._optimizer.members, folder, self._checkpoint_parts)
 
     def load(self, folder: Path) -> None:
         """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
-        sharded_checkpoint.load(self._ddp, self._optimizer.members, folder)
+        sharded_checkpoint.load(self._ddp, self._optimizer.members, folder, self._checkpoint_parts)
 
     def close(self) -> None:
         """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""

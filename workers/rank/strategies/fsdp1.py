@@ -19,9 +19,10 @@ from torch.distributed.fsdp import (
 
 from shardtune.api_schemas.strategies import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID
+from shardtune.api_schemas.training.adapters import Lora
 from shardtune.workers.blocks.prepare import repeated_blocks
+from shardtune.workers.rank.model import adapters, weights
 from shardtune.workers.rank.model import build as models
-from shardtune.workers.rank.model import weights
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base, optimizers, sharded_checkpoint
 
@@ -40,6 +41,7 @@ class Fsdp1Trainer:
         self._max_norm = workload.max_grad_norm
         self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
+        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(trained_only=setting.saves_trained_only)
         self._sync_every = config.grad_sync == "every"
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
@@ -68,11 +70,11 @@ class Fsdp1Trainer:
 
     def save(self, folder: Path) -> None:
         """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
-        sharded_checkpoint.save(self._fsdp, self._optimizer.members, folder)
+        sharded_checkpoint.save(self._fsdp, self._optimizer.members, folder, self._checkpoint_parts)
 
     def load(self, folder: Path) -> None:
         """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
-        sharded_checkpoint.load(self._fsdp, self._optimizer.members, folder)
+        sharded_checkpoint.load(self._fsdp, self._optimizer.members, folder, self._checkpoint_parts)
 
     def close(self) -> None:
         """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""
@@ -94,8 +96,14 @@ def _shard(model: nn.Module, setting: base.TrainingSetup, config: Fsdp1Config) -
         **config.to_fsdp1(),
     }
     models.move_buffers(model, place.device)
+    has_lora = isinstance(setting.task.workload.adapter, Lora)
     for name, block in repeated_blocks(model):
         _materialize(block, name + ".", setting)
+        if has_lora:
+            # A flat parameter has one dtype and one `requires_grad`, so that each matrix of an adapter is a unit.
+            for path, leaf in adapters.trained_leaves(block):
+                owner, _, key = path.rpartition(".")
+                setattr(block.get_submodule(owner), key, FullyShardedDataParallel(leaf, **options))
         owner, _, key = name.rpartition(".")
         setattr(model.get_submodule(owner), key, FullyShardedDataParallel(block, **options))
     _materialize(model, "", setting)
@@ -121,7 +129,7 @@ def _materialize(module: nn.Module, prefix: str, setting: base.TrainingSetup) ->
     def make(name: str, old: nn.Parameter) -> nn.Parameter:
         if not old.is_meta:
             return old
-        value = torch.empty(old.shape, dtype=setting.master_dtype, device=setting.context.device)
+        value = torch.empty(old.shape, dtype=setting.dtype_of(old), device=setting.context.device)
         weights.fill_(value.view(-1), prefix + name, old.shape, 0, seed, setting.weights_dtype)
         return nn.Parameter(value, requires_grad=old.requires_grad)
 

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from shardtune.api_schemas.strategies import Fsdp2Config, tensor_parallel
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.workers.rank.model import tensor_plan, weights
+from shardtune.workers.rank.model import adapters, tensor_plan, weights
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base, optimizers, pipeline, sharded_checkpoint
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
@@ -36,6 +36,8 @@ class Fsdp2Trainer:
 
     def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: Fsdp2Config) -> None:
         workload, place = setting.task.workload, setting.context
+        if workload.adapter is not None:
+            adapters.cast_frozen(model, setting.weights_dtype)
         mesh = make_mesh(config, place)
         self._is_split = config.tensor_parallel > 1
         if self._is_split:
@@ -50,14 +52,11 @@ class Fsdp2Trainer:
             for method, value in config.calls().items():
                 getattr(part.module, method)(value)
         self._model = parts[0].module if len(parts) == 1 else nn.ModuleList(part.module for part in parts)
-        self._place = place
-        self._loss = setting.cast_loss
-        self._accumulation = setting.accumulation
-        self._grad_sync = config.grad_sync
+        self._place, self._grad_sync = place, config.grad_sync
+        self._loss, self._accumulation = setting.cast_loss, setting.accumulation
         self._pipeline: pipeline.Pipeline | None = None
         if stages is not None:
-            schedule = config.pipeline_schedule
-            self._pipeline = pipeline.Pipeline(parts, setting, stages, schedule, self._begin_backward)
+            self._pipeline = pipeline.Pipeline(parts, setting, stages, config.pipeline_schedule, self._begin_backward)
         named = [
             (part, name, parameter)
             for part in parts
@@ -71,6 +70,7 @@ class Fsdp2Trainer:
         blocks = [block for part in parts for block in part.blocks]
         self._optimizer = optimizers.make(workload.optimizer, self._parameters, blocks)
         self._max_norm = workload.max_grad_norm
+        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(stages is not None, setting.saves_trained_only)
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss; with
@@ -116,11 +116,11 @@ class Fsdp2Trainer:
 
     def save(self, folder: Path) -> None:
         """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
-        sharded_checkpoint.save(self._model, self._optimizer.members, folder, in_stages=self._pipeline is not None)
+        sharded_checkpoint.save(self._model, self._optimizer.members, folder, self._checkpoint_parts)
 
     def load(self, folder: Path) -> None:
         """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
-        sharded_checkpoint.load(self._model, self._optimizer.members, folder, in_stages=self._pipeline is not None)
+        sharded_checkpoint.load(self._model, self._optimizer.members, folder, self._checkpoint_parts)
 
     def close(self) -> None:
         """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,52 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 
-def save(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], folder: Path, in_stages: bool = False) -> None:
-    """Write master weights and optimizer state to a checkpoint. Collective. `in_stages`: ranks have different parts of
-    the model."""
+@dataclass(frozen=True)
+class CheckpointParts:
+    """Parts of the training that a checkpoint of a rank contains."""
+
+    in_stages: bool = False
+    """Whether ranks have different parts of the model."""
+    trained_only: bool = False
+    """Whether frozen weights are left out; a trainer has them from their source before it loads."""
+
+
+ALL_PARTS = CheckpointParts()
+
+
+def save(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], folder: Path, parts: CheckpointParts = ALL_PARTS
+) -> None:
+    """Write master weights and optimizer state to a checkpoint. Collective."""
+    state = _state(model, optimizers, _options(parts.in_stages))
     with _unwrapped_failure():
-        state_dict_saver.save(_state(model, optimizers, _options(in_stages)), checkpoint_id=folder)
+        state_dict_saver.save(_without_frozen(state) if parts.trained_only else state, checkpoint_id=folder)
 
 
-def load(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], folder: Path, in_stages: bool = False) -> None:
+def load(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], folder: Path, parts: CheckpointParts = ALL_PARTS
+) -> None:
     """Load weights and optimizer state into a model and optimizers of the same shape. Collective."""
-    options = _options(in_stages)
+    options = _options(parts.in_stages)
     state = _state(model, optimizers, options)
+    # Frozen weights stay in `state` as they are, so that backends find every weight that they ask for.
+    loaded = _without_frozen(state) if parts.trained_only else state
     with _unwrapped_failure():
-        state_dict_loader.load(state, checkpoint_id=folder)
+        state_dict_loader.load(loaded, checkpoint_id=folder)
     set_state_dict(
-        model, optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=options
+        model,
+        optimizers,
+        model_state_dict=state["model"] | loaded["model"],
+        optim_state_dict=loaded["optimizer"],
+        options=options,
     )
+
+
+def _without_frozen(state: dict[str, Any]) -> dict[str, Any]:
+    """Weights that the optimizer updates, and its own state."""
+    trained = state["optimizer"]["state"]
+    weights = {name: value for name, value in state["model"].items() if name in trained}
+    return {"model": weights, "optimizer": state["optimizer"]}
 
 
 def _options(in_stages: bool) -> StateDictOptions:

@@ -57,7 +57,7 @@ class ZeroTrainer:
             require_cuda_toolkit(cpp_extension.CUDA_HOME)
             self._engine.compile()
         _restore_buffers(model, buffers)
-        self._place = place
+        self._place, self._trained_only = place, setting.saves_trained_only
         # The engine enters its own autocast (`torch_autocast`), and would leave one around it.
         self._loss = setting.loss
 
@@ -84,11 +84,11 @@ class ZeroTrainer:
 
     def save(self, folder: Path) -> None:
         """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
-        self._engine.save_checkpoint(str(folder), tag=_TAG)
+        self._engine.save_checkpoint(str(folder), tag=_TAG, exclude_frozen_parameters=self._trained_only)
 
     def load(self, folder: Path) -> None:
         """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
-        path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG)
+        path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG, load_module_strict=not self._trained_only)
         assert path is not None, "DeepSpeed found no checkpoint"
 
     def close(self) -> None:

@@ -9,8 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.blocks.prepare import repeated_blocks
+from shardtune.workers.rank.model import adapters, experts, loss_plan, moe, shared_heads, stage_plan, tensor_plan
 from shardtune.workers.rank.model import build as models
-from shardtune.workers.rank.model import experts, loss_plan, moe, shared_heads, stage_plan, tensor_plan
 from shardtune.workers.rank.training import step
 
 
@@ -26,7 +26,9 @@ def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
     # Eager attention and batched experts are plain matrix products, which the counter sees and the meta device runs.
     counts = {"attention": "eager"}
     model = models.build(spec, workload.model_copy(update=counts), experts=shared_heads.on_meta(spec)).to("meta")
-    model_summary, pairs = of_model(model), moe.expert_modules(model)
+    pairs, plans = moe.expert_modules(model), _plans(model)
+    adapters.install(model, workload.adapter)
+    model_summary = of_model(model)
     text = getattr(model, "config").get_text_config()  # noqa: B009 -- nn.Module's attributes are untyped
     facts = {
         "active_parameters": _active_parameters(model, pairs),
@@ -36,14 +38,18 @@ def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
         "max_positions": getattr(text, "max_position_embeddings", None),
         "attention": "eager" if models.attention_of(model.config, workload) != workload.attention else None,
     }
-    facts |= tensor_plan.widths_of(model)._asdict() | stage_plan.blocks_of(model)._asdict()
-    facts |= experts.sizes_of(model)._asdict()
-    facts |= _flop_counts(model, model_summary, workload.sequence_length, text)
+    facts |= plans | _flop_counts(model, model_summary, workload.sequence_length, text)
     # After the counts: it makes the model leave its logits alone.
     facts["loss_note"] = loss_plan.note_of(model)
     # Last: it replaces the model's attention.
     shared = shared_heads.of_model(model, models.attention_of(model.config, workload))
     return model_summary.model_copy(update=facts | shared._asdict())
+
+
+def _plans(model: nn.Module) -> dict[str, Any]:
+    """Sizes of a model that decide how ranks can split it, before an adapter adds layers of its own."""
+    plans = tensor_plan.widths_of(model)._asdict() | stage_plan.blocks_of(model)._asdict()
+    return plans | experts.sizes_of(model)._asdict()
 
 
 def _flop_counts(model: nn.Module, model_summary: ModelSummary, length: int, text: Any) -> dict[str, Any]:
@@ -56,10 +62,12 @@ def _flop_counts(model: nn.Module, model_summary: ModelSummary, length: int, tex
         # Trials may work all the same, and report their own failure if not.
         reason = " ".join(str(error).split())[:500]
         return {"note": f"nothing is predicted for this model: its FLOPs could not be counted ({reason})"}
+    training = _training_flops(model, length) if model_summary.trainable < model_summary.parameters else None
     blocks = [
         block.model_copy(update={"forward_flops_per_token": by_block[block.name]}) for block in model_summary.blocks
     ]
-    return {"blocks": tuple(blocks), "forward_flops_per_token": flops, "least_flops_per_token": least}
+    counts = {"blocks": tuple(blocks), "forward_flops_per_token": flops, "least_flops_per_token": least}
+    return counts | {"training_flops_per_token": training}
 
 
 def of_model(model: nn.Module) -> ModelSummary:
@@ -83,9 +91,11 @@ def of_model(model: nn.Module) -> ModelSummary:
 
 def _block_summary(name: str, block: nn.Module) -> BlockSummary:
     sizes = [p.numel() for p in block.parameters()]
+    trained = sum(p.numel() for p in block.parameters() if p.requires_grad)
     return BlockSummary(
         name=name,
         parameters=sum(sizes),
+        trainable_parameters=None if trained == sum(sizes) else trained,
         largest_parameter=max(sizes, default=0),
         matrix_parameters=sum(p.numel() for p in block.parameters() if p.ndim == 2),
         forward_flops_per_token=None,
@@ -124,3 +134,14 @@ def _forward_flops(model: nn.Module, blocks: list[str], length: int) -> tuple[fl
     prefix = f"{type(model).__name__}."
     per_block = {name: sum(counts.get(prefix + name, {}).values()) / length for name in blocks}
     return counter.get_total_flops() / length, per_block
+
+
+def _training_flops(model: nn.Module, length: int) -> float:
+    """FLOPs of one token's forward and backward pass, without the gradients that frozen weights do not need."""
+    tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
+    mask = torch.ones(1, length, dtype=torch.bool, device="meta")
+    counter = FlopCounterMode(display=False)
+    with counter:
+        model(input_ids=tokens, attention_mask=mask, use_cache=False).logits.sum().backward()
+    model.zero_grad()
+    return counter.get_total_flops() / length

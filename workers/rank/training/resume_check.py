@@ -32,7 +32,7 @@ class RankTraining:
     step: Step
     trainer: Trainer
     parameters: int
-    """Number of parameters of the whole model."""
+    """Number of parameters of the whole model that a checkpoint contains."""
 
 
 def run(task: ResumeTask, built: RankTraining, folder: Path, progress: ProgressFile) -> RankReport:

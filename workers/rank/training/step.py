@@ -12,8 +12,8 @@ from torch import nn
 from shardtune.api_schemas.strategies import TrialConfig, losses
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
+from shardtune.workers.rank.model import adapters, chunked_loss, data, loss_plan
 from shardtune.workers.rank.model import build as models
-from shardtune.workers.rank.model import chunked_loss, data, loss_plan
 from shardtune.workers.rank.model.context import ContextGroup
 from shardtune.workers.rank.strategies.base import causal_loss
 
@@ -91,6 +91,7 @@ class CausalStep:
     def build_model(self) -> nn.Module:
         """Build the model in training mode (see `Step.build_model`)."""
         model = models.build(self._spec, self._workload)
+        adapters.install(model, self._workload.adapter)
         models.without_packed_samples()
         if self._context is not None:
             self._context.prepare(model)

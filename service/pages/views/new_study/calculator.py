@@ -191,6 +191,9 @@ def _precision(precision: Precision, kind: str, table: PredictionTable | None) -
     values = optimizer.state_values(table.parameters, table.matrix_parameters) / table.parameters if table else 0.0
     state = master * (values or optimizer.state_values(1.0, 0.0))
     total = copy + master + gradients + state
-    return PrecisionLine(
-        precision.name, copy, master, gradients, state, total, total * parameters / 2**30 if parameters else None
-    )
+    whole = None
+    if table is not None and parameters:
+        # Frozen weights are kept in the dtype of the computation, without anything else.
+        trained = parameters if table.trained_parameters is None else table.trained_parameters
+        whole = (total * trained + DTYPE_BYTES[precision.weights_dtype] * (parameters - trained)) / 2**30
+    return PrecisionLine(precision.name, copy, master, gradients, state, total, whole)

@@ -54,6 +54,8 @@ class StudyForm(BaseModel):
     checkpointing: str = "none"
     precision: str = AUTO
     optimizer: str = DEFAULT_OPTIMIZER
+    lora: str = Field(default="", max_length=20)
+    """Rank of LoRA adapters; empty: all weights are trained."""
     max_trials: str = "14"
     max_gpu_seconds: str = ""
     baseline: str = Field(default="", max_length=_LONGEST)
@@ -174,8 +176,17 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
         "top": _FASTEST,
         "precision": form.precision,
         "optimizer": form.optimizer,
+        "adapter": _adapter(form),
     }
     return _validated(PredictionRequest, values)
+
+
+def _adapter(form: StudyForm) -> dict[str, Any] | None:
+    """Return the form's adapter as a workload names it; None where all weights are trained."""
+    if not form.lora.strip():
+        return None
+    rank = positive_int("lora", form.lora)
+    return {"kind": "lora", "rank": rank, "alpha": 2.0 * rank}
 
 
 def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
@@ -191,6 +202,7 @@ def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
             "global_batch": positive_int("global_batch", form.global_batch),
             "precision": form.precision,
             "optimizer": form.optimizer,
+            "adapter": _adapter(form),
         },
         "cluster": cluster_of(form, live),
         "objective": objective_of(form),

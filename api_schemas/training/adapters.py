@@ -1,0 +1,149 @@
+"""Schemas of adapters: the part of a model that is trained while all other weights stay frozen.
+
+An adapter belongs to the workload, since it decides what is trained. It is never searched.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
+
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.names import ModulePath
+
+ALL_LINEAR: Literal["all-linear"] = "all-linear"
+"""Word for every linear layer in the model's repeated blocks, as PEFT calls it."""
+_FOUR_BIT = ("load_in_4bit", "load_in_8bit", "quantization", "quantization_config", "quantization_bit", "bits")
+_PEFT_NAMES = {
+    "r": "rank",
+    "lora_alpha": "alpha",
+    "lora_dropout": "dropout",
+    "target_modules": "targets",
+    "use_rslora": "rslora",
+}
+
+
+class AdapterSchema(Schema):
+    """Interface of every adapter, used by trainers, the predictor, the exports and pages."""
+
+    kind: str
+    title: ClassVar[str]
+    """Name of the method for people."""
+
+    def describe(self) -> str:
+        """Return a short description for people, such as `LoRA r=16`."""
+        raise NotImplementedError
+
+
+class Lora(AdapterSchema):
+    """Low-rank adaptation (Hu et al. 2021) by PEFT: two small matrices beside each adapted linear layer are trained."""
+
+    title: ClassVar[str] = "LoRA"
+    kind: Literal["lora"] = "lora"
+    rank: int = Field(default=16, ge=1, le=4096)
+    """Rank of the two matrices (PEFT's `r`). A larger rank trains more parameters."""
+    alpha: float = Field(default=32.0, gt=0, le=1e6)
+    """Numerator of the update's scale, `alpha / rank` (PEFT's `lora_alpha`)."""
+    targets: Annotated[
+        Literal["all-linear"] | tuple[ModulePath, ...], Field(examples=[ALL_LINEAR, ["q_proj", "v_proj"]])
+    ] = ALL_LINEAR
+    """Linear layers that get an adapter: their names, or `all-linear` for every one in the repeated blocks. Fewer
+    targets keep fewer activations."""
+    rslora: bool = False
+    """Whether the scale is `alpha / √rank` (rank-stabilised LoRA)."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout before the adapters; only 0 is trained, since dropout would make losses depend on the sharding."""
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _one_name(cls, targets: object) -> object:
+        """Accept one name in place of a list."""
+        return [targets] if isinstance(targets, str) and targets != ALL_LINEAR else targets
+
+    @field_validator("targets")
+    @classmethod
+    def _some_targets(cls, targets: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        """Sort the targets, so that equal adapters give equal tuning targets; reject an empty list."""
+        if isinstance(targets, str):
+            return targets
+        if not targets:
+            raise ValueError(f"targets (an empty list) adapts nothing; name linear layers, or use {ALL_LINEAR!r}")
+        if len(targets) > 100:
+            raise ValueError(f"targets ({len(targets)} names) may have 100; use {ALL_LINEAR!r}, or last names alone")
+        return tuple(sorted(set(targets)))
+
+    @field_validator("dropout")
+    @classmethod
+    def _no_dropout(cls, dropout: float) -> float:
+        if dropout > 0:
+            raise ValueError(
+                f"dropout ({dropout:g}) makes losses depend on how the batch is divided over ranks, so that no trial "
+                "could be checked; set it to 0 here and use yours in the final training, whose speed it hardly changes"
+            )
+        return dropout
+
+    @property
+    def scale(self) -> float:
+        """Factor of the adapters' output."""
+        return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
+
+    def describe(self) -> str:
+        """Return a short description for people."""
+        where = "" if isinstance(self.targets, str) else f" on {', '.join(self.targets)}"
+        return f"{'rsLoRA' if self.rslora else 'LoRA'} r={self.rank}{where}"
+
+
+class LastLayers(AdapterSchema):
+    """Training of the model's last repeated blocks; embeddings, earlier blocks, last norm and output head stay frozen."""
+
+    title: ClassVar[str] = "last layers"
+    kind: Literal["last_layers"] = "last_layers"
+    layers: int = Field(ge=1, le=1000)
+    """Number of repeated blocks that are trained, counted from the last."""
+
+    def describe(self) -> str:
+        """Return a short description for people."""
+        return f"last {self.layers} layers" if self.layers > 1 else "last layer"
+
+
+ADAPTERS: dict[str, type[AdapterSchema]] = {"lora": Lora, "last_layers": LastLayers}
+"""Adapters by kind."""
+ADAPTER_KINDS = tuple(ADAPTERS)
+"""Kinds of adapters that workers of this release train."""
+
+
+def _with_kind(value: object) -> object:
+    """Check the kind, and reject settings that no trial trains with the remedy for each."""
+    if isinstance(value, AdapterSchema):
+        return value
+    if isinstance(value, str):
+        value = {"kind": value}
+    if not isinstance(value, Mapping):
+        raise ValueError(f'adapter ({value!r:.100}) must be an object such as {{"kind": "lora", "rank": 16}}, or null')
+    kind = value.get("kind", "last_layers" if "layers" in value else "lora")
+    quantised_name = next((name for name in _FOUR_BIT if value.get(name)), "kind" if kind == "qlora" else None)
+    if quantised_name is not None:
+        raise ValueError(
+            f"{quantised_name} ({value.get(quantised_name)!r:.100}) trains quantised base weights, which no trial does; use lora, whose "
+            "base weights are bf16 or fp32 by workload.precision, or bring your own code (docs/how-to/own-code.md)"
+        )
+    if value.get("dora") or value.get("use_dora"):
+        raise ValueError("dora (true) is trained by no trial; leave it out: plain LoRA and rslora are")
+    if not isinstance(kind, str) or kind not in ADAPTERS:
+        raise ValueError(f"kind ({kind!r:.100}) is unknown; use one of {', '.join(ADAPTERS)}")
+    foreign = next((name for name in value if name in _PEFT_NAMES), None) if kind == "lora" else None
+    if foreign is not None:
+        raise ValueError(f"{foreign} ({value[foreign]!r:.100}) is PEFT's name; did you mean {_PEFT_NAMES[foreign]}?")
+    return {**value, "kind": kind}
+
+
+def _class_name(value: object) -> str:
+    """Return the name of the class for validated or raw settings, which error paths leave out as a union's branch."""
+    return (type(value) if isinstance(value, AdapterSchema) else ADAPTERS[str(value["kind"])]).__name__  # type: ignore[index]
+
+
+_Settings = Annotated[
+    Annotated[Lora, Tag("Lora")] | Annotated[LastLayers, Tag("LastLayers")], Discriminator(_class_name)
+]
+Adapter = Annotated[_Settings, BeforeValidator(_with_kind, json_schema_input_type=_Settings | str)] | None
+"""Adapter in full, by its kind, or null: all weights are trained."""

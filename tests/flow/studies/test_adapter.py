@@ -1,0 +1,90 @@
+"""A study's adapter: stored as stated, given to workers that can train it, answered for it alone."""
+
+import json
+
+import pytest
+
+from tests.support.service.scenarios import ASK, WORKLOAD
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker
+
+KINDS = ("lora", "last_layers")
+ADAPTED = SPEC | {"workload": SPEC["workload"] | {"adapter": {"rank": 8}}}
+
+
+def with_adapter(**adapter):
+    return SPEC | {"workload": SPEC["workload"] | {"adapter": adapter}}
+
+
+def rejection(client, body):
+    answer = client.post("/v1/studies", json=body)
+    assert answer.status_code == 422, answer.text
+    return answer.json()["errors"][0]
+
+
+def test_an_adapter_is_stored_and_sent_to_the_worker(quick_client):
+    worker = SimulatedWorker(quick_client, adapters=KINDS).register()
+    study = quick_client.post("/v1/studies", json=ADAPTED).json()
+    assert study["spec"]["workload"]["adapter"]["rank"] == 8
+    lease = worker.lease()
+    assert lease.task.workload.adapter.rank == 8
+
+
+@pytest.mark.parametrize(
+    ("adapter", "field", "message"),
+    [
+        ({"targets": ["q_porj"]}, "workload.adapter.targets", "did you mean q_proj"),
+        ({"kind": "last_layers", "layers": 99}, "workload.adapter.layers", "more than the model's"),
+        ({"load_in_4bit": True}, "workload.adapter.load_in_4bit", "quantised base weights"),
+        ({"dropout": 0.1}, "workload.adapter.dropout", "set it to 0"),
+        ({"rank": 0}, "workload.adapter.rank", "greater than or equal to 1"),
+    ],
+)
+def test_an_adapter_that_cannot_be_trained_is_rejected_with_its_field(quick_client, adapter, field, message):
+    SimulatedWorker(quick_client, adapters=KINDS).register()
+    found = rejection(quick_client, with_adapter(**adapter))
+    assert found["field"] == field and message in found["message"], found
+
+
+def test_a_baseline_that_splits_the_model_is_rejected(quick_client):
+    SimulatedWorker(quick_client, adapters=KINDS).register()
+    baseline = {"strategy": {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2}}
+    found = rejection(quick_client, ADAPTED | {"baseline": baseline})
+    assert found["field"].startswith("baseline") and "workload.adapter" in found["message"]
+
+
+def test_a_worker_of_an_older_release_gets_no_study_with_an_adapter(quick_client):
+    """It would ignore the field, train all weights and report their speed."""
+    old = SimulatedWorker(quick_client).register()
+    found = rejection(quick_client, ADAPTED)
+    assert found["field"] == "workload.adapter" and "upgrade it" in found["message"]
+    waiting = quick_client.post(
+        "/v1/studies", json=ADAPTED | {"cluster": old.inventory.cluster.model_dump(), "wait_for_worker_s": 600}
+    )
+    assert waiting.json()["state"] == "waiting", waiting.text
+    assert old.lease() is None
+
+
+def test_a_study_begun_by_one_worker_is_not_continued_by_one_that_cannot(quick_client):
+    SimulatedWorker(quick_client, "new", adapters=KINDS).register()
+    quick_client.post("/v1/studies", json=ADAPTED).raise_for_status()
+    assert SimulatedWorker(quick_client, "old").register().lease() is None
+
+
+def test_a_worker_without_peft_is_told_what_to_install(quick_client):
+    SimulatedWorker(quick_client, adapters=("last_layers",)).register()
+    assert "install peft" in rejection(quick_client, ADAPTED)["message"]
+    assert quick_client.post("/v1/studies", json=with_adapter(kind="last_layers", layers=1)).status_code == 201
+
+
+@pytest.mark.answered
+def test_an_answer_for_all_weights_is_never_given_for_an_adapter(quick_client):
+    asked = ASK | {"workload": json.dumps(WORKLOAD | {"adapter": "lora"}), "lowest_confidence": "low"}
+    answer = quick_client.get("/v1/best", params=asked)
+    assert (answer.status_code, answer.json()["code"]) == (404, "unknown_best")
+
+
+def test_predictions_are_made_for_the_adapter(quick_client):
+    request = {"model": "llama-3.1-8b", "cluster": "8xh100", "top": 0}
+    table = quick_client.post("/v1/predictions", json=request | {"adapter": {"rank": 16}}).json()
+    assert (table["adapter"], table["trained_parameters"]) == ("LoRA r=16", 41_943_040)
+    assert all(row["memory"]["verdict"] == "fits" for row in table["predictions"])

@@ -1,0 +1,115 @@
+"""What a workload says about an adapter, and which of it is rejected with a remedy."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
+from shardtune.api_schemas.strategies import TrialConfig, sample_groups
+from shardtune.api_schemas.training import adapter_targets
+from shardtune.api_schemas.training.adapters import LastLayers, Lora
+from shardtune.api_schemas.training.models import ModelSpec, preset
+from shardtune.api_schemas.training.workload import Workload, WorkloadRequest
+
+SIZES: dict[str, Any] = {"sequence_length": 64, "global_batch": 8}
+
+
+def adapter(value: Any) -> Any:
+    return WorkloadRequest(**SIZES, adapter=value).adapter
+
+
+def test_an_adapter_is_named_in_full_by_its_kind_or_by_its_fields() -> None:
+    assert adapter("lora") == adapter({}) == adapter({"kind": "lora", "rank": 16}) == Lora()
+    assert adapter({"layers": 2}) == LastLayers(layers=2)
+    assert adapter(None) is None
+    stored = Workload(**SIZES, adapter={"layers": 2})
+    assert Workload.model_validate_json(stored.model_dump_json()) == stored
+
+
+def test_the_order_of_targets_does_not_matter() -> None:
+    assert adapter({"targets": ["v_proj", "q_proj", "q_proj"]}) == adapter({"targets": ["q_proj", "v_proj"]})
+    assert adapter({"targets": "q_proj"}).targets == ("q_proj",)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"rank": 0}, "greater than or equal to 1"),
+        ({"dropout": 0.05}, r"dropout \(0.05\) makes losses depend on how the batch is divided.*set it to 0"),
+        ({"targets": []}, r"targets \(an empty list\) adapts nothing"),
+        ({"load_in_4bit": True}, r"load_in_4bit \(True\) trains quantised base weights"),
+        ({"kind": "qlora"}, r"kind \('qlora'\) trains quantised base weights.*use lora"),
+        ({"dora": True}, r"dora \(true\) is trained by no trial"),
+        ({"r": 16}, r"r \(16\) is PEFT's name; did you mean rank\?"),
+        ({"kind": "prefix"}, r"kind \('prefix'\) is unknown; use one of lora, last_layers"),
+        ({"layers": 0}, "greater than or equal to 1"),
+        (16, r"adapter \(16\) must be an object"),
+    ],
+)
+def test_what_no_trial_trains_is_rejected_with_the_remedy(value: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        adapter(value)
+
+
+def test_an_optimizer_of_whole_matrices_is_rejected() -> None:
+    with pytest.raises(ValidationError, match=r"optimizer.kind \('muon'\) updates whole matrices.*use adamw"):
+        Workload(**SIZES, optimizer="muon", adapter="lora")
+
+
+def test_a_workload_without_an_adapter_keeps_its_key() -> None:
+    """Stored answers of trainings of all weights are found under keys that have no word about adapters."""
+    cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+    plain, adapted = (
+        TuningTarget(preset("llama-tiny"), Workload(**SIZES, adapter=value), cluster) for value in (None, "lora")
+    )
+    assert "adapter" not in plain.canonical()["workload"]
+    assert adapted.canonical()["workload"]["adapter"]["kind"] == "lora"
+
+
+@pytest.mark.parametrize(
+    ("axis", "strategy"),
+    [
+        ("tensor_parallel", {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2}),
+        ("pipeline_parallel", {"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2}),
+        ("expert_parallel", {"kind": "fsdp2", "dp_shard": 2, "expert_parallel": 2}),
+    ],
+)
+def test_meshes_that_cannot_train_an_adapter_are_rejected(axis: str, strategy: dict[str, Any]) -> None:
+    cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+    config = TrialConfig.model_validate({"strategy": strategy})
+    with pytest.raises(ValueError, match=rf"{axis} \(2\) .*workload.adapter: LoRA r=16\); use 1"):
+        sample_groups.check(config, cluster, Workload(**SIZES, adapter="lora"))
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "message"),
+    [
+        ("llama-tiny", {"targets": ["q_porj"]}, r"\('q_porj'\) matches no linear layer.*did you mean q_proj"),
+        ("gpt2-tiny", {"targets": ["q_proj"]}, r"\('q_proj'\) matches no linear layer.*c_proj"),
+        ("mixtral-tiny", {"targets": ["gate_proj"]}, "matches no linear layer"),
+        ("llama-tiny", {"targets": ["lm_head"]}, "matches no linear layer in the model's repeated blocks"),
+        ("llama-tiny", {"layers": 99}, r"adapter.layers \(99\) is more than the model's"),
+    ],
+)
+def test_an_adapter_that_the_model_cannot_have_is_rejected_with_near_names(
+    model: str, value: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        adapter_targets.check_model(adapter(value), preset(model))
+
+
+def test_own_code_builds_its_adapter_itself() -> None:
+    own = ModelSpec(name="x", script="mine")
+    with pytest.raises(ValueError, match=r"adapter .* model.script builds your own; leave out adapter"):
+        adapter_targets.check_model(Lora(), own)
+
+
+def test_targets_are_matched_by_the_end_of_their_path() -> None:
+    paths = ["self_attn.q_proj", "mlp.up_proj"]
+    assert adapter_targets.targeted_paths(paths, Lora(targets=("q_proj",))) == ["self_attn.q_proj"]
+    assert adapter_targets.targeted_paths(paths, Lora(targets=("mlp.up_proj",))) == ["mlp.up_proj"]
+    assert adapter_targets.targeted_paths(paths, Lora()) == paths
+    with pytest.raises(ValueError, match="matches no linear layer"):
+        adapter_targets.targeted_paths(paths, Lora(targets=("proj",)))

@@ -1,0 +1,114 @@
+"""Predictions for models of which an adapter alone is trained."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.training.adapters import LastLayers, Lora
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
+from shardtune.tuner.prediction import predict, traced_shape
+from shardtune.tuner.prediction.model_shape import ModelShape, from_config
+from shardtune.tuner.prediction.traced_shape import summary_of, with_adapter
+from shardtune.tuner.search import fastest
+
+
+def shape_of(name: str, adapter: Any) -> ModelShape:
+    model = preset(name)
+    return with_adapter(from_config(model.trained_config, name), model.model_type, adapter)
+
+
+def table(**changes: Any) -> PredictionTable:
+    return predict.answer_request(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "trained"),
+    [("llama-3.1-8b", 16, 41_943_040), ("llama-2-7b", 8, 19_988_480), ("qwen3-8b", 16, 43_646_976)],
+)
+def test_trained_parameters_are_those_that_peft_prints(name: str, rank: int, trained: int) -> None:
+    """`print_trainable_parameters` of PEFT 0.21 with `target_modules="all-linear"`."""
+    shape = shape_of(name, Lora(rank=rank))
+    assert shape.trained_parameters == trained
+    assert shape.parameters == shape_of(name, None).parameters + trained
+
+
+def test_two_targets_train_their_own_matrices_alone() -> None:
+    shape = shape_of("llama-3.1-8b", Lora(rank=16, targets=("q_proj", "v_proj")))
+    assert shape.trained_parameters == 32 * 16 * ((4096 + 4096) + (4096 + 1024))
+
+
+def test_a_summary_counted_without_the_adapter_gets_its_parameters() -> None:
+    model, lora = preset("llama-3.1-8b"), Lora()
+    plain = from_config(model.trained_config)
+    counted = summary_of(plain).model_copy(update={"forward_flops_per_token": 1.0})
+    shape = traced_shape.of_study(model, counted, lora)
+    assert shape is not None
+    assert (shape.parameters, shape.trained_parameters) == (plain.parameters + 41_943_040, 41_943_040)
+
+
+def test_a_summary_counted_with_the_adapter_is_believed() -> None:
+    model, lora = preset("llama-3.1-8b"), Lora()
+    adapted = shape_of("llama-3.1-8b", lora)
+    update = {"forward_flops_per_token": 1.0, "trainable_parameters": adapted.trained_parameters}
+    shape = traced_shape.of_study(model, summary_of(adapted).model_copy(update=update), lora)
+    assert shape is not None
+    assert (shape.parameters, shape.trained_parameters) == (adapted.parameters, adapted.trained_parameters)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "zero", "fsdp2"])
+def test_frozen_weights_have_neither_gradients_nor_optimizer_state(kind: str) -> None:
+    """Of 8 billion parameters 42 million are trained, so what remains is the weights in bf16 and activations."""
+    for row in table(adapter="lora").predictions:
+        if row.config.strategy.kind == kind:
+            terms = {term.name: term.gib for term in row.memory.terms}
+            assert terms["optimizer"] + terms["masters"] <= 12 * 41_943_040 / GIB * 1.01
+            assert terms["gradients"] <= 8 * 41_943_040 / GIB * 1.01
+    sharded = next(row for row in table(adapter="lora").predictions if row.config.strategy.kind == "fsdp2")
+    assert {t.name: t.gib for t in sharded.memory.terms}["parameters"] == pytest.approx(2 * 8.03e9 / 8 / GIB, rel=0.05)
+
+
+def test_adapters_are_predicted_faster_and_with_a_lower_count_of_flops() -> None:
+    whole, lora, last = (table(adapter=value).predictions for value in (None, "lora", {"layers": 2}))
+    for plain, adapted, few in zip(whole, lora, last, strict=True):
+        assert plain.speed and adapted.speed and few.speed
+        assert few.speed.tokens_per_s_per_gpu > adapted.speed.tokens_per_s_per_gpu > plain.speed.tokens_per_s_per_gpu
+        assert few.memory.total_gib < adapted.memory.total_gib < plain.memory.total_gib
+
+
+def test_model_flops_leave_out_gradients_of_frozen_weights() -> None:
+    whole, lora, last = (shape_of("llama-3.1-8b", value) for value in (None, Lora(), LastLayers(layers=2)))
+    flops = [shape.model_flops_per_token(4096) for shape in (whole, lora, last)]
+    # Two passes of three, and three of attention, which has no weights; of the last blocks alone little more than one.
+    assert flops[1] / flops[0] == pytest.approx(0.71, rel=0.02)
+    assert flops[2] / flops[0] == pytest.approx(1 / 3, rel=0.3)
+
+
+def test_all_layers_of_the_last_train_as_many_blocks_as_there_are() -> None:
+    shape = shape_of("llama-tiny", LastLayers(layers=1))
+    assert shape.trained_parameters == shape.block_parameters
+    with pytest.raises(ValueError, match=r"adapter.layers \(99\) is more than"):
+        shape_of("llama-tiny", LastLayers(layers=99))
+
+
+def test_states_of_the_calculator_count_what_is_trained() -> None:
+    workload = Workload(sequence_length=64, global_batch=8, precision=PRECISIONS["fp32"], adapter="lora")
+    shape = shape_of("llama-3.1-8b", workload.adapter)
+    states = predict.state_gib(shape, workload)
+    assert states["optimizer"] * GIB == 8 * shape.trained_parameters
+    assert states["parameters"] * GIB == 4 * shape.parameters
+
+
+def test_the_search_space_of_predictions_has_no_mesh_that_splits_adapters() -> None:
+    request = PredictionRequest(
+        model="llama-3.1-8b", cluster="8xh100", adapter="lora", space={"knobs": {"tensor_parallel": [1, 2]}}, top=5
+    )
+    rows = fastest.answer_request(request).fastest
+    assert rows and all(row.config.strategy.model_parallel == 1 for row in rows)
+
+
+def test_a_model_without_an_adapter_is_predicted_as_before() -> None:
+    assert np.isclose(shape_of("llama-tiny", None).trained_parameters, shape_of("llama-tiny", None).parameters)

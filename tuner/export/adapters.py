@@ -1,0 +1,185 @@
+"""Adapters in exported files: lines of `train_snippet.py`, arguments of TRL, and notes for other programs."""
+
+from typing import Any
+
+from shardtune.api_schemas.training import adapter_targets
+from shardtune.api_schemas.training.adapters import ALL_LINEAR, LastLayers, Lora
+from shardtune.tuner.export.quoting import literal
+from shardtune.tuner.export.source import ExportSource, torch_dtype
+
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+"""Linear layers of a mixture of experts of an unknown family."""
+PEFT_IMPORT = "from peft import LoraConfig, inject_adapter_in_model"
+
+
+def is_adapted(source: ExportSource) -> bool:
+    """Whether the exported workload trains an adapter."""
+    return source.workload.adapter is not None
+
+
+def imports(source: ExportSource) -> list[str]:
+    """Import line of `train_snippet.py` for PEFT; empty for an adapter without it."""
+    return [PEFT_IMPORT] if isinstance(source.workload.adapter, Lora) else []
+
+
+def needs_blocks(source: ExportSource) -> bool:
+    """Whether the script freezes the model by its list of blocks."""
+    return isinstance(source.workload.adapter, LastLayers)
+
+
+def build_lines(source: ExportSource, on_meta: bool) -> list[str]:
+    """Lines of `train_snippet.py` that freeze the model and add the adapter, before any backend wraps the model."""
+    adapter, lines = source.workload.adapter, []
+    if isinstance(adapter, Lora):
+        options = ", low_cpu_mem_usage=True" if on_meta else ""
+        lines = [
+            "# Before wrapping and sharding. It freezes all other weights; load those of your base model first.",
+            f"adapter = {lora_config(source, adapter)}",
+            f"inject_adapter_in_model(adapter, model{options})",
+        ]
+    elif isinstance(adapter, LastLayers):
+        lines = [
+            "model.requires_grad_(False)",
+            f"for block in model.get_submodule(BLOCKS)[-{adapter.layers}:]:",
+            "    block.requires_grad_(True)",
+        ]
+    if lines and source.casts_weights:
+        dtype = torch_dtype(source.workload.precision.weights_dtype)
+        lines += [
+            "for parameter in model.parameters():",
+            "    if not parameter.requires_grad:",
+            f"        parameter.data = parameter.data.to({dtype})  # no optimizer updates it, so it needs no master",
+        ]
+    return lines
+
+
+def zero_lines(source: ExportSource, part: str) -> list[str]:
+    """Lines of `train_snippet.py` that make new adapters the identity, where weights are created after wrapping."""
+    if not isinstance(source.workload.adapter, Lora):
+        return []
+    return [
+        f"for name, module in {part}.named_modules():",
+        '    if name.endswith("lora_B.default"):',
+        "        torch.nn.init.zeros_(module.weight)  # as PEFT begins: the model's own outputs",
+    ]
+
+
+def unit_lines(source: ExportSource) -> list[str]:
+    """Lines of `train_snippet.py` that wrap each matrix of an adapter under FSDP1."""
+    if not isinstance(source.workload.adapter, Lora):
+        return []
+    return [
+        "# A flat parameter has one dtype and one requires_grad: each matrix is a unit, as in PEFT's wrap policy.",
+        'for path in [n for n, _ in block.named_modules() if n.endswith(("lora_A.default", "lora_B.default"))]:',
+        '    owner, _, key = path.rpartition(".")',
+        "    parent = block.get_submodule(owner)",
+        "    setattr(parent, key, FullyShardedDataParallel(block.get_submodule(path), **options))",
+    ]
+
+
+def trained(source: ExportSource, parameters: str) -> str:
+    """Source of the trained parameters among `parameters`."""
+    return f"[p for p in {parameters} if p.requires_grad]" if is_adapted(source) else parameters
+
+
+def lora_targets(source: ExportSource, lora: Lora) -> str | list[str]:
+    """Target modules of PEFT's configuration that adapt the measured layers."""
+    if not isinstance(lora.targets, str):
+        return list(lora.targets)
+    if source.model_summary.moe_class is None:
+        return ALL_LINEAR
+    # PEFT 0.21 would adapt stacked experts as well, which no trial does.
+    layers = adapter_targets.linear_layers(source.study.spec.model.model_type) or _ATTENTION
+    return sorted({path.rpartition(".")[2] for path in layers})
+
+
+def lora_config(source: ExportSource, lora: Lora) -> str:
+    """Source of PEFT's configuration of an adapter."""
+    targets = lora_targets(source, lora)
+    return (
+        f"LoraConfig(r={lora.rank}, lora_alpha={_number(lora.alpha)}, target_modules={literal(targets)}, "
+        f"lora_dropout=0.0, use_rslora={lora.rslora})"
+    )
+
+
+def _number(value: float) -> int | float:
+    return int(value) if value == int(value) else value
+
+
+def accelerate_notes(source: ExportSource) -> list[str]:
+    """Notes on an adapter for a user's own script under Accelerate."""
+    adapter = source.workload.adapter
+    if adapter is None:
+        return []
+    before = "before accelerator.prepare"
+    if isinstance(adapter, Lora):
+        lines = [
+            f"model = get_peft_model(model, {lora_config(source, adapter)}) {before}, as {adapter.describe()} was measured"
+        ]
+    else:
+        lines = [f"freeze all but the {adapter.describe()} {before}: see {source.shown_in}"]
+    if source.casts_weights:
+        lines.append(
+            f"frozen weights were kept in {source.workload.precision.weights_dtype}: load the base model in this dtype"
+        )
+    if source.config.backend == "fsdp1" and isinstance(adapter, Lora):
+        lines.append(
+            "accelerator.state.fsdp_plugin.auto_wrap_policy = peft.utils.other.fsdp_auto_wrap_policy(model): FSDP1 needs "
+            "adapters in units of their own"
+        )
+    return lines
+
+
+def trainer_notes(source: ExportSource, consumer: str) -> tuple[str, ...]:
+    """Notes on an adapter for a program that is handed a model, such as transformers' Trainer; empty without one."""
+    adapter = source.workload.adapter
+    if adapter is None:
+        return ()
+    if isinstance(adapter, Lora):
+        return (
+            f"adapter: {adapter.describe()} was measured; hand {consumer} get_peft_model(model, {lora_config(source, adapter)})",
+        )
+    return (
+        f"adapter: the {adapter.describe()} alone were trained; freeze the rest before {consumer}: see {source.shown_in}",
+    )
+
+
+def lost_note(source: ExportSource, consumer: str) -> tuple[str, ...]:
+    """Note that a program trains all weights where an adapter was measured; empty without one."""
+    adapter = source.workload.adapter
+    if adapter is None:
+        return ()
+    return (
+        f"adapter: {adapter.describe()} was measured; this file has {consumer} train all weights, which takes more memory",
+    )
+
+
+def trl_values(source: ExportSource) -> dict[str, Any]:
+    """Fields of TRL's `ModelConfig` for an adapter; empty where it has none."""
+    lora = source.workload.adapter
+    if not isinstance(lora, Lora):
+        return {}
+    return {
+        "use_peft": True,
+        "lora_r": lora.rank,
+        "lora_alpha": _number(lora.alpha),
+        "lora_dropout": 0.0,
+        "lora_target_modules": lora_targets(source, lora),
+        "use_rslora": lora.rslora,
+        # Frozen weights were kept in the dtype of the computation.
+        "dtype": source.workload.precision.weights_dtype,
+    }
+
+
+def trl_notes(source: ExportSource) -> tuple[str, ...]:
+    """Notes on an adapter for TRL."""
+    adapter = source.workload.adapter
+    if adapter is None:
+        return (
+            "adapters: all weights were trained; use_peft trains something else, for which another configuration may be faster",
+        )
+    if isinstance(adapter, Lora):
+        return ()
+    return (
+        f"adapter: the {adapter.describe()} alone were trained; TRL trains all weights unless your script freezes them",
+    )

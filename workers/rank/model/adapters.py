@@ -1,0 +1,98 @@
+"""Adapters on a model: which parameters are trained, and PEFT's layers beside the frozen ones.
+
+All parameters stay on the meta device. Backends give frozen ones the dtype of the computation, since no optimizer
+updates them.
+"""
+
+import importlib.util
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from shardtune.api_schemas.training import adapter_targets
+from shardtune.api_schemas.training.adapters import ADAPTER_KINDS, AdapterSchema, LastLayers, Lora
+from shardtune.workers.blocks.prepare import repeated_blocks
+from shardtune.workers.rank.model.build import replace_parameters, without_values
+
+_PEFT = "peft"
+
+
+def trainable_kinds() -> list[str]:
+    """Kinds of adapters that this installation can train: LoRA only where PEFT is installed."""
+    has_peft = importlib.util.find_spec(_PEFT) is not None
+    return [kind for kind in ADAPTER_KINDS if has_peft or kind != "lora"]
+
+
+def install(model: nn.Module, adapter: AdapterSchema | None) -> None:
+    """Freeze a model but for its adapter, in place; without an adapter all parameters stay trained.
+
+    Raises:
+        ValueError: a target matches no linear layer, or the model has fewer layers.
+    """
+    if isinstance(adapter, Lora):
+        _add_lora(model, adapter)
+    elif isinstance(adapter, LastLayers):
+        _freeze_all_but(model, adapter)
+
+
+def cast_frozen(model: nn.Module, dtype: torch.dtype) -> None:
+    """Give the frozen parameters of a model on the meta device another dtype."""
+
+    def make(_name: str, old: nn.Parameter) -> nn.Parameter:
+        if old.requires_grad or old.dtype == dtype:
+            return old
+        return nn.Parameter(old.to(dtype), requires_grad=False)
+
+    replace_parameters(model, make)
+
+
+def trained_leaves(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Modules without children whose weight is trained, with their paths: the matrices of LoRA adapters.
+
+    FSDP1 puts each into a unit of its own, as PEFT's wrap policy does: a flat parameter has one dtype and one
+    `requires_grad`.
+    """
+    return [
+        (name, leaf)
+        for name, leaf in module.named_modules()
+        if not list(leaf.children()) and any(parameter.requires_grad for parameter in leaf.parameters(recurse=False))
+    ]
+
+
+def _add_lora(model: nn.Module, lora: Lora) -> None:
+    # Imported here: it takes seconds, and few workloads have an adapter. The fork server has imported it before it forks.
+    from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415
+
+    layers = {
+        f"{block_name}.{name}": module
+        for block_name, block in repeated_blocks(model)
+        for name, module in block.named_modules()
+        if isinstance(module, nn.Linear | Conv1D)
+    }
+    paths = adapter_targets.targeted_paths([*layers], lora)
+    config = LoraConfig(
+        r=lora.rank,
+        # A number of any kind; PEFT only divides it.
+        lora_alpha=lora.alpha,
+        target_modules=paths,
+        lora_dropout=0.0,
+        use_rslora=lora.rslora,
+        fan_in_fan_out=any(isinstance(layers[path], Conv1D) for path in paths),
+        # Values come from the seed and the parameter's name, as all others do: B is not zero, and so A has a gradient.
+        init_lora_weights=False,
+    )
+    with without_values():
+        inject_adapter_in_model(config, model)
+    model.train()
+
+
+def _freeze_all_but(model: nn.Module, adapter: LastLayers) -> None:
+    blocks = [block for _, block in repeated_blocks(model)]
+    if adapter.layers > len(blocks):
+        raise ValueError(
+            f"adapter.layers ({adapter.layers}) is more than the model's {len(blocks)} repeated blocks; use fewer"
+        )
+    model.requires_grad_(False)
+    for block in blocks[-adapter.layers :]:
+        block.requires_grad_(True)

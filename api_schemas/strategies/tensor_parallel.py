@@ -1,7 +1,6 @@
 """Tensor parallelism: valid numbers of ranks that split a model, and the reasons why other numbers are invalid."""
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import context_parallel
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
 
@@ -51,16 +50,6 @@ def check_widths(size: int, context: int, divisor: int | None, note: str | None)
             f"does not come out: {number} must divide heads, heads of keys and split widths, whose greatest common divisor is "
             f"{divisor}; use 1 or a divisor",
         )
-
-
-def sizes(
-    context: int, cluster: Cluster, workload: Workload, model_summary: ModelSummary
-) -> tuple[tuple[int, ...], str | None]:
-    """Return the valid `tensor_parallel` sizes in ascending order, and the reason why the first invalid divisor of the
-    number of ranks is invalid (None if all are valid)."""
-    return context_parallel.legal_divisors(
-        cluster.world_size, lambda size: check(size, context, cluster, workload, model_summary=model_summary)
-    )
 
 
 def _obstacle(size: int, context: int, ranks: int, workload: Workload) -> str | None:

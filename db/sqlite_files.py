@@ -37,7 +37,7 @@ _NETWORK_JOURNAL = Journal("TRUNCATE", "FULL")
 def journal_of(database: Path, mounts: Path = MOUNTS) -> Journal:
     """Choose the journal of a database file: WAL, except on a network file system.
 
-    WAL keeps its index in memory that processes of one host share. Two hosts with one file would damage it
+    WAL keeps its index in memory that only processes of one host can share. Two hosts with one file would damage it
     (sqlite.org/wal.html), such as a requeued job that starts while its predecessor still runs elsewhere.
     """
     kind = file_system(database, mounts)

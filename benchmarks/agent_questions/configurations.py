@@ -158,7 +158,7 @@ _CHOICES = (
         (("predict", _OF_64 | {"top": 1}),),
         lambda answers: [answers[0]["configurations"][0]["config"]["strategy"].get(name, 1)
                          for name in ("tensor_parallel", "pipeline_parallel")],
-        equals([1, 1]), "no: torchtitan's own recipe trains it with FSDP alone, and splitting adds exposed communication",
+        equals([1, 1]), "no: torchtitan's own configuration trains it with FSDP alone, and splitting adds exposed communication",
     ),
     Question(
         "choice", "Should I offload the optimizer to the host when GPT-2 trains on 8 H100?",

@@ -10,7 +10,7 @@ from shardtune.api_schemas.machines.workers import Worker
 from shardtune.api_schemas.retuning.costs import CostReport
 from shardtune.api_schemas.retuning.retunes import Retune
 from shardtune.api_schemas.retuning.schedules import Schedule, ScheduleSpec
-from shardtune.service.client.computed import ComputedClient
+from shardtune.service.client.computed_answers import ComputedClient
 
 _WORKERS = TypeAdapter(list[Worker])
 _SCHEDULES = TypeAdapter(list[Schedule])

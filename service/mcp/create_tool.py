@@ -79,7 +79,7 @@ def _estimate(max_gpu_seconds: float, cost: StudyCost, code: str) -> StudiesCrea
     expected = "cost unknown" if gpu_hours is None else f"about {gpu_hours.low:g} to {gpu_hours.high:g} GPU-hours"
     return StudiesCreateAnswer(
         summary=(
-            f"Nothing was started. The study would take {expected}, at most {max_gpu_seconds / 3600:g} GPU-hours by the "
+            f"Estimate of a study that was not started: it would take {expected}, at most {max_gpu_seconds / 3600:g} GPU-hours by the "
             "budget. Show this to the user; if they agree, repeat the call with the confirmation."
         ),
         state="needs_confirmation",

@@ -159,8 +159,7 @@ def _call(entry: ToolEntry, values: Mapping[str, Any], product: Product) -> Call
         answer = entry.function(product, arguments)
     except ToolRejected as rejected:
         return CallToolResult(content=[TextContent(type="text", text=str(rejected))], is_error=True)
-    except Exception:
-        # The agent must not see the text of an unexpected error, which may contain anything.
+    except Exception:  # a border: the agent must not see an unexpected error's text, which may contain anything.
         log.exception("tool failed", extra={"tool": entry.name})
         text = f"tool ({entry.name}) failed; the log of the server has the reason"
         return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)

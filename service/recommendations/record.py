@@ -34,7 +34,7 @@ from shardtune.service.process.context import Context
 
 @dataclass(frozen=True)
 class DecidedBy:
-    """Who made a decision."""
+    """Key or service that made a decision."""
 
     name: str
     """Name of the API key, or `service`."""

@@ -42,7 +42,7 @@ def test_a_run_that_fails_is_no_slowdown_and_its_reason_is_printed(installed, ca
 
 
 @pytest.mark.parametrize("options", [("--pairs", "3"), ("--tolerance", "1")])
-def test_limits_that_decide_nothing_are_refused(installed, capsys, options):
+def test_limits_that_decide_nothing_are_rejected(installed, capsys, options):
     with pytest.raises(SystemExit) as ended:
         compare(installed("old", 1.0), installed("new", 1.0), *options)
     assert ended.value.code == 2 and options[0] in capsys.readouterr().err

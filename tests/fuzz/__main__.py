@@ -15,7 +15,7 @@ _BATCH = 10_000
 
 
 def main() -> int:
-    """Feed the targets; exit code 1 if one of them failed."""
+    """Try the targets; exit code 1 if one of them failed."""
     names = [*(target.name for target in READERS), "pages"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=10_000, help="Inputs for each target.")

@@ -1,4 +1,4 @@
-"""Feed a target with inputs, each within limits, and keep the inputs that it does not stand."""
+"""Try a target with inputs, each within limits, and keep the inputs that it does not stand."""
 
 import contextlib
 import hashlib

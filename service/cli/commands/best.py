@@ -12,10 +12,11 @@ from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, KeyFile, Service, StateDir, StudyId
 
 if TYPE_CHECKING:
-    from shardtune.service.cli import best_page, best_picture, summary
+    from shardtune.service.cli import summary
+    from shardtune.service.cli.answer_to_share import page, picture
 else:
-    best_picture = LazyModule("shardtune.service.cli.best_picture")
-    best_page = LazyModule("shardtune.service.cli.best_page")
+    picture = LazyModule("shardtune.service.cli.answer_to_share.picture")
+    page = LazyModule("shardtune.service.cli.answer_to_share.page")
     summary = LazyModule("shardtune.service.cli.summary")
 
 app = typer.Typer()
@@ -53,9 +54,9 @@ def best(
         result, trials = client.best(stored.study_id), client.trials(stored.study_id)
         if form == "markdown":
             changes = client.export(stored.study_id).files.get("changes.md")
-            print(best_page.as_markdown(stored, result, trials, changes))
+            print(page.as_markdown(stored, result, trials, changes))
         elif form == "svg":
-            print(best_picture.as_svg(stored, result, trials), end="")
+            print(picture.as_svg(stored, result, trials), end="")
         elif as_json or form == "json":
             print(json.dumps(summary.as_json(stored, result, trials)))
         else:

@@ -127,8 +127,8 @@ def test_a_study_costs_nothing_without_budget_and_confirmation(service):
         return len(service.get("/v1/studies").json()["studies"])
 
     before = studies()
-    refused = ask(service, "studies_create", **STUDY)
-    assert refused.is_error and text(refused).startswith("max_gpu_seconds (missing): ")
+    rejected = ask(service, "studies_create", **STUDY)
+    assert rejected.is_error and text(rejected).startswith("max_gpu_seconds (missing): ")
     estimate = ask(service, "studies_create", **STUDY, max_gpu_seconds=600).structured_content
     assert estimate["state"] == "needs_confirmation" and estimate["study"] is None and studies() == before
     invented = ask(service, "studies_create", **STUDY, max_gpu_seconds=600, confirmation="yes")
@@ -144,8 +144,8 @@ def test_a_study_costs_nothing_without_budget_and_confirmation(service):
 
 @pytest.mark.answered
 def test_a_trial_is_profiled_within_the_budget_only(service):
-    refused = ask(service, "diagnose", study_id="last")
-    assert refused.is_error and text(refused).startswith("max_gpu_seconds (missing): no diagnosis of trial ")
+    rejected = ask(service, "diagnose", study_id="last")
+    assert rejected.is_error and text(rejected).startswith("max_gpu_seconds (missing): no diagnosis of trial ")
     small = ask(service, "diagnose", study_id="last", max_gpu_seconds=1e-9)
     assert small.is_error and text(small).startswith("max_gpu_seconds (1e-09) does not cover one more run")
     assert service.get("/v1/studies").json()["studies"][0]["state"] == "complete"

@@ -57,7 +57,7 @@ def test_a_busy_answer_leads_to_the_missing_pairs_which_wait_for_quiet(quick_cli
     assert extended["spec"]["budget"]["max_pairs"] == SPEC["budget"].get("max_pairs", 24) + int(fields["add_pairs"])
 
 
-def test_an_extension_without_a_number_is_refused(quick_client):
+def test_an_extension_without_a_number_is_rejected(quick_client):
     study_id = tune(quick_client)
     answer = quick_client.post(f"/studies/{study_id}/extend", data={"csrf": token(quick_client)}, headers=HTML)
     assert answer.status_code == 422 and "give add_trials or add_pairs" in answer.text

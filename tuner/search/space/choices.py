@@ -38,7 +38,7 @@ def nearest_index(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int
 
 
 def spread(values: tuple[KnobValue, ...], most: int) -> tuple[KnobValue, ...]:
-    """At most so many of a knob's candidates, evenly apart in their order; the first and the last are among them."""
+    """Select at most `most` of a knob's candidates, evenly apart in their order, with the first and the last."""
     if len(values) <= most:
         return values
     return tuple(values[round(index * (len(values) - 1) / (most - 1))] for index in range(most))

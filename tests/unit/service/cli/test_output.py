@@ -27,7 +27,8 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.api_schemas.trials.trial import Attempt, Rejection, Run, Trial, TrialState
-from shardtune.service.cli import best_page, best_picture, summary
+from shardtune.service.cli import summary
+from shardtune.service.cli.answer_to_share import page, picture
 from shardtune.service.cli.tune import job, live_table
 from shardtune.service.cli.tune.progress_lines import LineView
 from shardtune.service.wording import disambiguate, study_words
@@ -148,16 +149,16 @@ def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_b
 
 def test_the_page_to_share_has_verdict_configurations_changes_and_reasons() -> None:
     changes = "# Changes: DDP → ZeRO\n\n| setting | today |\n|---|---|\n"
-    text = best_page.as_markdown(study(), UNBEATEN, (), changes)
+    text = page.as_markdown(study(), UNBEATEN, (), changes)
     for words in ("# ", "**not faster", "| recommended | ", "| fastest candidate | ", "## Changes: DDP", "## Reasons"):
         assert words in text
-    assert "Changes" not in best_page.as_markdown(study(), UNBEATEN, (), None)
+    assert "Changes" not in page.as_markdown(study(), UNBEATEN, (), None)
 
 
 def test_the_picture_to_share_is_a_drawing_that_loads_nothing_and_runs_nothing() -> None:
     named = study().spec.model.model_copy(update={"name": "a <script>alert(1)</script>\x1b[31m & b"})
     spec = study().spec.model_copy(update={"model": named})
-    drawing = best_picture.as_svg(study(spec=spec), UNBEATEN, ())
+    drawing = picture.as_svg(study(spec=spec), UNBEATEN, ())
     root = ElementTree.fromstring(drawing)
     shown = "".join(root.itertext()).replace("\xa0", " ")
     assert root.tag.endswith("svg") and not any(element.tag.endswith("script") for element in root.iter())

@@ -60,8 +60,8 @@ def test_files_of_other_programs_are_explained_as_they_are(ask):
     answer = ask("explain_config", **JOB, config=file, sequence_length=4096, global_batch=64)
     strategy = answer.structured_content["configuration"]["config"]["strategy"]
     assert strategy["kind"] == "zero" and strategy["stage"] == 3 and answer.structured_content["differences"]
-    refused = ask("explain_config", **JOB, config=file)
-    assert refused.is_error and "sequence_length and global_batch" in text(refused)
+    rejected = ask("explain_config", **JOB, config=file)
+    assert rejected.is_error and "sequence_length and global_batch" in text(rejected)
 
 
 def test_what_does_not_fit_comes_with_the_smallest_change(ask):

@@ -35,7 +35,8 @@ ranks = pytest.mark.ranks
 LORA: dict[str, Any] = {"kind": "lora", "rank": 4, "alpha": 8.0}
 LAST: dict[str, Any] = {"kind": "last_layers", "layers": 1}
 TWO_BLOCKS = LLAMA | {"num_hidden_layers": 2}
-FP32 = {"loss": 1e-6, "grad_norm": 1e-5, "parameter_sum": 1e-5, "parameter_square_sum": 1e-6}
+# Values of adapters nearly cancel in their sum, which therefore differs by more than their squares' sum.
+FP32 = {"loss": 1e-6, "grad_norm": 1e-5, "parameter_sum": 3e-5, "parameter_square_sum": 1e-7}
 BF16 = {"loss": 5e-4, "grad_norm": 3e-2}
 _ZERO = {"kind": "zero", "reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
 _WHOLE_RELEASE = {"stage3_param_persistence_threshold": 0, "stage3_max_reuse_distance": 0}
@@ -183,11 +184,11 @@ def test_lora_trains_what_peft_trains_on_all_linear_layers(model: dict[str, Any]
     build.materialize(plain, torch.device("cpu"), torch.float32, 0, torch.float32)
     peft_model = get_peft_model(plain, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))
     prefix = "base_model.model."
-    # PEFT adapts stacked experts, too; they are no linear layers, and trials leave them frozen.
+    # PEFT adapts stacked experts and their router, too; they are no linear layers, and trials leave them frozen.
     expected = {
         name.removeprefix(prefix): p.shape
         for name, p in peft_model.named_parameters()
-        if p.requires_grad and ".experts." not in name
+        if p.requires_grad and not {"experts", "gate"} & set(name.split("."))
     }
     assert {name: p.shape for name, p in built.named_parameters() if p.requires_grad} == expected
 

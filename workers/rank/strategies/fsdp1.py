@@ -3,6 +3,7 @@ outside blocks."""
 
 import contextlib
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,26 +85,29 @@ def _shard(model: nn.Module, setting: base.TrainingSetup, config: Fsdp1Config) -
     place = setting.context
     mixed = setting.weights_dtype != setting.master_dtype
     prefetch = config.backward_prefetch
+    precision = MixedPrecision(
+        param_dtype=setting.weights_dtype if mixed else None, reduce_dtype=setting.reduce_dtype if mixed else None
+    )
     options = {
         **_mesh_option(config, place),
         "sharding_strategy": ShardingStrategy[config.sharding_strategy],
         "cpu_offload": CPUOffload(config.cpu_offload),
-        "mixed_precision": MixedPrecision(
-            param_dtype=setting.weights_dtype if mixed else None, reduce_dtype=setting.reduce_dtype if mixed else None
-        ),
+        "mixed_precision": precision,
         "backward_prefetch": BackwardPrefetch[prefetch] if prefetch is not None else None,
         "device_id": place.device,
         **config.to_fsdp1(),
     }
     models.move_buffers(model, place.device)
     has_lora = isinstance(setting.task.workload.adapter, Lora)
+    # PEFT casts a matrix's input to the dtype of the shard, which is that of the masters.
+    matrix_options = options | {"mixed_precision": replace(precision, cast_forward_inputs=mixed)}
     for name, block in repeated_blocks(model):
         _materialize(block, name + ".", setting)
         if has_lora:
             # A flat parameter has one dtype and one `requires_grad`, so that each matrix of an adapter is a unit.
             for path, leaf in adapters.trained_leaves(block):
                 owner, _, key = path.rpartition(".")
-                setattr(block.get_submodule(owner), key, FullyShardedDataParallel(leaf, **options))
+                setattr(block.get_submodule(owner), key, FullyShardedDataParallel(leaf, **matrix_options))
         owner, _, key = name.rpartition(".")
         setattr(model.get_submodule(owner), key, FullyShardedDataParallel(block, **options))
     _materialize(model, "", setting)

@@ -82,10 +82,11 @@ def make_private(_dialect: Any, _record: Any, arguments: list[Any], _options: di
     """Create the database file, readable by its user only, before SQLite creates it as the umask allows.
 
     The file holds hashes of keys, and SQLite gives its journal files the same permissions. An existing file keeps those
-    that its owner has given it.
+    that its owner has given it, and is not opened: closing any descriptor of it would release the locks that SQLite
+    holds in this process (sqlite.org/howtocorrupt.html, 2.2).
     """
     path = arguments[0] if arguments else None
     # SQLite says better what is wrong with a folder or a file that cannot be written.
     with contextlib.suppress(OSError):
         if isinstance(path, str) and not path.startswith("file:"):
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))

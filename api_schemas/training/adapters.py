@@ -68,6 +68,12 @@ class Lora(AdapterSchema):
             return targets
         if not targets:
             raise ValueError(f"targets (an empty list) adapts nothing; name linear layers, or use {ALL_LINEAR!r}")
+        numbered = next((target for target in targets if any(part.isdigit() for part in target.split("."))), None)
+        if numbered is not None:
+            raise ValueError(
+                f"targets ({numbered!r:.100}) names one block; every block gets the adapter: name the layer within it, "
+                "such as 'self_attn.q_proj'"
+            )
         if len(targets) > 100:
             raise ValueError(f"targets ({len(targets)} names) may have 100; use {ALL_LINEAR!r}, or last names alone")
         return tuple(sorted(set(targets)))

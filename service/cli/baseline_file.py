@@ -71,7 +71,7 @@ def _within_limits(value: Any) -> Any:
     left, waiting = _MOST_ENTRIES, [value]
     while waiting:
         entry = waiting.pop()
-        inner = entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ()
+        inner = entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list | tuple) else ()
         left -= len(inner)
         if left < 0:
             raise ValueError(f"more than {_MOST_ENTRIES} entries with its aliases")

@@ -34,7 +34,10 @@ class PeerUser:
             if self._connection.family == socket.AF_UNIX:
                 credentials = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
                 return int(_CREDENTIALS.unpack(credentials)[1])
-            return _uid_of(_plain(self._connection.getpeername()), _plain(self._connection.getsockname()))
+            ends = _plain(self._connection.getpeername()), _plain(self._connection.getsockname())
+            # The kernel shows its table in pages, and may leave out a socket while others close: look again once.
+            uid = _uid_of(*ends)
+            return _uid_of(*ends) if uid is None else uid
         except OSError:
             return None
 

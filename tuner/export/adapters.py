@@ -33,6 +33,7 @@ def build_lines(source: ExportSource, on_meta: bool) -> list[str]:
     if isinstance(adapter, Lora):
         options = ", low_cpu_mem_usage=True" if on_meta else ""
         lines = [
+            *(f"# {line}" for line in _unlisted_layers(source, adapter)),
             "# Before wrapping and sharding. It freezes all other weights; load those of your base model first.",
             f"adapter = {lora_config(source, adapter)}",
             f"inject_adapter_in_model(adapter, model{options})",
@@ -64,16 +65,30 @@ def zero_lines(source: ExportSource, part: str) -> list[str]:
     ]
 
 
+def casts_inputs(source: ExportSource) -> bool:
+    """Whether FSDP1 casts the inputs of an adapter's matrices, which are units of their own."""
+    return isinstance(source.workload.adapter, Lora) and source.casts_weights
+
+
 def unit_lines(source: ExportSource) -> list[str]:
     """Lines of `train_snippet.py` that wrap each matrix of an adapter under FSDP1."""
     if not isinstance(source.workload.adapter, Lora):
         return []
+    options, casts = "options", []
+    if casts_inputs(source):
+        options = "matrix_options"
+        casts = [
+            "# PEFT casts a matrix's input to the dtype of the shard, which is that of the masters.",
+            'casts = dataclasses.replace(options["mixed_precision"], cast_forward_inputs=True)',
+            'matrix_options = {**options, "mixed_precision": casts}',
+        ]
     return [
+        *casts,
         "# A flat parameter has one dtype and one requires_grad: each matrix is a unit, as in PEFT's wrap policy.",
         'for path in [n for n, _ in block.named_modules() if n.endswith(("lora_A.default", "lora_B.default"))]:',
         '    owner, _, key = path.rpartition(".")',
         "    parent = block.get_submodule(owner)",
-        "    setattr(parent, key, FullyShardedDataParallel(block.get_submodule(path), **options))",
+        f"    setattr(parent, key, FullyShardedDataParallel(block.get_submodule(path), **{options}))",
     ]
 
 
@@ -91,6 +106,17 @@ def lora_targets(source: ExportSource, lora: Lora) -> str | list[str]:
     # PEFT 0.21 would adapt stacked experts as well, which no trial does.
     layers = adapter_targets.linear_layers(source.study.spec.model.model_type) or _ATTENTION
     return sorted({path.rpartition(".")[2] for path in layers})
+
+
+def _unlisted_layers(source: ExportSource, lora: Lora) -> list[str]:
+    """Note on a mixture of experts whose linear layers Shardtune does not list."""
+    is_listed = adapter_targets.linear_layers(source.study.spec.model.model_type) is not None
+    if is_listed or source.model_summary.moe_class is None or not isinstance(lora.targets, str):
+        return []
+    return [
+        "adapter: trials adapted every linear layer of the blocks, whose names are not listed for this family; compare "
+        "target_modules with model.named_modules()"
+    ]
 
 
 def lora_config(source: ExportSource, lora: Lora) -> str:
@@ -179,7 +205,7 @@ def trl_notes(source: ExportSource) -> tuple[str, ...]:
             "adapters: all weights were trained; use_peft trains something else, for which another configuration may be faster",
         )
     if isinstance(adapter, Lora):
-        return ()
+        return tuple(_unlisted_layers(source, adapter))
     return (
         f"adapter: the {adapter.describe()} alone were trained; TRL trains all weights unless your script freezes them",
     )

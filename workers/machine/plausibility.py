@@ -10,6 +10,10 @@ _MOST_DATA_WAIT = 0.2
 """Fraction of the timed windows spent waiting for data above which the measured speed is the data's and not the
 configuration's."""
 _CLOCK_SLACK = 1.01
+_ALL_PASSES = 3.0
+"""Cost of a step in forward passes where all weights are trained."""
+_FROZEN_PASSES = 2.0
+"""Least cost of a step through frozen layers: forward, and the gradients of its activations."""
 
 
 def implausibility(task: TrialTask, measured: Measurement, peak_flops: float | None) -> str | None:
@@ -31,11 +35,13 @@ def implausibility(task: TrialTask, measured: Measurement, peak_flops: float | N
 
 
 def roofline_tokens_per_s(task: TrialTask, peak_flops: float | None) -> float | None:
-    """Upper bound of tokens per second of one GPU: forward pass, and twice that for backward (less with frozen weights), at the dense bf16 peak;
-    None where unknown.
+    """Upper bound of tokens per second of one GPU: forward pass, and twice that for backward (less with frozen weights), at the
+    dense bf16 peak; None where unknown.
 
     The bound holds for every configuration: no dtype of a precision is faster than bf16, recomputation only adds, and attention
     counts by its mask (an MFU counts it in full, and may exceed 100 % at long sequences).
     """
     flops = task.least_flops_per_token or task.forward_flops_per_token
-    return peak_flops / (task.passes * flops) if peak_flops is not None and flops else None
+    # Frozen weights: attention's own backward is not less, so its part of the passes is not that of the masked count.
+    passes = task.passes if task.passes >= _ALL_PASSES else min(task.passes, _FROZEN_PASSES)
+    return peak_flops / (passes * flops) if peak_flops is not None and flops else None

@@ -39,6 +39,7 @@ def test_the_order_of_targets_does_not_matter() -> None:
         ({"rank": 0}, "greater than or equal to 1"),
         ({"dropout": 0.05}, r"dropout \(0.05\) makes losses depend on how the batch is divided.*set it to 0"),
         ({"targets": []}, r"targets \(an empty list\) adapts nothing"),
+        ({"targets": ["model.layers.0.self_attn.q_proj"]}, "names one block; every block gets the adapter"),
         ({"load_in_4bit": True}, r"load_in_4bit \(True\) trains quantised base weights"),
         ({"kind": "qlora"}, r"kind \('qlora'\) trains quantised base weights.*use lora"),
         ({"dora": True}, r"dora \(true\) is trained by no trial"),

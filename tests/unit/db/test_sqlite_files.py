@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,23 @@ def test_permissions_that_an_operator_gave_a_database_stay(tmp_path):
     path.chmod(0o640)
     upgrade(f"sqlite:///{path}")
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_another_connection_leaves_the_locks_of_the_first(tmp_path):
+    """Without its lock, another process that closes the database takes the service's journal for a dead one's."""
+    path = tmp_path / "used.sqlite3"
+    upgrade(f"sqlite:///{path}")
+    database = Database(f"sqlite:///{path}")
+    with database.engine.connect() as first, database.engine.connect() as second:
+        for connection in (first, second):
+            connection.execute(text("SELECT count(*) FROM events"))
+            connection.rollback()
+        script = (
+            "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT count(*) FROM events'); c.close()"
+        )
+        subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=60)
+        assert path.with_name("used.sqlite3-wal").exists()
+    database.close()
 
 
 @pytest.mark.parametrize(

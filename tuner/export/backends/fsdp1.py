@@ -18,12 +18,17 @@ def _snippet(source: ExportSource, strategy: Fsdp1Config) -> SnippetParts:
     return SnippetParts(
         trainer=_trainer(source, strategy),
         imports=tuple(imports),
-        standard=("contextlib",) if common.uses_no_sync(source, strategy.grad_sync) else (),
+        standard=_standard_imports(source, strategy),
         constants=(common.clipping(source),),
         helpers=common.materialize(),
         on_meta=True,
         needs_blocks=True,
     )
+
+
+def _standard_imports(source: ExportSource, strategy: Fsdp1Config) -> tuple[str, ...]:
+    used = {"contextlib": common.uses_no_sync(source, strategy.grad_sync), "dataclasses": adapters.casts_inputs(source)}
+    return tuple(name for name, is_used in used.items() if is_used)
 
 
 def _trainer(source: ExportSource, strategy: Fsdp1Config) -> str:

@@ -44,12 +44,19 @@ class AdaptedLayers:
         """Layers of one block that an adapter adapts; `widths`: input and output width of each part of the block.
 
         Raises:
-            ValueError: a target matches nothing.
+            ValueError: a target matches nothing in a family whose layers are known.
         """
         if not isinstance(adapter, Lora):
             return cls(adapter)
-        layers = adapter_targets.linear_layers(model_type) or _LLAMA
-        paths = adapter_targets.targeted_paths([*layers], adapter)
+        known = adapter_targets.linear_layers(model_type)
+        layers = known or _LLAMA
+        try:
+            paths = adapter_targets.targeted_paths([*layers], adapter)
+        except ValueError:
+            if known is not None:
+                raise
+            # Names of another family, whose layers a worker counts: here an estimate by all layers of the block.
+            paths = [*layers]
         parts = [layers[path] for path in paths]
         return cls(adapter, tuple(widths[part] for part in parts), frozenset(parts))
 

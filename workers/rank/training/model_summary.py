@@ -58,11 +58,11 @@ def _flop_counts(model: nn.Module, model_summary: ModelSummary, length: int, tex
     try:
         flops, by_block = _forward_flops(model, [block.name for block in model_summary.blocks], length)
         least, _ = _forward_flops(model, [], _mean_attended(length, getattr(text, "sliding_window", None)))
+        training = _training_flops(model, length) if model_summary.trainable < model_summary.parameters else None
     except (RuntimeError, TypeError, ValueError, AttributeError, ImportError) as error:
         # Trials may work all the same, and report their own failure if not.
         reason = " ".join(str(error).split())[:500]
         return {"note": f"nothing is predicted for this model: its FLOPs could not be counted ({reason})"}
-    training = _training_flops(model, length) if model_summary.trainable < model_summary.parameters else None
     blocks = [
         block.model_copy(update={"forward_flops_per_token": by_block[block.name]}) for block in model_summary.blocks
     ]

@@ -42,6 +42,14 @@ def test_the_script_for_fsdp1_wraps_each_matrix_of_an_adapter() -> None:
     )
 
 
+def test_the_script_for_fsdp1_casts_the_inputs_of_matrices_where_weights_are_cast() -> None:
+    """PEFT casts them to the masters' dtype, and the gathered matrix has another."""
+    text = snippet.source(source(STRATEGIES["fsdp1"], study=study_of(precision="bf16-mixed")))
+    assert "cast_forward_inputs=True" in text and "import dataclasses" in text and "(path), **matrix_options)" in text
+    plain = snippet.source(source(STRATEGIES["fsdp1"], study=study_of(precision="fp32")))
+    assert "cast_forward_inputs" not in plain and "(path), **options)" in plain
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_script_of_last_layers_freezes_all_others(name: str) -> None:
     text = snippet.source(source(STRATEGIES[name], {"layers": 1}))

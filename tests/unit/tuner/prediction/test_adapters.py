@@ -50,6 +50,13 @@ def test_a_summary_counted_without_the_adapter_gets_its_parameters() -> None:
     assert (shape.parameters, shape.trained_parameters) == (plain.parameters + 41_943_040, 41_943_040)
 
 
+def test_names_of_an_unknown_family_are_the_workers_to_check() -> None:
+    shape, lora = from_config(preset("llama-3.1-8b").trained_config), Lora(targets=("qkv_proj", "o_proj"))
+    assert with_adapter(shape, "phi3", lora).trained_parameters > 0
+    with pytest.raises(ValueError, match="did you mean"):
+        with_adapter(shape, "llama", lora)
+
+
 def test_a_summary_counted_with_the_adapter_is_believed() -> None:
     model, lora = preset("llama-3.1-8b"), Lora()
     adapted = shape_of("llama-3.1-8b", lora)

@@ -85,7 +85,7 @@ class StudiesCreateAnswer(ToolAnswer):
     state: Literal["needs_confirmation", "created"]
     """`needs_confirmation`: nothing was started; show the estimate to the user, and repeat the call with the code."""
     confirmation: str | None
-    """Code of this estimate; it belongs to exactly this request and budget."""
+    """Code of this estimate: it belongs to exactly this request and budget, for 12 hours, and creates one study."""
     max_gpu_seconds: float
     """Budget of the study in GPU-seconds."""
     gpu_hours: Figure | None

@@ -87,7 +87,8 @@ class StudiesCreateArguments(Schema):
     study_id: StudyId | None = None
     """Id of the new study; null: chosen by the service."""
     confirmation: str | None = None
-    """Code of the estimate that the user has agreed to, from the same call without it. Never make one up."""
+    """Code of the estimate that the user has agreed to, from the same call without it. Never make one up.
+    The same call repeated with it answers with the first study."""
 
 
 class DiagnoseArguments(Schema):

@@ -143,6 +143,31 @@ def test_a_study_costs_nothing_without_budget_and_confirmation(service):
 
 
 @pytest.mark.answered
+def test_a_confirmation_creates_one_study_however_often_it_is_sent(service):
+    SimulatedWorker(service).register()
+    asked = STUDY | {"max_gpu_seconds": 700}
+    codes = [ask(service, "studies_create", **asked).structured_content["confirmation"] for _ in range(2)]
+    created = [
+        ask(service, "studies_create", **asked, confirmation=code).structured_content["study"]["study_id"]
+        for code in (codes[0], codes[0], codes[1])
+    ]
+    assert codes[0] != codes[1] and created[0] == created[1] != created[2]
+    stored = [study["spec"]["budget"]["max_gpu_seconds"] for study in service.get("/v1/studies").json()["studies"]]
+    assert stored.count(700) == 2
+
+
+@pytest.mark.answered
+def test_a_confirmation_belongs_to_one_project(service, keys):
+    scopes = ("studies:read", "studies:write", "configs:read", "workers:lease")
+    mine, theirs = (keys(*scopes, project=name) for name in ("mine", "other"))
+    asked = STUDY | {"cluster": "8xh100", "max_gpu_seconds": 600}
+    estimate = ask(service, "studies_create", mine, **asked)
+    assert not estimate.is_error, text(estimate)
+    foreign = ask(service, "studies_create", theirs, **asked, confirmation=estimate.structured_content["confirmation"])
+    assert foreign.is_error and "does not belong to this request" in text(foreign)
+
+
+@pytest.mark.answered
 def test_a_trial_is_profiled_within_the_budget_only(service):
     rejected = ask(service, "diagnose", study_id="last")
     assert rejected.is_error and text(rejected).startswith("max_gpu_seconds (missing): no diagnosis of trial ")

@@ -58,6 +58,7 @@ def _spec(arguments: StudiesCreateArguments) -> StudyRequest:
         "global_batch": arguments.global_batch,
         "precision": arguments.precision,
         "optimizer": arguments.optimizer,
+        "adapter": arguments.adapter,
     }
     return StudyRequest.model_validate(
         {

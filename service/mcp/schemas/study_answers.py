@@ -33,6 +33,8 @@ class ListedStudy(Schema):
     """Tokens per sample."""
     global_batch: int
     """Samples per step."""
+    trained: str
+    """Part of the model that is trained: `all weights`, or the adapter in words."""
     trials: int
     """Number of trials so far."""
     gpu_seconds: Figure
@@ -114,6 +116,8 @@ class BestAnswer(ToolAnswer):
     """Reasons that lower the confidence."""
     freshness: str
     """Whether hardware and software are as they were measured."""
+    trained: str
+    """Part of the model that is trained: `all weights`, or the adapter in words."""
     study_id: str
     measured_at: datetime
     verdict: Verdict

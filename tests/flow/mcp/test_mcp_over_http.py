@@ -111,7 +111,7 @@ def test_a_missing_scope_is_named(service, keys, monkeypatch):
 def test_wrong_input_names_field_value_and_remedy(service):
     answer = ask(service, "predict", **JOB, micro_batsh=2)
     assert answer.is_error and text(answer) == "micro_batsh (2): is not a field here; remove it, or use one of " + (
-        "model, cluster, sequence_length, precision, optimizer, attention, global_batch, top, backends, knobs"
+        "model, cluster, sequence_length, precision, optimizer, adapter, attention, global_batch, top, backends, knobs"
     )
     answer = ask(service, "predict", model="lama", cluster="8xh100")
     assert answer.is_error and text(answer).startswith("model ('lama') is not a preset; use one of")
@@ -154,6 +154,25 @@ def test_a_confirmation_creates_one_study_however_often_it_is_sent(service):
     assert codes[0] != codes[1] and created[0] == created[1] != created[2]
     stored = [study["spec"]["budget"]["max_gpu_seconds"] for study in service.get("/v1/studies").json()["studies"]]
     assert stored.count(700) == 2
+
+
+@pytest.mark.answered
+def test_answers_say_what_a_study_trains(service):
+    SimulatedWorker(service).register()
+    adapted = STUDY | {"cluster": "8xh100", "adapter": {"kind": "lora", "rank": 4}, "max_gpu_seconds": 600}
+    estimate = ask(service, "studies_create", **adapted)
+    assert not estimate.is_error, text(estimate)
+    names = {"workload": {"sequence_length": 64, "global_batch": 8, "adapter": {"kind": "lora", "rank": 4}}}
+    study = create(service, cluster="8xh100", wait_for_worker_s=600.0, **names)
+    shown = ask(service, "studies_status", study_id=study).structured_content["study"]
+    listed = {
+        row["study_id"]: row["trained"] for row in ask(service, "studies_list", limit=50).structured_content["studies"]
+    }
+    assert shown["trained"] == listed.pop(study) == "LoRA r=4" and "all weights" in listed.values()
+    job = {name: STUDY[name] for name in ("model", "sequence_length", "global_batch", "cluster")}
+    assert ask(service, "best", **job).structured_content["trained"] == "all weights"
+    other = ask(service, "best", **job, adapter="lora", match="exact")
+    assert other.is_error
 
 
 @pytest.mark.answered

@@ -82,10 +82,16 @@ class ServiceClient(FleetClient):
         """Whether the service answers and its database is reachable and migrated."""
         return self._calls.ready()
 
-    def create_study(self, spec: StudyRequest, study_id: str | None = None) -> Study:
-        """Create a study; the service checks it against the registered workers first."""
+    def create_study(
+        self, spec: StudyRequest, study_id: str | None = None, idempotency_key: str | None = None
+    ) -> Study:
+        """Create a study; the service checks it against the registered workers first.
+
+        For a day, a repetition with the same `idempotency_key` creates nothing and returns the first study as it was made.
+        """
         params = {"study_id": study_id} if study_id else None
-        return Study.model_validate(self._calls.send("POST", "/v1/studies", spec.model_dump(mode="json"), params))
+        body = spec.model_dump(mode="json")
+        return Study.model_validate(self._calls.send("POST", "/v1/studies", body, params, idempotency_key))
 
     def best_config(self, target_key: str) -> BestConfig:
         """Return the current recommendation for a tuning target (model, workload, cluster), by the `target_key` of an

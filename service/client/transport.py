@@ -99,15 +99,24 @@ class Calls:
         except httpx.TransportError:
             return False
 
-    def send(self, method: str, path: str, body: object = None, params: Mapping[str, Any] | None = None) -> Any:
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        params: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Any:
         """Send a request and return the JSON of the response; None for an empty response.
+
+        A POST without an idempotency key gets one of its own.
 
         Raises:
             ServiceUnreachable: the service does not answer.
             ServiceRejected: the service rejects the request; a 429 or 503 only after the patience.
         """
         # The service replays its answer to a repeated key: a POST whose answer was lost can be sent again safely.
-        headers = {"Idempotency-Key": str(uuid4())} if method == "POST" else {}
+        headers = {"Idempotency-Key": idempotency_key or str(uuid4())} if method == "POST" else {}
         request = self._http.build_request(method, path, json=body, params=params, headers=headers)
         remaining_s = self.patience_s
         for attempt in count():

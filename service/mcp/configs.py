@@ -48,7 +48,10 @@ def read_config(values: dict[str, JsonValue], request: PredictionRequest) -> tup
     with rejections(TrialConfig, "config"):
         cluster = _named_cluster(request)
         workload = WorkloadRequest(
-            sequence_length=request.sequence_length, global_batch=request.global_batch, optimizer=request.optimizer
+            sequence_length=request.sequence_length,
+            global_batch=request.global_batch,
+            optimizer=request.optimizer,
+            adapter=request.adapter,
         )
         precision, _ = decide(request.precision, [catalogue.dtypes_of(cluster)])
         resolved = baseline.resolve_with_notes(values, workload.with_precision(precision), cluster, request.model)

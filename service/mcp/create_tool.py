@@ -1,18 +1,17 @@
 """Tool `studies_create`: it estimates first, and starts only what the user has agreed to, within the user's budget."""
 
-import hashlib
 from typing import Any
 
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.study_cost import Range, StudyCost
-from shardtune.service.mcp import measured_rows
+from shardtune.service.client import ServiceClient, ServiceError
+from shardtune.service.mcp import confirmations, measured_rows
 from shardtune.service.mcp.errors import ToolRejected, rejections
 from shardtune.service.mcp.product import Product
 from shardtune.service.mcp.schemas.figures import Figure, figure
 from shardtune.service.mcp.schemas.study_answers import StudiesCreateAnswer
 from shardtune.service.mcp.schemas.study_arguments import StudiesCreateArguments
 
-_CODE_LENGTH = 12
 _ESTIMATE = "estimate from the budget and predicted step times"
 
 
@@ -26,32 +25,30 @@ def studies_create(product: Product, arguments: StudiesCreateArguments) -> Studi
         )
     with rejections(StudyRequest):
         spec = _spec(arguments)
-        code = confirmation_code(spec, arguments.study_id)
-        if arguments.confirmation is not None and arguments.confirmation != code:
-            raise ToolRejected(
-                f"confirmation ({arguments.confirmation}) does not belong to this request; call without confirmation, show "
-                "the estimate to the user, and repeat the same call with the code that it returns"
-            )
-        cost = client.study_cost(spec)
-        if arguments.confirmation is None:
-            return _estimate(arguments.max_gpu_seconds, cost, code)
-        study = client.create_study(spec, arguments.study_id)
-    answer = _estimate(arguments.max_gpu_seconds, cost, code)
+        # With every field of the request, the budget included.
+        key, request = product.confirmation_key(), f"{arguments.study_id or ''} {spec.canonical_json()}"
+        code = arguments.confirmation
+        if code is None:
+            return _estimate(arguments.max_gpu_seconds, client.study_cost(spec), confirmations.issue(key, request))
+        confirmations.check(key, request, code)
+        study = client.create_study(spec, arguments.study_id, confirmations.idempotency_key(code))
+    answer = _estimate(arguments.max_gpu_seconds, _cost(client, spec), None)
     return answer.model_copy(
         update={
             "state": "created",
-            "summary": f"Created {study.study_id}, {study.state.value}; follow it with studies_status.",
-            "confirmation": None,
+            "summary": f"Created {study.study_id}; this confirmation creates no other. Follow it with studies_status.",
             "study": measured_rows.listed_study(study),
         }
     )
 
 
-def confirmation_code(spec: StudyRequest, study_id: str | None) -> str:
-    """Return the code of an estimate, which changes with every field of the request, the budget included."""
-    # Derived, not stored: any replica can check it, and a repeated call gets the same one.
-    text = f"{study_id or ''} {spec.canonical_json()}"
-    return hashlib.sha256(text.encode()).hexdigest()[:_CODE_LENGTH]
+def _cost(client: ServiceClient, spec: StudyRequest) -> StudyCost | None:
+    """Return the estimate of a study that was created; None if there is none any more, such as after its worker ended."""
+    try:
+        return client.study_cost(spec)
+    except ServiceError:
+        # The answer must name the study whatever happens to the estimate.
+        return None
 
 
 def _spec(arguments: StudiesCreateArguments) -> StudyRequest:
@@ -61,6 +58,7 @@ def _spec(arguments: StudiesCreateArguments) -> StudyRequest:
         "global_batch": arguments.global_batch,
         "precision": arguments.precision,
         "optimizer": arguments.optimizer,
+        "adapter": arguments.adapter,
     }
     return StudyRequest.model_validate(
         {
@@ -74,8 +72,9 @@ def _spec(arguments: StudiesCreateArguments) -> StudyRequest:
     )
 
 
-def _estimate(max_gpu_seconds: float, cost: StudyCost, code: str) -> StudiesCreateAnswer:
-    gpu_hours, gain = _range(cost.gpu_hours, "GPU-hours"), cost.expected_gain
+def _estimate(max_gpu_seconds: float, cost: StudyCost | None, code: str | None) -> StudiesCreateAnswer:
+    gpu_hours = None if cost is None else _range(cost.gpu_hours, "GPU-hours")
+    gain = None if cost is None else cost.expected_gain
     expected = "cost unknown" if gpu_hours is None else f"about {gpu_hours.low:g} to {gpu_hours.high:g} GPU-hours"
     return StudiesCreateAnswer(
         summary=(
@@ -86,13 +85,13 @@ def _estimate(max_gpu_seconds: float, cost: StudyCost, code: str) -> StudiesCrea
         confirmation=code,
         max_gpu_seconds=max_gpu_seconds,
         gpu_hours=gpu_hours,
-        minutes=_range(cost.minutes, "minutes"),
+        minutes=None if cost is None else _range(cost.minutes, "minutes"),
         expected_gain=None
         if gain is None
         else figure(
             gain.value, "ratio of speeds", "predicted", f"{gain.fastest} over {gain.baseline}", (gain.low, gain.high)
         ),
-        stops=cost.stops,
+        stops=() if cost is None else cost.stops,
         study=None,
     )
 

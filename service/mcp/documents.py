@@ -31,7 +31,9 @@ class Document(NamedTuple):
 @lru_cache
 def documents(folder: Path = _FOLDER) -> Mapping[str, Document]:
     """Return the pages by their URI; empty where the package was built without them."""
-    pages = [Document(_uri(folder, path), _title(path), path) for path in sorted(folder.glob("*/*.md"))]
+    # A link whose target was not copied, as in an image that was built without docs/, is no page.
+    paths = sorted(path for path in folder.glob("*/*.md") if path.is_file())
+    pages = [Document(_uri(folder, path), _title(path), path) for path in paths]
     return MappingProxyType({page.uri: page for page in pages if _GENERATED not in page.text()})
 
 

@@ -1,6 +1,8 @@
 """Rows of measured configurations and studies in answers."""
 
 from shardtune.api_schemas.studies.study import Contender, Speedup, Study, StudyResult
+from shardtune.api_schemas.training.adapters import AdapterSchema
+from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.service.mcp.configs import short_config
 from shardtune.service.mcp.schemas.figures import BAND_95, GIB, SPEED, Figure, figure
 from shardtune.service.mcp.schemas.study_answers import ListedStudy, MeasuredConfig, StudyOutcome
@@ -44,6 +46,13 @@ def gpu_seconds(value: float, study_id: str) -> Figure:
     return figure(value, GPU_SECONDS, "measured", f"attempts of {study_id}")
 
 
+def trained(adapter: AdapterSchema | None, model: ModelSpec) -> str:
+    """Return in words what is trained."""
+    if model.is_own and adapter is None:
+        return "what the own code trains"
+    return "all weights" if adapter is None else adapter.describe()
+
+
 def listed_study(study: Study) -> ListedStudy:
     """Return a study as a row of a list."""
     best = study.result.best if study.result is not None else study.best_so_far
@@ -55,6 +64,7 @@ def listed_study(study: Study) -> ListedStudy:
         cluster=cluster_words.cluster(study.cluster),
         sequence_length=study.spec.workload.sequence_length,
         global_batch=study.spec.workload.global_batch,
+        trained=trained(study.spec.workload.adapter, study.spec.model),
         trials=sum(study.trials.values()),
         gpu_seconds=gpu_seconds(study.gpu_seconds, study.study_id),
         created_at=study.created_at,

@@ -1,7 +1,9 @@
 """Mount the MCP server in the service: streamable HTTP at `/mcp`, behind the keys and limits of the REST API."""
 
+import hmac
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 from fastapi import FastAPI, Request
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -12,13 +14,16 @@ from starlette.types import Receive, Scope, Send
 from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.service.access import auth
 from shardtune.service.client import ServiceClient
+from shardtune.service.http.errors import Conflict
 from shardtune.service.http.pre_body_auth import MCP, AuthPrefix, max_body_bytes
 from shardtune.service.mcp.app_transport import AppTransport
+from shardtune.service.mcp.errors import ToolRejected
 from shardtune.service.mcp.product import Product, product_of_service
 from shardtune.service.mcp.server import Context, create_server
 from shardtune.service.process.context import context_of
 from shardtune.service.process.fair_queue import FairQueue
 from shardtune.service.process.principal import Principal
+from shardtune.service.webhooks.secrets import master_key
 
 _AT_ONCE, _OF_ONE_SENDER = 8, 4
 """Number of calls of tools that one process handles at a time, in total and for one sender."""
@@ -41,15 +46,36 @@ class _ServiceHost:
         # An empty source of keys: the environment of the service may hold a key, which is not the caller's.
         # No patience: a rejected request must not keep a thread for a minute.
         with ServiceClient(f"{caller.url.scheme}://service", transport, KeySource(), patience_s=0.0) as client:
-            yield product_of_service(client)
+            yield product_of_service(client, confirmation_key=partial(_confirmation_key, caller))
 
     @asynccontextmanager
     async def slot(self, context: Context) -> AsyncIterator[None]:
         """Slot of the sender in a queue of its own; the requests of the call queue with those of the REST API."""
-        principal = getattr(_request_of(context).state, "sender", None)
-        assert isinstance(principal, Principal)
-        async with self._queue.slot(principal.sender):
+        async with self._queue.slot(_sender_of(_request_of(context)).sender):
             yield
+
+
+def _confirmation_key(caller: Request) -> bytes:
+    """Return the key of confirmations for the caller's project, the same in every replica.
+
+    Raises:
+        ToolRejected: the service has no secret key.
+    """
+    try:
+        key = master_key(context_of(caller).settings)
+    except Conflict:
+        raise ToolRejected(
+            "confirmation (not possible): confirmations are signed with a key of the operator's, and none is set; ask the "
+            "operator to set SHARDTUNE_SECRET_KEY (32 characters or more, the same for every replica)"
+        ) from None
+    # By project, as the service remembers an Idempotency-Key: a code must not start a study in another one as well.
+    return hmac.digest(key, f"mcp confirmation {_sender_of(caller).project_id or '*'}".encode(), "sha256")
+
+
+def _sender_of(caller: Request) -> Principal:
+    principal = getattr(caller.state, "sender", None)
+    assert isinstance(principal, Principal)
+    return principal
 
 
 def _request_of(context: Context) -> Request:

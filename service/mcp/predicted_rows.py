@@ -22,6 +22,7 @@ def job_fields(table: PredictionTable, notes: tuple[str, ...] = ()) -> dict[str,
         "sequence_length": table.sequence_length,
         "precision": table.precision,
         "optimizer": table.optimizer,
+        "trained": table.adapter or "all weights",
         "notes": (*precision_note, *notes, *table.notes),
     }
 

@@ -1,5 +1,6 @@
 """Functions of the product that tools call: computed here or by a service, and the client of a service."""
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,12 @@ from shardtune.api_schemas.trials.plans import Plan, PlanRequest
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.client import ServiceClient
 from shardtune.service.mcp.errors import ToolRejected
+
+_PROCESS_KEY = secrets.token_bytes(32)
+
+
+def _process_key() -> bytes:
+    return _PROCESS_KEY
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,8 @@ class Product:
     """Function that diagnoses a folder of traces. None in a service, whose users must not read its files."""
     client: ServiceClient | None = None
     """Client of the service that stores studies; None without one."""
+    confirmation_key: Callable[[], bytes] = _process_key
+    """Function that returns the key of confirmations; by default one that ends with this process."""
 
     def service(self, tool: str) -> ServiceClient:
         """Return the client of the service.
@@ -36,6 +45,10 @@ class Product:
         return self.client
 
 
-def product_of_service(client: ServiceClient, diagnose_folder: Callable[[Path], Diagnosis] | None = None) -> Product:
+def product_of_service(
+    client: ServiceClient,
+    diagnose_folder: Callable[[Path], Diagnosis] | None = None,
+    confirmation_key: Callable[[], bytes] = _process_key,
+) -> Product:
     """Return the functions of a service, which knows measured rates and calibrations of its workers."""
-    return Product(client.predict, client.plan, diagnose_folder, client)
+    return Product(client.predict, client.plan, diagnose_folder, client, confirmation_key)

@@ -58,6 +58,7 @@ def best(product: Product, arguments: BestArguments) -> BestAnswer:
             "global_batch": batch,
             "precision": arguments.precision,
             "optimizer": arguments.optimizer,
+            "adapter": None if arguments.adapter is None else arguments.adapter.model_dump(mode="json"),
         }
         return _best_answer(client.find_best(model, cluster, workload, arguments.match, arguments.lowest_confidence))
 
@@ -75,6 +76,7 @@ def _best_answer(known: BestConfig) -> BestAnswer:
         confidence=known.confidence.level.value,
         reasons=known.confidence.reasons,
         freshness=known.freshness.value,
+        trained=measured_rows.trained(known.workload.adapter, known.model),
         study_id=known.study_id,
         measured_at=known.measured_at,
         verdict=known.verdict,

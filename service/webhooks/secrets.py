@@ -25,8 +25,8 @@ without losing a message.
 
 
 def master_key(settings: Settings) -> bytes:
-    """Key from which webhook secrets are derived: the setting `SHARDTUNE_SECRET_KEY`, or a key file beside a SQLite
-    database that is created on first use.
+    """Key from which webhook secrets and the keys of agents' confirmations are derived: the setting
+    `SHARDTUNE_SECRET_KEY`, or a key file beside a SQLite database that is created on first use.
 
     Raises:
         Conflict: another database without a key. Replicas share no file, so the key must be set.

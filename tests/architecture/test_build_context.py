@@ -18,6 +18,7 @@ from tests.support.build_context import (
 )
 
 PACKAGES = ("api_schemas", "db", "service", "shardtune", "traces", "tuner", "workers")
+PAGES = ("docs/explanation", "docs/how-to", "docs/reference", "docs/tutorials")
 FILES = ("LICENSE", "README.md", "constraints.txt", "pyproject.toml")
 
 
@@ -34,13 +35,17 @@ def test_every_builder_reads_the_same_rules() -> None:
 def test_a_builder_sees_the_packages_and_no_secret_beside_them(checkout: Path, ignore_file: str) -> None:
     sent = sent_to_builder(checkout, ignore_file)
     assert sent & {*PLANTED} == set()
-    tracked = subprocess.run(["git", "-C", REPOSITORY, "ls-files", *PACKAGES, *FILES], capture_output=True, text=True)
+    tracked = subprocess.run(
+        ["git", "-C", REPOSITORY, "ls-files", *PACKAGES, *PAGES, *FILES], capture_output=True, text=True
+    )
     assert sent == {*tracked.stdout.split()}
 
 
 @pytest.mark.parametrize("containerfile", CONTAINERFILES, ids=lambda path: path.stem)
 def test_an_image_copies_by_name_and_keeps_no_sources(containerfile: Path) -> None:
-    assert sorted(copied_names(containerfile)) == sorted((*FILES, *PACKAGES))
+    # Only the service answers agents, who read its pages.
+    pages = PAGES if containerfile.stem == "service" else ()
+    assert sorted(copied_names(containerfile)) == sorted((*FILES, *PACKAGES, *pages))
     _, *stages = re.split(r"^FROM ", containerfile.read_text(), flags=re.MULTILINE)
     assert len(stages) >= 3 and stages[0].startswith("scratch AS source\n")
     assert re.findall(r"^(?:COPY|ADD) .*", stages[-1], re.MULTILINE) == [

@@ -63,6 +63,8 @@ class JobAnswer(ToolAnswer):
     """Name of the dtypes."""
     optimizer: str
     """Kind of the optimizer."""
+    trained: str = Field(examples=["all weights", "LoRA r=16"])
+    """Part of the model that is trained."""
     notes: tuple[str, ...] = ()
     """Assumptions that nobody checked."""
 

@@ -7,6 +7,7 @@ from pydantic import Field, JsonValue
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import Checkpointing
+from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 
 PrecisionName = Literal["auto", "bf16-mixed", "bf16-autocast", "fp32"]
@@ -27,6 +28,10 @@ class JobArguments(Schema):
     """Dtypes of training: `bf16-mixed` keeps fp32 master weights; `auto` follows the GPU."""
     optimizer: str | dict[str, JsonValue] = "adamw"
     """Kind of the optimizer, such as `adamw` or `muon`, or its settings with `kind`."""
+    adapter: Adapter = Field(
+        default=None, examples=[{"kind": "lora", "rank": 16}, {"kind": "last_layers", "layers": 2}]
+    )
+    """Part of the model that is trained while all other weights stay frozen; null: all weights are trained."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Attention by the name that transformers uses; `eager` keeps the scores of every pair of tokens."""
 
@@ -42,6 +47,7 @@ class JobArguments(Schema):
             "sequence_length": self.sequence_length,
             "precision": self.precision,
             "optimizer": self.optimizer,
+            "adapter": self.adapter,
             "attention": self.attention,
         }
         return PredictionRequest.model_validate(values | more)

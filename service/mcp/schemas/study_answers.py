@@ -33,6 +33,8 @@ class ListedStudy(Schema):
     """Tokens per sample."""
     global_batch: int
     """Samples per step."""
+    trained: str
+    """Part of the model that is trained: `all weights`, or the adapter in words."""
     trials: int
     """Number of trials so far."""
     gpu_seconds: Figure
@@ -85,7 +87,7 @@ class StudiesCreateAnswer(ToolAnswer):
     state: Literal["needs_confirmation", "created"]
     """`needs_confirmation`: nothing was started; show the estimate to the user, and repeat the call with the code."""
     confirmation: str | None
-    """Code of this estimate; it belongs to exactly this request and budget."""
+    """Code of this estimate: it belongs to exactly this request and budget, for 12 hours, and creates one study."""
     max_gpu_seconds: float
     """Budget of the study in GPU-seconds."""
     gpu_hours: Figure | None
@@ -114,6 +116,8 @@ class BestAnswer(ToolAnswer):
     """Reasons that lower the confidence."""
     freshness: str
     """Whether hardware and software are as they were measured."""
+    trained: str
+    """Part of the model that is trained: `all weights`, or the adapter in words."""
     study_id: str
     measured_at: datetime
     verdict: Verdict

@@ -10,6 +10,7 @@ from shardtune.api_schemas.recommendations.best import ConfidenceLevel
 from shardtune.api_schemas.studies.comparisons import MOST_COMPARED
 from shardtune.api_schemas.studies.exports import ExportFormat
 from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.service.mcp.schemas.arguments import PrecisionName
 
 
@@ -30,6 +31,10 @@ class BestArguments(Schema):
     """Dtypes of training."""
     optimizer: str | dict[str, JsonValue] = "adamw"
     """Kind of the optimizer, or its settings with `kind`."""
+    adapter: Adapter = Field(
+        default=None, examples=[{"kind": "lora", "rank": 16}, {"kind": "last_layers", "layers": 2}]
+    )
+    """Part of the model that is trained while all other weights stay frozen; null: all weights are trained."""
     match: Literal["nearest", "exact"] = "nearest"
     """`exact`: this tuning target only; `nearest`: also the most similar one, with its differences."""
     lowest_confidence: ConfidenceLevel = ConfidenceLevel.MEDIUM
@@ -74,6 +79,10 @@ class StudiesCreateArguments(Schema):
     """Dtypes of training."""
     optimizer: str | dict[str, JsonValue] = "adamw"
     """Kind of the optimizer, or its settings with `kind`."""
+    adapter: Adapter = Field(
+        default=None, examples=[{"kind": "lora", "rank": 16}, {"kind": "last_layers", "layers": 2}]
+    )
+    """Part of the model that is trained while all other weights stay frozen; null: all weights are trained."""
     max_gpu_seconds: float | None = None
     """Budget that the user states: GPU-seconds (seconds × GPUs) that all runs of the study may take. Nothing starts
     without it."""
@@ -87,7 +96,8 @@ class StudiesCreateArguments(Schema):
     study_id: StudyId | None = None
     """Id of the new study; null: chosen by the service."""
     confirmation: str | None = None
-    """Code of the estimate that the user has agreed to, from the same call without it. Never make one up."""
+    """Code of the estimate that the user has agreed to, from the same call without it. Never make one up.
+    The same call repeated with it answers with the first study."""
 
 
 class DiagnoseArguments(Schema):

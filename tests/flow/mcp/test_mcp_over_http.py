@@ -1,59 +1,17 @@
 """MCP over streamable HTTP: the same keys, scopes, projects and limits as the REST API."""
 
-import threading
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import httpx
 import jsonschema
 import pytest
-import uvicorn
 
-from shardtune.service.app import create_app
-from shardtune.service.cli.processes import listening_socket
 from shardtune.service.mcp.tool_table import TOOLS
-from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
-from tests.support.service.agent_client import call, over_http, rejected_or, text
-from tests.support.service.scenarios import bearer, create, make_key, tune
+from tests.support.service.agent_client import ask, over_http, rejected_or, text
+from tests.support.service.scenarios import create, tune
 from tests.support.service.simulated_worker import SimulatedWorker
 
 JOB = {"model": "llama-3.1-8b", "cluster": "8xh100"}
 STUDY = {"model": "llama-tiny", "sequence_length": 64, "global_batch": 8, "cluster": "local"}
-
-
-@pytest.fixture
-def service(sqlite_url: str) -> Iterator[httpx.Client]:
-    """A service with the MCP server."""
-    settings = Settings(database_url=sqlite_url, mcp=True)
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(settings, Context.opened(settings), migrate=False), log_config=None)
-    )
-    listener = listening_socket()
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=60) as client:
-        yield client
-    server.should_exit = True
-    thread.join()
-    listener.close()
-
-
-def ask(service: httpx.Client, name: str, secret: str | None = None, **arguments: Any) -> Any:
-    return over_http(str(service.base_url), call(name, **arguments), secret)
-
-
-@pytest.fixture
-def keys(service: httpx.Client) -> Callable[..., str]:
-    """The secret of a new key with these scopes; the first call makes the operator's."""
-    operator: dict[str, str] = {}
-
-    def make(*scopes: str, project: str | None = None) -> str:
-        if not operator:
-            operator.update(bearer(make_key(service, "admin")))
-        return str(make_key(service, *scopes, project=project, **operator)["secret"])
-
-    return make
 
 
 @pytest.mark.answered
@@ -111,35 +69,12 @@ def test_a_missing_scope_is_named(service, keys, monkeypatch):
 def test_wrong_input_names_field_value_and_remedy(service):
     answer = ask(service, "predict", **JOB, micro_batsh=2)
     assert answer.is_error and text(answer) == "micro_batsh (2): is not a field here; remove it, or use one of " + (
-        "model, cluster, sequence_length, precision, optimizer, attention, global_batch, top, backends, knobs"
+        "model, cluster, sequence_length, precision, optimizer, adapter, attention, global_batch, top, backends, knobs"
     )
     answer = ask(service, "predict", model="lama", cluster="8xh100")
     assert answer.is_error and text(answer).startswith("model ('lama') is not a preset; use one of")
     answer = ask(service, "predict", model="llama-3.1-8b", cluster="8xh900")
     assert answer.is_error and "h900" in text(answer)
-
-
-@pytest.mark.answered
-def test_a_study_costs_nothing_without_budget_and_confirmation(service):
-    SimulatedWorker(service).register()
-
-    def studies() -> int:
-        return len(service.get("/v1/studies").json()["studies"])
-
-    before = studies()
-    rejected = ask(service, "studies_create", **STUDY)
-    assert rejected.is_error and text(rejected).startswith("max_gpu_seconds (missing): ")
-    estimate = ask(service, "studies_create", **STUDY, max_gpu_seconds=600).structured_content
-    assert estimate["state"] == "needs_confirmation" and estimate["study"] is None and studies() == before
-    invented = ask(service, "studies_create", **STUDY, max_gpu_seconds=600, confirmation="yes")
-    assert invented.is_error and text(invented).startswith("confirmation (yes) does not belong to this request")
-    dearer = ask(service, "studies_create", **STUDY, max_gpu_seconds=9000, confirmation=estimate["confirmation"])
-    assert dearer.is_error and studies() == before
-    created = ask(
-        service, "studies_create", **STUDY, max_gpu_seconds=600, confirmation=estimate["confirmation"]
-    ).structured_content
-    stored = service.get(f"/v1/studies/{created['study']['study_id']}").json()
-    assert created["state"] == "created" and stored["spec"]["budget"]["max_gpu_seconds"] == 600
 
 
 @pytest.mark.answered

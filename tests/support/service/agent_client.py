@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import anyio
+import httpx
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -76,3 +77,8 @@ def text(answer: CallToolResult) -> str:
     content = answer.content[0]
     assert isinstance(content, TextContent)
     return content.text
+
+
+def ask(service: httpx.Client, name: str, secret: str | None = None, **arguments: Any) -> Any:
+    """Answer of a service to one call of a tool over HTTP."""
+    return over_http(str(service.base_url), call(name, **arguments), secret)

@@ -43,6 +43,39 @@ def test_a_prediction_says_that_nothing_was_measured(ask):
     assert all(each.low <= each.value <= each.high for each in shown if each.low is not None)
 
 
+@pytest.mark.parametrize(
+    ("adapter", "words"), [({"kind": "lora", "rank": 16}, "LoRA r=16"), ({"layers": 2}, "last 2 layers")]
+)
+def test_an_adapter_needs_less_memory_than_all_weights(ask, adapter, words):
+    config = {"strategy": {"kind": "fsdp2", "dp_shard": 8}, "micro_batch": 1}
+    # One program: an adapter leaves room, which the fastest configuration would use for a larger micro batch.
+    knobs = {"micro_batch": 1, "activation_checkpointing": "none"}
+    calls = {
+        "predict": {"backends": ["fsdp2"], "knobs": knobs, "top": 20},
+        "memory": {},
+        "explain_config": {"config": config},
+    }
+    for name, arguments in calls.items():
+        whole, part = (
+            ask(name, **JOB, **arguments, **given).structured_content for given in ({}, {"adapter": adapter})
+        )
+        assert (whole["trained"], part["trained"]) == ("all weights", words)
+        assert least_memory(part) < least_memory(whole)
+
+
+def least_memory(answer):
+    """Least memory of an answer's configurations in GiB."""
+    rows = answer.get("configurations") or answer.get("strategies") or [answer["configuration"]]
+    return min(row["memory"]["value"] for row in rows)
+
+
+def test_a_file_of_another_program_is_read_for_an_adapter(ask):
+    file = {"train_micro_batch_size_per_gpu": 2, "train_batch_size": 64, "zero_optimization": {"stage": 3}}
+    job = JOB | {"sequence_length": 4096, "global_batch": 64, "adapter": "lora"}
+    answer = ask("explain_config", **job, config=file)
+    assert not answer.is_error and answer.structured_content["trained"] == "LoRA r=16", text(answer)
+
+
 def test_a_configuration_of_an_answer_is_input_of_the_next_call(ask):
     config = ask("predict", **JOB, top=1, backends=["zero"]).structured_content["configurations"][0]["config"]
     assert TrialConfig.model_validate(config).backend == "zero"
@@ -92,6 +125,14 @@ def test_a_folder_of_traces_is_diagnosed_without_a_service(ask, tmp_path):
         ("predict", JOB | {"top": "3"}, 'top ("3"): '),
         ("predict", JOB | {"global_batch": 7}, "global_batch (7)"),
         ("predict", JOB | {"knobs": {"nothing": 1}}, "nothing"),
+        ("predict", JOB | {"adapter": {"kind": "qlora"}}, "quantised base weights, which no trial does; use lora"),
+        ("memory", JOB | {"adapter": {"r": 8}}, "did you mean rank?"),
+        ("predict", JOB | {"adapter": {"kind": "lora", "targets": ["q_porj"]}}, "did you mean q_proj or"),
+        (
+            "plan",
+            {"model": "llama-3.1-8b", "tokens": 1e9, "gpus": ["h100"], "counts": [8], "adapter": "lora"},
+            "adapter",
+        ),
         ("predict", JOB | {"model": {"model_type": "llama", "auto_map": {"A": "b.C"}}}, "auto_map"),
         ("memory", JOB | {"checkpointing": "some"}, 'checkpointing ("some"): '),
         (

@@ -1,0 +1,87 @@
+"""Studies that agents start: with a budget, with the confirmation of an estimate, and once for each."""
+
+import pytest
+
+from shardtune.service.http.errors import Conflict
+from shardtune.service.mcp import mount
+from tests.support.service.agent_client import ask, text
+from tests.support.service.scenarios import create
+from tests.support.service.simulated_worker import SimulatedWorker
+
+STUDY = {"model": "llama-tiny", "sequence_length": 64, "global_batch": 8, "cluster": "local"}
+
+
+@pytest.mark.answered
+def test_a_study_costs_nothing_without_budget_and_confirmation(service):
+    SimulatedWorker(service).register()
+
+    def studies() -> int:
+        return len(service.get("/v1/studies").json()["studies"])
+
+    before = studies()
+    rejected = ask(service, "studies_create", **STUDY)
+    assert rejected.is_error and text(rejected).startswith("max_gpu_seconds (missing): ")
+    estimate = ask(service, "studies_create", **STUDY, max_gpu_seconds=600).structured_content
+    assert estimate["state"] == "needs_confirmation" and estimate["study"] is None and studies() == before
+    invented = ask(service, "studies_create", **STUDY, max_gpu_seconds=600, confirmation="yes")
+    assert invented.is_error and text(invented).startswith("confirmation (yes) does not belong to this request")
+    dearer = ask(service, "studies_create", **STUDY, max_gpu_seconds=9000, confirmation=estimate["confirmation"])
+    assert dearer.is_error and studies() == before
+    created = ask(
+        service, "studies_create", **STUDY, max_gpu_seconds=600, confirmation=estimate["confirmation"]
+    ).structured_content
+    stored = service.get(f"/v1/studies/{created['study']['study_id']}").json()
+    assert created["state"] == "created" and stored["spec"]["budget"]["max_gpu_seconds"] == 600
+
+
+@pytest.mark.answered
+def test_a_confirmation_creates_one_study_however_often_it_is_sent(service):
+    SimulatedWorker(service).register()
+    asked = STUDY | {"max_gpu_seconds": 700}
+    codes = [ask(service, "studies_create", **asked).structured_content["confirmation"] for _ in range(2)]
+    created = [
+        ask(service, "studies_create", **asked, confirmation=code).structured_content["study"]["study_id"]
+        for code in (codes[0], codes[0], codes[1])
+    ]
+    assert codes[0] != codes[1] and created[0] == created[1] != created[2]
+    stored = [study["spec"]["budget"]["max_gpu_seconds"] for study in service.get("/v1/studies").json()["studies"]]
+    assert stored.count(700) == 2
+
+
+@pytest.mark.answered
+def test_answers_say_what_a_study_trains(service):
+    SimulatedWorker(service).register()
+    adapted = STUDY | {"cluster": "8xh100", "adapter": {"kind": "lora", "rank": 4}, "max_gpu_seconds": 600}
+    estimate = ask(service, "studies_create", **adapted)
+    assert not estimate.is_error, text(estimate)
+    names = {"workload": {"sequence_length": 64, "global_batch": 8, "adapter": {"kind": "lora", "rank": 4}}}
+    study = create(service, cluster="8xh100", wait_for_worker_s=600.0, **names)
+    shown = ask(service, "studies_status", study_id=study).structured_content["study"]
+    listed = {
+        row["study_id"]: row["trained"] for row in ask(service, "studies_list", limit=50).structured_content["studies"]
+    }
+    assert shown["trained"] == listed.pop(study) == "LoRA r=4" and "all weights" in listed.values()
+    job = {name: STUDY[name] for name in ("model", "sequence_length", "global_batch", "cluster")}
+    assert ask(service, "best", **job).structured_content["trained"] == "all weights"
+    other = ask(service, "best", **job, adapter="lora", match="exact")
+    assert other.is_error
+
+
+@pytest.mark.answered
+def test_a_confirmation_belongs_to_one_project(service, keys):
+    scopes = ("studies:read", "studies:write", "configs:read", "workers:lease")
+    mine, theirs = (keys(*scopes, project=name) for name in ("mine", "other"))
+    asked = STUDY | {"cluster": "8xh100", "max_gpu_seconds": 600}
+    estimate = ask(service, "studies_create", mine, **asked)
+    assert not estimate.is_error, text(estimate)
+    foreign = ask(service, "studies_create", theirs, **asked, confirmation=estimate.structured_content["confirmation"])
+    assert foreign.is_error and "does not belong to this request" in text(foreign)
+
+
+def test_without_a_key_that_replicas_share_no_confirmation_is_made(service, monkeypatch):
+    def no_key(_settings):
+        raise Conflict("no_secret_key", "none is set")
+
+    monkeypatch.setattr(mount, "master_key", no_key)
+    answer = ask(service, "studies_create", **STUDY | {"cluster": "8xh100"}, max_gpu_seconds=600)
+    assert answer.is_error and "ask the operator to set SHARDTUNE_SECRET_KEY" in text(answer)

@@ -166,7 +166,7 @@ def _without_interval(result: StudyResult) -> tuple[str, str]:
     return "warn", f"Undecided: {pairs}, too few for an interval. {kept}"
 
 
-def best_title(study: Study) -> str:
+def best_title(study: Study, is_recommended: bool) -> str:
     """Name what the page shows as best: it is no more than kept while the verdict is open."""
     result = study.result
     if result is None:
@@ -174,7 +174,13 @@ def best_title(study: Study) -> str:
         return "Fastest of the search" if is_comparing else "Best so far"
     is_baseline = result.best.trial_number == result.baseline.trial_number
     if result.verdict in (Verdict.TOO_BUSY, Verdict.UNDECIDED) and result.final_comparison is not None:
-        return "Kept for now: the baseline" if is_baseline else "Recommended for now"
+        return (
+            "Kept for now: the baseline"
+            if is_baseline
+            else "Recommended for now"
+            if is_recommended
+            else "Faster so far"
+        )
     return "Best: the baseline" if is_baseline and result.final_comparison is not None else "Best"
 
 

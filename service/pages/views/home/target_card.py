@@ -1,6 +1,7 @@
 """Card of a tuning target on the first page: its best configuration, the gain, the cost, and what to do next."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from shardtune.api_schemas.studies.study import Speedup, Study, Verdict
 from shardtune.service.pages.figures import rate
@@ -62,10 +63,10 @@ class TargetCard:
     """Action on the recommendation, label of its button, and its explanation; without the next step's."""
 
 
-def target_card(line: StudyLine, price_per_gpu_hour: float | None, currency: str) -> TargetCard:
+def target_card(line: StudyLine, price_per_gpu_hour: float | None, currency: str, now: datetime) -> TargetCard:
     """Return the card of a tuning target."""
     study, recommended = line.study, line.recommended
-    step = next_step(study, recommended, line.freshness)
+    step = next_step(study, recommended, line.freshness, now)
     offered = recommended.actions if recommended is not None else ()
     shown = ("pin", "unpin", "approve")
     return TargetCard(

@@ -9,6 +9,7 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study import (
     MOST_TRIALS,
     Budget,
+    Contender,
     FinalComparison,
     Speedup,
     Study,
@@ -18,7 +19,9 @@ from shardtune.api_schemas.studies.study import (
 )
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
 from shardtune.service.pages.views import words
+from shardtune.service.pages.views.best import StudyLine
 from shardtune.service.pages.views.freshness import StudyFreshness
+from shardtune.service.pages.views.home.target_card import target_card
 from shardtune.service.pages.views.recommendation import Recommended
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
 from shardtune.service.pages.views.study_sections.recommendation_box import recommendation_box
@@ -138,6 +141,16 @@ def test_a_stale_undecided_answer_has_low_confidence_and_jobs_still_get_it() -> 
     box = recommendation_box(recommended(UNDECIDED, stale_fields=("torch",)), OWN)
     assert "low confidence" in box.badge and "get no answer" not in box.sentence
     assert "get no answer" in recommendation_box(recommended(TOO_BUSY), OWN).sentence
+
+
+@pytest.mark.parametrize(
+    ("best", "speedup", "badge"),
+    [(OWN, SPEEDUP, "baseline kept"), (FASTER, SPEEDUP, "faster of two, not confirmed"), (FASTER, None, "faster of two, not confirmed")],
+)  # fmt: skip
+def test_a_card_says_that_the_baseline_is_kept_only_where_it_is(best: Contender, speedup: Any, badge: str) -> None:
+    study = answered(result(Verdict.NOT_FASTER, best=best, speedup=speedup))
+    line = StudyLine(study, "2 CPU", "batch", best, 0.5, 4.0, FRESH, None)
+    assert target_card(line, None, "EUR", study.created_at).gain.badge == badge
 
 
 def test_only_what_training_jobs_get_is_titled_recommended() -> None:

@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--tolerance ({options.tolerance:g}) must be at least 0 and below 1; try 0.02")
     try:
         return compare(lambda command: measured_speed(command, options.file), options)
-    except RuntimeError as error:
+    except (RuntimeError, OSError, ValueError, ArithmeticError) as error:
+        # Uncaught, any error would end Python with 1, which says "slower".
         print(error, file=sys.stderr)
         return FAILED
 

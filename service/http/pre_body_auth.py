@@ -45,7 +45,7 @@ _MAX_BYTES_BY_PATH = tuple(
     (re.compile(pattern), kibibytes * _KIB)
     for pattern, kibibytes in (
         # A model's config.json: the class names of a large classifier are in it.
-        (r"/v1/(studies|best:resolve|predictions|plans)|/v1/studies/[^/]+:clone|/new(/calculate)?", 1024),
+        (r"/v1/(studies|best:resolve|predictions|plans)|/v1/studies/[^/]+:clone|/(new(/calculate)?|plans)", 1024),
         # A call with a model's config.json.
         (MCP, 1024),
         # Steps and devices of each rank, and the ends of two outputs.

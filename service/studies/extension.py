@@ -64,6 +64,19 @@ def extend(
     return study
 
 
+def why_no_trials(study: Study, more: int, now: datetime) -> str | None:
+    """Reason why an ended study with a result would not run `more` trials; None if it would."""
+    if study.reason == stopping.EXHAUSTED:
+        return stopping.EXHAUSTED
+    trials, wall_seconds = sum(study.trials.values()), (now - (study.started_at or study.created_at)).total_seconds()
+    spent = (study.gpu_seconds, wall_seconds)
+    try:
+        budget = stopping.extend_budget(study.spec.budget, Extension(add_trials=more), trials, *spent)
+    except ValueError:
+        return "the study has about as many trials as one may have"
+    return stopping.used_up(budget, trials, *spent)
+
+
 def _check_extensible(row: StudyRow, had_ended: bool) -> None:
     if row.system_study is not None:
         # Its retune is decided by the study's result; nothing would read a later one.

@@ -28,6 +28,11 @@ class ComparedLine:
 
     @property
     def is_partial(self) -> bool:
+        """Whether the backend of some configuration has no such knob, and all others have the same value."""
+        return self.has_missing and len(set(self.values)) <= 2
+
+    @property
+    def has_missing(self) -> bool:
         """Whether the backend of some configuration has no such knob."""
         return _NO_KNOB in self.values
 

@@ -11,15 +11,17 @@ Data = Mapping[str, Any]
 
 _PHASES = {
     "model_summary": "the model's parameters and FLOPs are counted first",
-    "search": "the search began",
-    "final_comparison": "the search ended; the fastest trials and the baseline run again in pairs, which decide",
-    "done": "the final comparison ended",
+    "search": "trials run, each measured by itself",
+    "final_comparison": "the fastest trials and the baseline run in pairs, which decide",
 }
+"""Sentence of a phase, by its name. A study ends in phase `done`, whether or not it compared anything, and its end has
+an event of its own. An extension returns to either phase without the phases before it."""
 _ORIGINS = {
     "baseline": "your baseline",
     "default": "a documented default, for comparison",
     "challenger": "a challenger of the recommendation",
 }
+_SYSTEM_ORIGINS = {"baseline": "the current recommendation"}
 _ENDS = {
     AttemptEnd.DISTURBED: "discarded, because other programs disturbed it; it runs again",
     AttemptEnd.RELEASED: "returned by its worker; it runs again",
@@ -46,22 +48,25 @@ SHOWN = (
 """Types of events that have a sentence; the others repeat one of these."""
 
 
-def event_sentence(kind: EventType, data: Data, reason: TrialReason | None = None, cause: str = "") -> str:
+def event_sentence(
+    kind: EventType, data: Data, reason: TrialReason | None = None, cause: str = "", is_system: bool = False
+) -> str:
     """Describe an event; empty for one that says nothing new.
 
     `reason`: the sampler's reason for the event's trial. `cause`: message of the failure that ended the event's run.
+    `is_system`: whether the service started the study itself, which has no user whose baseline it could be.
     """
     if kind is EventType.TRIAL_CREATED:
-        return _created(data, reason)
+        return _created(data, reason, _ORIGINS | _SYSTEM_ORIGINS if is_system else _ORIGINS)
     if kind is EventType.RUN_ENDED:
         return _run_ended(data, cause)
     return _SENTENCES[kind](data)
 
 
-def _created(data: Data, reason: TrialReason | None) -> str:
+def _created(data: Data, reason: TrialReason | None, origins: Mapping[str, str]) -> str:
     text = f"trial {data['trial_number']} chosen: {data['description']}"
-    if data["origin"] in _ORIGINS:
-        return f"{text} ({_ORIGINS[data['origin']]})"
+    if data["origin"] in origins:
+        return f"{text} ({origins[data['origin']]})"
     if reason is None:
         return text
     return f"{text} ({study_words.describe_change(reason.tests)}; expected gain {reason.expected_gain:.1%})"

@@ -6,6 +6,8 @@ from shardtune.api_schemas import formatting
 from shardtune.api_schemas.machines.conditions import program_names
 from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyResult
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
+from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.api_schemas.trials.trial import Rejection, Run, RunPurpose, Trial, TrialOrigin, TrialState
@@ -23,6 +25,12 @@ _RUN_NAMES = {
     RunPurpose.RESUME_CHECK: "resume check",
     RunPurpose.TRACE: "profiled run",
 }
+
+
+def trained_parts(workload: Workload) -> tuple[str, ...]:
+    """Describe what of a workload is not usual: an optimizer other than the default, and an adapter."""
+    optimizer = () if workload.optimizer.kind == DEFAULT_OPTIMIZER else (workload.optimizer.title,)
+    return optimizer if workload.adapter is None else (*optimizer, workload.adapter.describe())
 
 
 def run_name(purpose: RunPurpose) -> str:

@@ -41,6 +41,12 @@ def test_a_run_that_fails_is_no_slowdown_and_its_reason_is_printed(installed, ca
     assert "no such trial" in capsys.readouterr().err
 
 
+def test_an_error_that_nobody_expects_is_no_slowdown(installed, tmp_path, capsys):
+    assert compare(str(tmp_path / "missing"), installed("new", 1000.0)) == slower_torch.FAILED
+    assert compare(installed("old", 1000.0), installed("new", 0.0)) == slower_torch.FAILED
+    assert "missing" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("options", [("--pairs", "3"), ("--tolerance", "1")])
 def test_limits_that_decide_nothing_are_rejected(installed, capsys, options):
     with pytest.raises(SystemExit) as ended:

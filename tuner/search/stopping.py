@@ -26,16 +26,21 @@ _FINISHED = (TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED)
 def stop_reason(history: Sequence[Observation], budget: Budget, gpu_seconds: float, wall_seconds: float) -> str | None:
     """Reason to start no further trial in a search, None to start one. Running trials count towards the limit on
     trials."""
-    most_trials = budget.most_trials
-    if len(history) >= most_trials:
-        return f"all {most_trials} trials of the budget are used"
+    reason = used_up(budget, len(history), gpu_seconds, wall_seconds)
+    if reason is not None or budget.max_trials is not None or budget.planned_gpu_hours is not None:
+        return reason
+    return _no_more_gain(history)
+
+
+def used_up(budget: Budget, trials: int, gpu_seconds: float, wall_seconds: float) -> str | None:
+    """Reason to start no further trial because a limit of the budget is reached, else None."""
+    if trials >= budget.most_trials:
+        return f"all {budget.most_trials} trials of the budget are used"
     if budget.max_gpu_seconds is not None and gpu_seconds >= budget.max_gpu_seconds:
         return f"the budget of {budget.max_gpu_seconds:g} GPU-seconds is used ({gpu_seconds:.0f})"
     if budget.max_wall_seconds is not None and wall_seconds >= budget.max_wall_seconds:
         return f"the budget of {budget.max_wall_seconds:g} seconds is used ({wall_seconds:.0f})"
-    if budget.max_trials is not None or budget.planned_gpu_hours is not None:
-        return None
-    return _no_more_gain(history)
+    return None
 
 
 def no_gain_reason(reason: TrialReason | None, history: Sequence[Observation], budget: Budget) -> str | None:

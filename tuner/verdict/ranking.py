@@ -21,6 +21,8 @@ from shardtune.tuner.verdict.contenders import compare_with_defaults, contender
 from shardtune.tuner.verdict.final_comparison import RankingState, finalists_among
 from shardtune.tuner.verdict.parity import ParityGroups
 
+REPLACED_BASELINE = "the given baseline was replaced"
+"""First words of the note of a result whose baseline is not the one that the user gave."""
 NOTHING_ELSE = "no other configuration is feasible: there is nothing to compare"
 """Note of a result in which the baseline is the only feasible trial."""
 
@@ -209,7 +211,7 @@ def _choose_baseline(
     defaults = [obs for obs in feasible if obs.origin == TrialOrigin.DEFAULT]
     notes: tuple[str, ...] = ()
     if spec_has_baseline:
-        notes = (f"the given baseline was replaced: {_replacement_reason(history, parity_groups)}",)
+        notes = (f"{REPLACED_BASELINE}: {_replacement_reason(history, parity_groups)}",)
     if defaults:
         return max(defaults, key=_search_speed), notes
     first = min(feasible, key=lambda obs: obs.number)

@@ -15,13 +15,14 @@ _SIGNS = {"good": "for", "warn": "against", "bad": "against", "quiet": "also"}
 def as_markdown(study: Study, result: StudyResult, trials: Sequence[Trial], changes: str | None) -> str:
     """Return the page; `changes` holds the study's `changes.md`, None without any change."""
     spec = study.spec
+    trained = ", ".join((spec.workload.precision.name, *study_words.trained_parts(spec.workload)))
     lines = [
         f"# {remark(spec.model.name)}: {remark(result.best.description)}",
         "",
         f"**{summary.verdict_text(result)}**",
         "",
         f"{remark(spec.model.name)} at sequence length {spec.workload.sequence_length:,}, global batch "
-        f"{spec.workload.global_batch:,}, {remark(spec.workload.precision.name)}, on "
+        f"{spec.workload.global_batch:,}, {remark(trained)}, on "
         f"{remark(cluster_words.cluster_with_memory(study.cluster))}. Study {study.study_id}"
         + (f", {study.finished_at:%Y-%m-%d}" if study.finished_at else "")
         + f", {study_words.duration(study.gpu_seconds)} of GPU time.",

@@ -71,8 +71,9 @@ def _content(study: Study, result: StudyResult, trials: Sequence[Trial]) -> Rend
 def _subject(study: Study) -> str:
     workload = study.spec.workload
     day = f", {study.finished_at:%Y-%m-%d}" if study.finished_at else ""
+    trained = ", ".join((workload.precision.name, *study_words.trained_parts(workload)))
     return (
-        f"sequence {workload.sequence_length:,}, global batch {workload.global_batch:,}, {workload.precision.name}, on "
+        f"sequence {workload.sequence_length:,}, global batch {workload.global_batch:,}, {trained}, on "
         f"{cluster_words.cluster_with_memory(study.cluster)}; study {study.study_id}{day}"
     )
 

@@ -29,14 +29,14 @@ def show_best(
     """Show a row for each model, workload and cluster with an answer."""
     sort = sort if sort in BEST_SORTS else "age"
     selection = Page(sort, order != "asc", best.PAGE, (page - 1) * best.PAGE)
-    settings = context.settings
+    settings, now = context.settings, context.now()
     with context.db.read() as session:
-        home = best.home(session, context.principal.project_id, q, device or None, selection, context.now())
+        home = best.home(session, context.principal.project_id, q, device or None, selection, now)
     return render(
         request,
         "best.html",
         home=home,
-        cards=[target_card(line, settings.price_per_gpu_hour, settings.currency) for line in home.rows],
+        cards=[target_card(line, settings.price_per_gpu_hour, settings.currency, now) for line in home.rows],
         example=EXAMPLE,
         sorts=SORTS,
         q=q,

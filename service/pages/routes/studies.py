@@ -98,7 +98,7 @@ def rerun(context: ContextDep, study_id: str, wait_minutes: WaitMinutes = None) 
     """Create the study again, for the hardware and software of now."""
     spec = rules.read_study(context, study_id).spec
     if wait_minutes is not None:
-        spec = spec.model_copy(update={"wait_for_quiet_s": 60.0 * wait_minutes})
+        spec = spec.model_copy(update={"wait_for_quiet_s": max(spec.wait_for_quiet_s or 0.0, 60.0 * wait_minutes)})
     again = rules.create_study(context, spec)
     return see_other(f"/studies/{again.study_id}")
 

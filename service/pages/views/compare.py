@@ -24,8 +24,10 @@ class ComparisonPage:
     shown: tuple[tuple[str, tuple[ComparedLine, ...]], ...]
     """Pairs of title and rows that differ, and all figures."""
     folded: tuple[tuple[str, tuple[ComparedLine, ...]], ...]
-    """Pairs of title and rows that are equal, or that only some of the backends have."""
+    """Pairs of title and rows that are equal, where only some of the backends may have them."""
     folded_count: int
+    has_missing: bool
+    """Whether a shown row has a setting that some of the backends do not have."""
     missing: tuple[str, ...]
     """Requested configurations that do not exist, or have no figures yet."""
 
@@ -49,6 +51,7 @@ def comparison(compared: Comparison) -> ComparisonPage:
         shown=tuple((title, lines) for title, lines in shown if lines),
         folded=tuple((title, lines) for title, lines in folded if lines),
         folded_count=sum(len(lines) for _, lines in folded),
+        has_missing=any(line.has_missing and not line.is_partial for line in knobs),
         missing=compared.not_found,
     )
 

@@ -7,7 +7,6 @@ from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyResult, StudyState, Verdict
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
-from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.service.pages.figures import percent
@@ -82,9 +81,7 @@ def cluster_memory(value: Cluster) -> str:
 def workload(value: Workload) -> str:
     """Describe a workload: `sequence 4,096 · global batch 256 · bf16-mixed`, an optimizer other than AdamW, and an adapter."""
     batch = f"sequence {value.sequence_length:,} · global batch {value.global_batch:,}"
-    optimizer = "" if value.optimizer.kind == DEFAULT_OPTIMIZER else f" · {value.optimizer.title}"
-    adapter = "" if value.adapter is None else f" · {value.adapter.describe()}"
-    return f"{batch} · {value.precision.name}{optimizer}{adapter}"
+    return " · ".join((batch, value.precision.name, *study_words.trained_parts(value)))
 
 
 def origins(study: Study) -> dict[str, str]:
@@ -166,7 +163,7 @@ def _without_interval(result: StudyResult) -> tuple[str, str]:
     return "warn", f"Undecided: {pairs}, too few for an interval. {kept}"
 
 
-def best_title(study: Study) -> str:
+def best_title(study: Study, is_recommended: bool) -> str:
     """Name what the page shows as best: it is no more than kept while the verdict is open."""
     result = study.result
     if result is None:
@@ -174,7 +171,13 @@ def best_title(study: Study) -> str:
         return "Fastest of the search" if is_comparing else "Best so far"
     is_baseline = result.best.trial_number == result.baseline.trial_number
     if result.verdict in (Verdict.TOO_BUSY, Verdict.UNDECIDED) and result.final_comparison is not None:
-        return "Kept for now: the baseline" if is_baseline else "Recommended for now"
+        return (
+            "Kept for now: the baseline"
+            if is_baseline
+            else "Recommended for now"
+            if is_recommended
+            else "Faster so far"
+        )
     return "Best: the baseline" if is_baseline and result.final_comparison is not None else "Best"
 
 

@@ -57,6 +57,15 @@ def test_a_busy_answer_leads_to_the_missing_pairs_which_wait_for_quiet(quick_cli
     assert extended["spec"]["budget"]["max_pairs"] == SPEC["budget"].get("max_pairs", 24) + int(fields["add_pairs"])
 
 
+def test_a_study_that_is_run_again_keeps_a_longer_wait_for_quiet(quick_client):
+    study_id = tune(quick_client, wait_for_quiet_s=7200)
+    for minutes, wait_s in ((30, 7200), (180, 10800)):
+        form = {"csrf": token(quick_client), "wait_minutes": str(minutes)}
+        answer = quick_client.post(f"/studies/{study_id}/rerun", data=form, headers=HTML)
+        again = quick_client.get(f"/v1{answer.url.path}").json()
+        assert again["spec"]["wait_for_quiet_s"] == wait_s
+
+
 def test_an_extension_without_a_number_is_rejected(quick_client):
     study_id = tune(quick_client)
     answer = quick_client.post(f"/studies/{study_id}/extend", data={"csrf": token(quick_client)}, headers=HTML)

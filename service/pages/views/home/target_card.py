@@ -1,6 +1,7 @@
 """Card of a tuning target on the first page: its best configuration, the gain, the cost, and what to do next."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from shardtune.api_schemas.studies.study import Speedup, Study, Verdict
 from shardtune.service.pages.figures import rate
@@ -62,10 +63,10 @@ class TargetCard:
     """Action on the recommendation, label of its button, and its explanation; without the next step's."""
 
 
-def target_card(line: StudyLine, price_per_gpu_hour: float | None, currency: str) -> TargetCard:
+def target_card(line: StudyLine, price_per_gpu_hour: float | None, currency: str, now: datetime) -> TargetCard:
     """Return the card of a tuning target."""
     study, recommended = line.study, line.recommended
-    step = next_step(study, recommended, line.freshness)
+    step = next_step(study, recommended, line.freshness, now)
     offered = recommended.actions if recommended is not None else ()
     shown = ("pin", "unpin", "approve")
     return TargetCard(
@@ -119,15 +120,17 @@ def _gain(study: Study, recommended: Recommended | None) -> TargetGain:
         )
     if result.verdict is Verdict.UNDECIDED and result.speedup is not None:
         return _measured("undecided", "warn", "The study shows how many more pairs would decide it.", result.speedup)
+    is_kept = result.best.trial_number == result.baseline.trial_number
+    badge = "baseline kept" if is_kept else "faster of two, not confirmed"
     if result.speedup is not None:
         low, high = result.speedup.ci95
         note = f"fastest candidate: {result.speedup.value:.2f}× ({low:.2f} to {high:.2f})"
-        return TargetGain("baseline kept", "quiet", "No candidate was confirmed to be faster.", note=note)
+        return TargetGain(badge, "quiet", "No candidate was confirmed to be faster.", note=note)
     if result.final_comparison is None:
         return TargetGain("baseline kept", "quiet", "No other configuration was feasible.", note="nothing to compare")
     open_verdict = result.verdict is Verdict.UNDECIDED
     note = "undecided: too few pairs" if open_verdict else "no candidate was close"
-    return TargetGain("baseline kept", "quiet", "No candidate was confirmed to be faster.", note=note)
+    return TargetGain(badge, "quiet", "No candidate was confirmed to be faster.", note=note)
 
 
 def _renewed_gain(recommended: Recommended) -> TargetGain:

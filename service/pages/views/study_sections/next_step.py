@@ -1,10 +1,14 @@
 """Next step after a study has ended: one sentence, with the button or the command that takes it."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
+from shardtune.api_schemas.recommendations.best import RecommendationState
 from shardtune.api_schemas.studies.study import Study, StudyResult, StudyState, Verdict
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.recommendation import Recommended
+from shardtune.service.studies import extension
+from shardtune.service.wording import own_baseline
 from shardtune.service.wording.more_pairs import more_pairs
 
 QUIET_WAIT_MINUTES = 30
@@ -29,7 +33,7 @@ class NextStep:
     """Shell command that does the same or goes on from here; empty without one."""
 
 
-def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshness) -> NextStep | None:
+def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshness, now: datetime) -> NextStep | None:
     """Return the next step; None while a study runs, and for studies that the service started itself."""
     link = f"/studies/{study.study_id}"
     if study.state.is_open or study.deleted_at is not None:
@@ -43,12 +47,38 @@ def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshne
     if recommended is not None and recommended.state == "proposed":
         text = "A person has to approve this answer before training jobs get it."
         return NextStep(text, "Approve", action=f"{link}/recommendation/approve")
-    if study.result.verdict in (Verdict.TOO_BUSY, Verdict.UNDECIDED):
-        return _open_verdict(study, study.result, link)
+    unused = _unused_answer(recommended, link) if recommended is not None else None
+    if unused is not None:
+        return unused
     if fresh.word == "stale" or (recommended is not None and recommended.is_superseded):
         text = f"Measure it again: hardware or software has changed since ({fresh.changes or 'see the reasons'})."
-        return NextStep(text, "Run again", action=f"{link}/rerun")
-    return _decided(study, study.result, link)
+        return NextStep(text, "Run again", action=f"{link}/rerun", fields=_wait(study.result))
+    if is_open(study.result):
+        return _open_verdict(study, study.result, link)
+    return _decided(study, study.result, link, now)
+
+
+def is_open(result: StudyResult) -> bool:
+    """Whether further runs may decide the verdict: without another configuration there is nothing to decide."""
+    has_pairs = result.verdict is Verdict.UNDECIDED and result.final_comparison is not None
+    return has_pairs or result.verdict is Verdict.TOO_BUSY
+
+
+def _wait(result: StudyResult) -> tuple[tuple[str, str], ...]:
+    """Hidden field that makes the runs wait for quiet, where a busy machine left the verdict open."""
+    return (("wait_minutes", str(QUIET_WAIT_MINUTES)),) if result.verdict is Verdict.TOO_BUSY else ()
+
+
+def _unused_answer(recommended: Recommended, link: str) -> NextStep | None:
+    """Return the next step for an answer that training jobs do not get; None for one that they get."""
+    is_unused = recommended.state in (RecommendationState.RETIRED, RecommendationState.REJECTED)
+    other = recommended.recommended_study
+    if other is not None and (is_unused or recommended.is_superseded):
+        return NextStep("Training jobs get the answer of another study.", "Open it", f"/studies/{other}")
+    if not is_unused:
+        return None
+    text = f"Training jobs do not get this answer: it was {recommended.state}. Run the study again for another."
+    return NextStep(text, "Run again", action=f"{link}/rerun")
 
 
 def _without_answer(study: Study, link: str) -> NextStep:
@@ -64,8 +94,13 @@ def _without_answer(study: Study, link: str) -> NextStep:
 
 
 def _open_verdict(study: Study, result: StudyResult, link: str) -> NextStep:
-    more = more_pairs(study, result)
+    # A cancelled study cannot be extended.
+    more = more_pairs(study, result) if study.state is not StudyState.CANCELLED else None
     wait = (("wait_minutes", str(QUIET_WAIT_MINUTES)),)
+    if more is None and study.state is StudyState.CANCELLED and result.verdict is Verdict.UNDECIDED:
+        return NextStep(
+            "It was cancelled before it was decided. Run it again for an answer.", "Run again", action=f"{link}/rerun"
+        )
     if more is None:
         text = f"Run it again when nothing else uses the machine. Its runs then wait up to {QUIET_WAIT_MINUTES} minutes for quiet."
         return NextStep(text, "Run again, and wait for quiet", action=f"{link}/rerun", fields=wait)
@@ -84,15 +119,28 @@ def _open_verdict(study: Study, result: StudyResult, link: str) -> NextStep:
     return NextStep(text, f"Run {pairs}", action=f"{link}/extend", fields=fields, command=command)
 
 
-def _decided(study: Study, result: StudyResult, link: str) -> NextStep:
+def _decided(study: Study, result: StudyResult, link: str, now: datetime) -> NextStep:
     export = f"shardtune export {study.study_id} --out best"
+    is_replaced = own_baseline.is_replaced(study)
+    before = "Your baseline cannot run here (see notes). " if is_replaced else ""
     if result.best.trial_number != result.baseline.trial_number:
-        return NextStep(
-            "Train with it: the export holds the files for your launcher.", "Export", f"{link}/export", command=export
+        # Own code has its own launcher: its export has no script to start.
+        files = (
+            "config.json holds the settings"
+            if study.spec.model.is_own
+            else "the export holds the files for your launcher"
         )
-    if study.spec.baseline is None:
-        text = "Train with it: nothing that was tried is faster than this documented default."
+        return NextStep(f"{before}Train with it: {files}.", "Export", f"{link}/export", command=export)
+    if study.spec.baseline is None or is_replaced:
+        name = "configuration" if is_replaced else "documented default"
+        text = f"{before}Train with it: nothing that was tried is faster than this {name}."
         return NextStep(text, "Export", f"{link}/export", command=export)
+    if study.state is StudyState.CANCELLED:
+        text = "Train on as you do today. The study was cancelled: run it again to look further."
+        return NextStep(text, "Run again", action=f"{link}/rerun")
+    reason = extension.why_no_trials(study, _MORE_TRIALS, now)
+    if reason is not None:
+        return NextStep(f"Train on as you do today: {reason}.")
     text = f"Train on as you do today. To look further, let the search run {_MORE_TRIALS} more trials."
     fields = (("add_trials", str(_MORE_TRIALS)),)
     command = f"shardtune studies extend {study.study_id} --add-trials {_MORE_TRIALS}"

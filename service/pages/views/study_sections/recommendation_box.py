@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas.studies.study import Contender, Verdict
 from shardtune.service.pages.views.recommendation import Recommended
+from shardtune.service.pages.views.study_sections.next_step import is_open
 
 _TARGET = "training jobs with this model, workload and cluster"
 _OPEN_VERDICTS = {
@@ -14,6 +15,7 @@ _OPEN_VERDICTS = {
     Verdict.UNDECIDED: ("medium confidence", "The paired runs did not decide. Until more of them do"),
 }
 """Confidence and reason of recommendations that are not decided."""
+_NOT_COMPARED = ("medium confidence", "No other configuration was compared")
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,12 @@ def recommendation_box(recommended: Recommended, best: Contender) -> Recommendat
     if recommended.state != "recommended":
         return RecommendationBox(tone, recommended.state, _not_recommended(other), other)
     if recommended.result.verdict in _OPEN_VERDICTS and not _was_confirmed(recommended):
-        confidence, reason = _OPEN_VERDICTS[recommended.result.verdict]
-        sentence = f"{reason}, {_TARGET} get {best.description} with {confidence}."
-        if confidence == "low confidence":
+        verdict, has_pairs = recommended.result.verdict, is_open(recommended.result)
+        confidence, reason = _OPEN_VERDICTS[verdict] if has_pairs else _NOT_COMPARED
+        # An answer from other hardware or software never has more confidence.
+        confidence = "low confidence" if recommended.stale_fields else confidence
+        sentence = f"{reason}{',' if has_pairs else ':'} {_TARGET} get {best.description} with {confidence}."
+        if verdict is Verdict.TOO_BUSY:
             sentence += " Jobs that ask for more confidence get no answer."
         return RecommendationBox("warn", f"for now, {confidence}", sentence)
     pinned = ", even after a faster one is found" if recommended.is_pinned else ""

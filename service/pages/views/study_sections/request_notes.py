@@ -2,6 +2,7 @@
 
 from shardtune.api_schemas.studies.study import Study
 from shardtune.service.studies.changes.user_file import file_format
+from shardtune.service.wording import own_baseline
 
 
 def request_notes(study: Study) -> tuple[str, ...]:
@@ -14,4 +15,6 @@ def request_notes(study: Study) -> tuple[str, ...]:
 def _as_configuration(study: Study) -> str:
     if study.result is None:
         return " It is trial 0."
+    if own_baseline.is_replaced(study):
+        return " Your baseline cannot run here (see notes)."
     return f" It is trial {study.result.baseline.trial_number}: {study.result.baseline.description}."

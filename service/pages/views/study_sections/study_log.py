@@ -25,8 +25,11 @@ class LogLine:
     """Address of the event's trial; empty without one."""
 
 
-def study_log(session: Session, study_id: str, link: str) -> tuple[LogLine, ...]:
-    """Return the newest events of a study, newest first; `link` is the address of its trials."""
+def study_log(session: Session, study_id: str, link: str, is_system: bool = False) -> tuple[LogLine, ...]:
+    """Return the newest events of a study, newest first; `link` is the address of its trials.
+
+    `is_system`: whether the service started the study itself.
+    """
     rows = events.newest(session, study_id, SHOWN, _MOST_EVENTS)
     numbers = [row.data["trial_number"] for row in rows if row.type is EventType.TRIAL_CREATED]
     reasons = trials.reasons(session, study_id, numbers)
@@ -36,7 +39,7 @@ def study_log(session: Session, study_id: str, link: str) -> tuple[LogLine, ...]
         number = row.data.get("trial_number")
         failure = failures.get((row.data.get("run_id", ""), row.data.get("attempt", 0)))
         reason = reasons.get(number) if isinstance(number, int) else None
-        text = event_sentence(row.type, row.data, reason, failure.message if failure else "")
+        text = event_sentence(row.type, row.data, reason, failure.message if failure else "", is_system)
         if text:
             lines.append(LogLine(row.created_at, text, "" if number is None else f"{link}/{number}"))
     return tuple(lines)

@@ -32,6 +32,7 @@ from shardtune.service.cli.answer_to_share import page, picture
 from shardtune.service.cli.tune import job, live_table
 from shardtune.service.cli.tune.progress_lines import LineView
 from shardtune.service.wording import disambiguate, study_words
+from tests.support.values.synthetic_studies import with_adapter, with_muon
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
 DDP, ZERO = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=ZeroConfig(stage=2), micro_batch=4)
@@ -165,6 +166,22 @@ def test_the_picture_to_share_is_a_drawing_that_loads_nothing_and_runs_nothing()
     assert "http" not in drawing.replace("http://www.w3.org/2000/svg", "")
     for words in ("Not faster", "recommended", "fastest candidate", "sequence 64"):
         assert words in shown, words
+
+
+@pytest.mark.parametrize("form", ["page", "picture"])
+def test_what_is_shared_names_an_adapter_and_an_optimizer_other_than_the_default(form: str) -> None:
+    def shown(of: Study) -> str:
+        if form == "page":
+            return page.as_markdown(of, UNBEATEN, (), None)
+        return _text_of(picture.as_svg(of, UNBEATEN, ()))
+
+    adapted, muon = with_adapter(study(), {"kind": "lora", "rank": 8}), with_muon(study())
+    assert ", LoRA r=8, on" in shown(adapted) and ", Muon, on" in shown(muon)
+    assert "LoRA" not in shown(study()) and "AdamW" not in shown(study())
+
+
+def _text_of(drawing: str) -> str:
+    return "".join(ElementTree.fromstring(drawing).itertext()).replace("\xa0", " ")
 
 
 def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from shardtune.api_schemas.notifications.events import EventType
+from shardtune.api_schemas.studies.study import StudyPhase
 from shardtune.api_schemas.trials.trial import AttemptEnd
 from shardtune.service.wording.event_words import SHOWN, event_sentence
 
@@ -31,3 +32,16 @@ def test_a_repeated_run_is_named_with_its_cause() -> None:
 @pytest.mark.parametrize("end", AttemptEnd)
 def test_every_end_of_an_attempt_can_be_told(end: AttemptEnd) -> None:
     assert isinstance(event_sentence(EventType.RUN_ENDED, DATA | {"end": end.value}), str)
+
+
+@pytest.mark.parametrize("phase", StudyPhase)
+def test_a_phase_says_only_what_runs_now(phase: StudyPhase) -> None:
+    """A cancelled study ends in phase done, and an extension returns to the final comparison without a search."""
+    sentence = event_sentence(EventType.STUDY_PHASE_CHANGED, DATA | {"phase": phase.value})
+    assert "ended" not in sentence and "began" not in sentence and (not sentence) == (phase is StudyPhase.DONE)
+
+
+def test_a_study_of_the_service_has_no_users_baseline() -> None:
+    created = DATA | {"origin": "baseline"}
+    assert event_sentence(EventType.TRIAL_CREATED, created).endswith("(your baseline)")
+    assert event_sentence(EventType.TRIAL_CREATED, created, is_system=True).endswith("(the current recommendation)")

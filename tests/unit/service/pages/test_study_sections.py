@@ -1,0 +1,166 @@
+"""The next step, the recommendation's box and the request's notes say what is true of this answer, and offer what works."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.study import (
+    MOST_TRIALS,
+    Budget,
+    Contender,
+    FinalComparison,
+    Speedup,
+    Study,
+    StudyResult,
+    StudyState,
+    Verdict,
+)
+from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
+from shardtune.service.pages.views import words
+from shardtune.service.pages.views.best import StudyLine
+from shardtune.service.pages.views.freshness import StudyFreshness
+from shardtune.service.pages.views.home.target_card import target_card
+from shardtune.service.pages.views.recommendation import Recommended
+from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
+from shardtune.service.pages.views.study_sections.recommendation_box import recommendation_box
+from shardtune.service.pages.views.study_sections.request_notes import request_notes
+from shardtune.tuner.search.stopping import EXHAUSTED
+from tests.support.values.synthetic_studies import contender_of, study_of
+
+OWN = contender_of(TrialConfig(strategy=DdpConfig()))
+FASTER = contender_of(TrialConfig(strategy=ZeroConfig(stage=2))).model_copy(update={"trial_number": 3})
+FRESH, STALE = StudyFreshness("fresh", "same"), StudyFreshness("stale", "changed", ("torch",), "torch 2.12 to 2.13")
+PAIRS = FinalComparison(candidates=(3,), pairs=5, runs=10, gpu_seconds=100)
+MORE = OpenVerdict(pairs=5, won_pairs=4, more_pairs=7)
+SPEEDUP = Speedup(value=1.05, ci95=(0.97, 1.1), pairs=5)
+BUSY = BusyMachine(rests_on="pairs", runs=10, disturbed_runs=8, uneven_pairs=0, missing_runs=6)
+
+
+def result(verdict: Verdict, **changes: Any) -> StudyResult:
+    values = {"best": OWN, "baseline": OWN, "speedup": SPEEDUP, "verdict": verdict, "final_comparison": PAIRS}
+    return StudyResult.model_validate(values | changes)
+
+
+KEPT = result(Verdict.NOT_FASTER, candidate=FASTER)
+ALONE = result(Verdict.UNDECIDED, speedup=None, final_comparison=None)
+UNDECIDED = result(Verdict.UNDECIDED, candidate=FASTER, undecided=MORE)
+TOO_BUSY = result(Verdict.TOO_BUSY, candidate=FASTER, too_busy=BUSY)
+REPLACED = result(Verdict.NOT_FASTER, notes=("the given baseline was replaced: out of memory",))
+
+
+def answered(answer: StudyResult, budget: Budget | None = None, own_code: bool = False, **changes: Any) -> Study:
+    study = study_of()
+    model = study.spec.model.model_copy(update={"script": "train.py"}) if own_code else study.spec.model
+    baseline = {"zero_optimization": {"stage": 0}}
+    spec = study.spec.model_copy(update={"baseline": baseline, "budget": budget or Budget(), "model": model})
+    return study.model_copy(update={"result": answer, "spec": spec} | changes)
+
+
+def recommended(answer: StudyResult, state: str = "recommended", **changes: Any) -> Recommended:
+    values = {
+        "recommendation_id": "rec-1", "target_key": "key", "state": state, "tone": "good", "result": answer,
+        "renewed": None, "renewed_at": None, "again": None, "is_superseded": False, "is_too_busy": False,
+        "is_pinned": False, "newer": None, "recommended_study": None, "stale_fields": (), "actions": (), "decisions": (),
+    }  # fmt: skip
+    return Recommended(**values | changes)
+
+
+def step_of(
+    study: Study, shown: Recommended | None = None, fresh: StudyFreshness = FRESH, hours: float = 0
+) -> NextStep:
+    step = next_step(study, shown, fresh, study.created_at + timedelta(hours=hours))
+    assert step is not None
+    return step
+
+
+def test_an_answer_with_nothing_to_compare_is_no_open_verdict() -> None:
+    step = step_of(answered(ALONE))
+    assert "Train on as you do today" in step.text and "quiet" not in step.text and "pair" not in step.label
+    sentence = recommendation_box(recommended(ALONE), OWN).sentence
+    assert sentence.startswith("No other configuration was compared") and "paired runs" not in sentence
+
+
+def test_a_replaced_baseline_is_not_called_the_users_own() -> None:
+    study = answered(REPLACED)
+    step = step_of(study)
+    assert step.text.startswith("Your baseline cannot run here (see notes). Train with it") and step.label == "Export"
+    assert "as you do today" not in step.text
+    (note,) = request_notes(study)
+    assert "Your baseline cannot run here (see notes)." in note and "trial 0" not in note
+    assert "It is trial 0: DDP" in request_notes(answered(KEPT))[0]
+
+
+@pytest.mark.parametrize("state", ["retired", "rejected", "recommended"])
+def test_an_answer_that_another_study_replaced_leads_to_that_study(state: str) -> None:
+    shown = recommended(KEPT, state, recommended_study="study-2", is_superseded=state == "recommended")
+    step = step_of(answered(KEPT), shown)
+    assert (step.text, step.href) == ("Training jobs get the answer of another study.", "/studies/study-2")
+
+
+def test_a_rejected_answer_without_another_is_not_to_be_trained_with() -> None:
+    answer = result(Verdict.CONFIRMED, best=FASTER)
+    step = step_of(answered(answer), recommended(answer, "rejected"))
+    assert "Train with it" not in step.text and step.action == "/studies/study-1/rerun"
+
+
+@pytest.mark.parametrize("answer", [KEPT, UNDECIDED, TOO_BUSY], ids=["kept", "undecided", "too busy"])
+def test_a_cancelled_study_is_run_again_and_not_extended(answer: StudyResult) -> None:
+    assert step_of(answered(answer)).action.endswith("/extend")
+    step = step_of(answered(answer, state=StudyState.CANCELLED))
+    assert step.action == "/studies/study-1/rerun" and not step.command
+
+
+@pytest.mark.parametrize(
+    ("budget", "changes", "hours"),
+    [
+        (Budget(), {"reason": EXHAUSTED}, 0),
+        (Budget(max_gpu_seconds=100), {"gpu_seconds": 101}, 0),
+        (Budget(max_wall_seconds=600), {}, 1),
+        (Budget(max_trials=MOST_TRIALS), {}, 0),
+    ],
+    ids=["exhausted", "GPU-seconds", "wall seconds", "most trials"],
+)
+def test_trials_are_not_offered_where_the_search_would_not_go_on(budget: Budget, changes: Any, hours: float) -> None:
+    study = answered(KEPT, budget, **changes)
+    step = step_of(study, hours=hours)
+    assert "Train on as you do today" in step.text and not step.action and not step.command
+    raised = answered(KEPT, Budget(max_gpu_seconds=100, max_wall_seconds=600), gpu_seconds=99)
+    assert step_of(raised).fields == (("add_trials", "10"),)
+
+
+def test_an_open_verdict_on_changed_software_is_measured_again_and_still_waits_for_quiet() -> None:
+    undecided, busy = step_of(answered(UNDECIDED), fresh=STALE), step_of(answered(TOO_BUSY), fresh=STALE)
+    assert undecided.action == busy.action == "/studies/study-1/rerun" and "torch 2.12 to 2.13" in busy.text
+    assert busy.fields == (("wait_minutes", "30"),) and undecided.fields == ()
+
+
+def test_a_stale_undecided_answer_has_low_confidence_and_jobs_still_get_it() -> None:
+    assert "medium confidence" in recommendation_box(recommended(UNDECIDED), OWN).sentence
+    box = recommendation_box(recommended(UNDECIDED, stale_fields=("torch",)), OWN)
+    assert "low confidence" in box.badge and "get no answer" not in box.sentence
+    assert "get no answer" in recommendation_box(recommended(TOO_BUSY), OWN).sentence
+
+
+@pytest.mark.parametrize(
+    ("best", "speedup", "badge"),
+    [(OWN, SPEEDUP, "baseline kept"), (FASTER, SPEEDUP, "faster of two, not confirmed"), (FASTER, None, "faster of two, not confirmed")],
+)  # fmt: skip
+def test_a_card_says_that_the_baseline_is_kept_only_where_it_is(best: Contender, speedup: Any, badge: str) -> None:
+    study = answered(result(Verdict.NOT_FASTER, best=best, speedup=speedup))
+    line = StudyLine(study, "2 CPU", "batch", best, 0.5, 4.0, FRESH, None)
+    assert target_card(line, None, "EUR", study.created_at).gain.badge == badge
+
+
+def test_only_what_training_jobs_get_is_titled_recommended() -> None:
+    study = answered(result(Verdict.UNDECIDED, best=FASTER, undecided=MORE))
+    assert words.best_title(study, is_recommended=True) == "Recommended for now"
+    assert words.best_title(study, is_recommended=False) == "Faster so far"
+
+
+def test_own_code_is_told_where_its_settings_are() -> None:
+    answer = result(Verdict.CONFIRMED, best=FASTER)
+    assert "the export holds the files for your launcher" in step_of(answered(answer)).text
+    own = step_of(answered(answer, own_code=True)).text
+    assert "config.json holds the settings" in own and "launcher" not in own

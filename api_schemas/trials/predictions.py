@@ -182,7 +182,7 @@ class PredictionTable(Schema):
     dtype."""
     optimizer: str = "adamw"
     """Kind of the optimizer whose states and step are in the predictions."""
-    adapter: str | None = None
+    adapter: str | None = Field(default=None, examples=["LoRA r=16"])
     """Description of the trained adapter, such as `LoRA r=16`; null: all weights are trained."""
     trained_parameters: int | None = None
     """Number of the parameters that are trained; null: all."""

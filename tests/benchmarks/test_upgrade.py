@@ -3,6 +3,7 @@
 `python -m benchmarks.service.upgrade` is the long form.
 """
 
+import os
 import subprocess
 
 import pytest
@@ -10,7 +11,11 @@ import pytest
 from benchmarks.service import releases, upgrade
 from tests.support.requirements import missing
 
-pytestmark = [pytest.mark.postgres, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="eight stages of two releases: minutes"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from tests.support.requirements import missing
 from tests.support.service import run_history
 from tests.support.service.postgres_server import PostgresServer
 from tests.support.service.replica import Replica
+from tests.support.service.scenarios import bearer, make_key
 from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
@@ -53,7 +54,12 @@ class Scene:
 
     def __init__(self, url: str, lost: Replica, other: Replica, stack: ExitStack) -> None:
         self.url, self.lost, self.other = url, lost, other
-        clients = [httpx.Client(base_url=item.url, timeout=60, trust_env=False) for item in (lost, other)]
+        with httpx.Client(base_url=other.url, timeout=60, trust_env=False) as local:
+            # In a network namespace a replica cannot tell who connects, and serves nobody without a key.
+            headers = bearer(make_key(local, "admin"))
+        clients = [
+            httpx.Client(base_url=item.url, timeout=60, trust_env=False, headers=headers) for item in (lost, other)
+        ]
         self.at_lost, self.at_other = (stack.enter_context(client) for client in clients)
         self.theirs = SimulatedWorker(self.at_lost, name="theirs").register()
         self.ours = SimulatedWorker(self.at_other, name="ours").register()

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from shardtune.service.process import peer_user
 from shardtune.service.process.peer_user import PeerUser
 from tests.support.processes import other_user
 
@@ -52,3 +53,26 @@ def test_a_unix_socket_tells_its_user():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert PeerUser(ours).uid == os.geteuid()
+
+
+@pytest.mark.parametrize(("family", "address", "target"), LOOPBACK)
+def test_the_kernel_answers_about_one_socket_without_its_whole_table(monkeypatch, family, address, target):
+    """A read of the table takes 20 ms, which hundreds of new connections would wait for one after the other."""
+    monkeypatch.setattr(peer_user, "_TABLES", ())
+    with (
+        listener_at(family, address) as listener,
+        socket.create_connection((target, listener.getsockname()[1])),
+        listener.accept()[0] as accepted,
+    ):
+        assert PeerUser(accepted).uid == os.geteuid()
+
+
+@pytest.mark.parametrize(("family", "address", "target"), LOOPBACK)
+def test_the_table_says_the_same_where_the_kernel_does_not_answer(monkeypatch, family, address, target):
+    monkeypatch.setattr(peer_user, "_diagnosed_uid", lambda _local, _remote: None)
+    with (
+        listener_at(family, address) as listener,
+        other_user.acting(lambda: socket.create_connection((target, listener.getsockname()[1]))),
+        listener.accept()[0] as accepted,
+    ):
+        assert PeerUser(accepted).uid == other_user.OTHER_UID

@@ -239,7 +239,9 @@ def test_foreign_load_ends_with_its_context() -> None:
 def test_foreign_load_ends_with_its_benchmark_however_that_ends(number: int) -> None:
     code = "\n".join(
         (
-            "import time",
+            "import signal, time",
+            # A shell in the background has its children ignore it.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)",
             "from benchmarks.busy.foreign_load import foreign_load",
             "with foreign_load(0.1, 'steady') as pids:",
             "    print(*pids, flush=True)",

@@ -16,7 +16,7 @@ _EXTRAS = {
         "starlette",
         "uvicorn",
     ),
-    "worker": ("accelerate", "deepspeed", "pynvml", "torch", "transformers"),
+    "worker": ("accelerate", "deepspeed", "peft", "pynvml", "torch", "transformers"),
     "mcp": ("mcp", "mcp_types"),
     "gp": ("scipy",),
     "ray": ("ray",),

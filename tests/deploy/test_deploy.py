@@ -17,7 +17,7 @@ TYPOS = [
     ("systemd", "systemd/shardtune-worker.service", "RestartSec=", "RestartSecs="),
     ("systemd", "systemd/shardtune-ray-node.service", "ExecStart=", "ExecStart"),
     ("exposure", "systemd/shardtune-service.service", "SystemCallFilter=", "# "),
-    ("exposure", "systemd/shardtune-worker.service", "ProtectSystem=full\nRestrictRealtime=yes", ""),
+    ("exposure", "systemd/shardtune-worker.service", "CapabilityBoundingSet=", "# "),
     ("containers", "containers/service.Containerfile", "WORKDIR /source", "WORKDIR source"),
     ("containers", "containers/worker.Containerfile", "ENTRYPOINT [", "ENTRYPOIN ["),
     ("scripts", "slurm/worker.sbatch", '"$service"', "$service"),

@@ -8,7 +8,7 @@ from shardtune.service.mcp import measured_rows
 from shardtune.service.mcp.configs import short_config
 from shardtune.service.mcp.errors import ToolRejected, rejections
 from shardtune.service.mcp.product import Product
-from shardtune.service.mcp.schemas.figures import SPEED, Figure, figure
+from shardtune.service.mcp.schemas.figures import SPEED, figure
 from shardtune.service.mcp.schemas.study_answers import (
     BestAnswer,
     CompareAnswer,
@@ -104,15 +104,14 @@ def compare(product: Product, arguments: CompareArguments) -> CompareAnswer:
 
 def _side(config: ComparedConfig) -> ComparedSide:
     measured = config.validation or config.search
-    source = (
-        f"{'validation' if config.validation else 'search'} runs of trial {config.trial_number} of {config.study_id}"
-    )
+    kind, band = ("validation", measured_rows.SPREAD) if config.validation else ("search", "95 % interval of the mean")
+    source = f"{kind} runs of trial {config.trial_number} of {config.study_id}"
     return ComparedSide(
         description=config.description,
         config=short_config(config.config),
         speed=None
         if measured is None
-        else _speed(measured.tokens_per_s_per_gpu, (measured.low, measured.high), source),
+        else figure(measured.tokens_per_s_per_gpu, SPEED, "measured", source, (measured.low, measured.high), band),
         memory=measured_rows.memory_figure(config.peak_allocated_gib, config.peak_reserved_gib, source),
         trial_number=config.trial_number,
         runs=0 if measured is None else measured.runs,
@@ -123,11 +122,6 @@ def _side(config: ComparedConfig) -> ComparedSide:
         is_baseline=config.is_baseline,
         speedup=measured_rows.speedup_figure(config.speedup, config.study_id),
     )
-
-
-def _speed(value: float, ends: tuple[float, float], source: str) -> Figure:
-    band = measured_rows.SPREAD if source.startswith("validation") else "95 % interval of the mean"
-    return figure(value, SPEED, "measured", source, ends, band)
 
 
 def studies_list(product: Product, arguments: StudiesListArguments) -> StudiesListAnswer:

@@ -12,6 +12,8 @@ from rich.console import Console, RenderableType
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME, TerminalTheme
 from rich.text import Text
 
+from shardtune.service.cli.answer_to_share.picture import TERMINAL_SVG
+
 PAGES = {
     # Name of a picture of screenshots.py, and name and height of the picture in the documentation.
     "study-answered": ("study", 1000),
@@ -39,27 +41,6 @@ async ([png, quality]) => {
 """
 _THEMES = {"light": DEFAULT_TERMINAL_THEME, "dark": SVG_EXPORT_THEME}
 _COLUMNS, _MOST_LINES = 120, 28
-_SVG = """\
-<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
-<style>
-.{unique_id}-matrix {{ font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: {char_height}px; line-height: {line_height}px; }}
-.{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: sans-serif; }}
-{styles}
-</style>
-<defs>
-<clipPath id="{unique_id}-clip-terminal"><rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/></clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
-"""Rich's own, without the font that it fetches from another host."""
 
 
 class PageCamera:
@@ -118,4 +99,4 @@ def _drawn(command: str, content: RenderableType, theme: TerminalTheme) -> str:
     console = Console(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text.assemble(("$ ", "bold green"), command))
     console.print(content)
-    return console.export_svg(title="", theme=theme, code_format=_SVG, unique_id="terminal")
+    return console.export_svg(title="", theme=theme, code_format=TERMINAL_SVG, unique_id="terminal")

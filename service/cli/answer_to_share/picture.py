@@ -17,7 +17,7 @@ from shardtune.service.wording import cluster_words, study_words
 from shardtune.service.wording.reasons import reasons
 
 _COLUMNS = 104
-_SVG = """\
+TERMINAL_SVG = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
 .{unique_id}-matrix {{ font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: {char_height}px; line-height: {line_height}px; }}
@@ -49,7 +49,7 @@ def as_svg(study: Study, result: StudyResult, trials: Sequence[Trial]) -> str:
     console.print(_content(study, result, trials))
     # Rich writes the title as it is: it must be escaped here.
     title = escape(_printable(f"Shardtune: {study.spec.model.name}"))
-    return console.export_svg(title=title, theme=DEFAULT_TERMINAL_THEME, code_format=_SVG, unique_id="answer")
+    return console.export_svg(title=title, theme=DEFAULT_TERMINAL_THEME, code_format=TERMINAL_SVG, unique_id="answer")
 
 
 def _content(study: Study, result: StudyResult, trials: Sequence[Trial]) -> RenderableType:

@@ -1,6 +1,6 @@
 """Card of a tuning target on the first page: its best configuration, the gain, the cost, and what to do next."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from shardtune.api_schemas.studies.study import Speedup, Study, Verdict
@@ -144,8 +144,7 @@ def _renewed_gain(recommended: Recommended) -> TargetGain:
     )
     if not is_confirmed or first.speedup is None:
         return gain
-    measured = _measured(badge, tone, gain.explained, first.speedup)
-    return TargetGain(badge, tone, gain.explained, measured.value, measured.interval, gain.note, gain.study_id)
+    return replace(_measured(badge, tone, gain.explained, first.speedup), note=gain.note, study_id=gain.study_id)
 
 
 def _measured(badge: str, tone: str, explained: str, speedup: Speedup) -> TargetGain:

@@ -35,6 +35,7 @@ def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
             if trained
             else "    for name, _ in list(module.named_parameters(recurse=False)):",
             "        parametrize.register_parametrization(module, name, Cast(), unsafe=True)",
+            "share_classes(model)",
         ]
     return fill(
         "trainer_ddp",

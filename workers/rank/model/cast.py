@@ -33,3 +33,16 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
     for module, name in owners:
         # `unsafe` only allows the change of dtype; the default check would also run each cast once.
         parametrize.register_parametrization(module, name, cast, unsafe=True)
+    _share_classes(model)
+
+
+def _share_classes(model: nn.Module) -> None:
+    """Give equal modules one class: torch (2.13) makes a class for each parametrized module, so that Dynamo, which guards
+    on classes, would compile each block anew and give up after eight."""
+    shared: dict[tuple[object, ...], type[nn.Module]] = {}
+    for module in model.modules():
+        if parametrize.is_parametrized(module):
+            assert isinstance(module.parametrizations, nn.ModuleDict)
+            key = (type(module).__bases__, *module.parametrizations)
+            # torch itself changes `__class__` when it parametrizes; the properties that it adds read the module's own state.
+            module.__class__ = shared.setdefault(key, type(module))

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from shardtune.workers.launch import Program
+from shardtune.workers.rank.fork_server import threads
 from shardtune.workers.rank.process import parent_death, store
 from shardtune.workers.rank.programs import PROGRAMS
 from shardtune.workers.rank.rank_context import device_kind
@@ -34,11 +35,10 @@ def probe(look: Callable[[], Facts], patience_s: float = _PROBE_PATIENCE_S) -> F
     collected in the child.
 
     Raises:
-        CannotFork: the child failed, or this process has threads, which a child would lack.
+        CannotFork: the child failed, or an import started a thread that may hold a lock, which a child would wait for.
     """
-    threads = len(list(Path("/proc/self/task").iterdir()))
-    if threads != 1:
-        raise CannotFork(f"an import started threads ({threads - 1})")
+    if busy := threads.that_may_hold_locks():
+        raise CannotFork(f"an import started threads: {', '.join(busy)}")
     host = os.getpid()
     read, write = os.pipe()
     pid = os.fork()

@@ -1,0 +1,53 @@
+"""Threads that imports have started in the fork server, which a forked rank would lack."""
+
+import threading
+import time
+from pathlib import Path
+
+_LOOKS = 3
+_BETWEEN_LOOKS_S = 0.05
+
+
+def that_may_hold_locks() -> list[str]:
+    """Names of the other threads of this process at which a fork could find a lock held: those of Python, and those of
+    a library that ran while they were watched.
+
+    A library's thread that sleeps throughout holds no lock that others take, and a forked rank does not miss it unless
+    the library's state says that the thread is there: whether CUDA works in a fork, the probe tries. NVIDIA's driver
+    (580) starts such a thread where a library links it.
+    """
+    if threading.active_count() > 1:
+        return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    before = _switches()
+    awake: set[Path] = set()
+    for _ in range(_LOOKS):
+        awake |= {task for task in before if _state(task) not in ("S", "I")}
+        time.sleep(_BETWEEN_LOOKS_S)
+    after = _switches()
+    return sorted(_name(task) for task in after if task in awake or after[task] != before.get(task))
+
+
+def _others() -> list[Path]:
+    main = str(threading.main_thread().native_id)
+    return [task for task in Path("/proc/self/task").iterdir() if task.name != main]
+
+
+def _switches() -> dict[Path, str]:
+    """Counts of context switches of each other thread, which change whenever it has run."""
+    return {task: "".join(line for line in _read(task, "status").splitlines() if "ctxt" in line) for task in _others()}
+
+
+def _state(task: Path) -> str:
+    return _read(task, "stat").rpartition(") ")[2][:1]
+
+
+def _name(task: Path) -> str:
+    return _read(task, "comm").strip() or f"thread {task.name}"
+
+
+def _read(task: Path, name: str) -> str:
+    """Content of a file of the thread; empty where the thread has ended."""
+    try:
+        return (task / name).read_text()
+    except OSError:
+        return ""

@@ -24,6 +24,8 @@ from shardtune.workers.status_note import doing
 WATCH_COMMAND = (*PYTHON, "-m", "shardtune.workers.machine.nvml_watch")
 _KEPT = 4 * 3600
 """Number of GPU observations kept; more than the longest run produces."""
+_RELEASE_S = 3.0
+"""Seconds that the driver may take to release what this worker's own ranks held."""
 _FRESH_S = 15.0
 """Age in seconds beyond which the last GPU observation is not used."""
 
@@ -78,7 +80,7 @@ class DeviceWatch:
             DevicesUnfit: a device is broken or not free in time, or NVML does not answer.
         """
         until_s = now_s() + self._patience_s
-        reason = self._unfit_reason()
+        reason = self._reason_after_release(min(_RELEASE_S, self._patience_s), give_up)
         while reason is not None and not give_up():
             with doing(self._work_dir, f"waiting for the GPUs: {reason}"):
                 # The note is rewritten only when the reason changes, so that its log line appears once.
@@ -89,6 +91,14 @@ class DeviceWatch:
             reason = now
         if self._observations:
             self._keep_base(self._observations[-1])
+
+    def _reason_after_release(self, release_s: float, give_up: Callable[[], bool]) -> str | None:
+        """Reason why the GPUs are not free, once the driver had this many seconds to release what this worker's own last
+        ranks held: NVML lists an ended process for up to a second (driver 580 on an H200), which is no other program."""
+        until_s = now_s() + release_s
+        while (reason := self._unfit_reason()) is not None and now_s() < until_s and not give_up():
+            time.sleep(0.1)
+        return reason
 
     def _unfit_reason(self) -> str | None:
         """Reason why the GPUs are not free; None where the worker may take work now."""

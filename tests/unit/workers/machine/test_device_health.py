@@ -230,7 +230,8 @@ def test_a_device_that_answers_little_is_still_seen(watch, tmp_path):
     assert (device.processes, device.clock_reasons, device.uncorrected_ecc, device.remap_failed) == (None,) * 4
 
 
-def test_work_waits_until_the_devices_are_free(watch, tmp_path):
+def test_work_waits_until_the_devices_are_free_and_names_nobody_while_the_driver_releases_them(watch, tmp_path, caplog):
+    caplog.set_level("INFO")
     devices, set_ = watch
     devices.require_fit(lambda: False)
     set_(pids=os.getpid())
@@ -240,6 +241,7 @@ def test_work_waits_until_the_devices_are_free(watch, tmp_path):
     devices.require_fit(lambda: False)
     assert not waited.is_alive()
     assert not (tmp_path / "doing.txt").exists()
+    assert "waiting for the GPUs" not in caplog.text
 
 
 def devices_are_taken(devices):

@@ -1,6 +1,9 @@
 """The GPUs of this machine, or CPU ranks that stand for them, as the tests of GPUs use them."""
 
+import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +18,11 @@ from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.attempt import Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.trial_dir import TrialDir
-from tests.support.ranks.gpu_models import GIB, model_for
+from tests.support.ranks.gpu_models import GIB, model_for, stand_in_model
 
+RESULTS = "SHARDTUNE_GPU_TEST_RESULTS"
+"""Name of the variable with the path of a file: each task and its result are appended there, one line of JSON each, so
+that predictions can be compared with them on another machine."""
 Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure
 
 
@@ -33,15 +39,18 @@ class GpuMachine:
         if strategy["kind"] == "zero" and self.fingerprint.deepspeed is None:
             pytest.skip("deepspeed is not installed here")
         world = self.cluster["gpus_per_node"]
+        on_gpus = self.cluster["device"] == "cuda"
         mesh = {"dp_shard": world} if strategy["kind"] in ("fsdp1", "fsdp2") else {}
         workload = {
-            "sequence_length": 512,
+            "sequence_length": 512 if on_gpus else 32,
             "global_batch": config.pop("global_batch", 2 * world),
             "precision": config.pop("precision", "bf16-mixed"),
         }
         return TrialTask.model_validate(
             {
-                "model": config.pop("model", model_for(self.cluster["memory_gib"] * GIB)),
+                "model": config.pop(
+                    "model", model_for(self.cluster["memory_gib"] * GIB) if on_gpus else stand_in_model()
+                ),
                 "workload": workload,
                 "cluster": self.cluster,
                 "config": {"strategy": mesh | strategy, **config},
@@ -59,6 +68,10 @@ class GpuMachine:
             lambda: None,
         )
         assert done is not None
+        if path := os.environ.get(RESULTS):
+            with Path(path).open("a") as file:
+                record = {"task": task.model_dump(mode="json"), "result": done.result.model_dump(mode="json")}
+                file.write(json.dumps(record) + "\n")
         return done.result
 
     def measured(self, task: TrialTask) -> Measurement:

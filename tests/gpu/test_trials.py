@@ -78,7 +78,8 @@ def test_every_checkpointing_trains(machine: GpuMachine, strategy: dict[str, Any
     ids=["fsdp2", "fsdp1", "zero-optimizer", "zero-parameters"],
 )
 def test_offload_trains(machine: GpuMachine, strategy: dict[str, Any]) -> None:
-    machine.measured(machine.task(strategy))
+    # FSDP1 accumulates no offloaded gradients, which it says before a trial.
+    machine.measured(machine.task(strategy, micro_batch=2))
 
 
 @pytest.mark.parametrize(

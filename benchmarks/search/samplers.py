@@ -93,8 +93,8 @@ class Guided:
             parts = [dict(zip(PARTS, map(float, row), strict=True)) for row in rows]
             sigma = CPU_PART_SIGMA if table.cluster.device == "cpu" else PART_SIGMA
             seconds = [measurement.step_time_s for _, measurement in measured]
-            elsewhere = [run for run in related if run.parts is not None]
-            parts += [dict(run.parts or {}) for run in elsewhere]
+            elsewhere = [run for run in related if run.is_timed]
+            parts += [dict(run.parts_by_host[speed.host]) for run in elsewhere]
             speed = fit_speed(parts, [*seconds, *(run.seconds for run in elsewhere)], sigma)
         knowledge = Knowledge(table.limit_gib, speed, view.memory, related)
         return _proposed(view, table, seed, GuidedSampler(pool, knowledge))

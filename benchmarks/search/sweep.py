@@ -27,7 +27,8 @@ from shardtune.service.cli.errors import InputError
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import PARTS, MemoryCalibration
 from shardtune.tuner.prediction.learning import ComparedRun
-from shardtune.tuner.search.guided_sampler.pool import Pool, PredictedRows, PredictionBasis
+from shardtune.tuner.search.guided_sampler.pool import Pool
+from shardtune.tuner.search.guided_sampler.predicted_rows import PredictedRows, PredictionBasis
 from shardtune.tuner.search.space.define_by_run import Answer, Question
 from shardtune.tuner.search.space.legal_values import Flat
 

@@ -32,7 +32,8 @@ from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.traced_shape import of_study
-from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis
+from shardtune.tuner.search.guided_sampler.pool import Pool
+from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis
 from shardtune.tuner.search.seeds import seed_configs
 from shardtune.tuner.search.space import Space, build
 

@@ -17,7 +17,8 @@ from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.tuner.prediction import catalogue, model_shape, traced_shape
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.search import space
-from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis
+from shardtune.tuner.search.guided_sampler.pool import Pool
+from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis
 
 _EXAMPLES, _DATA = Path("examples"), Path("benchmarks/data")
 _REAL = {"validation_runs": 14, "gpu_seconds_of_a_validation_run": round(180 / 14, 1)}

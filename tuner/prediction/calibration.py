@@ -4,10 +4,14 @@ interval.
 A step's time is a sum of parts (tuner.prediction.throughput.StepTable.parts). Each part has a factor of its own on its
 time, and all parts share a further factor. A prior keeps the factors near 1, so that one measurement moves the shared
 factor and many separate the parts.
+
+On GPUs the host's time for a kernel launch has a factor of its own, found first: whether a step waits for the host at all
+depends on it, so no factor on a part of the step can stand for it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +27,11 @@ PART_SIGMA = 0.35
 CPU_PART_SIGMA = 1.0
 """Prior standard deviation of the log factor on one part of a step's time on CPU ranks, whose rates are known only to
 an order of magnitude."""
+HOST_FACTORS = (1.0, 0.5, 0.7, 1.4, 2.0, 2.8, 4.0)
+"""Factors on the seconds of a kernel launch that calibration chooses among on GPUs, the prior's first: hosts differ that
+much (a virtual machine with an H200 took 2.4 times the catalogue's; docs/measurements/gpu/h200.md)."""
+HOST_SIGMA = 0.7
+"""Prior standard deviation of the log factor on the seconds of a kernel launch."""
 NOISE_SIGMA = 0.06
 """Standard deviation of log(measured / predicted) step time within one source and GPU after calibration."""
 _ITERATIONS = 12
@@ -39,10 +48,12 @@ class SpeedCalibration:
     sigma: float
     """Standard deviation of log(measured / predicted) step time that remains after calibration."""
     rows: int
+    host: float = 1.0
+    """Factor on the seconds of a kernel launch, by which the parts of a step are predicted before `factors`."""
 
     def __hash__(self) -> int:
         """Hash of the calibration by value, so that predictions can be cached."""
-        return hash((self.sigma, self.rows, *self.factors.items()))
+        return hash((self.sigma, self.rows, self.host, *self.factors.items()))
 
     @property
     def highest(self) -> float:
@@ -60,6 +71,38 @@ UNCALIBRATED = SpeedCalibration(factors=dict.fromkeys(PARTS, 1.0), sigma=0.2, ro
 (docs/measurements/predictor.md)."""
 
 
+def fit_host_and_parts(
+    parts_by_host: Mapping[float, Sequence[Mapping[str, float]]],
+    measured_s: Sequence[float],
+    part_sigma: float = PART_SIGMA,
+) -> SpeedCalibration:
+    """Fit the most probable of the given factors on a kernel launch together with factors on the parts of a step.
+
+    `parts_by_host`: predicted parts of each measured step by factor on a kernel launch.
+
+    Raises:
+        ValueError: no measurements to fit, or a time that is not positive.
+    """
+    if len(parts_by_host) == 1:
+        ((host, parts),) = parts_by_host.items()
+        return replace(fit_speed(parts, measured_s, part_sigma), host=host)
+    fits = {host: _fit(parts, measured_s, part_sigma) for host, parts in parts_by_host.items()}
+
+    def improbability(host: float) -> float:
+        return fits[host].improbability + 0.5 * (math.log(host) / HOST_SIGMA) ** 2
+
+    # The first of equally probable factors: the prior's, where no trial waited for the host.
+    best = min(fits, key=improbability)
+    return replace(fits[best].calibration, host=best)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    calibration: SpeedCalibration
+    improbability: float
+    """Negative logarithm of the posterior density at the fitted factors, up to a constant."""
+
+
 def fit_speed(
     parts: Sequence[Mapping[str, float]], measured_s: Sequence[float], part_sigma: float = PART_SIGMA
 ) -> SpeedCalibration:
@@ -71,6 +114,10 @@ def fit_speed(
     Raises:
         ValueError: no measurements to fit, or a time that is not positive.
     """
+    return _fit(parts, measured_s, part_sigma).calibration
+
+
+def _fit(parts: Sequence[Mapping[str, float]], measured_s: Sequence[float], part_sigma: float) -> _Fit:
     if not parts or len(parts) != len(measured_s):
         raise ValueError(
             f"measured_s ({len(measured_s)} values) must match parts ({len(parts)}); give at least one row"
@@ -93,7 +140,19 @@ def fit_speed(
         theta = theta + np.linalg.solve(weighted.T @ jacobian + precision, weighted.T @ residual - precision @ theta)
     factors = {name: float(np.exp(theta[0] + theta[1 + i])) for i, name in enumerate(PARTS)}
     spread = float(np.sqrt(np.average(residual**2, weights=weights))) if len(target) > 2 else NOISE_SIGMA
-    return SpeedCalibration(factors=factors, sigma=max(spread, NOISE_SIGMA / 2), rows=len(target))
+    calibration = SpeedCalibration(factors=factors, sigma=max(spread, NOISE_SIGMA / 2), rows=len(target))
+    return _Fit(calibration, _huber(target - np.log(_seconds(table, theta))) + 0.5 * float(theta @ precision @ theta))
+
+
+def _seconds(table: Array, theta: Array) -> Array:
+    seconds: Array = (table * np.exp(theta[0] + theta[1:])).sum(axis=1)
+    return seconds
+
+
+def _huber(residual: Array) -> float:
+    """Half the square of each residual in standard deviations, and linear beyond two, as the fit weighs them."""
+    deviations = np.abs(residual) / NOISE_SIGMA
+    return float(np.where(deviations < 2, 0.5 * deviations**2, 2 * deviations - 2).sum())
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,8 @@ def evaluate(
             raise
     step = None
     if host is not None and host.rates is not None:
-        step = step_times(shape, candidates, dtypes, impl, host.rates, host.network)
+        rates = host.rates if host.rates.serial else host.rates.on_host(speed_calibration.host)
+        step = step_times(shape, candidates, dtypes, impl, rates, host.network)
     memory = peak_memory(shape, candidates, dtypes, impl, cluster.device)
     calibration = memory_calibration or MemoryCalibration()
     return Evaluation(candidates, memory, step, cluster.memory_gib * GIB, calibration, speed_calibration)

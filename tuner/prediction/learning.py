@@ -2,7 +2,7 @@
 prediction stored with each new trial."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,15 @@ from shardtune.api_schemas.trials.predictions import TrialPrediction
 from shardtune.tuner.prediction.calibration import (
     CPU_PART_SIGMA,
     ESTIMATED,
+    HOST_FACTORS,
     NO_CALIBRATIONS,
     PART_SIGMA,
     PARTS,
     UNCALIBRATED,
     Calibrations,
     MemoryCalibration,
+    fit_host_and_parts,
     fit_memory,
-    fit_speed,
 )
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
@@ -63,18 +64,23 @@ class ComparedRun:
     on_cpu: bool
     peak_gib: tuple[float, float] | None
     """Pair (predicted, measured) of GiB at the peak."""
-    parts: Mapping[str, float] | None
-    """Predicted seconds of each part of a step; None where the hardware's rates are unknown."""
+    parts_by_host: Mapping[float, Mapping[str, float]]
+    """Predicted seconds of each part of a step, by factor on the seconds of a kernel launch (`HOST_FACTORS`; on CPU ranks
+    1 alone); empty where the hardware's rates are unknown."""
     seconds: float
     """Measured seconds of a step; 0 where the run's speed was not measured."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether both a prediction and a measurement of the run's speed exist."""
+        return bool(self.parts_by_host) and self.seconds > 0
 
 
 def compare(group: MeasuredTrials) -> list[ComparedRun]:
     """Compare each of a study's measured runs with its prediction, in the order of the runs."""
-    # One evaluation for all runs: 5 ms for a study.
-    result = _evaluate_configs(
-        group.shape, group.workload, group.cluster, group.configs, NO_CALIBRATIONS, group.hardware
-    )
+    # One evaluation for all runs and factor: 5 ms for a study.
+    results = {host: _on_host(group, host) for host in (HOST_FACTORS if group.cluster.device == "cuda" else (1.0,))}
+    result = results[1.0]
     tokens = group.workload.tokens_per_step / group.cluster.world_size
     compared_runs = []
     for index, measurement in enumerate(group.measurements):
@@ -85,24 +91,38 @@ def compare(group: MeasuredTrials) -> list[ComparedRun]:
                 config=group.configs[index],
                 on_cpu=group.cluster.device == "cpu",
                 peak_gib=(float(_predicted_peaks(result, measurement.memory)[index]) / GIB, used) if used else None,
-                parts={name: float(np.ravel(result.step.parts[name])[index]) for name in PARTS}
-                if result.step is not None
-                else None,
+                parts_by_host={
+                    host: {name: float(np.ravel(result.step.parts[name])[index]) for name in PARTS}
+                    for host, result in results.items()
+                    if result.step is not None
+                },
                 seconds=tokens / speed if speed > 0 else 0.0,
             )
         )
     return compared_runs
 
 
+def _on_host(group: MeasuredTrials, factor: float) -> Evaluation:
+    """Evaluate the trials beside a host that takes so many times as long to launch a kernel."""
+    calibrations = Calibrations(speed=replace(UNCALIBRATED, host=factor))
+    return _evaluate_configs(group.shape, group.workload, group.cluster, group.configs, calibrations, group.hardware)
+
+
 def learn(runs: Iterable[ComparedRun]) -> Calibrations:
     """Calibrations of the predictor from all runs measured on one fingerprint (hardware and software versions)."""
     runs = list(runs)
     peaks = [run.peak_gib for run in runs if run.peak_gib is not None]
-    timed = [(run.parts, run.seconds) for run in runs if run.parts is not None and run.seconds > 0]
+    timed = [run for run in runs if run.is_timed]
+    # Runs of one fingerprint have the same device.
+    factors = timed[0].parts_by_host if timed else ()
     # One CPU run widens the prior for all: the fingerprint's runs share the factors.
     sigma = CPU_PART_SIGMA if any(run.on_cpu for run in runs) else PART_SIGMA
     return Calibrations(
-        speed=fit_speed([parts for parts, _ in timed], [seconds for _, seconds in timed], sigma)
+        speed=fit_host_and_parts(
+            {host: [run.parts_by_host[host] for run in timed] for host in factors},
+            [run.seconds for run in timed],
+            sigma,
+        )
         if timed
         else UNCALIBRATED,
         memory=fit_memory([predicted for predicted, _ in peaks], [used for _, used in peaks]) if peaks else None,

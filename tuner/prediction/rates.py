@@ -44,6 +44,10 @@ class Rates:
     fresh_bytes: float = math.inf
     """Bytes per second at which memory new from the system is first used: CPU ranks fault it in page by page."""
 
+    def on_host(self, factor: float) -> "Rates":
+        """Rates of the same GPU beside a host that takes so many times as long to launch a kernel."""
+        return self if factor == 1.0 else replace(self, launch_s=self.launch_s * factor)
+
     def in_fp32(self, architecture: str) -> "Rates":
         """Rates of the same GPU for fp32 products without TF32: the vector units' fraction of the bf16 peak."""
         vector_fraction = 0.2 if architecture in ("volta", "turing") else 0.0725

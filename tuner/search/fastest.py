@@ -24,7 +24,8 @@ from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, Calib
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 from shardtune.tuner.search import equal_ranks, levers
 from shardtune.tuner.search import space as spaces
-from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis, neighbours
+from shardtune.tuner.search.guided_sampler.pool import Pool, neighbours
+from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis
 from shardtune.tuner.search.space import Space, choices
 from shardtune.tuner.search.space.backends.registry import BACKENDS, KNOBS
 from shardtune.tuner.search.space.define_by_run import Question
@@ -109,6 +110,7 @@ def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count
         basis,
         limits,
         factors,
+        calibrations.speed.host,
         resolved.cluster.memory_gib / memory.factor,
         max(_SURE_AMONG * count, _SURE_AMONG_AT_LEAST),
     )
@@ -141,17 +143,17 @@ def _surely_fits(prediction: Prediction) -> bool:
 # The calculator's form sends a request after every keystroke.
 @lru_cache(maxsize=64)
 def _rank_configs(
-    basis: PredictionBasis, limits: str, factors: tuple[float, ...], usable_gib: float, count: int
+    basis: PredictionBasis, limits: str, factors: tuple[float, ...], host: float, usable_gib: float, count: int
 ) -> tuple[TrialConfig, ...]:
     """Order configurations by rising predicted time of a step.
 
-    `limits`: limits of the search space as JSON, because a cached function needs hashable arguments. `factors`: calibration factors of the parts of a step's time. `usable_gib`: limit on the predicted peak, before the
+    `limits`: limits of the search space as JSON, because a cached function needs hashable arguments. `factors`: calibration factors of the parts of a step's time. `host`: factor on the seconds of a kernel launch. `usable_gib`: limit on the predicted peak, before the
     calibration of memory.
     """
     study_limits = SpaceLimits.model_validate_json(limits)
     narrowed = study_limits.model_copy(update={"knobs": _WITHOUT_TERM | study_limits.knobs})
     space = spaces.build(basis.workload, basis.cluster, traced_shape.summary_of(basis.shape), narrowed)
-    ranking = Ranking(Pool(space, basis, _outline_configs(space)), np.array(factors), usable_gib)
+    ranking = Ranking(Pool(space, basis, _outline_configs(space)), np.array(factors), host, usable_gib)
     if not ranking.pool.knows_speed:
         return ()
     ranking.descend()
@@ -184,6 +186,8 @@ class Ranking:
 
     pool: Pool
     factors: NDArray[np.float64]
+    host: float
+    """Factor on the seconds of a kernel launch."""
     usable_gib: float
 
     def seconds(self) -> NDArray[np.float64]:
@@ -191,7 +195,7 @@ class Ranking:
         memory."""
         pool = self.pool
         fits = (pool.peak_gib <= self.usable_gib) & (pool.host_gib <= pool.basis.cluster.host_memory_gib)
-        return np.where(fits, pool.parts @ self.factors, np.inf)
+        return np.where(fits, pool.parts_at(self.host) @ self.factors, np.inf)
 
     def descend(self) -> None:
         """Evaluate the neighbours of the fastest configurations of each kind, repeatedly, until the neighbours of all

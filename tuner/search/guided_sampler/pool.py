@@ -2,23 +2,17 @@
 alone."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 import numpy as np
 
-from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.search_space import KnobValue
-from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.prediction.calibration import PARTS
-from shardtune.tuner.prediction.configs import from_configs
-from shardtune.tuner.prediction.evaluation import evaluate
-from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.search.guided_sampler.axes import Axes, axes_of
 from shardtune.tuner.search.guided_sampler.encoding import Array, KnobEncoder, Rows
+from shardtune.tuner.search.guided_sampler.predicted_rows import PredictedRows, PredictionBasis, predict_rows
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.backends.registry import KNOBS
 from shardtune.tuner.search.space.legal_values import Flat
@@ -30,32 +24,6 @@ DRAWN = 2_500
 _CHUNK = 4_000
 _CORNERS = 200
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
-
-
-@dataclass(frozen=True)
-class PredictionBasis:
-    """Everything besides the configuration that a prediction depends on."""
-
-    shape: ModelShape
-    workload: Workload
-    cluster: Cluster
-    hardware: MeasuredHardware | None = None
-
-
-@dataclass(frozen=True)
-class PredictedRows:
-    """Predicted seconds and memory of configurations, without calibration by measurements; a row or column for each
-    configuration."""
-
-    parts: Array | None
-    """Predicted seconds of each part of a step (one row for each of `PARTS`); None where the hardware's rates are
-    unknown."""
-    peak_gib: Array
-    """Predicted peak memory (GiB) of each configuration, comparable with measured peaks."""
-    least_gib: Array
-    """GiB of memory that each configuration needs at least."""
-    host_gib: Array
-    """GiB of host memory that each configuration needs per node."""
 
 
 class Pool:
@@ -72,6 +40,8 @@ class Pool:
         """Predict the pool's candidate configurations. `predict` replaces the predictor."""
         self.space, self.basis = space, basis
         self._predict = predict or partial(predict_rows, basis)
+        self._depends_on_host = predict is None and basis.cluster.device == "cuda"
+        self._host_parts: dict[float, Array] = {}
         self._rows: dict[str, int] = {}
         self._near: dict[int, list[int]] = {}
         self.axes: list[Axes] = []
@@ -100,6 +70,21 @@ class Pool:
     def knows_speed(self) -> bool:
         """Whether the hardware's rates are known, so that a step's time can be predicted at all."""
         return len(self.parts) > 0
+
+    def parts_at(self, host: float) -> Array:
+        """Predicted seconds of each part of a step, one row for each configuration, where a kernel launch takes `host`
+        times the seconds of the hardware's rates (`SpeedCalibration.host`)."""
+        if host == 1.0 or not self._depends_on_host or not self.knows_speed:
+            return self.parts
+        # Predicted again for a new factor: 0.1 s for 20,000 configurations, and a study has one or two factors.
+        kept = self._host_parts.get(host, self.parts[:0])
+        for start in range(len(kept), self.size, _CHUNK):
+            configs = [self.config(row) for row in range(start, min(start + _CHUNK, self.size))]
+            predicted = predict_rows(self.basis, configs, host).parts
+            assert predicted is not None
+            kept = np.vstack([kept, predicted])
+        self._host_parts[host] = kept
+        return kept
 
     @property
     def size(self) -> int:
@@ -168,27 +153,6 @@ class Pool:
         self.host_gib = np.append(self.host_gib, predictions.host_gib)
         if predictions.parts is not None:
             self.parts = np.vstack([self.parts, predictions.parts])
-
-
-def predict_rows(basis: PredictionBasis, configs: Sequence[TrialConfig]) -> PredictedRows:
-    """Predict time and memory of configurations, without calibration by measurements."""
-    workload, cluster = basis.workload, basis.cluster
-    candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
-    result = evaluate(basis.shape, candidates, workload, cluster, unknown_speed=True, measured=basis.hardware)
-    memory, count = result.memory, len(configs)
-    # CUDA trials measure the device's use, CPU ranks only their tensors; the prediction must mean the same figure.
-    peak = memory.device if cluster.device == "cuda" else memory.allocated
-    least = memory.allocated + memory.context + memory.communication
-    parts = None
-    if result.step is not None:
-        columns = [np.broadcast_to(np.ravel(result.step.parts[name]), count) for name in PARTS]
-        parts = np.maximum(np.column_stack(columns), 0.0)
-    return PredictedRows(
-        parts,
-        peak_gib=np.broadcast_to(peak, count) / GIB,
-        least_gib=np.broadcast_to(least, count) / GIB,
-        host_gib=np.broadcast_to(memory.host, count) * cluster.gpus_per_node / GIB,
-    )
 
 
 def _initial_candidates(space: Space) -> Iterator[TrialConfig]:

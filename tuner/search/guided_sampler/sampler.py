@@ -264,13 +264,14 @@ class CandidateScores:
     @cached_property
     def _related(self) -> list[ComparedRun]:
         """Runs of other studies on this hardware, from which the sampler learns the prediction's errors."""
-        runs = [run for run in self._knowledge.related if run.parts is not None and run.seconds > 0]
+        runs = [run for run in self._knowledge.related if run.is_timed]
         return runs[:_MOST_RELATED][::-1]
 
     def _inputs_of(self, runs: Sequence[ComparedRun]) -> Inputs:
         common, knobs, kinds = self._pool.encode([run.config for run in runs])
         studies = {name: number for number, name in enumerate(dict.fromkeys(run.study for run in runs), start=1)}
-        parts = [[run.parts[name] if run.parts else 0.0 for name in PARTS] for run in runs]
+        host = self._knowledge.speed.host
+        parts = [[run.parts_by_host[host][name] for name in PARTS] for run in runs]
         seconds = np.array(parts, dtype=float).reshape(len(runs), len(PARTS)) * self._factors
         total = seconds.sum(axis=1)
         groups = np.array([studies[run.study] for run in runs], dtype=np.intp)
@@ -322,7 +323,7 @@ class CandidateScores:
         return np.asarray(np.log(self._seconds(rows).sum(axis=1)))
 
     def _seconds(self, rows: Rows) -> Array:
-        return np.asarray(self._pool.parts[rows] * self._factors)
+        return np.asarray(self._pool.parts_at(self._knowledge.speed.host)[rows] * self._factors)
 
     @property
     def _factors(self) -> Array:

@@ -12,7 +12,8 @@ from shardtune.tuner.prediction import prediction_request, traced_shape
 from shardtune.tuner.prediction.model_shape import NoClosedForm, from_config
 from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.search import fastest, space
-from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis, sample_evenly
+from shardtune.tuner.search.guided_sampler.pool import Pool, sample_evenly
+from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis
 
 LARGE = PredictionRequest(model="llama-2-70b", cluster="64xh100", top=3)
 

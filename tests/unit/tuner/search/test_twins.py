@@ -11,7 +11,8 @@ from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.prediction.calibration import PARTS
 from shardtune.tuner.prediction.learning import ComparedRun
-from shardtune.tuner.search.guided_sampler.pool import Pool, PredictedRows, PredictionBasis, predict_rows
+from shardtune.tuner.search.guided_sampler.pool import Pool
+from shardtune.tuner.search.guided_sampler.predicted_rows import PredictedRows, PredictionBasis, predict_rows
 from shardtune.tuner.search.guided_sampler.sampler import CandidateScores, GuidedSampler, Knowledge
 from shardtune.tuner.search.guided_sampler.twins import Twins, before_second_twins, first_of_backends
 from shardtune.tuner.search.samplers.draw import SearchView
@@ -166,7 +167,8 @@ def test_a_backend_that_another_study_on_the_machine_tried_is_known(uneven_pool:
     """A later study spends no trial on a backend only because it is the first of this study."""
     rows = [uneven_pool.backends.index(backend) for backend in ("fsdp1", "fsdp2")]
     related = [
-        ComparedRun("another", uneven_pool.config(row), True, None, dict.fromkeys(PARTS, 0.1), 1.0) for row in rows
+        ComparedRun("another", uneven_pool.config(row), True, None, {1.0: dict.fromkeys(PARTS, 0.1)}, 1.0)
+        for row in rows
     ]
 
     def untried_backends(known: Sequence[ComparedRun]) -> set[str]:

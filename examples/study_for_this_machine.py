@@ -13,6 +13,10 @@ from shardtune.workers.machine.inventory import DetectionFailed, Gpus, find_gpus
 _ONE_B_GIB = 24.0
 """GPU memory in GiB, over all GPUs, that llama-3.2-1b needs with float32 masters and moments: 16 bytes × 1.24e9."""
 
+_MANY_GPUS = 4
+"""Number of GPUs from which on a step has 64 samples. With 16 a single H200 took 0.6 to 1.2 s a step, and 15 to 28 s a
+trial (docs/measurements/gpu/h200.md)."""
+
 
 def choose(gpus: Gpus) -> tuple[Path, str]:
     """Example study for these GPUs, or for CPU ranks where there are none, and the reason."""
@@ -26,7 +30,8 @@ def choose(gpus: Gpus) -> tuple[Path, str]:
             f"{cards} have {total_gib:.0f} GiB, too little for llama-3.2-1b ({_ONE_B_GIB:.0f} GiB): llama-tiny, which is "
             "launch-bound on GPUs, so that its ranking says little of real models"
         )
-    return Path("examples/llama-1b-gpus.json"), (
+    study = "llama-1b-gpus.json" if len(gpus.devices) >= _MANY_GPUS else "llama-1b-few-gpus.json"
+    return Path("examples") / study, (
         f"{cards}: llama-3.2-1b at sequence length 2048, since llama-tiny would be launch-bound there"
     )
 

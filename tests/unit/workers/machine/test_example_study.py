@@ -19,7 +19,8 @@ SCRIPT = ROOT / "examples" / "study_for_this_machine.py"
         ([], "llama-tiny.json", "no GPU is visible"),
         ([H100] * 8, "llama-1b-gpus.json", "8 × NVIDIA H100 80GB HBM3: llama-3.2-1b at sequence length 2048"),
         ([T4], "llama-tiny.json", "too little for llama-3.2-1b"),
-        ([T4] * 2, "llama-1b-gpus.json", "2 × Tesla T4"),
+        ([T4] * 2, "llama-1b-few-gpus.json", "2 × Tesla T4"),
+        ([H100], "llama-1b-few-gpus.json", "1 × NVIDIA H100 80GB HBM3"),
     ],
 )
 def test_make_tune_tunes_a_real_model_on_gpus_and_says_why(

@@ -23,6 +23,9 @@ def forbid_eager_blocks() -> None:
     one function (torch 2.13, `recompile_limit`), without a word, and the trial would pass as compiled."""
     # torch imports Dynamo at this first use: it takes a second, which a trial without compilation need not spend.
     torch._dynamo.config.fail_on_recompile_limit_hit = True
+    # ZeRO-3's hooks run inside the blocks. Dynamo would compile the hooks too, anew for each module and dtype until their
+    # limit (DeepSpeed 0.19.8, `instrument_w_nvtx`), and a trial would be rejected for code that is no block.
+    torch._dynamo.trace_rules.add("deepspeed")
 
 
 def repeated_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:

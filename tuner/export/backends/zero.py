@@ -31,6 +31,10 @@ def _snippet(source: ExportSource, strategy: ZeroConfig) -> SnippetParts:
         constants.append(
             "deepspeed.ops.__compatible_ops__ = {}  # else it compiles collectives that training does not use"
         )
+    if source.config.compile:
+        constants.append(
+            'torch._dynamo.trace_rules.add("deepspeed")  # its hooks run inside the blocks and are not compiled'
+        )
     if strategy.stage == 3:
         imports += ["from deepspeed.utils import set_z3_leaf_modules"] if source.model_summary.moe_class else []
         imports.append("from transformers.integrations import HfDeepSpeedConfig")

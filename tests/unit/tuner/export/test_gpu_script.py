@@ -12,9 +12,9 @@ from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
 
 
-def script(strategy: DdpConfig | Fsdp2Config | ZeroConfig, cluster: Cluster = GPUS) -> str:
+def script(strategy: DdpConfig | Fsdp2Config | ZeroConfig, cluster: Cluster = GPUS, compiled: bool = False) -> str:
     study = study_of("llama-tiny", "bf16-mixed", cluster, global_batch=cluster.world_size * 4)
-    return files(study, contender_of(TrialConfig(strategy=strategy)))["train_snippet.py"]
+    return files(study, contender_of(TrialConfig(strategy=strategy, compile=compiled)))["train_snippet.py"]
 
 
 def function(source: str, name: str) -> str:
@@ -55,3 +55,9 @@ def test_models_that_are_built_in_parts_stay_so(strategy: Fsdp2Config | ZeroConf
 def test_only_several_gpus_bind_their_process_group_to_a_device(gpus: int, is_bound: bool) -> None:
     main = function(script(DdpConfig(), GPUS.model_copy(update={"gpus_per_node": gpus})), "main")
     assert ("device_id=device" in main) == is_bound
+
+
+def test_a_compiled_zero_script_leaves_deepspeed_s_hooks_uncompiled_as_the_trial_does() -> None:
+    line = 'torch._dynamo.trace_rules.add("deepspeed")'
+    assert line in script(ZeroConfig(stage=3), compiled=True) and line not in script(ZeroConfig(stage=3))
+    assert line not in script(DdpConfig(), compiled=True)

@@ -23,11 +23,11 @@ assert MODEL is not None
 SHAPE = model_shape.from_config(MODEL)
 WORKLOAD = Workload(sequence_length=2048, global_batch=16, precision=PRECISIONS["bf16-mixed"])
 H200 = Cluster(device="cuda", gpu="NVIDIA H200", gpus_per_node=1, memory_gib=139.8, host_memory_gib=125.0)
-WAITING = tuple(TrialConfig(strategy=strategy) for strategy in (DdpConfig(), Fsdp2Config(dp_shard=1), ZeroConfig(stage=1)))
-"""Micro batches of one sample, whose kernels are shorter than their launches on a slow host."""
-COMPUTING = tuple(
-    TrialConfig(strategy=config.strategy, micro_batch=8, compile=True) for config in WAITING
+WAITING = tuple(
+    TrialConfig(strategy=strategy) for strategy in (DdpConfig(), Fsdp2Config(dp_shard=1), ZeroConfig(stage=1))
 )
+"""Micro batches of one sample, whose kernels are shorter than their launches on a slow host."""
+COMPUTING = tuple(TrialConfig(strategy=config.strategy, micro_batch=8, compile=True) for config in WAITING)
 
 
 def speeds(configs: Sequence[TrialConfig], calibrations: Calibrations, cluster: Cluster = H200) -> np.ndarray:

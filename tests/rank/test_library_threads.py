@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 LIBRARY = """
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <unistd.h>
 static int pause_us;
 static void *live(void *nothing) { for (;;) { if (pause_us) usleep(pause_us); else pause(); } return nothing; }
-void start(int us) { pthread_t thread; pause_us = us; pthread_create(&thread, 0, live, 0); }
+void start(int us, const char *name) {
+    pthread_t thread; pause_us = us; pthread_create(&thread, 0, live, 0); pthread_setname_np(thread, name);
+}
 """
 
 LOOK = """
@@ -21,9 +24,9 @@ from shardtune.workers.rank.fork_server import threads
 if sys.argv[1] == "python":
     threading.Thread(target=time.sleep, args=(5,), name="reader", daemon=True).start()
 else:
-    ctypes.CDLL(sys.argv[2]).start(int(sys.argv[1]))
+    ctypes.CDLL(sys.argv[3]).start(int(sys.argv[1]), sys.argv[2].encode())
     time.sleep(0.05)
-print(json.dumps(threads.that_may_hold_locks()), flush=True)
+print(json.dumps(threads.that_forbid_forking()), flush=True)
 """
 
 
@@ -38,14 +41,20 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("thread", "names"),
-    [("0", []), ("1000", ["python"]), ("python", ["reader"])],
-    ids=["sleeps", "runs", "of-python"],
+    ("pause_us", "name", "forbid"),
+    [
+        ("0", "cuda00001800007", []),
+        ("1000", "cuda00001800007", ["cuda00001800007"]),
+        ("0", "pool", ["pool"]),
+        ("python", "", ["reader"]),
+    ],
+    ids=["driver-sleeps", "driver-runs", "other-sleeps", "python"],
 )
-def test_only_a_thread_that_may_hold_a_lock_forbids_forking(library: Path, thread: str, names: list[str]) -> None:
-    """NVIDIA's driver (580) starts a thread that sleeps, where DeepSpeed's imports load it: ranks on an H200 were forked
-    beside it."""
+def test_only_a_sleeping_thread_of_the_driver_lets_ranks_be_forked(
+    library: Path, pause_us: str, name: str, forbid: list[str]
+) -> None:
+    """Ranks on an H200 were forked beside such a thread, which DeepSpeed's imports start."""
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, thread, str(library)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", LOOK, pause_us, name, str(library)], capture_output=True, text=True, check=True
     )
-    assert [name[: len("python")] for name in json.loads(done.stdout)] == names
+    assert json.loads(done.stdout) == forbid

@@ -35,9 +35,9 @@ def probe(look: Callable[[], Facts], patience_s: float = _PROBE_PATIENCE_S) -> F
     collected in the child.
 
     Raises:
-        CannotFork: the child failed, or an import started a thread that may hold a lock, which a child would wait for.
+        CannotFork: the child failed, or an import started a thread, which a child would lack.
     """
-    if busy := threads.that_may_hold_locks():
+    if busy := threads.that_forbid_forking():
         raise CannotFork(f"an import started threads: {', '.join(busy)}")
     host = os.getpid()
     read, write = os.pipe()

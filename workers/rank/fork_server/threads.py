@@ -4,17 +4,18 @@ import threading
 import time
 from pathlib import Path
 
+_DRIVER = "cuda"
+"""Beginning of the names of the threads of NVIDIA's driver (580: `cuda00001800007`)."""
 _LOOKS = 3
 _BETWEEN_LOOKS_S = 0.05
 
 
-def that_may_hold_locks() -> list[str]:
-    """Names of the other threads of this process at which a fork could find a lock held: those of Python, and those of
-    a library that ran while they were watched.
+def that_forbid_forking() -> list[str]:
+    """Names of the other threads of this process, but for those of NVIDIA's driver that slept while they were watched.
 
-    A library's thread that sleeps throughout holds no lock that others take, and a forked rank does not miss it unless
-    the library's state says that the thread is there: whether CUDA works in a fork, the probe tries. NVIDIA's driver
-    (580) starts such a thread where a library links it.
+    The driver starts one where a library links it, as DeepSpeed's imports do. A thread that sleeps holds no lock that a
+    forked rank would wait for, and whether CUDA works in a fork, the probe tries. Other libraries get no such trust: a
+    fork beside a pool of OpenMP threads hangs where the rank computes in parallel.
     """
     if threading.active_count() > 1:
         return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -24,7 +25,8 @@ def that_may_hold_locks() -> list[str]:
         awake |= {task for task in before if _state(task) not in ("S", "I")}
         time.sleep(_BETWEEN_LOOKS_S)
     after = _switches()
-    return sorted(_name(task) for task in after if task in awake or after[task] != before.get(task))
+    asleep = {task for task in after if task not in awake and after[task] == before.get(task)}
+    return sorted(_name(task) for task in after if task not in asleep or not _name(task).startswith(_DRIVER))
 
 
 def _others() -> list[Path]:

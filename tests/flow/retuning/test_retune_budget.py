@@ -1,7 +1,6 @@
 """Limits of what retuning spends: a daily budget that 50 stale recommendations keep to, windows, worth, and users'
 studies first."""
 
-import os
 from collections import defaultdict
 
 import pytest
@@ -25,13 +24,14 @@ from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
 from tests.flow.helpers.immediate_claim import grant
 from tests.flow.helpers.retuning_lab import CHANGED, ask
+from tests.support.long_run import IS_LONG
 from tests.support.service.local_client import local_client
 from tests.support.service.scenarios import best, fields_of, in_threads
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 pytestmark = pytest.mark.answered
 A_DAY = 200.0
-DAYS = 6 if os.environ.get("SHARDTUNE_TEST_LONG") == "1" else 3
+DAYS = 6 if IS_LONG else 2
 QUIET = {"sweep_s": 3600, "fingerprint_check_s": 3600, "canary_check_s": 3600, "retune_every_s": 3600}
 """The test takes the steps of the loops itself."""
 

@@ -120,7 +120,7 @@ def test_adapters_of_other_families_train_the_same_in_the_predicted_memory(
 @pytest.mark.parametrize(
     ("strategy", "changes"),
     [
-        (STRATEGIES["ddp"], {"compile": True}),
+        wide(STRATEGIES["ddp"], {"compile": True}),
         wide(STRATEGIES["fsdp2"], {"compile": True}),
         (STRATEGIES["fsdp2"], {"context_parallel": 2}),
         wide(STRATEGIES["ddp"], {"context_parallel": 2}),

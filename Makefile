@@ -25,13 +25,15 @@ setup: .venv/.ready
 tune: setup
 	$(BIN)/shardtune tune "$$($(BIN)/python examples/study_for_this_machine.py)"
 
-# DeepSpeed's operator is built for this checkout's libraries, before the tests, which have limits: minutes of C++.
+# DeepSpeed's operators are built for this checkout's libraries, before the tests, which have limits: minutes of C++.
+# Beside each other, tests would also import what one that was killed in the build did not finish.
 # Three modules at a time, the slowest and the quickest first (tests/tools/module_order.py); torch in the tests' own
 # processes leaves the cores to the ranks.
 test: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
 test: setup
 	./tests/setup-machine.sh
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
+	$(BIN)/python -m tests.tools.build_operators
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --ignore=tests/deploy $(PYTEST_ARGS)
 	$(MAKE) test-consumers
 
@@ -76,6 +78,7 @@ coverage: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
 coverage: setup
 	./tests/setup-machine.sh
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
+	$(BIN)/python -m tests.tools.build_operators
 	rm -rf build/coverage
 	mkdir -p build/coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n 3 --ignore=tests/deploy $(COVERED) $(PYTEST_ARGS)
@@ -113,13 +116,18 @@ upgrade: setup
 test-long: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
 test-long: soak
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
+	$(BIN)/python -m tests.tools.build_operators
 	SHARDTUNE_TEST_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --timeout=3600 tests/flow/leasing/test_any_order.py \
 		tests/benchmarks/test_upgrade.py tests/flow/http/test_fuzz.py tests/flow/http/test_generated_client.py tests/flow/leasing/test_crash_points.py tests/flow/retuning/test_retune_budget.py \
 		tests/rank/test_parity.py tests/rank/test_chunked_loss.py tests/rank/test_context_parallel.py tests/rank/test_tensor_parallel.py tests/rank/test_pipeline_parallel.py tests/rank/test_expert_parallel.py tests/hosts/test_launchers.py tests/browser/test_pages.py tests/endtoend/test_own_scripts.py \
 		tests/endtoend/test_live_retune.py tests/endtoend/test_split.py tests/endtoend/test_fingerprint_change.py \
 		tests/hosts/test_jobs.py tests/hosts/test_network.py tests/hosts/test_exported_job.py tests/hosts/test_bad_input.py tests/hosts/test_manifests.py \
 		tests/deploy/test_images.py tests/rank/test_trace.py tests/rank/test_memory_moments.py \
-		tests/rank/test_models_page.py tests/unit/service/cli/test_predict.py $(PYTEST_ARGS)
+		tests/rank/test_models_page.py tests/unit/service/cli/test_predict.py \
+		tests/rank/test_adapters.py tests/rank/test_muon.py tests/rank/test_resume_check.py tests/rank/test_own_models.py tests/rank/test_model_summary.py \
+		tests/conformance/test_exports_train.py tests/conformance/test_registries.py tests/unit/tuner/export/test_allowed_variables.py tests/benchmarks/test_busy.py \
+		tests/flow/studies tests/flow/canaries tests/flow/best/test_staleness.py tests/flow/retuning/test_challenges.py tests/flow/schedules tests/flow/http/test_hostile.py tests/benchmarks/test_parallel.py \
+		tests/flow/leasing/test_deadlines.py tests/flow/leasing/test_version_skew.py $(PYTEST_ARGS)
 
 check: setup
 	$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-types check-imports check-style check-docs check-safety

@@ -13,11 +13,13 @@ from tests.architecture.language.measure import (
     comment_counts,
     headless_docstrings,
     long_sentences,
-    measure,
+    measure_code,
+    measure_documents,
     participle_modules,
     summed,
     vague_names,
 )
+from tests.architecture.language.prose import read_page
 
 MOST_VAGUE = 0.005
 MOST_WORDS_P90 = 25
@@ -27,7 +29,14 @@ CHECKOUT = Checkout(Path(__file__).parents[2])
 
 @cache
 def _figures() -> dict[str, Any]:
-    return measure(CHECKOUT)
+    """Figures of the product and its documentation; those of tests and benchmarks have no limit."""
+    documents = measure_documents([read_page(CHECKOUT.text(file)) for file in CHECKOUT.documents()["docs"]])
+    return {**measure_code(CHECKOUT, CHECKOUT.code()), "docs": documents}
+
+
+@cache
+def _headless() -> list[Place]:
+    return list(headless_docstrings(CHECKOUT, CHECKOUT.code()))
 
 
 def _report(todo: str, places: list[Place] | list[str]) -> str:
@@ -42,12 +51,12 @@ def test_names_say_what_the_value_is(share: str) -> None:
 
 
 def test_docstrings_begin_with_a_head() -> None:
-    places = [place for place in headless_docstrings(CHECKOUT, CHECKOUT.code()) if place.kind != "help"]
+    places = [place for place in _headless() if place.kind != "help"]
     assert not places, _report("begin with a verb, or a noun phrase with its head: `Maximum number of rows.`", places)
 
 
 def test_help_texts_begin_with_a_head() -> None:
-    places = [place for place in headless_docstrings(CHECKOUT, CHECKOUT.code()) if place.kind == "help"]
+    places = [place for place in _headless() if place.kind == "help"]
     assert not places, _report("begin with a verb, or a noun phrase with its head: `Maximum number of rows.`", places)
 
 

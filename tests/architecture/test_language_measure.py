@@ -1,6 +1,7 @@
 """Counts of the measure of the language, on small texts."""
 
 import ast
+import shutil
 from pathlib import Path
 
 import pytest
@@ -240,8 +241,12 @@ def test_a_prefix_chooses_files(checkout: Checkout) -> None:
     assert Checkout(checkout.root, "service/").code() == []
 
 
-def test_the_same_seed_draws_the_same_passages() -> None:
-    checkout = Checkout(Path(__file__).parents[2])
+def test_the_same_seed_draws_the_same_passages(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    (tmp_path / "docs").mkdir()
+    shutil.copy(root / "docs" / "index.md", tmp_path / "docs")
+    shutil.copytree(root / "db" / "queries", tmp_path / "db" / "queries")
+    checkout = Checkout(tmp_path)
     first, second = draw(checkout, seed=7, count=6), draw(checkout, seed=7, count=6)
     assert first == second and len(set(first)) == 6
     assert sum(passage.kind == "documentation" for passage in first) == 3

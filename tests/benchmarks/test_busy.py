@@ -18,6 +18,7 @@ from benchmarks.busy.rows import rows_of
 from benchmarks.busy.sentences import check
 from benchmarks.busy.tune_runs import Plan, TuneRun, tune_beside
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
+from tests.support.long_run import wide
 from tests.support.processes.stack import until
 
 FAST = TrialConfig(strategy=DdpConfig(), micro_batch=8)
@@ -235,7 +236,7 @@ def test_foreign_load_ends_with_its_context() -> None:
     assert pids and not any(map(is_alive, pids))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, wide(signal.SIGINT), signal.SIGTERM])
 def test_foreign_load_ends_with_its_benchmark_however_that_ends(number: int) -> None:
     code = "\n".join(
         (
@@ -284,7 +285,7 @@ def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert (run.answer, run.kind) == (None, "bursts") and "ended by the benchmark" in run.error
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [wide(signal.SIGKILL), signal.SIGTERM])
 def test_the_command_and_the_load_end_with_the_benchmark(tmp_path: Path, number: int) -> None:
     body = "import os; open('pid.new', 'w').write(str(os.getpid())); os.rename('pid.new', 'pid'); time.sleep(600)"
     checkout = fake_checkout(tmp_path, body)

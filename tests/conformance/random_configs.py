@@ -14,13 +14,14 @@ from shardtune.tuner.search.space.define_by_run import DefineByRun, Question
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
 from shardtune.tuner.search.space.limits import NoLimits
+from tests.support.long_run import IS_LONG
 from tests.support.values.tuner_inputs import cpu, gpus, llama
 
 CLUSTERS = (gpus(2, 4).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3"}), cpu(4))
 MIXTURE = llama("llama-tiny").model_copy(update={"experts": 8, "expert_width": 8, "expert_note": None})
 """A model with experts, so that expert parallelism can divide them."""
-DRAWS = 48
-"""Number of configurations drawn for each cluster."""
+DRAWS, FEWER_DRAWS = 48, 24
+"""Number of configurations drawn for each cluster. ZeRO has knobs that few configurations show."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def drawn(kind: str, backend: SearchedBackend[Any], varied: str | None) -> Itera
     """Draw configurations from a fixed seed. `varied`: the only knob whose other values are drawn."""
     rng = random.Random(2)
     for cluster in CLUSTERS:
-        for number in range(DRAWS):
+        for number in range(DRAWS if IS_LONG or kind == "zero" else FEWER_DRAWS):
             precision = PRECISIONS["fp32" if number % 2 else "bf16-mixed"]
             workload = Workload(sequence_length=64, global_batch=8 * cluster.world_size, precision=precision)
             yield _Draw(kind, backend, Domains(workload, cluster, MIXTURE), rng).draw_one(varied)

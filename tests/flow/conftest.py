@@ -21,9 +21,17 @@ from shardtune.service.cli.processes import listening_socket
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from tests.flow.helpers.manual_clock import Clock
+from tests.support.long_run import WIDE
 from tests.support.service.local_client import local_client
 from tests.support.service.postgres_server import administer, copy_of
 from tests.support.service.scenarios import tune
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the copy on Postgres of what is marked `wide_on_postgres` to the long run."""
+    for item in items:
+        if item.get_closest_marker("wide_on_postgres") and item.get_closest_marker("postgres"):
+            item.add_marker(WIDE)
 
 
 @pytest.fixture
@@ -31,11 +39,31 @@ def clock() -> Clock:
     return Clock()
 
 
-def answer(url: str, worker: str) -> None:
-    """One study, from its creation to its answer."""
+def prepare(url: str, work: Callable[[TestClient], object]) -> None:
+    """Let it work over HTTP with a service on that database."""
     context = Context(Database(url), Settings(database_url=url, sweep_s=3600, fingerprint_check_s=3600), Clock())
     with local_client(create_app(context=context, migrate=False)) as client:
-        tune(client, worker=worker)
+        work(client)
+
+
+def answer(url: str, worker: str) -> None:
+    """One study, from its creation to its answer."""
+    prepare(url, lambda client: tune(client, worker=worker))
+
+
+@pytest.fixture(scope="session")
+def sqlite_after(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A database after what a function did over HTTP, made once for each function; for a module's `sqlite_start`."""
+    folder = tmp_path_factory.mktemp("prepared")
+
+    @functools.cache
+    def after(work: Callable[[TestClient], object]) -> Path:
+        path = folder / f"{work.__module__}-{work.__name__}.sqlite3"
+        shutil.copy(sqlite_template, path)
+        prepare(f"sqlite:///{path}", work)
+        return path
+
+    return after
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
 """Contract of launchers, tested with the real daemons of each engine: how runs end, and that nothing is left.
 
-Two hosts with two ranks each, or four ranks here; one gang for all, warm between the runs.
+Two hosts with two ranks each, or four ranks here; one gang for all, warm between the runs. Ranks here, which tests of
+agents, fork servers and whole studies start as well, and the wide table of strategies with SHARDTUNE_TEST_LONG=1.
 """
 
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -22,6 +22,7 @@ from shardtune.api_schemas.trials.resume_check import ResumePlan
 from tests.lab import requirements
 from tests.lab.laboratory import Laboratory, for_this_process
 from tests.lab.session import GangSession
+from tests.support.long_run import WIDE, telling, wide
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import LLAMA, tiny_task
 
@@ -83,7 +84,7 @@ def opened(engine: str, folder: Path, hosts: int = 2) -> Iterator[Place]:
         yield place
 
 
-@pytest.fixture(scope="module", params=["local", "slurm", "ray"])
+@pytest.fixture(scope="module", params=[wide("local"), "slurm", "ray"])
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with opened(request.param, tmp_path_factory.mktemp(request.param)) as place:
         yield place
@@ -138,6 +139,7 @@ def test_a_killed_rank_takes_the_others_along(place: Place) -> None:
     assert place.session.result()["result"]["kind"] == "rank_lost"
 
 
+@pytest.mark.parametrize("shared", [wide("local"), "slurm", wide("ray")], indirect=True)
 def test_a_checkpoint_goes_on_in_new_processes(place: Place) -> None:
     plan = ResumePlan(fewest_steps=4, most_steps=6, steps_after=4)
     answer = place.session.run(ResumeTask(trial=place.task(FSDP2, parity_steps=4), plan=plan))
@@ -161,7 +163,7 @@ BOUND = {"loss": 1e-5, "grad_norm": 1e-4, "parameter_sum": 1e-6, "parameter_squa
 TWO_BLOCKS = {"model": LLAMA | {"num_hidden_layers": 2}, "parity_steps": 4}
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", telling(STRATEGIES, ["zero-3", "fsdp1 hybrid"]))
 @pytest.mark.parametrize("shared", ["slurm"], indirect=True)
 def test_a_strategy_over_hosts_trains_as_one_process(place: Place, name: str) -> None:
     strategy = STRATEGIES[name] | (BUCKETS if STRATEGIES[name]["kind"] == "zero" else {})
@@ -178,7 +180,7 @@ def assert_trains_as_one(place: Place, strategy: dict[str, Any], ranks: int) -> 
     assert all(largest_deviation[subject] <= BOUND[subject] for subject in BOUND), largest_deviation
 
 
-@pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="eight ranks: `make test-long`")
+@WIDE
 def test_hybrid_meshes_over_four_hosts_train_as_one_process(tmp_path: Path) -> None:
     with opened("slurm", tmp_path, hosts=4) as place:
         for shards in (1, 2, 4, 8):

@@ -1,8 +1,9 @@
 """Adapters train the same on every backend: each against one process over the whole global batch.
 
-ZeRO-3 runs with a persistence threshold of 0, so that every parameter is released and gathered again.
+Each backend once with each kind of adapter or with checkpointing; all of them crossed with SHARDTUNE_TEST_LONG=1. ZeRO-3 runs with a persistence threshold of 0, so that every parameter is released and gathered again.
 """
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from shardtune.workers.rank.model import adapters, build
 from shardtune.workers.rank.training import model_summary
 from tests.rank.helpers import faulty_ranks
 from tests.rank.helpers.fork_server_process import HostProcess
+from tests.support.long_run import telling, wide
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 
@@ -34,6 +36,7 @@ ranks = pytest.mark.ranks
 
 LORA: dict[str, Any] = {"kind": "lora", "rank": 4, "alpha": 8.0}
 LAST: dict[str, Any] = {"kind": "last_layers", "layers": 1}
+ADAPTERS = {"lora": LORA, "last layers": LAST}
 TWO_BLOCKS = LLAMA | {"num_hidden_layers": 2}
 # Values of adapters nearly cancel in their sum, which therefore differs by more than their squares' sum.
 FP32 = {"loss": 1e-6, "grad_norm": 1e-5, "parameter_sum": 3e-5, "parameter_square_sum": 1e-7}
@@ -49,6 +52,15 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp1 original": {"kind": "fsdp1", "dp_shard": 2, "use_orig_params": True},
     "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
 }
+OFTEN = (
+    *((name, "full", "lora") for name in STRATEGIES if name not in ("zero-1", "fsdp1 original")),
+    *((name, "none", "last layers") for name in ("zero-1", "zero-3", "fsdp1 original")),
+)
+"""Each backend; both adapters where their frozen weights are kept in a way of its own."""
+CROSSED = [
+    (pytest.param if case in OFTEN else wide)(case[0], case[1], ADAPTERS[case[2]], id="-".join(case))
+    for case in itertools.product(STRATEGIES, ("none", "full"), ADAPTERS)
+]
 
 
 def run(host: HostProcess, strategy: dict[str, Any], **changes: Any) -> tuple[RankReport, dict[str, float]]:
@@ -70,9 +82,7 @@ def predicted_gib(task: TrialTask) -> float:
 
 
 @ranks
-@pytest.mark.parametrize("adapter", [LORA, LAST], ids=["lora", "last layers"])
-@pytest.mark.parametrize("checkpointing", ["none", "full"])
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(("name", "checkpointing", "adapter"), CROSSED)
 def test_adapters_train_the_same_on_every_backend(
     host: HostProcess, name: str, checkpointing: str, adapter: dict[str, Any]
 ) -> None:
@@ -83,8 +93,15 @@ def test_adapters_train_the_same_on_every_backend(
 
 
 @ranks
-@pytest.mark.parametrize("model", [GPT2, MIXTRAL], ids=["gpt2", "mixtral"])
-@pytest.mark.parametrize("name", ["ddp", "zero-3", "fsdp1", "fsdp2"])
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        *(pytest.param(name, GPT2, id=f"gpt2-{name}") for name in ("ddp", "fsdp1")),
+        *(pytest.param(name, MIXTRAL, id=f"mixtral-{name}") for name in ("zero-3", "fsdp2")),
+        *(wide(name, GPT2, id=f"gpt2-{name}") for name in ("zero-3", "fsdp2")),
+        *(wide(name, MIXTRAL, id=f"mixtral-{name}") for name in ("ddp", "fsdp1")),
+    ],
+)
 def test_adapters_of_other_families_train_the_same_in_the_predicted_memory(
     host: HostProcess, name: str, model: dict[str, Any]
 ) -> None:
@@ -103,15 +120,15 @@ def test_adapters_of_other_families_train_the_same_in_the_predicted_memory(
 @pytest.mark.parametrize(
     ("strategy", "changes"),
     [
-        (STRATEGIES["ddp"], {"compile": True}),
-        (STRATEGIES["fsdp2"], {"compile": True}),
+        wide(STRATEGIES["ddp"], {"compile": True}),
+        wide(STRATEGIES["fsdp2"], {"compile": True}),
         (STRATEGIES["fsdp2"], {"context_parallel": 2}),
-        (STRATEGIES["ddp"], {"context_parallel": 2}),
-        (STRATEGIES["fsdp2"], {"loss": "chunked", "loss_chunk": 24}),
+        wide(STRATEGIES["ddp"], {"context_parallel": 2}),
+        wide(STRATEGIES["fsdp2"], {"loss": "chunked", "loss_chunk": 24}),
         (STRATEGIES["zero-3"], {"loss": "chunked", "loss_chunk": 24}),
         (STRATEGIES["fsdp2"] | {"grad_sync": "last", "reshard_after_forward": False}, {"micro_batch": 1}),
         (STRATEGIES["fsdp1"] | {"grad_sync": "last"}, {"micro_batch": 1}),
-        (STRATEGIES["fsdp2"] | {"dp_replicate": 2}, {"ranks": 4}),
+        wide(STRATEGIES["fsdp2"] | {"dp_replicate": 2}, {"ranks": 4}),
         (STRATEGIES["fsdp2"] | {"cpu_offload": True}, {}),
         (STRATEGIES["zero-2"] | {"offload_optimizer": {"pin_memory": False}}, {}),
         (STRATEGIES["ddp"], {"adapter": LORA | {"rslora": True, "targets": ["q_proj", "v_proj"]}}),
@@ -127,7 +144,7 @@ def test_no_knob_changes_the_training_of_an_adapter(
 
 
 @ranks
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", telling(STRATEGIES, ["ddp", "zero-3", "fsdp1"]))
 def test_bf16_base_weights_train_within_the_stated_bound(host: HostProcess, name: str) -> None:
     _, differs = run(host, STRATEGIES[name], precision="bf16-mixed")
     assert all(differs[quantity] <= bound for quantity, bound in BF16.items()), differs

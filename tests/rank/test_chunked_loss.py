@@ -5,7 +5,6 @@ More combinations, precisions, four ranks, and every model type whose head can d
 
 import contextlib
 import itertools
-import os
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,10 @@ from shardtune.workers.rank.model.loss_plan import LossPlan
 from tests.rank.helpers import small_models
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.rank.helpers.loss_ranks import FAULTS, compared
+from tests.support.long_run import IS_LONG as LONG
+from tests.support.long_run import telling
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 
-LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 SHORT_LLAMA = LLAMA | {"num_hidden_layers": 2}
 TIED = SHORT_LLAMA | {"tie_word_embeddings": True}
 GEMMA2 = TIED | {"model_type": "gemma2", "head_dim": 16, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
@@ -67,10 +67,18 @@ QUICK: dict[str, TrialTask] = {
     ),
 }
 
+OFTEN = (
+    *("ddp", "fsdp2", "zero-2", "fsdp2, capped logits", "zero-3, scaled logits", "fsdp1, gpt2"),
+    *("tensor parallel, tied", "context parallel", "pipeline, zero bubble"),
+)
+"""One case of each backend, of each kind of head and of each way to split; the others in the long run."""
+
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
-    tasks: dict[str, tuple[TrialTask, str | None]] = {name: (task, None) for name, task in QUICK.items()}
+    tasks: dict[str, tuple[TrialTask, str | None]] = {
+        name: (task, None) for name, task in QUICK.items() if LONG or name in OFTEN
+    }
     tasks |= {fault: (QUICK["ddp"], fault) for fault in FAULTS}
     return compared(tasks, tmp_path_factory.mktemp("loss"))
 
@@ -80,7 +88,7 @@ def assert_same(difference: dict[str, float], bound: dict[str, float]) -> None:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", telling(QUICK, OFTEN))
 def test_a_loss_in_chunks_trains_what_the_full_loss_trains(quick: dict[str, dict[str, float]], name: str) -> None:
     assert_same(quick[name], BOUND)
 

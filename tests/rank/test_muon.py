@@ -1,7 +1,7 @@
 """Muon trains the same on every backend that takes it: each against one process over the whole global batch.
 
 Its iterations round to bf16, so that gradients that differ by 1e-7 come out as updates that differ by 1e-3. The first
-step, which no update precedes, is held to the bounds of fp32.
+step, which no update precedes, is held to the bounds of fp32. Every backend with every change with SHARDTUNE_TEST_LONG=1.
 """
 
 from typing import Any
@@ -15,6 +15,7 @@ from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.model_shape import from_config
 from tests.rank.helpers.fork_server_process import HostProcess
+from tests.support.long_run import wide
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 
@@ -40,11 +41,16 @@ def assert_trains_the_same(host: HostProcess, strategy: dict[str, Any], **change
     assert all(later[name] <= ROUNDED[name] for name in ROUNDED), later
 
 
-@pytest.mark.parametrize("strategy", [DDP, FSDP2], ids=["ddp", "fsdp2"])
 @pytest.mark.parametrize(
-    "changes",
-    [{"micro_batch": 4}, {"micro_batch": 1}, {"micro_batch": 1, "max_grad_norm": 0.1}],
-    ids=["accumulation 1", "accumulation 4", "clipping that bites"],
+    ("strategy", "changes"),
+    [
+        pytest.param(DDP, {"micro_batch": 1}, id="ddp, accumulation 4"),
+        pytest.param(FSDP2, {"micro_batch": 1, "max_grad_norm": 0.1}, id="fsdp2, clipping that bites"),
+        wide(DDP, {"micro_batch": 4}, id="ddp, accumulation 1"),
+        wide(DDP, {"micro_batch": 1, "max_grad_norm": 0.1}, id="ddp, clipping that bites"),
+        wide(FSDP2, {"micro_batch": 4}, id="fsdp2, accumulation 1"),
+        wide(FSDP2, {"micro_batch": 1}, id="fsdp2, accumulation 4"),
+    ],
 )
 def test_muon_trains_the_same(host: HostProcess, strategy: dict[str, Any], changes: dict[str, Any]) -> None:
     assert_trains_the_same(host, strategy, **changes)
@@ -53,13 +59,12 @@ def test_muon_trains_the_same(host: HostProcess, strategy: dict[str, Any], chang
 @pytest.mark.parametrize(
     ("strategy", "changes"),
     [
-        (FSDP2, {"micro_batch": 4, "model": MIXTRAL}),
-        (FSDP2, {"micro_batch": 4, "model": GPT2}),
-        (FSDP2 | {"expert_parallel": 2}, {"micro_batch": 4, "model": MIXTRAL}),
-        (FSDP2 | {"dp_shard": 1, "pipeline_parallel": 2}, {}),
-        (FSDP2 | {"dp_replicate": 2}, {"ranks": 4}),
+        wide(FSDP2, {"micro_batch": 4, "model": MIXTRAL}, id="router"),
+        pytest.param(FSDP2, {"micro_batch": 4, "model": GPT2}, id="fused projections"),
+        pytest.param(FSDP2 | {"expert_parallel": 2}, {"micro_batch": 4, "model": MIXTRAL}, id="expert parallel"),
+        pytest.param(FSDP2 | {"dp_shard": 1, "pipeline_parallel": 2}, {}, id="pipeline"),
+        wide(FSDP2 | {"dp_replicate": 2}, {"ranks": 4}, id="hsdp"),
     ],
-    ids=["router", "fused projections", "expert parallel", "pipeline", "hsdp"],
 )
 def test_muon_trains_the_same_however_matrices_lie(
     host: HostProcess, strategy: dict[str, Any], changes: dict[str, Any]
@@ -82,7 +87,7 @@ def test_a_backend_of_flat_parameters_is_rejected_before_it_trains(host: HostPro
     assert "strategy.kind ('zero') cannot train with Muon" in report.failure.message
 
 
-WIDE = TWO_BLOCKS | {"hidden_size": 256, "intermediate_size": 1024, "vocab_size": 64, "num_attention_heads": 8}
+LARGE = TWO_BLOCKS | {"hidden_size": 128, "intermediate_size": 512, "vocab_size": 64}
 """Matrices so large beside the activations that memory peaks in the optimizer step."""
 
 
@@ -92,7 +97,7 @@ WIDE = TWO_BLOCKS | {"hidden_size": 256, "intermediate_size": 1024, "vocab_size"
         (DDP, TWO_BLOCKS, {}),
         (FSDP2, TWO_BLOCKS, {}),
         # FSDP2's wide model peaks in backward, whose reductions of two blocks are predicted 18 % too high.
-        (DDP, WIDE, {"sequence_length": 8, "global_batch": 2}),
+        (DDP, LARGE, {"sequence_length": 8, "global_batch": 2}),
     ],
     ids=["ddp, loss", "fsdp2, loss", "ddp, step"],
 )

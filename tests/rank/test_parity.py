@@ -1,10 +1,8 @@
 """Strategies change speed and memory, never the training: each against one process over the whole global batch.
 
-More steps of a deeper model with SHARDTUNE_TEST_LONG=1.
+Each mechanism once; every backend with each of them, and more steps of a deeper model, with SHARDTUNE_TEST_LONG=1.
 """
 
-import itertools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +10,13 @@ import pytest
 
 from shardtune.api_schemas.trials.measurements import RankReport
 from tests.rank.helpers.fork_server_process import HostProcess
+from tests.support.long_run import IS_LONG as LONG
+from tests.support.long_run import telling, wide
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 
 pytestmark = pytest.mark.ranks
 
-LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 QUICK = {} if LONG else {"model": LLAMA | {"num_hidden_layers": 2}, "parity_steps": 4}
 """Two blocks are a first and a last one; Adam's moments are used from the second step."""
 
@@ -54,13 +53,13 @@ def assert_same_training(host: HostProcess, bound: dict[str, float], strategy: d
     assert all(largest_deviation[name] <= bound[name] for name in bound), largest_deviation
 
 
-@pytest.mark.parametrize("micro_batch", [4, 1], ids=["accumulation 1", "accumulation 4"])
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("micro_batch", [wide(4, id="accumulation 1"), pytest.param(1, id="accumulation 4")])
+@pytest.mark.parametrize("name", telling(STRATEGIES, STRATEGIES.keys() - {"zero-1 offload", "fsdp2 offload"}))
 def test_fp32_training_is_the_same(host: HostProcess, name: str, micro_batch: int) -> None:
     assert_same_training(host, FP32, STRATEGIES[name], micro_batch=micro_batch, **QUICK)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", telling(STRATEGIES, ["ddp", "zero-2", "zero-3 offload", "fsdp1", "fsdp2 offload"]))
 def test_bf16_training_stays_within_the_stated_bound(host: HostProcess, name: str) -> None:
     """Placement of casts differs between backends in bfloat16 alone; few steps, since most processors emulate it."""
     assert_same_training(host, BF16, STRATEGIES[name], precision="bf16-mixed", **({"parity_steps": 6} | QUICK))
@@ -75,7 +74,7 @@ def test_autocast_training_stays_within_the_stated_bound(host: HostProcess, name
     )
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("name", telling(["ddp", "fsdp2"], ["fsdp2"]))
 def test_compiled_blocks_train_the_same(host: HostProcess, name: str) -> None:
     """Compilation on CPU ranks writes C++."""
     model = LLAMA | {"num_hidden_layers": 2}
@@ -90,11 +89,14 @@ def test_loss_falls_by_a_fifth_over_the_compared_steps() -> None:
 @pytest.mark.parametrize(
     ("precision", "strategy"),
     [
-        ("fp32", {"sharding_strategy": "HYBRID_SHARD"}),
-        ("fp32", {"sharding_strategy": "_HYBRID_SHARD_ZERO2", "grad_sync": "last", "use_orig_params": True}),
-        ("bf16-mixed", {"sharding_strategy": "HYBRID_SHARD"}),
+        wide("fp32", {"sharding_strategy": "HYBRID_SHARD"}, id="fp32"),
+        pytest.param(
+            "fp32",
+            {"sharding_strategy": "_HYBRID_SHARD_ZERO2", "grad_sync": "last", "use_orig_params": True},
+            id="last, kept",
+        ),
+        pytest.param("bf16-mixed", {"sharding_strategy": "HYBRID_SHARD"}, id="bf16"),
     ],
-    ids=["fp32", "last, kept", "bf16"],
 )
 def test_hybrid_fsdp1_on_four_ranks_trains_the_same(
     host: HostProcess, precision: str, strategy: dict[str, Any]
@@ -104,7 +106,7 @@ def test_hybrid_fsdp1_on_four_ranks_trains_the_same(
     assert_same_training(host, bound, config, precision=precision, ranks=4, **({"parity_steps": 6} | QUICK))
 
 
-@pytest.mark.parametrize("grad_sync", ["every", "reduce_scatter", "last"])
+@pytest.mark.parametrize("grad_sync", telling(["every", "reduce_scatter", "last"], ["reduce_scatter"]))
 def test_hsdp_on_four_ranks_trains_the_same_however_gradients_are_synchronised(
     host: HostProcess, grad_sync: str
 ) -> None:
@@ -112,42 +114,51 @@ def test_hsdp_on_four_ranks_trains_the_same_however_gradients_are_synchronised(
     assert_same_training(host, FP32, strategy, ranks=4, **({"parity_steps": 6} | QUICK))
 
 
+SHARDED: dict[str, dict[str, Any]] = {kind: {"kind": kind, "dp_shard": 2} for kind in ("fsdp1", "fsdp2")}
+PREFETCHED = {"reshard_after_forward": False, "forward_prefetch": 2, "backward_prefetch": 2, "blocks_per_unit": 2}
+KNOBS = [
+    {"kind": "ddp", "grad_sync": "every", "gradient_as_bucket_view": True},
+    # All that a backend's knobs change at once, and each for itself in the long run.
+    SHARDED["fsdp1"]
+    | {"sharding_strategy": "SHARD_GRAD_OP", "grad_sync": "last", "use_orig_params": True}
+    | {"backward_prefetch": None, "forward_prefetch": True},
+    SHARDED["fsdp2"] | {"grad_sync": "last", "separate_reduce_scatter_group": True} | PREFETCHED,
+    STRATEGIES["zero-2"] | {"overlap_comm": False, "contiguous_gradients": False, "round_robin_gradients": True},
+    STRATEGIES["zero-3"] | {"zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 0},
+    STRATEGIES["zero-3"] | {"sub_group_size": 40_000, "offload_optimizer": {"pin_memory": False, "ratio": 0.5}},
+]
+ALONE = [
+    SHARDED["fsdp1"] | {"sharding_strategy": "SHARD_GRAD_OP", "grad_sync": "last"},
+    SHARDED["fsdp1"] | {"use_orig_params": True, "backward_prefetch": None, "forward_prefetch": True},
+    {"kind": "fsdp1", "dp_shard": 1, "dp_replicate": 2, "sharding_strategy": "NO_SHARD"},
+    SHARDED["fsdp2"] | {"grad_sync": "last"},
+    SHARDED["fsdp2"] | {"separate_reduce_scatter_group": True},
+    {"kind": "fsdp2", "dp_shard": 1, "dp_replicate": 2, "backward_prefetch": 0},
+    SHARDED["fsdp2"] | PREFETCHED,
+]
+
+
 @pytest.mark.parametrize(
     "strategy",
-    [
-        {"kind": "ddp", "grad_sync": "every", "gradient_as_bucket_view": True},
-        {"kind": "fsdp1", "dp_shard": 2, "sharding_strategy": "SHARD_GRAD_OP", "grad_sync": "last"},
-        {"kind": "fsdp1", "dp_shard": 2, "use_orig_params": True, "backward_prefetch": None, "forward_prefetch": True},
-        {"kind": "fsdp1", "dp_shard": 1, "dp_replicate": 2, "sharding_strategy": "NO_SHARD"},
-        {"kind": "fsdp2", "dp_shard": 2, "grad_sync": "last"},
-        {"kind": "fsdp2", "dp_shard": 2, "separate_reduce_scatter_group": True},
-        {"kind": "fsdp2", "dp_shard": 1, "dp_replicate": 2, "backward_prefetch": 0},
-        {
-            "kind": "fsdp2",
-            "dp_shard": 2,
-            "reshard_after_forward": False,
-            "forward_prefetch": 2,
-            "backward_prefetch": 2,
-            "blocks_per_unit": 2,
-        },
-        STRATEGIES["zero-2"] | {"overlap_comm": False, "contiguous_gradients": False, "round_robin_gradients": True},
-        STRATEGIES["zero-3"] | {"zero_hpz_partition_size": 2, "stage3_param_persistence_threshold": 0},
-        STRATEGIES["zero-3"] | {"sub_group_size": 40_000, "offload_optimizer": {"pin_memory": False, "ratio": 0.5}},
-    ],
+    [*KNOBS, *map(wide, ALONE)],
     ids=lambda strategy: " ".join(f"{key}={value}" for key, value in strategy.items() if "bucket_size" not in key),
 )
 def test_no_knob_changes_the_training(host: HostProcess, strategy: dict[str, Any]) -> None:
     assert_same_training(host, FP32, strategy, parity_steps=6 if LONG else 3)
 
 
-@pytest.mark.parametrize("name", ["ddp", "zero-3", "fsdp1", "fsdp2"])
+@pytest.mark.parametrize("name", telling(["ddp", "zero-3", "fsdp1", "fsdp2"], ["zero-3"]))
 def test_collecting_garbage_by_steps_changes_no_training(host: HostProcess, name: str) -> None:
     assert_same_training(host, FP32, STRATEGIES[name], gc_every=2, parity_steps=3)
 
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [*itertools.product(["ddp", "zero-2", "fsdp1", "fsdp2"], ["selective", "full"]), ("zero-3", "full")],
+    [
+        *(("zero-2", "selective"), ("zero-3", "full"), ("fsdp1", "full"), ("fsdp2", "selective")),
+        *(wide(name, "full") for name in ("ddp", "zero-2", "fsdp2")),
+        *(wide(name, "selective") for name in ("ddp", "fsdp1")),
+    ],
 )
 def test_checkpointing_changes_memory_only(host: HostProcess, name: str, mode: str) -> None:
     assert_same_training(host, FP32, STRATEGIES[name], activation_checkpointing=mode, micro_batch=4, parity_steps=3)
@@ -156,9 +167,9 @@ def test_checkpointing_changes_memory_only(host: HostProcess, name: str, mode: s
 @pytest.mark.parametrize(
     ("name", "mode", "every"),
     [
-        *itertools.product(["ddp", "zero-1", "zero-2", "zero-3", "fsdp1", "fsdp2"], ["full"], [2]),
-        *itertools.product(["zero-3", "fsdp2"], ["full"], [3, 4]),
-        *itertools.product(["zero-2", "fsdp1"], ["selective"], [2]),
+        *(("ddp", "full", 2), ("zero-3", "full", 4), ("fsdp1", "selective", 2), ("fsdp2", "full", 3)),
+        *(wide(name, "full", 2) for name in ("zero-1", "zero-2", "zero-3", "fsdp1", "fsdp2")),
+        *(wide("zero-3", "full", 3), wide("fsdp2", "full", 4), wide("zero-2", "selective", 2)),
     ],
 )
 def test_checkpointing_every_kth_block_changes_memory_only(host: HostProcess, name: str, mode: str, every: int) -> None:
@@ -166,8 +177,15 @@ def test_checkpointing_every_kth_block_changes_memory_only(host: HostProcess, na
     assert_same_training(host, FP32, STRATEGIES[name], **changes)
 
 
-@pytest.mark.parametrize("name", ["ddp", "zero-3", "fsdp1", "fsdp2"])
-@pytest.mark.parametrize("model", [GPT2, MIXTRAL], ids=["gpt2", "mixtral"])
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        *(pytest.param(name, GPT2, id=f"gpt2-{name}") for name in ("zero-3", "fsdp1")),
+        *(pytest.param(name, MIXTRAL, id=f"mixtral-{name}") for name in ("ddp", "fsdp2")),
+        *(wide(name, GPT2, id=f"gpt2-{name}") for name in ("ddp", "fsdp2")),
+        *(wide(name, MIXTRAL, id=f"mixtral-{name}") for name in ("zero-3", "fsdp1")),
+    ],
+)
 def test_other_architectures_train_the_same(host: HostProcess, name: str, model: dict[str, Any]) -> None:
     assert_same_training(host, FP32, STRATEGIES[name], model=model, micro_batch=4, parity_steps=3)
 

@@ -1,4 +1,7 @@
-"""Each backend saves, ends, and goes on in new processes with the losses of the run that was not interrupted."""
+"""Each backend saves, ends, and goes on in new processes with the losses of the run that was not interrupted.
+
+One case of each way to store a state; the others with SHARDTUNE_TEST_LONG=1.
+"""
 
 import errno
 import os
@@ -23,6 +26,7 @@ from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.training import checkpoint_folder
 from shardtune.workers.trial_dir import TrialDir
 from tests.rank.helpers import faulty_ranks
+from tests.support.long_run import wide
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 
 pytestmark = pytest.mark.ranks
@@ -63,46 +67,36 @@ def run(place: Workplace) -> Callable[..., ResumeMeasurement | Failure]:
     return run_tiny
 
 
+FSDP2: dict[str, Any] = {"kind": "fsdp2", "dp_shard": 2}
+PIPELINE = FSDP2 | {"dp_shard": 1, "pipeline_parallel": 2}
+
+
 @pytest.mark.parametrize(
     ("strategy", "changes"),
     [
-        ({"kind": "ddp"}, {"model": GPT2}),
-        ({"kind": "zero", "stage": 1}, {}),
-        ({"kind": "zero", "stage": 2, "offload_optimizer": HOST}, {}),
+        wide({"kind": "ddp"}, {"model": GPT2}, id="ddp"),
+        wide({"kind": "zero", "stage": 1}, {}, id="zero-1"),
+        pytest.param({"kind": "zero", "stage": 2, "offload_optimizer": HOST}, {}, id="zero-2 offload"),
         # Mixed: DeepSpeed's masters are tensors of their own, which the checkpoint must hold beside the weights.
-        ({"kind": "zero", "stage": 3}, {"micro_batch": 2, "precision": "bf16-mixed"}),
-        ({"kind": "zero", "stage": 3, "offload_optimizer": HOST, "offload_param": HOST}, {}),
-        ({"kind": "fsdp1", "dp_shard": 2}, {"model": GPT2, "activation_checkpointing": "full"}),
-        ({"kind": "fsdp2", "dp_shard": 2, "cpu_offload": True}, {"model": GPT2}),
-        ({"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2}, {"ranks": 4, "context_parallel": 2}),
-        ({"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2}, {"model": GPT2, "micro_batch": 2}),
-        ({"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2, **INTERLEAVED}, {"micro_batch": 2}),
-        (
-            {"kind": "fsdp2", "dp_shard": 4, "expert_parallel": 2},
+        pytest.param({"kind": "zero", "stage": 3}, {"micro_batch": 2, "precision": "bf16-mixed"}, id="zero-3"),
+        wide({"kind": "zero", "stage": 3, "offload_optimizer": HOST, "offload_param": HOST}, {}, id="zero-3 offload"),
+        pytest.param({"kind": "fsdp1", "dp_shard": 2}, {"model": GPT2, "activation_checkpointing": "full"}, id="fsdp1"),
+        pytest.param(FSDP2 | {"cpu_offload": True}, {"model": GPT2}, id="fsdp2 offload"),
+        wide(FSDP2 | {"dp_replicate": 2}, {"ranks": 4, "context_parallel": 2}, id="hsdp, context"),
+        wide(PIPELINE, {"model": GPT2, "micro_batch": 2}, id="pipeline"),
+        pytest.param(PIPELINE | INTERLEAVED, {"micro_batch": 2}, id="pipeline, interleaved"),
+        pytest.param(
+            FSDP2 | {"dp_shard": 4, "expert_parallel": 2},
             {"ranks": 4, "model": MIXTRAL | {"num_hidden_layers": 1}},
+            id="experts",
         ),
-        (
-            {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2},
+        pytest.param(
+            FSDP2 | {"dp_shard": 1, "tensor_parallel": 2},
             {"model": LLAMA | {"num_hidden_layers": 1, "vocab_size": 2048}},
+            id="tensor",
         ),
-        ({"kind": "ddp"}, {"optimizer": "muon"}),
-        ({"kind": "fsdp2", "dp_shard": 2}, {"optimizer": "muon"}),
-    ],
-    ids=[
-        "ddp",
-        "zero-1",
-        "zero-2 offload",
-        "zero-3",
-        "zero-3 offload",
-        "fsdp1",
-        "fsdp2 offload",
-        "hsdp, context",
-        "pipeline",
-        "pipeline, interleaved",
-        "experts",
-        "tensor",
-        "ddp, muon",
-        "fsdp2, muon",
+        pytest.param({"kind": "ddp"}, {"optimizer": "muon"}, id="ddp, muon"),
+        wide(FSDP2, {"optimizer": "muon"}, id="fsdp2, muon"),
     ],
 )
 def test_new_processes_go_on_where_the_checkpoint_was_saved(
@@ -121,26 +115,27 @@ def test_new_processes_go_on_where_the_checkpoint_was_saved(
 
 
 ADAPTED: dict[str, Any] = {"adapter": {"kind": "lora", "rank": 4}, "micro_batch": 2}
-ADAPTED |= {"model": LLAMA | {"vocab_size": 4096}}
+BUCKETS = {"reduce_bucket_size": 50_000}
+ADAPTED |= {"model": LLAMA | {"vocab_size": 4096, "num_hidden_layers": 2}}
 
 
 @pytest.mark.parametrize(
     ("strategy", "changes"),
     [
-        ({"kind": "ddp"}, ADAPTED),
-        ({"kind": "zero", "stage": 1, "reduce_bucket_size": 50_000}, ADAPTED),
-        ({"kind": "zero", "stage": 2, "reduce_bucket_size": 50_000}, ADAPTED),
-        ({"kind": "zero", "stage": 3, "reduce_bucket_size": 50_000}, ADAPTED | {"precision": "bf16-mixed"}),
-        ({"kind": "fsdp1", "dp_shard": 2}, ADAPTED),
-        ({"kind": "fsdp2", "dp_shard": 2}, ADAPTED),
-        ({"kind": "fsdp2", "dp_shard": 2}, ADAPTED | {"adapter": {"kind": "last_layers", "layers": 1}}),
+        wide({"kind": "ddp"}, ADAPTED, id="ddp"),
+        pytest.param({"kind": "zero", "stage": 1, **BUCKETS}, ADAPTED, id="zero-1"),
+        wide({"kind": "zero", "stage": 2, **BUCKETS}, ADAPTED, id="zero-2"),
+        pytest.param({"kind": "zero", "stage": 3, **BUCKETS}, ADAPTED, id="zero-3"),
+        wide({"kind": "zero", "stage": 3, **BUCKETS}, ADAPTED | {"precision": "bf16-mixed"}, id="zero-3, bf16"),
+        pytest.param({"kind": "fsdp1", "dp_shard": 2}, ADAPTED, id="fsdp1"),
+        wide(FSDP2, ADAPTED, id="fsdp2"),
+        pytest.param(FSDP2, ADAPTED | {"adapter": {"kind": "last_layers", "layers": 1}}, id="fsdp2, last layer"),
     ],
-    ids=["ddp", "zero-1", "zero-2", "zero-3", "fsdp1", "fsdp2", "fsdp2, last layer"],
 )
 def test_a_checkpoint_of_an_adapter_holds_it_alone_and_training_goes_on_from_it(
     run: Callable[..., ResumeMeasurement], strategy: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    """Frozen weights are made again from the seed. They alone would be 2.7 MB; FSDP1's files have 0.8 MB of headers."""
+    """Frozen weights are made again from the seed. They alone would be 2.4 MB; FSDP1's files have 0.8 MB of headers."""
     measured = run(strategy, **changes)
     assert isinstance(measured, ResumeMeasurement), measured
     assert resume_check.resume_failure(measured, tiny_task(strategy, **changes).workload.precision) is None

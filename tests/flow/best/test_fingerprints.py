@@ -3,7 +3,7 @@
 import pytest
 
 from shardtune.service.best import watch_staleness
-from tests.support.service.scenarios import best, in_threads, tune
+from tests.support.service.scenarios import best, in_threads
 from tests.support.service.simulated_worker import FINGERPRINT, SimulatedWorker
 
 NEWER = FINGERPRINT.model_copy(update={"torch": "2.14.0", "driver": "560", "overridden": ("torch",)})
@@ -52,8 +52,8 @@ def test_pages_of_the_list(quick_client):
     assert quick_client.get("/v1/fingerprints?page_token=x").json()["code"] == "invalid_page_token"
 
 
+@pytest.mark.answered
 def test_what_depends_on_a_fingerprint(client):
-    tune(client)
     key = best(client)["target_key"]
     (record,) = listed(client)
     detail = client.get(f"/v1/fingerprints/{record['fingerprint_id']}").json()
@@ -68,8 +68,8 @@ def test_what_depends_on_a_fingerprint(client):
 
 
 @pytest.mark.parametrize("path", ["/", "/workers"])
+@pytest.mark.answered
 def test_pages_mark_what_is_stale_and_what_is_declared(quick_client, path):
-    tune(quick_client)
     register(quick_client, "sim", NEWER)
     text = quick_client.get(path).text
     assert {"/": "stale</span>", "/workers": "declared: torch"}[path] in text

@@ -68,6 +68,7 @@ def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(clien
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_a_variable_that_was_set_on_the_worker_makes_stale_by_its_name(client, context, case):
     bring(client, fingerprint=FINGERPRINT.model_copy(update={"environment": ("MALLOC_TRIM_THRESHOLD_=131072",)}))
     watch_staleness.mark_stale_and_fresh(context)
@@ -96,6 +97,7 @@ def test_a_change_that_rolls_over_five_workers_is_one_event(client, context, clo
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_a_worker_that_comes_back_as_it_was_within_the_debounce_causes_nothing(client, context, clock, case):
     worker = bring(client)
     keep_alive(context, clock, DEBOUNCE_S - 60, worker)
@@ -117,6 +119,7 @@ def test_a_change_taken_back_later_withdraws_the_retune_that_waits(client, conte
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_a_silent_worker_holds_its_fingerprint_for_a_while_and_nobody_alive_says_nothing(client, context, clock, case):
     other = bring(client, "other")
     keep_alive(context, clock, GONE_S - 60, other)
@@ -143,6 +146,7 @@ def test_an_answer_on_the_new_fingerprint_spares_the_old_one_its_retune(client, 
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_a_patch_of_the_kernel_lowers_the_confidence_and_no_more(client, context, clock, case):
     worker = bring(client, fingerprint=FINGERPRINT.model_copy(update={"kernel": "6.1-22"}))
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
@@ -152,6 +156,7 @@ def test_a_patch_of_the_kernel_lowers_the_confidence_and_no_more(client, context
     assert retunes(client) == []
 
 
+@pytest.mark.wide_on_postgres
 def test_a_worker_of_the_release_before_upgrades_without_making_anything_stale(client, context, clock):
     old = FINGERPRINT.first_version()
     offered = SimulatedWorker(client, fingerprint=old).inventory.model_dump(mode="json")

@@ -29,6 +29,7 @@ def test_a_canary_a_day_goes_from_worker_to_worker_and_costs_one_run(client, clo
 
 
 @pytest.mark.answered(worker="sim-0")
+@pytest.mark.wide_on_postgres
 def test_a_study_of_the_services_own_is_not_extended_but_its_clone_may_be(client, clock):
     fleet = Fleet(client, clock)
     fleet.day()
@@ -73,6 +74,7 @@ def test_drift_on_every_worker_is_a_regression_and_asks_for_a_retune(client, clo
 
 
 @pytest.mark.answered(worker="sim-0")
+@pytest.mark.wide_on_postgres
 def test_drift_on_one_worker_is_that_workers_fault(client, clock):
     fleet = Fleet(client, clock)
     fleet.slow["sim-0"] = 0.8
@@ -93,6 +95,7 @@ def test_a_single_worker_has_no_peer_and_drift_belongs_to_the_target(quick_clien
 
 
 @pytest.mark.answered(worker="sim-0")
+@pytest.mark.wide_on_postgres
 def test_what_a_cheap_retune_kept_goes_by_what_was_normal_before(client, clock):
     fleet = Fleet(client, clock)
     fleet.far_ahead()
@@ -114,6 +117,7 @@ def test_a_decline_cannot_hide_in_retunes_that_follow_each_other(quick_client, c
 
 
 @pytest.mark.answered(worker="sim-0")
+@pytest.mark.wide_on_postgres
 def test_after_drift_the_retune_and_its_first_canary_make_what_is_normal(client, clock):
     fleet = Fleet(client, clock)
     fleet.far_ahead()

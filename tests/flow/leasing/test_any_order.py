@@ -139,7 +139,7 @@ def test_any_order_of_events_keeps_the_guarantees(client, clock):
     run_state_machine_as_test(
         machine(client, clock),
         settings=settings(
-            max_examples=300 if LONG else 3,
+            max_examples=300 if LONG else 2,
             stateful_step_count=30,
             deadline=None,
             derandomize=not LONG,

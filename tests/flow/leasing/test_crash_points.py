@@ -27,7 +27,9 @@ from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, MODEL_S
 from tests.support.service.webhook_receivers import receiver
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
-STUDY = SPEC | {"cluster": CLUSTER.model_dump(), "budget": {"max_trials": 3, "max_pairs": 7}}
+STUDY = SPEC | {"cluster": CLUSTER.model_dump(), "budget": {"max_trials": 2, "max_pairs": 7}}
+STUDY |= {"baseline": {"strategy": {"kind": "ddp"}, "micro_batch": 1}}
+"""One candidate and one baseline: no runs that find out which default is the baseline."""
 INVENTORY = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT).model_dump(mode="json")
 SETTINGS = {"lease_s": 20.0, "worker_live_s": 3600, "secret_key": "k" * 32, "webhook_allow_private": True}
 REPORTED = ["study.created", "study.complete", "best.renewed"]

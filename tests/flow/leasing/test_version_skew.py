@@ -46,6 +46,7 @@ def test_fields_of_a_newer_worker_are_ignored_in_every_message_and_within_its_va
     assert worker.post(f"{path}/report", report).json() == {"applied": True}
 
 
+@pytest.mark.wide_on_postgres
 def test_a_wrong_value_of_a_known_field_is_still_named(client):
     worker = SimulatedWorker(client).register()
     answer = worker.post("/v1/leases", {"wait_s": 99} | NEWER)
@@ -53,6 +54,7 @@ def test_a_wrong_value_of_a_known_field_is_still_named(client):
     assert [error["field"] for error in answer.json()["errors"]] == ["wait_s"]
 
 
+@pytest.mark.wide_on_postgres
 def test_unknown_fields_of_a_persons_request_are_rejected(client, worker):
     """A misspelt field of a study would silently change what is searched."""
     for body, field in (
@@ -63,6 +65,7 @@ def test_unknown_fields_of_a_persons_request_are_rejected(client, worker):
         assert (answer.status_code, [error["field"] for error in answer.json()["errors"]]) == (422, [field])
 
 
+@pytest.mark.wide_on_postgres
 def test_the_newest_common_version_is_agreed_on(client):
     worker = SimulatedWorker(client)
     answer = worker.introduce(protocol_version=PROTOCOL_VERSION + 1, oldest_protocol_version=PROTOCOL_VERSION)
@@ -76,6 +79,7 @@ def test_the_newest_common_version_is_agreed_on(client):
         ({"protocol_version": 9, "oldest_protocol_version": 8, "release": "7.1.0"}, "upgrade the service"),
     ],
 )
+@pytest.mark.wide_on_postgres
 def test_a_worker_outside_of_the_range_is_told_both_versions_and_the_remedy(client, versions, remedy):
     answer = SimulatedWorker(client, name="box").introduce(**versions)
     assert (answer.status_code, answer.json()["code"]) == (400, "protocol_version")

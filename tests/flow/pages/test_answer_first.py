@@ -7,7 +7,7 @@ import pytest
 from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
 from shardtune.api_schemas.trials.measurements import Measurement
 from tests.support.service.page_reader import HTML, page, token
-from tests.support.service.scenarios import THREE_BACKENDS, create, run_study, tune
+from tests.support.service.scenarios import THREE_BACKENDS, answered_study, create, run_study, tune
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
 
 BASELINE = {"strategy": {"kind": "ddp"}, "micro_batch": 1}
@@ -33,8 +33,9 @@ def sent(text: str) -> tuple[str, dict[str, str]]:
     return address[1], fields
 
 
+@pytest.mark.answered
 def test_a_confirmed_answer_has_its_reasons_and_leads_to_the_export(quick_client):
-    study_id = tune(quick_client)
+    study_id = answered_study(quick_client)
     answer = section(page(quick_client, f"/studies/{study_id}"), "answer")
     assert answer.index("Confirmed:") < answer.index("For it") < answer.index("Against it") < answer.index("Next")
     assert "paired runs after the search" in answer.split("Against it")[0]
@@ -66,8 +67,9 @@ def test_a_study_that_is_run_again_keeps_a_longer_wait_for_quiet(quick_client):
         assert again["spec"]["wait_for_quiet_s"] == wait_s
 
 
+@pytest.mark.answered
 def test_an_extension_without_a_number_is_rejected(quick_client):
-    study_id = tune(quick_client)
+    study_id = answered_study(quick_client)
     answer = quick_client.post(f"/studies/{study_id}/extend", data={"csrf": token(quick_client)}, headers=HTML)
     assert answer.status_code == 422 and "give add_trials or add_pairs" in answer.text
 
@@ -102,8 +104,9 @@ def test_a_running_study_says_what_just_happened_and_why(quick_client):
     assert warnings and all(warning[1:40] in text for warning in warnings if "'" not in warning[:40])
 
 
+@pytest.mark.answered
 def test_a_trial_says_what_differs_from_the_default_and_folds_the_rest(quick_client):
-    study_id = tune(quick_client)
+    study_id = answered_study(quick_client)
     best = quick_client.get(f"/v1/studies/{study_id}/best").json()["best"]["trial_number"]
     text = (
         page(quick_client, f"/studies/{study_id}/trials/{best}").split('id="configuration"')[1].split("</section>")[0]
@@ -114,8 +117,9 @@ def test_a_trial_says_what_differs_from_the_default_and_folds_the_rest(quick_cli
     assert "This is the documented default" in page(quick_client, f"/studies/{study_id}/trials/0")
 
 
+@pytest.mark.answered
 def test_equal_and_missing_settings_are_folded_in_a_comparison(quick_client):
-    study_id = tune(quick_client)
+    study_id = answered_study(quick_client)
     text = page(quick_client, f"/compare?pick={study_id}:0&pick={study_id}:1")
     shown, folded = text.split('<details id="equal">')
     assert "n/a" not in shown and "ZeRO stage" in folded and "sequence length" in folded
@@ -129,8 +133,9 @@ def test_a_service_without_an_answer_shows_an_example_that_is_called_one(quick_c
     assert "example" not in page(quick_client, "/")
 
 
+@pytest.mark.answered
 def test_a_card_names_gain_cost_freshness_and_the_next_step(quick_client):
-    study_id = tune(quick_client)
+    study_id = answered_study(quick_client)
     card = page(quick_client, "/").split('<article class="target"')[1].split("</article>")[0]
     for part in ("×</strong>", "GPU time", "fresh</span>", "Train with it", f"/studies/{study_id}/export"):
         assert part in card, part

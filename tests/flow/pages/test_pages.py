@@ -21,12 +21,26 @@ def behave(lease, task):
     return measurement(speed_of(task.config))
 
 
+STUDY = "tuned"
+
+
+def studied(client: TestClient) -> None:
+    """One study, from its creation to its answer."""
+    worker = SimulatedWorker(client, behave=behave).register()
+    client.post("/v1/studies", json=SPEC, params={"study_id": STUDY}).raise_for_status()
+    worker.work()
+
+
+@pytest.fixture
+def sqlite_start(request, sqlite_template, sqlite_after):
+    """Begin with the study where a test names it."""
+    return sqlite_after(studied) if "study_id" in request.fixturenames else sqlite_template
+
+
 @pytest.fixture
 def study_id(quick_client) -> str:
-    worker = SimulatedWorker(quick_client, behave=behave).register()
-    actual_study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
-    worker.work()
-    return actual_study_id
+    """Study that the service's database begins with."""
+    return STUDY
 
 
 def test_every_page_answers_before_there_is_anything(quick_client):

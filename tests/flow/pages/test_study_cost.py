@@ -2,9 +2,10 @@
 
 import json
 
+import pytest
+
 from shardtune.service.cli import main
 from tests.support.service.page_reader import page
-from tests.support.service.scenarios import tune
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 NAMED = SPEC | {"cluster": "8xh100", "budget": {"max_trials": 9}}
@@ -74,8 +75,8 @@ def test_the_cost_of_a_model_that_cannot_be_predicted_is_not_known(quick_client)
     assert cost.status_code == 200 and cost.json()["expected_gain"] is None and cost.json()["minutes"] is None
 
 
+@pytest.mark.answered
 def test_the_page_predicts_for_a_worker_with_what_was_measured_on_it(quick_client):
-    tune(quick_client)
     asked = {"model": "llama-tiny", "cluster": "local", "sequence_length": 64, "global_batch": 16, "top": 5}
     table = quick_client.post("/v1/predictions", json=asked).json()
     text = page(quick_client, "/new")

@@ -54,6 +54,7 @@ def test_nothing_changed_is_kept_at_a_third_of_the_runs_and_fresh_on_the_new_fin
     assert lab.events(actual["challenge_study_id"]) == ["best.renewed"]
 
 
+@pytest.mark.wide_on_postgres
 def test_a_moved_ranking_is_searched_wide_and_the_faster_one_takes_over(client):
     lab = Lab(client)
     lab.tune(**TWO_BACKENDS)
@@ -95,6 +96,7 @@ def test_without_consent_the_faster_one_waits_and_the_incumbent_is_fresh(quick_c
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_an_incumbent_that_no_longer_runs_is_searched_for_anew(client):
     lab = Lab(client)
     before, lab.fingerprint, lab.broken = best(client), CHANGED, {"fsdp2"}

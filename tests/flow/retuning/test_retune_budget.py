@@ -1,7 +1,6 @@
 """Limits of what retuning spends: a daily budget that 50 stale recommendations keep to, windows, worth, and users'
 studies first."""
 
-import os
 from collections import defaultdict
 
 import pytest
@@ -25,13 +24,14 @@ from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
 from tests.flow.helpers.immediate_claim import grant
 from tests.flow.helpers.retuning_lab import CHANGED, ask
+from tests.support.long_run import IS_LONG
 from tests.support.service.local_client import local_client
 from tests.support.service.scenarios import best, fields_of, in_threads
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 pytestmark = pytest.mark.answered
 A_DAY = 200.0
-DAYS = 6 if os.environ.get("SHARDTUNE_TEST_LONG") == "1" else 3
+DAYS = 6 if IS_LONG else 2
 QUIET = {"sweep_s": 3600, "fingerprint_check_s": 3600, "canary_check_s": 3600, "retune_every_s": 3600}
 """The test takes the steps of the loops itself."""
 
@@ -190,6 +190,7 @@ def test_two_replicas_do_not_both_spend_what_is_left(service, database_url, cloc
         replica.db.close()
 
 
+@pytest.mark.wide_on_postgres
 def test_a_project_has_a_limit_of_its_own(service, clock):
     client, context, _worker = service
     with context.db.write() as session:
@@ -224,6 +225,7 @@ def test_retunes_start_in_their_windows(service, clock):
 @pytest.mark.parametrize(
     ("planned", "gain", "outcome"), [(0.001, None, "skipped"), (0.1, 0.01, "skipped"), (10, 0.01, None)]
 )
+@pytest.mark.wide_on_postgres
 def test_what_cannot_earn_its_cost_is_skipped_in_words(service, planned, gain, outcome):
     client, context, _ = service
     spec = {"name": "worth", "trigger": "fingerprint", "planned_gpu_hours": planned, "likely_gain": gain}
@@ -257,6 +259,7 @@ def background(service):
     return client, context, worker
 
 
+@pytest.mark.wide_on_postgres
 def test_a_users_study_takes_the_worker_after_the_present_run(background):
     client, _, worker = background
     lease = worker.lease()

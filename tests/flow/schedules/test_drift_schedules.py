@@ -49,6 +49,7 @@ def test_a_drift_schedule_says_why_it_sends_no_canary(quick_client, clock):
 
 
 @pytest.mark.answered(worker="sim-0")
+@pytest.mark.wide_on_postgres
 def test_the_setting_is_for_targets_without_a_drift_schedule_that_has_times(client, clock):
     fleet = Fleet(client, clock)
     context, key = fleet.context, best(client)["target_key"]

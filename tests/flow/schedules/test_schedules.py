@@ -74,6 +74,7 @@ def test_a_tick_requests_the_targets_it_selects(client, clock):
     assert read(client, every)["next_tick_at"] == "2026-01-02T01:30:00Z"
 
 
+@pytest.mark.wide_on_postgres
 def test_what_is_paused_has_no_ticks_and_makes_up_for_none(client, clock):
     context = client.app.state.context
     tune(client)
@@ -85,8 +86,8 @@ def test_what_is_paused_has_no_ticks_and_makes_up_for_none(client, clock):
     assert read(client, created)["last_ticks"] == []
 
 
+@pytest.mark.answered
 def test_a_person_runs_a_schedule_now_once_in_a_moment(client):
-    tune(client)
     created = make(client, trigger="manual", cron=None)
     assert created["next_tick_at"] is None
     act(client, created, "pause")
@@ -122,6 +123,7 @@ def end(client, retune):
         end_retune(context, session, rows.lock(session, retune["retune_id"]), RetuneOutcome.KEPT, "kept")
 
 
+@pytest.mark.wide_on_postgres
 def test_a_change_of_the_fingerprint_is_the_business_of_the_schedules_for_it(client):
     context = client.app.state.context
     tune(client)
@@ -148,8 +150,9 @@ def test_a_change_of_the_fingerprint_is_the_business_of_the_schedules_for_it(cli
     assert (body["schedule_id"], body["planned_gpu_seconds"]) == (created["schedule_id"], 7200)
 
 
+@pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_who_may_and_whose(client):
-    tune(client)
     mine = make(client)
     client.headers["authorization"] = bearer(make_key(client, "admin"))["authorization"]
     team = bearer(make_key(client, "studies:write", project="team-a"))

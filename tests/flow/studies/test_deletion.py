@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.service import run_history
 from tests.support.service.page_reader import page
-from tests.support.service.scenarios import ASK, THREE_BACKENDS, bearer, create, decide, make_key, tune
+from tests.support.service.scenarios import ASK, THREE_BACKENDS, answered_study, bearer, create, decide, make_key, tune
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement
 
 
@@ -16,8 +16,9 @@ def listed(client, **params):
     return [study["study_id"] for study in client.get("/v1/studies", params=params).json()["studies"]]
 
 
+@pytest.mark.answered
 def test_a_deleted_study_is_in_no_list_and_comes_back(client):
-    study_id = tune(client)
+    study_id = answered_study(client)
     deleted = delete(client, study_id).json()
     assert (deleted["state"], deleted["deleted_at"]) == ("complete", "2026-01-01T00:00:00Z")
     assert (listed(client), listed(client, deleted=True)) == ([], [study_id])
@@ -46,8 +47,9 @@ def test_a_deleted_study_s_runs_stop_and_nothing_of_them_counts(client):
     assert run_history.faults(client.app.state.context.db, only=[study_id]) == []
 
 
+@pytest.mark.answered
 def test_with_its_answer_withdrawn_the_previous_one_is_recommended(quick_client):
-    first = tune(quick_client)
+    first = answered_study(quick_client)
     second = tune(quick_client, speed=1.2, seed=1)
     assert quick_client.get("/v1/best", params=ASK).json()["study_id"] == second
     delete(quick_client, second, withdraw=True).raise_for_status()
@@ -87,8 +89,9 @@ def test_a_member_withdraws_what_nobody_has_decided_on(quick_client):
     assert quick_client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
 
 
+@pytest.mark.answered
 def test_with_the_only_answer_withdrawn_the_target_is_resolved_anew(quick_client):
-    study_id = tune(quick_client)
+    study_id = answered_study(quick_client)
     key = quick_client.get("/v1/best", params=ASK).json()["target_key"]
     delete(quick_client, study_id, withdraw=True).raise_for_status()
     assert quick_client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"

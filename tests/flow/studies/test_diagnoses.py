@@ -23,13 +23,24 @@ def create(client, **changes):
     return answer.json()["study_id"]
 
 
+def measured(client):
+    """Make the study that most rules here are about."""
+    worker = SimulatedWorker(client, **NEW).register()
+    study = SPEC | {"budget": BUDGET}
+    client.post("/v1/studies", json=study, params={"study_id": "ended"}).raise_for_status()
+    worker.work()
+
+
+@pytest.fixture
+def sqlite_start(request, sqlite_template, sqlite_after):
+    """Begin with the study where a test names it."""
+    return sqlite_after(measured) if "ended" in request.fixturenames else sqlite_template
+
+
 @pytest.fixture
 def ended(quick_client):
     """A worker of this release and a study of it that is complete."""
-    worker = SimulatedWorker(quick_client, **NEW).register()
-    study_id = create(quick_client)
-    worker.work()
-    return worker, f"/v1/studies/{study_id}"
+    return SimulatedWorker(quick_client, **NEW).register(), "/v1/studies/ended"
 
 
 def without_runs(client, path):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.service import run_history
 from tests.support.service.page_reader import page, token
-from tests.support.service.scenarios import THREE_BACKENDS, bearer, create, make_key
+from tests.support.service.scenarios import THREE_BACKENDS, answered_study, bearer, create, make_key
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
 
 
@@ -138,6 +138,7 @@ def test_failed_study_that_lacked_a_second_backend_goes_on(quick_client):
     assert read(quick_client, study_id)["state"] == "complete"
 
 
+@pytest.mark.wide_on_postgres
 def test_a_lookup_of_the_target_gets_the_extended_study(client):
     worker = SimulatedWorker(client).register()
     body = {"study": SPEC | {"budget": {"max_trials": 1}}}
@@ -151,8 +152,9 @@ def test_a_lookup_of_the_target_gets_the_extended_study(client):
     assert client.post("/v1/best:resolve", json=body).json()["best"]["study_id"] == study_id
 
 
+@pytest.mark.answered
 def test_what_cannot_go_on_says_why(quick_client, clock):
-    _, study_id = finished(quick_client)
+    study_id = answered_study(quick_client)
     clock.turn(3600)
     gone = extend(quick_client, study_id, add_trials=2).json()
     assert gone["code"] == "no_worker" and "no live worker" in gone["detail"]
@@ -166,8 +168,9 @@ def test_what_cannot_go_on_says_why(quick_client, clock):
     assert extend(quick_client, "study-none", add_trials=2).json()["code"] == "unknown_study"
 
 
+@pytest.mark.answered
 def test_cancelled_extension_leaves_the_answer_there_was(quick_client):
-    _, study_id = finished(quick_client)
+    study_id = answered_study(quick_client)
     before = read(quick_client, study_id)["result"]
     extend(quick_client, study_id, add_trials=2).raise_for_status()
     assert "Being extended; so far: Confirmed" in quick_client.get(f"/studies/{study_id}").text
@@ -176,8 +179,9 @@ def test_cancelled_extension_leaves_the_answer_there_was(quick_client):
     assert quick_client.get(f"/v1/studies/{study_id}/best").json() == before
 
 
+@pytest.mark.answered
 def test_extension_is_repeatable_and_conditional_and_counts_as_a_study(client):
-    _, study_id = finished(client)
+    study_id = answered_study(client)
     tag = client.get(f"/v1/studies/{study_id}").headers["etag"]
     url, body = f"/v1/studies/{study_id}:extend", {"add_trials": 2}
     stale = client.post(url, json=body, headers={"If-Match": '"other"'})
@@ -191,6 +195,7 @@ def test_extension_is_repeatable_and_conditional_and_counts_as_a_study(client):
     assert read(client, study_id)["spec"]["budget"]["max_trials"] == 10
 
 
+@pytest.mark.wide_on_postgres
 def test_clone_takes_the_spec_and_nothing_else(client):
     worker, study_id = finished(client, seed=3)
     client.put("/v1/projects/b", json={})
@@ -236,8 +241,9 @@ def test_clone_can_drop_the_baseline_and_needs_to_see_the_study(quick_client):
     assert quick_client.post(url, headers=stranger).json()["code"] == "unknown_study"
 
 
+@pytest.mark.answered
 def test_page_extends_a_study(quick_client):
-    worker, study_id = finished(quick_client)
+    worker, study_id = SimulatedWorker(quick_client).register(), answered_study(quick_client)
     assert "Extend search" in page(quick_client, f"/studies/{study_id}")
     sent = {"csrf": token(quick_client), "add_trials": "2"}
     quick_client.post(f"/studies/{study_id}/extend", data=sent).raise_for_status()

@@ -12,13 +12,24 @@ from tests.support.values.mutated_json import mutate
 BUDGET = {"max_trials": 2, "max_pairs": 7, "resume_check": False}
 
 
+def tuned(client):
+    """Two trials and their comparison."""
+    worker = SimulatedWorker(client, task_kinds=TASK_KINDS).register()
+    client.post("/v1/studies", json=SPEC | {"budget": BUDGET}, params={"study_id": "tuned"}).raise_for_status()
+    worker.work()
+
+
+@pytest.fixture
+def sqlite_start(sqlite_after):
+    """Each test begins with the study."""
+    return sqlite_after(tuned)
+
+
 @pytest.fixture
 def traced(quick_client):
     """A worker, its lease of a run under the profiler, and the address of the trial."""
     worker = SimulatedWorker(quick_client, task_kinds=TASK_KINDS).register()
-    study = quick_client.post("/v1/studies", json=SPEC | {"budget": BUDGET}).json()["study_id"]
-    worker.work()
-    path = f"/studies/{study}/trials/1"
+    path = "/studies/tuned/trials/1"
     quick_client.post(f"/v1{path}:diagnose").raise_for_status()
     return worker, worker.lease(), path
 
@@ -68,12 +79,12 @@ def test_whatever_a_worker_reports_is_rejected_or_shown(quick_client, traced):
 
 
 @pytest.mark.parametrize("number", ["9" * 25, "-1", "x", "٣", "1e3", "%00"])
-@pytest.mark.parametrize("rest", ["", "/why", "/trace/0", "/diagnosis", ":diagnose"])
-def test_a_trial_that_no_study_has_is_a_clear_rejection(quick_client, traced, number, rest):
+def test_a_trial_that_no_study_has_is_a_clear_rejection(quick_client, traced, number):
     study = traced[2].split("/")[2]
     for method, prefix in (("GET", ""), ("GET", "/v1"), ("POST", "/v1")):
-        address = f"{prefix}/studies/{study}/trials/{number}{rest}"
-        assert 400 <= quick_client.request(method, address).status_code < 500, (method, address)
+        for rest in ("", "/why", "/trace/0", "/diagnosis", ":diagnose"):
+            address = f"{prefix}/studies/{study}/trials/{number}{rest}"
+            assert 400 <= quick_client.request(method, address).status_code < 500, (method, address)
 
 
 def test_a_rank_that_no_trace_has_is_a_clear_rejection(quick_client, traced):

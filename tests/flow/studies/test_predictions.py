@@ -39,6 +39,7 @@ def slow_machine(lease, task):
     return measurement(prediction.tokens_per_s_per_gpu / 3, peak_gib=prediction.memory_gib * 1.25)
 
 
+@pytest.mark.wide_on_postgres
 def test_each_trial_keeps_its_prediction_and_teaches_the_next(client):
     trials = run_study(client, slow_machine)
     created = [trial["prediction"] for trial in trials]

@@ -5,6 +5,7 @@ import pytest
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS, ResumeTask
 from shardtune.service.lifecycle import expiry
+from tests.support.long_run import wide
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, restarted, speed_of
 
 NEW = {"task_kinds": TASK_KINDS}
@@ -50,12 +51,13 @@ def test_the_winner_goes_on_from_its_checkpoint_and_the_answer_says_so(client):
 @pytest.mark.parametrize(
     ("resume_check", "says"),
     [
-        (restarted(loss=5.1), "loss of step 20 is 5.1, but 5 in the processes that saved"),
-        (restarted(allocator_retries=1, allocator_ooms=2), "ran out of memory 3 times"),
-        (failure(FailureKind.OOM, "no memory for loading"), "no memory for loading"),
-        (failure(FailureKind.CRASH, "cannot load"), "cannot load"),
+        pytest.param(
+            restarted(loss=5.1), "loss of step 20 is 5.1, but 5 in the processes that saved", id="another training"
+        ),
+        wide(restarted(allocator_retries=1, allocator_ooms=2), "ran out of memory 3 times", id="allocator retries"),
+        pytest.param(failure(FailureKind.OOM, "no memory for loading"), "no memory for loading", id="out of memory"),
+        wide(failure(FailureKind.CRASH, "cannot load"), "cannot load", id="crashes"),
     ],
-    ids=["another training", "allocator retries", "out of memory", "crashes"],
 )
 def test_a_winner_that_fails_its_resume_check_is_rejected_and_the_next_is_compared(quick_client, resume_check, says):
     rejected = []
@@ -76,6 +78,7 @@ def test_a_winner_that_fails_its_resume_check_is_rejected_and_the_next_is_compar
     assert [says in note for note in result["notes"]].count(True) == 1
 
 
+@pytest.mark.wide_on_postgres
 def test_the_only_configuration_that_runs_is_asked_too(client):
     only = lambda lease, _: measurement(2000.0) if lease.trial_number == 0 else failure(FailureKind.OOM, "no memory")  # noqa: E731
     worker = SimulatedWorker(client, behave=only, **NEW).register()
@@ -99,7 +102,7 @@ def test_a_baseline_that_nothing_beats_stays_and_its_failure_is_reported(quick_c
     assert result["resume_check"]["outcome"] == "failed" and "6" in result["resume_check"]["reason"]
 
 
-@pytest.mark.parametrize("kind", [FailureKind.SETUP, FailureKind.DEADLINE, FailureKind.DEVICE])
+@pytest.mark.parametrize("kind", [FailureKind.SETUP, wide(FailureKind.DEADLINE), wide(FailureKind.DEVICE)])
 def test_a_fault_of_the_platform_takes_no_win_away(quick_client, kind):
     worker = SimulatedWorker(quick_client, resume_check=lambda _: failure(kind, "the disk is full"), **NEW).register()
     study_id = create(quick_client)

@@ -31,18 +31,44 @@ def bursts(seed=1):
     return beside(lambda: draw.choice((0.5, 1.0, 1.5)))
 
 
+FEW = SPEC["budget"] | {"max_trials": 4, "max_pairs": 12}
+"""Half of the pairs and of the trials, where the verdict alone counts."""
+BUSY_STUDY = "busy"
+
+
 def studied(client, behave, **changes):
     worker = SimulatedWorker(client, behave=behave).register()
-    study_id = create(client, **{**OWN_BASELINE, **changes})
+    study_id = create(client, **{**OWN_BASELINE, "budget": FEW, **changes})
     worker.work(400)
     study = client.get(f"/v1/studies/{study_id}").json()
     assert study["state"] == "complete", study["reason"]
     return worker, study
 
 
+def made_too_busy(client):
+    """Make the study that most rules here are about."""
+    worker = SimulatedWorker(client, behave=bursts()).register()
+    spec = SPEC | OWN_BASELINE | {"budget": FEW}
+    client.post("/v1/studies", json=spec, params={"study_id": BUSY_STUDY}).raise_for_status()
+    worker.work(400)
+
+
+@pytest.fixture
+def sqlite_start(request, sqlite_template, sqlite_after):
+    """Begin with the study where a test names it."""
+    return sqlite_after(made_too_busy) if "busy_study" in request.fixturenames else sqlite_template
+
+
+@pytest.fixture
+def busy_study(quick_client):
+    """Study that the service's database begins with, as the service tells it."""
+    return quick_client.get(f"/v1/studies/{BUSY_STUDY}").json()
+
+
+@pytest.mark.wide_on_postgres
 @pytest.mark.parametrize("repeat_disturbed", [0, 0.5])
 def test_bursts_of_other_programs_end_in_too_busy_with_their_names_and_the_missing_runs(client, repeat_disturbed):
-    budget = SPEC["budget"] | {"repeat_disturbed": repeat_disturbed}
+    budget = {"max_trials": 4, "repeat_disturbed": repeat_disturbed}
     _, study = studied(client, bursts(), budget=budget)
     result = study["result"]
     assert (result["verdict"], result["undecided"]) == ("too_busy", None)
@@ -61,11 +87,13 @@ def test_bursts_of_other_programs_end_in_too_busy_with_their_names_and_the_missi
     assert bool(repeats) == (repeat_disturbed > 0)
 
 
+@pytest.mark.wide_on_postgres
 def test_pairs_under_steady_equal_load_need_one_on_a_quiet_machine_and_lower_the_confidence(client):
     _, study = studied(client, beside(lambda: 1.0))
     assert study["result"]["verdict"] == "too_busy" and study["result"]["final_comparison"]["uneven_pairs"] == 0
 
 
+@pytest.mark.wide_on_postgres
 def test_a_gain_with_most_pairs_under_steady_equal_load_has_less_confidence(client):
     loads = iter([0.0] * 20)
     _, study = studied(client, beside(lambda: next(loads, 1.0)))
@@ -76,20 +104,20 @@ def test_a_gain_with_most_pairs_under_steady_equal_load_has_less_confidence(clie
     assert confidence["level"] == "medium" and "disturbed" in confidence["reasons"][0]
 
 
-def test_more_pairs_on_a_quiet_machine_turn_too_busy_into_a_verdict(client):
-    worker, study = studied(client, bursts())
-    missing_pairs = 7 + study["result"]["too_busy"]["missing_runs"] // 2
-    worker.behave = beside(lambda: 0.0)
+def test_more_pairs_on_a_quiet_machine_turn_too_busy_into_a_verdict(quick_client, busy_study):
+    missing_pairs = 7 + busy_study["result"]["too_busy"]["missing_runs"] // 2
+    worker = SimulatedWorker(quick_client, behave=beside(lambda: 0.0)).register()
     more = {"add_pairs": missing_pairs, "wait_for_quiet_s": 600}
-    extended = client.post(f"/v1/studies/{study['study_id']}:extend", json=more).json()
+    extended = quick_client.post(f"/v1/studies/{busy_study['study_id']}:extend", json=more).json()
     assert extended["spec"]["wait_for_quiet_s"] == 600
     worker.work(400)
-    result = client.get(f"/v1/studies/{study['study_id']}/best").json()
+    result = quick_client.get(f"/v1/studies/{busy_study['study_id']}/best").json()
     assert (result["verdict"], result["too_busy"]) == ("confirmed", None)
-    best = client.get("/v1/best", params=ASK).json()
-    assert best["study_id"] == study["study_id"] and best["verdict"] == "confirmed"
+    best = quick_client.get("/v1/best", params=ASK).json()
+    assert best["study_id"] == busy_study["study_id"] and best["verdict"] == "confirmed"
 
 
+@pytest.mark.wide_on_postgres
 def test_a_search_on_a_busy_machine_does_not_claim_that_nothing_is_faster(client):
     """The machine gets quiet for the final comparison, whose candidates a disturbed search chose."""
     draw = random.Random(3)
@@ -128,32 +156,29 @@ def test_too_busy_is_served_only_to_those_who_accept_low_confidence(client):
         assert client.get("/v1/best", params=given).status_code == status
 
 
-def test_resolving_does_not_start_one_study_after_the_other_on_a_busy_machine(client):
-    studied(client, bursts())
+def test_resolving_does_not_start_one_study_after_the_other_on_a_busy_machine(quick_client, busy_study):
     asked = {"study": SPEC | {"cluster": CLUSTER.model_dump()}}
     for _ in range(2):
-        rejected = client.post("/v1/best:resolve", json=asked)
+        rejected = quick_client.post("/v1/best:resolve", json=asked)
         assert (rejected.status_code, rejected.json()["code"]) == (409, "too_busy")
-    answer = client.post("/v1/best:resolve", json=asked | {"lowest_confidence": "low"})
+    answer = quick_client.post("/v1/best:resolve", json=asked | {"lowest_confidence": "low"})
     assert (answer.status_code, answer.json()["best"]["verdict"]) == (200, "too_busy")
-    assert len(client.get("/v1/studies").json()["studies"]) == 1
+    assert len(quick_client.get("/v1/studies").json()["studies"]) == 1
 
 
-def test_too_busy_replaces_no_other_studys_answer_and_is_replaced_by_any(client):
-    studied(client, bursts())
-    _, clear = studied(client, beside(lambda: 0.0))
-    assert client.get("/v1/best", params=ASK).json()["study_id"] == clear["study_id"]
-    studied(client, bursts(5))
-    assert client.get("/v1/best", params=ASK).json()["study_id"] == clear["study_id"]
+def test_too_busy_replaces_no_other_studys_answer_and_is_replaced_by_any(quick_client, busy_study):
+    _, clear = studied(quick_client, beside(lambda: 0.0))
+    assert quick_client.get("/v1/best", params=ASK).json()["study_id"] == clear["study_id"]
+    studied(quick_client, bursts(5))
+    assert quick_client.get("/v1/best", params=ASK).json()["study_id"] == clear["study_id"]
 
 
-def test_pages_of_a_too_busy_study_say_it_first(client):
-    _, study = studied(client, bursts())
-    text = client.get(f"/studies/{study['study_id']}").text
+def test_pages_of_a_too_busy_study_say_it_first(quick_client, busy_study):
+    text = quick_client.get(f"/studies/{busy_study['study_id']}").text
     sentence = text.split('<p class="sentence">')[1].split("</p>")[0]
     assert sentence.startswith("The machine was too busy to answer") and "clang 0.9" in sentence
-    assert "too busy" in client.get("/").text
-    assert "too_busy" in client.get(f"/studies/{study['study_id']}/export?which=best").text
+    assert "too busy" in quick_client.get("/").text
+    assert "too_busy" in quick_client.get(f"/studies/{busy_study['study_id']}/export?which=best").text
     box = text.split("<h2>Recommendation")[1].split("</section>")[0]
     assert "for now, low confidence</span>" in box and "recommended</span>" not in box
     assert "too busy to tell which configuration is faster" in box and "recommended as the fastest known" not in box
@@ -192,6 +217,7 @@ def test_the_wait_of_a_killed_worker_counts_and_no_wait_is_left_once_it_is_used(
     assert again.lease().quiet_wait is None
 
 
+@pytest.mark.wide_on_postgres
 def test_only_runs_whose_speed_counts_wait(client):
     worker = SimulatedWorker(client).register()
     create(client, wait_for_quiet_s=60)
@@ -199,6 +225,7 @@ def test_only_runs_whose_speed_counts_wait(client):
     assert not isinstance(lease.task, TrialTask) and lease.quiet_wait is None
 
 
+@pytest.mark.wide_on_postgres
 @pytest.mark.parametrize("seconds", [0, -1, 1e9])
 def test_a_wait_that_is_no_time_is_rejected(client, seconds):
     SimulatedWorker(client).register()

@@ -13,6 +13,7 @@ from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.cli import summary
 from shardtune.service.wording.result_runs import result_runs
 from shardtune.service.wording.trust import trust
+from tests.support.long_run import IS_LONG
 from tests.support.service.sentence_checks import false_sentences, rows_of
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, restarted, speed_of
 
@@ -73,7 +74,7 @@ def drawn_study(client, draw):
     return study_id
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(12 if IS_LONG else 6))
 def test_each_sentence_about_runs_is_borne_out_by_the_rows(quick_client, context, seed):
     study_id = drawn_study(quick_client, random.Random(seed))
     study = Study.model_validate(quick_client.get(f"/v1/studies/{study_id}").json())

@@ -33,6 +33,12 @@ def tune(client, speed=1.0, fingerprint=FINGERPRINT, worker="sim", **changes):
     return study["study_id"]
 
 
+def answered_study(client):
+    """The id of the study that the database of a test marked `answered` begins with."""
+    (study,) = client.get("/v1/studies").json()["studies"]
+    return study["study_id"]
+
+
 def best(client, **params):
     """Recommendation for `ASK`, or as `params` say."""
     answer = client.get("/v1/best", params=params or ASK)

@@ -29,7 +29,7 @@ CPU_PART_SIGMA = 1.0
 an order of magnitude."""
 HOST_FACTORS = (1.0, 0.5, 0.7, 1.4, 2.0, 2.8, 4.0)
 """Factors on the seconds of a kernel launch that calibration chooses among on GPUs, the prior's first: hosts differ that
-much (a virtual machine with an H200 took 2.4 times the catalogue's; docs/measurements/gpu/h200.md)."""
+much (a virtual machine with an H200 took about 2.8 times the catalogue's; docs/measurements/gpu/h200.md)."""
 HOST_SIGMA = 0.7
 """Prior standard deviation of the log factor on the seconds of a kernel launch."""
 NOISE_SIGMA = 0.06

@@ -20,6 +20,9 @@ def that_forbid_forking() -> list[str]:
     if threading.active_count() > 1:
         return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     before = _switches()
+    if not before:
+        # The usual case: nothing to watch, so that the fork server starts without a pause.
+        return []
     awake: set[Path] = set()
     for _ in range(_LOOKS):
         awake |= {task for task in before if _state(task) not in ("S", "I")}

@@ -12,9 +12,9 @@ from shardtune.tuner.verdict import short_steps
 
 _MODEL = {
     "model_type": "llama",
-    "vocab_size": 1024,
-    "hidden_size": 128,
-    "intermediate_size": 344,
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 172,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
@@ -58,7 +58,7 @@ def task_of(config: TrialConfig, micro_batches: int) -> TrialTask:
     """
     cluster = Cluster(nodes=1, gpus_per_node=2, device="cpu", gpu="cpu", memory_gib=8, host_memory_gib=16)
     workload = Workload(
-        sequence_length=128, global_batch=micro_batches * 2, precision=PRECISIONS["fp32"], max_grad_norm=1.0
+        sequence_length=64, global_batch=micro_batches * 2, precision=PRECISIONS["fp32"], max_grad_norm=1.0
     )
     samples = 2 * cluster.world_size
     plan = short_steps.measure_plan(MeasurePlan(), samples, config, workload, cluster)

@@ -24,7 +24,7 @@ from shardtune.workers.rank.training.loop import PROFILED_STEPS, Loop
 from shardtune.workers.rank.training.step_runs import Steps, run_steps
 from shardtune.workers.rank.trial_dir import ProgressFile
 
-_WARM_UP_ROUNDS = 2
+_WARM_UP_ROUNDS = 1
 
 
 class TurnsLoop(Loop):
@@ -91,9 +91,11 @@ def main() -> None:
     place = RankContext(rank, rank, world, world, CpuDevice())
     mesh.join(place, folder)
     tasks = {name: TrialTask.model_validate(task) for name, task in plan["tasks"].items()}
-    rows = [_figures(name, task, plan["rounds"], place, folder) for name, task in tasks.items()]
-    if rank == 0:
-        (folder / "figures.json").write_text(json.dumps(rows))
+    rows = []
+    for name, task in tasks.items():
+        rows.append(_figures(name, task, plan["rounds"], place, folder))
+        if rank == 0:
+            (folder / "figures.json").write_text(json.dumps(rows))
     dist.barrier()
     # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
     os._exit(0)

@@ -62,12 +62,12 @@ class Machine:
         """Run a trial by its measurement plan."""
         answer = self._truth.of(config)
         seconds = self._start(config)
+        clock = _StepClock(self._random, self._noise, answer, config, self._workload, self._cluster, plan)
         if answer.peak_gib > self._cluster.memory_gib:
             message = "out of memory in the first step"
             # On average half of a step has run when the device's memory is used up.
-            seconds["first steps"] += answer.step_s / 2
+            seconds["first steps"] += clock.recorded_s / 2
             return Ended(None, Failure(kind=FailureKind.OOM, message=message), seconds)
-        clock = _StepClock(self._random, self._noise, answer, config, self._workload, self._cluster, plan)
         seconds["first steps"] += plan.parity_steps * clock.recorded_s * self._overheads.first_steps_factor
         timed = _timed_steps(clock, plan)
         seconds["warm-up steps"] += sum(time.spent_s for time in timed.warmup)

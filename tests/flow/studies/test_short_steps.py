@@ -9,14 +9,13 @@ from shardtune.api_schemas.trials.leases import Lease, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.short_steps import ShortStepTimes
 from shardtune.tuner.prediction import catalogue
-from tests.support.service.scenarios import THREE_BACKENDS
 from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
 
 CLUSTER = catalogue.parse_cluster("8xh100")
 LONG: dict[str, Any] = {
     "cluster": "8xh100",
     "workload": {"sequence_length": 64, "global_batch": 64000},
-    **THREE_BACKENDS,
+    "space": {"backends": ["ddp", "zero", "fsdp2"], "knobs": {"malloc": "default", "micro_batch": [1, 2, 4]}},
 }
 """Steps of a tiny model that are predicted to take many seconds: thousands of micro batches."""
 NEW, OLD = {}, {"protocol_version": 1}
@@ -71,8 +70,8 @@ def test_a_study_of_long_steps_ends_with_two_runs_of_whole_steps_that_its_answer
     assert {lease.trial_number for lease, _ in worker.tasks[-2:]} == compared
     assert {check["trial_number"] for check in result["whole_steps"]} == compared
     assert all(check["is_confirmed"] for check in result["whole_steps"]) and result["verdict"] == "confirmed"
-    trial = quick_client.get(f"/v1/studies/{study['study_id']}/trials/{result['best']['trial_number']}").json()
-    whole = [run for run in trial["runs"] if run["is_whole_step"]]
+    trials = quick_client.get(f"/v1/studies/{study['study_id']}/trials").json()["trials"]
+    whole = [run for run in trials[result["best"]["trial_number"]]["runs"] if run["is_whole_step"]]
     assert len(whole) == 1 and whole[0]["comparison_block"] is None
     assert result["best"]["tokens_per_s_per_gpu"] == whole[0]["measurement"]["tokens_per_s_per_gpu"]
 
@@ -149,5 +148,10 @@ def test_a_whole_step_that_does_not_fit_begins_the_comparison_anew_without_its_t
 @pytest.mark.parametrize("global_batch", [64, 8])
 def test_a_study_of_short_or_few_micro_batches_times_whole_steps(quick_client, global_batch):
     worker = ShortStepWorker(quick_client)
-    study_of(quick_client, worker, workload={"sequence_length": 64, "global_batch": global_batch})
+    study_of(
+        quick_client,
+        worker,
+        workload={"sequence_length": 64, "global_batch": global_batch},
+        space={"backends": ["ddp", "fsdp2"]},
+    )
     assert set(worker.plans()) == {None}

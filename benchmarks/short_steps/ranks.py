@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.short_steps import ShortSteps
 from shardtune.workers.rank import mesh
@@ -55,10 +56,13 @@ def _build(task: TrialTask, place: RankContext, folder: Path) -> tuple[Trainer, 
 def _peak_gib(task: TrialTask, short: ShortSteps | None, place: RankContext, folder: Path) -> float:
     """Peak memory of the fullest rank over build and recorded steps."""
     gc.collect()
-    meter = memory.start_meter(place.accelerator)
+    recording = memory.Recording()
     trainer, loop = _build(task, place, folder)
     run_steps(loop.record(short), trainer)
-    (peak,) = mesh.largest([meter.end_of_profiled_steps() or 0.0], place)
+    records = [record.extra_fields for record in recording.stop()]
+    # torch's count goes on from what earlier models in this process left in it, as their release is not recorded.
+    before = records[0].total_allocated - records[0].alloc_size
+    (peak,) = mesh.largest([(max(record.total_allocated for record in records) - before) / GIB], place)
     trainer.close()
     return peak
 

@@ -61,7 +61,7 @@ def test_copies_of_the_shared_samples_train_the_same(host: HostProcess, name: st
 
 def test_micro_batches_that_do_not_divide_hold_copies_of_several_samples(host: HostProcess) -> None:
     task = task_of(STRATEGIES["fsdp2"], micro_batch=3)
-    assert task.plan.short_steps == ShortSteps(parity_samples=4, parity_accumulation=2, accumulations=None)
+    assert task.plan.short_steps == ShortSteps(parity_samples=4, parity_accumulation=4, accumulations=None)
     apart = deviation(run(host, task).trajectory, train(reference(task)))
     assert all(apart[figure] <= FP32[figure] for figure in FP32), apart
 
@@ -82,4 +82,7 @@ def test_short_steps_have_the_whole_steps_peak(host: HostProcess, name: str) -> 
     short = task_of(EVERY_BACKEND[name], model=LLAMA | {"num_hidden_layers": 2})
     whole = short.model_copy(update={"plan": short.plan.model_copy(update={"short_steps": None})})
     peaks = [report.memory.peak_allocated_gib for report in (run(host, short), run(host, whole)) if report.memory]
-    assert peaks[0] == pytest.approx(peaks[1], rel=0.01)
+    # The token ids of a whole step, and a pipeline's copy of them, weigh something beside a model of kilobytes.
+    workload = whole.workload
+    tokens_gib = 2 * 8 * workload.global_batch * workload.sequence_length / 2**30
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.01, abs=tokens_gib)

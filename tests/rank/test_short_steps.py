@@ -10,12 +10,21 @@ from shardtune.api_schemas.trials.measurements import RankReport
 from shardtune.api_schemas.trials.short_steps import ShortSteps
 from shardtune.tuner.verdict import short_steps
 from tests.rank.helpers.fork_server_process import HostProcess
-from tests.rank.test_parity import FP32, STRATEGIES
+from tests.rank.helpers.parallel_ranks import FP32
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import LLAMA, tiny_task
 
 pytestmark = pytest.mark.ranks
 
+BUCKETS = {"reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "ddp": {"kind": "ddp"},
+    "zero-1": {"kind": "zero", "stage": 1} | BUCKETS,
+    "zero-2": {"kind": "zero", "stage": 2} | BUCKETS,
+    "zero-3": {"kind": "zero", "stage": 3} | BUCKETS,
+    "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
+    "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
+}
 SAMPLES = 4
 STAGES = {"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2, "reshard_after_forward": False, "grad_sync": "last"}
 EVERY_BACKEND = {name: STRATEGIES[name] for name in ("ddp", "zero-1", "zero-2", "zero-3", "fsdp1", "fsdp2")} | {

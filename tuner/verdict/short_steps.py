@@ -24,8 +24,8 @@ MORE, MOST = 4, 6
 between the two numbers costs time and lowers the error of the extension."""
 _MANY = 3 * MOST
 _PARITY_SAMPLES_PER_RANK = 2
-# CPU ranks record their peak in these steps alone, and a backend that accumulates whole gradients has it in a micro
-# batch that is neither the first nor the last. On a GPU the timed steps have such micro batches.
+# CPU ranks record their peak in these steps alone, and it may lie in a micro batch that is neither the first nor the
+# last. On a GPU the timed steps have such micro batches.
 _FEWEST_RECORDED = {"cpu": 3, "cuda": 2}
 _HOLDS_WHOLE_STEP = ("gpipe",)
 """Pipeline schedules whose peak memory grows with the micro batches of a step: no short step has their peak."""

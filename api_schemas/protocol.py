@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from shardtune.api_schemas.base import Schema
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Newest version of the worker protocol that this release speaks. It increases with every change of a message."""
 OLDEST_PROTOCOL_VERSION = 1
 """Oldest version that this release speaks: the one of the release before."""

@@ -22,6 +22,8 @@ class Observation:
     failure: Failure | None = None
     validation_runs: tuple[Measurement, ...] = ()
     """Measurements of the trial's complete validation runs, in the order in which they ran."""
+    whole_step_run: Measurement | None = None
+    """Measurement of the validation run that timed whole steps, where the other runs' steps were extended."""
 
     @property
     def is_measured(self) -> bool:

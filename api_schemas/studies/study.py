@@ -11,7 +11,7 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, ClusterChoice, Fingerprint
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
 from shardtune.api_schemas.studies.system_studies import SystemStudy
-from shardtune.api_schemas.studies.verdicts import AgainstDefault, BusyMachine, OpenVerdict
+from shardtune.api_schemas.studies.verdicts import AgainstDefault, BusyMachine, OpenVerdict, WholeStepCheck
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSummary
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import Precision, Workload, WorkloadRequest
@@ -64,6 +64,9 @@ class Budget(Schema):
     """Whether to end a search trial during warm-up once it is certainly more than 10 % slower than the fastest so far,
     where neither run was disturbed by other programs.
     The trial's state is then `pruned`: its speed guides the search, but no result uses it."""
+    short_steps: bool = True
+    """Whether steps that are predicted to take seconds are timed with fewer micro batches and extended to the whole step,
+    which the winner and its opponent run once after the verdict."""
     resume_check: bool = True
     """Whether the best configuration must pass a resume check before it becomes the result: it trains, saves a
     checkpoint and continues from it in new processes (takes seconds, and 16 bytes of disk per parameter)."""
@@ -208,8 +211,9 @@ class Contender(Schema):
     description: str
     """Short description of the configuration, such as `FSDP2, HSDP 2×8, full checkpointing, micro batch 4`."""
     tokens_per_s_per_gpu: float
-    """Speed in tokens per second and GPU: the median of the configuration's validation runs, or the speed of its search
-    run if it has none."""
+    """Speed in tokens per second and GPU: that of its run with whole steps where the others were extended
+    (`whole_steps`), else the median of the configuration's validation runs, or the speed of its search run if it has
+    none."""
     spread: tuple[float, float] | None = None
     """Speeds of the slowest and the fastest validation run in tokens per second and GPU; None with fewer than two
     runs."""
@@ -296,6 +300,9 @@ class StudyResult(Schema):
     """Speed of `best` compared with each documented default that ran, except itself."""
     final_comparison: FinalComparison | None = None
     """Details of the final comparison (paired runs that decide); None if there was nothing to compare."""
+    whole_steps: tuple[WholeStepCheck, ...] = ()
+    """Whole steps of the compared configurations, timed once, where the study timed short steps and extended them; empty
+    where all runs timed whole steps."""
     resume_check: ResumeCheck | None = None
     """Result of the resume check of `best`; None if the budget disables it, or there was nothing to compare."""
     notes: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from typing import Literal
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.conditions import ProgramLoad, program_names
+from shardtune.api_schemas.trials.short_steps import Accumulations
 
 
 class OpenVerdict(Schema):
@@ -55,6 +56,27 @@ class BusyMachine(Schema):
             text += f" and kept {self.foreign_cpu_cores:.1f} CPU cores busy ({named})"
         runs = "1 more run" if self.missing_runs == 1 else f"{self.missing_runs} more runs"
         return f"{text}; an answer takes {runs} on a quiet machine"
+
+
+class WholeStepCheck(Schema):
+    """Whole step of one configuration, timed once after the verdict, beside the step time extended from short steps."""
+
+    trial_number: int
+    accumulations: Accumulations
+    """Micro batches of the short steps from which the step time of its other runs was extended."""
+    micro_batches: int
+    """Micro batches of the whole step on each rank."""
+    step_time_s: float
+    """Seconds of the whole step."""
+    extended_step_time_s: float
+    """Median over the other runs of the seconds extended from short steps."""
+    extension_error: float
+    """Extended step time over that of the whole step, minus 1."""
+    is_confirmed: bool
+    """Whether the two are at most 3 % apart, or no further than the trial's runs vary by chance. Otherwise the pairs
+    count as undecided."""
+    is_disturbed: bool = False
+    """Whether other programs disturbed the run with whole steps, so that it decides nothing."""
 
 
 class AgainstDefault(Schema):

@@ -68,7 +68,8 @@ class DerivedTrialTask(Schema):
     """Task that trains a trial's configuration for a purpose other than measuring its speed."""
 
     trial: TrialTask
-    """Trial whose configuration is trained; its measurement plan and memory limit are not used."""
+    """Trial whose configuration is trained; of its measurement plan only `short_steps` is used, by a resume check, and
+    its memory limit is not."""
 
     @property
     def model(self) -> ModelSpec:

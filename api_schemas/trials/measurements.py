@@ -1,15 +1,17 @@
 """Schemas of a run's measurements, per rank and in total; None in a field means not measured."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.conditions import MOST_PROGRAMS, Conditions, ProgramLoad
 from shardtune.api_schemas.names import ONE_LINE, PrintableText
+from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
 from shardtune.api_schemas.trials.diagnosis import MemoryMoment
 from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE, ShortSteps, ShortStepTimes
 
 MOST_GIB, MOST_STEPS, MOST_TIMES, MOST_RECORDS = 1e6, 10**9, 5000, 1000
 """Limits of a report: maximum GiB of one rank, steps of one run, steps with a recorded time, and steps with a full
@@ -47,6 +49,21 @@ class MeasurePlan(Schema):
     prune_above_s: float | None = Field(default=None, gt=0)
     """Step time in seconds above which a run is pruned: it ends during warm-up once all of its steps (at least three),
     and the lower end of the 95 % interval of their mean, are longer. None: never pruned."""
+    short_steps: Annotated[ShortSteps | None, Since(SHORT_STEPS_SINCE)] = None
+    """Micro batches of the run's steps, where they are fewer than the workload's; None: whole steps."""
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether the step time is extended from steps with fewer micro batches."""
+        return self.short_steps is not None and self.short_steps.accumulations is not None
+
+    def whole_steps(self, timed: int, whole: int) -> float:
+        """Number of whole steps of `whole` micro batches with as many as the recorded and `timed` times together."""
+        short = self.short_steps
+        if short is None:
+            return self.parity_steps + timed
+        recorded = self.parity_steps * short.parity_accumulation
+        return (recorded + timed * sum(short.accumulations or (whole,))) / whole
 
     def is_precise_enough(self, step_time_s: float, half_width_s: float) -> bool:
         """Whether a step time with this half-width is measured precisely enough under the plan."""
@@ -113,7 +130,7 @@ class Measurement(Schema):
 
     tokens_per_s_per_gpu: float = Field(gt=0, le=1e12)
     step_time_s: float = Field(gt=0, le=1e9)
-    """Step time: median over the timed windows of the seconds per optimizer step."""
+    """Step time: median over the timed windows of the seconds per optimizer step with the whole global batch."""
     step_time_half_width_s: float = Field(ge=0, le=1e9)
     """Half-width of the 95 % interval of the mean step time within this run, in seconds (variation between runs is
     larger)."""
@@ -152,6 +169,8 @@ class Measurement(Schema):
     is_pruned: bool = False
     """Whether the run was ended during warm-up because it was certainly too slow; each window is then one warm-up
     step."""
+    short_steps: Annotated[ShortStepTimes | None, Since(SHORT_STEPS_SINCE, may_be_dropped=True)] = None
+    """Step times from which `step_time_s` and `window_step_times_s` were extended; None: whole steps were timed."""
     data_wait_fraction: float | None = None
     """Fraction of the timed windows spent waiting for data, on the rank that waited most; None if data is created
     outside of the windows."""
@@ -165,6 +184,21 @@ class Measurement(Schema):
     cores_left: float | None = None
     """CPU cores that other programs left for the run's ranks, at most as many as the ranks need; None if the worker
     could not observe it. Set by the service."""
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether the step time was extended from steps with fewer micro batches."""
+        return self.short_steps is not None and self.short_steps.accumulations is not None
+
+    @property
+    def whole_steps(self) -> float:
+        """Number of whole steps with as many micro batches as all steps of the run together."""
+        timed = self.warmup_steps + self.measured_steps
+        if self.short_steps is None:
+            return len(self.trajectory) + timed
+        recorded = len(self.trajectory) * self.short_steps.parity_accumulation / self.gradient_accumulation
+        pair = sum(self.short_steps.accumulations or (self.gradient_accumulation,))
+        return recorded + timed * pair / self.gradient_accumulation
 
 
 class DiskRate(Schema):
@@ -221,6 +255,8 @@ class RankReport(Schema):
     """Seconds per step in each timed window by this rank's own clock, while the other window times are the slowest
     rank's."""
     measured_steps: int = 0
+    short_steps: ShortStepTimes | None = None
+    """Step times from which the windows' times were extended, in a run with short steps."""
     trajectory: tuple[StepRecord, ...] = ()
     losses: tuple[float, ...] = ()
     moment: MemoryMoment | None = None

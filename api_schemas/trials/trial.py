@@ -146,6 +146,9 @@ class Run(Schema):
     the run no longer counts."""
     comparison_block: int | None = None
     """Number of the comparison block (runs executed directly after each other) within the final comparison."""
+    is_whole_step: bool = False
+    """Whether the validation run timed whole steps after the verdict, because the other runs' step times were extended
+    from short steps; it is in no comparison block."""
     state: TrialState
     measurement: Measurement | None = None
     resume_check: ResumeMeasurement | None = None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,15 @@ class Case:
     hardware: MeasuredHardware | None = None
     real: Mapping[str, float] | None = None
     """Figures of a real study of this case, with which the simulated ones are compared."""
+
+    def varied(self, *, whole_steps: bool, compiles_anew: bool) -> "Case":
+        """This case with whole steps in all runs, or without a cache of compiled graphs between runs."""
+        costs, spec = self.overheads, self.spec
+        if compiles_anew:
+            costs = replace(costs, cached_compile_s=costs.compile_s)
+        if whole_steps:
+            spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"short_steps": False})})
+        return replace(self, overheads=costs, spec=spec)
 
     @cached_property
     def shape(self) -> ModelShape:

@@ -14,7 +14,9 @@ class Overheads:
     build_s: float
     """Build of model and optimizer, and the small calculation that detects slow ranks."""
     compile_s: float
-    """Compilation, in runs whose blocks are compiled."""
+    """Compilation, in the first run of a study whose blocks have this graph."""
+    cached_compile_s: float
+    """Compilation where an earlier run has compiled the same graph: workers keep inductor's cache between runs."""
     end_s: float
     """From the last step until the next run begins: exit, report, planning."""
     summary_s: float
@@ -26,11 +28,14 @@ class Overheads:
     source: str
 
 
+_CACHED = 0.3
+"""Compilation with inductor's cache over that without."""
 CUDA = Overheads(
     process_s=3.5,
     group_s=4.5,
     build_s=3.0,
     compile_s=45.0,
+    cached_compile_s=_CACHED * 45.0,
     end_s=3.0,
     summary_s=8.0,
     first_steps_factor=1.0,
@@ -46,6 +51,7 @@ CUDA_4_HOSTS = Overheads(
     group_s=8.0,
     build_s=3.0,
     compile_s=45.0,
+    cached_compile_s=_CACHED * 45.0,
     end_s=3.5,
     summary_s=8.0,
     first_steps_factor=1.0,
@@ -60,6 +66,7 @@ CPU = Overheads(
     group_s=0.02,
     build_s=0.3,
     compile_s=20.0,
+    cached_compile_s=_CACHED * 20.0,
     end_s=0.5,
     summary_s=2.0,
     first_steps_factor=1.6,

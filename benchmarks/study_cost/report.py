@@ -55,7 +55,7 @@ def simulate(case: Case, noise: float, studies: int) -> list[Outcome]:
     outcomes = []
     for number in range(studies):
         seed = f"{case.name} {number}"
-        truth = Truth(case.pool, limit_gib, seed, case.errors)
+        truth = Truth(case.pool, limit_gib, seed, case.errors, case.spec.workload.global_batch, case.cluster.world_size)
         outcomes.append(_outcome(VirtualStudy(case, cache, truth, noise, seed).run()))
     return outcomes
 

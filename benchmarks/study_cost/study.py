@@ -30,10 +30,11 @@ from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate
 from shardtune.tuner.prediction.calibration import Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun, MeasuredTrials
-from shardtune.tuner.verdict import run_length
+from shardtune.tuner.verdict import run_length, short_steps
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
 from shardtune.tuner.verdict.resume_check import ResumeRun
 from shardtune.tuner.verdict.run_load import RunLoad
+from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _WORKER = "simulated"
@@ -82,6 +83,7 @@ class VirtualStudy:
         self._machine = Machine(truth, case.spec.workload, case.cluster, case.overheads, noise, seed)
         self._plan, self._resume_plan = MeasurePlan(), ResumePlan()
         self._compared: list[ComparedRun] = []
+        self._parity_samples: int | None = None
         self._spending = Spending()
         self._spending.add("model summary", {"model summary": case.overheads.summary_s})
         self._snapshot = _first_snapshot(case, f"study {seed}")
@@ -111,6 +113,8 @@ class VirtualStudy:
 
     def _search(self, step: NewTrial) -> None:
         may_prune = step.origin == TrialOrigin.SAMPLER and self._case.spec.budget.prune
+        if not self._snapshot.history:
+            self._parity_samples = self._choose_short_steps(step.prediction)
         state, ended, earlier = TrialState.WAITING, Ended(None, None, {}), list[AttemptEnd]()
         while state is TrialState.WAITING:
             ended = self._attempt(step.config, step.undecided_s, may_prune, "search")
@@ -129,6 +133,12 @@ class VirtualStudy:
             calibrations=self._learn(trial),
         )
 
+    def _choose_short_steps(self, prediction: TrialPrediction | None) -> int | None:
+        """Decide as the service does with a study's first trial (`service.leasing.grant`)."""
+        case, speed = self._case, prediction.tokens_per_s_per_gpu if prediction is not None else None
+        step_s = None if speed is None else case.spec.workload.tokens_per_step / speed / case.cluster.world_size
+        return short_steps.parity_samples(case.spec, case.cluster, step_s)
+
     def _learn(self, trial: Observation) -> Calibrations:
         if trial.measurement is not None:
             case = self._case
@@ -146,13 +156,19 @@ class VirtualStudy:
 
     def _validate(self, step: NewValidationRun) -> None:
         number, trials = step.trial_number, list(self._snapshot.history)
-        ended = self._attempt(trials[number].config, step.undecided_s, False, "final comparison")
+        is_whole = step.comparison_block == WHOLE_STEP_BLOCK
+        phase = "whole steps" if is_whole else "final comparison"
+        ended = self._attempt(trials[number].config, step.undecided_s, False, phase, is_whole)
         if ended.measurement is None:
             # As in the service: the comparison begins anew without the trial.
             trials[number] = replace(trials[number], state=TrialState.INFEASIBLE, failure=ended.failure)
             self._snapshot = replace(self._snapshot, history=tuple(trials), final_comparison=None, validation_runs=())
             return
         measured = ended.measurement
+        if is_whole:
+            trials[number] = replace(trials[number], whole_step_run=measured)
+            self._snapshot = replace(self._snapshot, history=tuple(trials))
+            return
         trials[number] = replace(trials[number], validation_runs=(*trials[number].validation_runs, measured))
         run = ValidationRun(
             number, step.comparison_block, _WORKER, measured.tokens_per_s_per_gpu, load=RunLoad.of(measured)
@@ -161,18 +177,38 @@ class VirtualStudy:
             self._snapshot, history=tuple(trials), validation_runs=(*self._snapshot.validation_runs, run)
         )
 
-    def _attempt(self, config: TrialConfig, undecided_s: StepTimeRange | None, may_prune: bool, phase: str) -> Ended:
-        ended = self._machine.run(config, run_length.measure_plan(self._plan, undecided_s, may_prune))
+    def _attempt(
+        self,
+        config: TrialConfig,
+        undecided_s: StepTimeRange | None,
+        may_prune: bool,
+        phase: str,
+        times_whole_step: bool = False,
+    ) -> Ended:
+        ended = self._machine.run(config, self._measure_plan(config, undecided_s, may_prune, times_whole_step))
         self._spending.add(phase, ended.seconds)
         if ended.measurement is None:
             return ended
         failure = objective.over_limit_failure(ended.measurement, self._case.cluster, self._case.spec.objective)
         return ended if failure is None else replace(ended, measurement=None, failure=failure)
 
+    def _measure_plan(
+        self, config: TrialConfig, undecided_s: StepTimeRange | None, may_prune: bool, times_whole_step: bool = False
+    ) -> MeasurePlan:
+        return short_steps.measure_plan(
+            run_length.measure_plan(self._plan, undecided_s, may_prune),
+            self._parity_samples,
+            config,
+            self._case.spec.workload,
+            self._case.cluster,
+            times_whole_step=times_whole_step,
+        )
+
     def _check_resume(self, number: int) -> None:
         config = self._snapshot.history[number].config
         parameters = self._case.summary.parameters
-        measured, seconds = self._machine.resume_check(config, self._resume_plan, parameters)
+        plan = self._measure_plan(config, None, False)
+        measured, seconds = self._machine.resume_check(config, self._resume_plan, parameters, plan.short_steps)
         self._spending.add("resume check", seconds)
         check = ResumeRun(number, TrialState.COMPLETE, measured)
         self._snapshot = replace(self._snapshot, resume_runs=(*self._snapshot.resume_runs, check))

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.tuner.prediction.calibration import PARTS
 from shardtune.tuner.search.guided_sampler.pool import Pool
 
 _MEDIAN = 0.6745
@@ -28,6 +29,8 @@ class Errors:
     knobs: float = 0.044 / _MEDIAN / math.sqrt(2)
     """Error of one configuration; twins, which differ in no knob that changes the work, share it."""
     peak: float = 0.033 / _MEDIAN
+    extension: float = 0.005
+    """Error of a step time that is extended from short steps, without noise (docs/measurements/short-steps.md)."""
     shift: float = 0.0
     """Known log(true / predicted) of all step times, where a real study has shown it."""
 
@@ -37,15 +40,26 @@ class Answer:
     """True figures of one configuration."""
 
     step_s: float
+    once_s: float
+    """Seconds of the step that do not grow with its micro batches: what happens once a step, and filling and draining a
+    pipeline."""
     peak_gib: float
+    extension: float = 1.0
+    """Step time extended from short steps over the whole step's, without noise."""
+
+    def short_s(self, micro_batches: int, whole: int) -> float:
+        """Seconds of a step with fewer micro batches than the whole step's."""
+        per_micro_batch = (self.step_s - self.once_s) / whole
+        return self.extension * (self.once_s + micro_batches * per_micro_batch)
 
 
 class Truth:
     """True figures of a study's configurations."""
 
-    def __init__(self, pool: Pool, limit_gib: float, seed: str, errors: Errors) -> None:
+    def __init__(self, pool: Pool, limit_gib: float, seed: str, errors: Errors, global_batch: int, ranks: int) -> None:
         """Draw the errors of one study with this seed."""
         self._pool, self._limit_gib, self._seed, self._errors = pool, limit_gib, seed, errors
+        self._global_batch, self._ranks = global_batch, ranks
 
     def of(self, config: TrialConfig) -> Answer:
         """True figures of a configuration."""
@@ -57,9 +71,21 @@ class Truth:
             + self._draw(f"backend {self._pool.backends[row]}", self._errors.backend)
             + self._draw(f"family {family}", self._errors.knobs)
         )
+        parts, error = self._pool.parts[row], math.exp(log_error)
+        once_s = float(parts[PARTS.index("step")])
+        stages = config.strategy.stages
+        if stages > 1:
+            # The predicted step has the idle time of stages - 1 micro batches.
+            once_s += (
+                (float(parts.sum()) - once_s)
+                * (stages - 1)
+                / (config.accumulation(self._global_batch, self._ranks) + stages - 1)
+            )
         return Answer(
-            step_s=float(self._pool.parts[row].sum()) * math.exp(log_error),
+            step_s=float(parts.sum()) * error,
+            once_s=once_s * error,
             peak_gib=float(self._pool.peak_gib[row]) * math.exp(self._draw(f"peak {family}", self._errors.peak)),
+            extension=math.exp(self._draw(f"extension {family}", self._errors.extension)),
         )
 
     @cached_property

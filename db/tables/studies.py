@@ -135,6 +135,9 @@ class StudyRow(Row):
     """Key of the fingerprint (hardware and software) of the worker that took the first lease; only workers with the
     same fingerprint measure for this study."""
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)
+    parity_samples: Mapped[int | None]
+    """Number of different samples in the recorded first steps of a study whose runs have short steps; None: all steps
+    are whole."""
     comparison_round: Mapped[int] = mapped_column(default=0)
     """Number of the current final comparison (paired runs that decide), increased at each start; runs of earlier ones
     do not count."""

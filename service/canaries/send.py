@@ -192,6 +192,8 @@ def _insert_canary(
         (),
         now,
     )
+    # Like is compared with like: the reference speeds are those of the recommendation's own runs.
+    study.parity_samples = row.recommended.study.parity_samples
     session.add(
         CanaryRow(
             id=f"canary-{name}",

@@ -32,6 +32,7 @@ def as_json(
         "final_comparison": result.final_comparison.model_dump(mode="json", exclude={"ratios"})
         if result.final_comparison
         else None,
+        "whole_steps": [check.model_dump(mode="json") for check in result.whole_steps],
         "search_runs": {"measured": result.search_runs, "disturbed": result.disturbed_search_runs},
         "resume_check": result.resume_check.model_dump(mode="json") if result.resume_check else None,
         "trials": trial_counts(study.trials),

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.study import StudyPhase, StudyState
 from shardtune.api_schemas.trials.leases import Lease
+from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import fingerprints, leases, studies, trials
 from shardtune.db.queries.studies import OpenStudy
@@ -21,12 +22,13 @@ from shardtune.service.leasing import host_exclusivity, lease_message, run_limit
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, NoWaitingRun, StudyBusy, WorkRequest
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import calibrations, study_snapshot
-from shardtune.service.planning.study_plan import NewResumeRun, Step, Wait
+from shardtune.service.planning.study_plan import NewResumeRun, NewTrial, Step, Wait
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.registry import has_resume_worker, understands, with_lease
 from shardtune.service.workers.reservations import live_among
+from shardtune.tuner.verdict import short_steps
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +122,7 @@ def _apply_and_lease(
         # new trial.
         run = None if is_same else leases.next_waiting(session, study.id)
         if run is None and (is_same or advance.still_holds(context, session, study, step, snapshot)):
+            _choose_short_steps(study, snapshot, step, asking)
             new_run = advance.apply_step(context, session, study, step, snapshot)
             run = new_run or leases.next_waiting(session, study.id)
         result: Granted | NoRun | HostBusy | None = None
@@ -136,6 +139,19 @@ def _apply_and_lease(
     if result is not None:
         return result
     return NoRun() if isinstance(step, Wait) and is_same else None
+
+
+def _choose_short_steps(study: StudyRow, snapshot: StudySnapshot, step: Step, asking: WorkRequest) -> None:
+    """Decide with a study's first trial whether its runs have short steps: their losses compare only with each other, so
+    it stays decided.
+    """
+    if not isinstance(step, NewTrial) or snapshot.history or step.prediction is None:
+        return
+    # A worker of the last release times whole steps, so a study that begins with one does so throughout.
+    if asking.protocol_version >= SHORT_STEPS_SINCE:
+        speed, workload = step.prediction.tokens_per_s_per_gpu, study.spec.workload
+        step_s = None if speed is None else workload.tokens_per_step / speed / study.cluster.world_size
+        study.parity_samples = short_steps.parity_samples(study.spec, study.cluster, step_s)
 
 
 def _read_snapshot(context: Context, open_study: OpenStudy, is_first: bool) -> StudySnapshot | None:

@@ -10,7 +10,8 @@ from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.leasing import host_exclusivity, quiet_waits, run_limits
 from shardtune.service.process.context import Context
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.verdict import run_length
+from shardtune.tuner.verdict import run_length, short_steps
+from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 
 def lease(context: Context, session: Session, study: StudyRow, run: RunRow) -> Lease:
@@ -85,7 +86,7 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
         least_flops_per_token=study.model_summary.least_flops_per_token,
     )
     if run.purpose == RunPurpose.TRACE:
-        return TraceTask(trial=trial)
+        return TraceTask(trial=trial.model_copy(update={"plan": context.settings.measure}))
     return (
         ResumeTask(trial=trial, plan=context.settings.resume_check) if run.purpose == RunPurpose.RESUME_CHECK else trial
     )
@@ -100,4 +101,11 @@ def _measure_plan(default_plan: MeasurePlan, study: StudyRow, run: RunRow, trial
     # A run that was disturbed before may be disturbed again, and would then seem too slow: it is timed in full.
     if may_prune and run.attempt > 1:
         may_prune = not any(row.end is AttemptEnd.DISTURBED for row in run.attempts)
-    return run_length.measure_plan(default_plan, run.undecided_s, may_prune)
+    return short_steps.measure_plan(
+        run_length.measure_plan(default_plan, run.undecided_s, may_prune),
+        study.parity_samples,
+        trial.config,
+        study.spec.workload,
+        study.cluster,
+        times_whole_step=run.comparison_block == WHOLE_STEP_BLOCK,
+    )

@@ -88,21 +88,23 @@ def foreseen_s(run: RunRow, task: Task, parameters: int = 0) -> float:
         return _START_AND_END_S
     # A search run of the same trial covers start, warm-up and windows, so its whole duration is the best estimate.
     searched = next((earlier.measurement for earlier in run.trial.runs if earlier.purpose == RunPurpose.SEARCH), None)
-    if searched is not None and isinstance(task, TrialTask):
+    # But not of a run that times whole steps, where the search's were short.
+    if searched is not None and isinstance(task, TrialTask) and searched.is_extended == task.plan.is_extended:
         return _SPARE_FACTOR * searched.elapsed_s
     step_time_s = _predicted_step_s(run.trial, task) or _measured_step_s(run.trial) or 0.0
     steps_s = _SPARE_FACTOR * _step_count(task) * step_time_s
     return _START_AND_END_S + steps_s + _checkpoint_s(task, parameters, _USUAL_DISK)
 
 
-def _step_count(task: TrialTask | ResumeTask | TraceTask) -> int:
+def _step_count(task: TrialTask | ResumeTask | TraceTask) -> float:
     """Smallest number of steps that a task's measurement plan requires, after the longest warm-up that the plan
     allows.
     """
     if isinstance(task, TraceTask):
         return task.warmup_steps + _SLOWDOWN * task.steps
     if isinstance(task, TrialTask):
-        return task.plan.parity_steps + task.plan.max_warmup_steps + task.plan.min_windows
+        whole = task.config.accumulation(task.workload.global_batch, task.cluster.world_size)
+        return task.plan.whole_steps(task.plan.max_warmup_steps + task.plan.min_windows, whole)
     return task.plan.fewest_steps + 2 * task.plan.steps_after
 
 

@@ -5,11 +5,13 @@ that makes a search end early are not simulated.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Budget
 from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyCost
 from shardtune.api_schemas.trials.measurements import MeasurePlan
@@ -25,8 +27,22 @@ of published rows (docs/measurements/predictor.md), which is 0.67 standard devia
 # CPU: whole runs of llama-tiny took 4.6 to 6.5 s, 1 to 4 of them in steps (docs/measurements/study-cost.md).
 _START_S = {"cpu": 3.0, "cuda": 45.0}
 """Seconds for starting ranks, building the model and ending, per run; on GPUs assumed, not measured."""
+_WHOLE_STEPS = 3
+"""Whole steps of the run that times them after the verdict: one of warm-up and two windows."""
 _COMPILE_S = 90.0
 """Seconds that a compiled run needs for its first steps."""
+
+
+class RunPlan(NamedTuple):
+    """Measurement plan of a configuration's runs."""
+
+    measure: MeasurePlan
+    micro_batches: int = 1
+    """Micro batches of a whole step on each rank; not used where all steps are whole."""
+
+
+PlanOf = Callable[[TrialConfig], RunPlan]
+"""Function that returns the plan of a configuration's runs."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +56,7 @@ class CostPredictions:
 
 
 def estimate(
-    budget: Budget, cluster: Cluster, plan: MeasurePlan, forecast: CostPredictions, *, has_baseline: bool
+    budget: Budget, cluster: Cluster, plan: PlanOf, forecast: CostPredictions, *, has_baseline: bool
 ) -> StudyCost:
     """Estimate the cost and the gain of a study with this budget."""
     trials = _trials(budget)
@@ -78,35 +94,59 @@ def _validation_runs(budget: Budget, trials: Range, *, has_baseline: bool) -> Ra
 
 
 def _hours(
-    budget: Budget, cluster: Cluster, plan: MeasurePlan, forecast: CostPredictions, runs: tuple[Range, Range]
+    budget: Budget, cluster: Cluster, plan: PlanOf, forecast: CostPredictions, runs: tuple[Range, Range]
 ) -> Range | None:
     timed = [prediction for prediction in (*forecast.fastest, *forecast.baselines) if prediction.speed is not None]
     if not timed:
         return None
-    steps_s = [prediction.speed.step_time_s for prediction in timed if prediction.speed is not None]
+    by_step = sorted((_PlannedRun.of(prediction, plan) for prediction in timed), key=lambda run: run.step_s)
     # A search tries slower configurations than its end: the slowest baseline bounds a usual trial.
+    fastest, usual, slowest = by_step[0], by_step[len(by_step) // 2], by_step[-1]
     compiles = median(prediction.config.compiles for prediction in timed) > 0
     start_s = _START_S[cluster.device] + (_COMPILE_S if compiles else 0.0)
     trials, validation = runs
     search = Range(
-        low=trials.low * (start_s + _run_s(plan, min(steps_s), shortest=True)),
-        high=trials.high * (start_s + _run_s(plan, max(steps_s), shortest=False)),
+        low=trials.low * (start_s + fastest.seconds(shortest=True)),
+        high=trials.high * (start_s + slowest.seconds(shortest=False)),
     )
     search = _limited(search, budget, cluster.world_size)
     compared = Range(
-        low=validation.low * (start_s + _run_s(plan, min(steps_s), shortest=True)),
-        high=validation.high * (start_s + _run_s(plan, median(steps_s), shortest=False)),
+        low=validation.low * (start_s + fastest.seconds(shortest=True)) + fastest.whole_steps_s(start_s),
+        high=validation.high * (start_s + usual.seconds(shortest=False)) + slowest.whole_steps_s(start_s),
     )
     return Range(low=(search.low + compared.low) / 3600, high=(search.high + compared.high) / 3600)
 
 
-def _run_s(plan: MeasurePlan, step_s: float, *, shortest: bool) -> float:
-    """Seconds of a run's steps, by its measurement plan."""
-    if shortest:
-        timed = max(plan.min_measure_s, plan.min_windows * step_s)
-        return (plan.parity_steps + 2) * step_s + timed
-    timed = max(min(plan.max_measure_s, plan.max_windows * plan.window_steps * step_s), plan.min_windows * step_s)
-    return (plan.parity_steps + plan.max_warmup_steps) * step_s + max(timed, plan.min_measure_s)
+@dataclass(frozen=True)
+class _PlannedRun:
+    """Run of one configuration, by its measurement plan and predicted step time."""
+
+    plan: MeasurePlan
+    micro_batches: int
+    step_s: float
+
+    @classmethod
+    def of(cls, prediction: Prediction, plan: PlanOf) -> "_PlannedRun":
+        assert prediction.speed is not None
+        return cls(*plan(prediction.config), prediction.speed.step_time_s)
+
+    def seconds(self, *, shortest: bool) -> float:
+        """Seconds of the run's steps."""
+        plan, recorded_s = self.plan, self.step_s * self.plan.whole_steps(0, self.micro_batches)
+        timed_s = self.step_s * plan.whole_steps(1, self.micro_batches) - recorded_s
+        window_steps = 1 if plan.is_extended else plan.window_steps
+        if shortest:
+            # Steady steps of the warm-up count as the windows of short steps.
+            warm_up_s = 0.0 if plan.is_extended else 2 * timed_s
+            return recorded_s + warm_up_s + max(plan.min_measure_s, plan.min_windows * timed_s)
+        most_s = min(plan.max_measure_s, plan.max_windows * window_steps * timed_s)
+        return (
+            recorded_s + plan.max_warmup_steps * timed_s + max(most_s, plan.min_windows * timed_s, plan.min_measure_s)
+        )
+
+    def whole_steps_s(self, start_s: float) -> float:
+        """Seconds of the two runs that time whole steps after the verdict; 0 where all runs do."""
+        return 2 * (start_s + _WHOLE_STEPS * self.step_s) if self.plan.is_extended else 0.0
 
 
 def _limited(search: Range, budget: Budget, world: int) -> Range:

@@ -22,7 +22,7 @@ from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
-from shardtune.tuner.verdict import final_comparison, parity, ranking, resume_check, run_length
+from shardtune.tuner.verdict import final_comparison, parity, ranking, resume_check, run_length, whole_steps
 from shardtune.tuner.verdict.comparison_blocks import NextRun
 
 
@@ -216,7 +216,7 @@ def _next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
         # A stranded resume check can never run, so it does not hold up the result.
         return Wait()
     if not finalists.needs_runs:
-        return _check_resume(snapshot, ranking.result_of_baseline(snapshot.history, finalists))
+        return _finish(snapshot, finalists, ranking.result_of_baseline(snapshot.history, finalists))
     searched = ranking.search_speeds(snapshot.history)
     ranking_state = final_comparison.ranking_state(
         finalists,
@@ -228,7 +228,24 @@ def _next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
     )
     if ranking_state.next is not None:
         return validation_run(snapshot, ranking_state.next, searched)
-    return _check_resume(snapshot, result_of(snapshot, finalists, ranking_state))
+    return _finish(snapshot, finalists, result_of(snapshot, finalists, ranking_state))
+
+
+def _finish(snapshot: StudySnapshot, finalists: Finalists, result: StudyResult) -> Step:
+    confirmed = confirm_extension(snapshot, finalists, result)
+    return confirmed if isinstance(confirmed, NewValidationRun) else _check_resume(snapshot, confirmed)
+
+
+def confirm_extension(
+    snapshot: StudySnapshot, finalists: Finalists, result: StudyResult
+) -> NewValidationRun | StudyResult:
+    """Plan the next run of whole steps that a result of extended step times needs, else return the result with their
+    figures.
+    """
+    number = whole_steps.due(result, snapshot.history)
+    if number is not None:
+        return NewValidationRun(number, whole_steps.WHOLE_STEP_BLOCK)
+    return whole_steps.checked(result, snapshot.history, finalists)
 
 
 def result_of(

@@ -22,6 +22,7 @@ from shardtune.tuner.search.warm_start import WarmStart
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
 from shardtune.tuner.verdict.resume_check import ResumeRun
 from shardtune.tuner.verdict.run_load import RunLoad
+from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 
 @dataclass(frozen=True)
@@ -169,10 +170,11 @@ def _validation_run(run: RunRow, comparison_round: int) -> ValidationRun | None:
     if (
         not _is_current_validation(run, comparison_round)
         or run.trial is None
-        or run.comparison_block is None
+        or run.comparison_block in (None, WHOLE_STEP_BLOCK)
         or run.measurement is None
     ):
         return None
+    assert run.comparison_block is not None
     conditions = run.measurement.conditions
     hosts = frozenset(conditions.hosts if conditions is not None else ())
     return ValidationRun(
@@ -192,6 +194,9 @@ def _resume_run(run: RunRow) -> ResumeRun:
 
 def observation(row: TrialRow, comparison_round: int) -> Observation:
     """Convert a trial into the form that the tuner reads; validation runs of earlier final comparisons are left out."""
+    # A comparison that begins anew raises `comparison_round`: runs against a candidate that has left prove nothing for
+    # the next.
+    validation = [run for run in row.runs if _is_current_validation(run, comparison_round)]
     return Observation(
         number=row.number,
         config=row.config,
@@ -199,11 +204,12 @@ def observation(row: TrialRow, comparison_round: int) -> Observation:
         state=row.state,
         measurement=next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None),
         failure=row.failure,
-        # A comparison that begins anew raises `comparison_round`: runs against a candidate that has left prove nothing
-        # for the next.
         validation_runs=tuple(
-            run.measurement for run in row.runs if _is_current_validation(run, comparison_round) and run.measurement
+            run.measurement
+            for run in validation
+            if run.measurement is not None and run.comparison_block != WHOLE_STEP_BLOCK
         ),
+        whole_step_run=next((run.measurement for run in validation if run.comparison_block == WHOLE_STEP_BLOCK), None),
     )
 
 

@@ -22,6 +22,7 @@ from shardtune.service.planning.study_plan import (
     StartFinalComparison,
     Step,
     Wait,
+    confirm_extension,
     result_of,
     validation_run,
 )
@@ -150,7 +151,8 @@ def _next_pair(snapshot: StudySnapshot, finalists: Finalists) -> Step:
     )
     if ranking_state.next is not None:
         return validation_run(snapshot, ranking_state.next, searched)
-    return Complete(result_of(snapshot, finalists, ranking_state))
+    confirmed = confirm_extension(snapshot, finalists, result_of(snapshot, finalists, ranking_state))
+    return confirmed if isinstance(confirmed, NewValidationRun) else Complete(confirmed)
 
 
 def _plan_canary(snapshot: StudySnapshot, system_study: SystemStudy) -> Step:

@@ -13,7 +13,7 @@ from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.hub import named_models
 from shardtune.service.planning import study_cost
-from shardtune.service.planning.study_cost import CostPredictions
+from shardtune.service.planning.study_cost import CostPredictions, RunPlan
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation
 from shardtune.service.studies.choose_precision import choose_precision
@@ -23,6 +23,7 @@ from shardtune.tuner.prediction import catalogue, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.model_shape import NoClosedForm
 from shardtune.tuner.search import fastest, seeds
+from shardtune.tuner.verdict import short_steps
 
 _TOP = 5
 """Number of fastest configurations whose step times bound those of usual trials."""
@@ -83,7 +84,23 @@ def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan)
             forecast = CostPredictions(table.fastest, table.predictions)
         except NoClosedForm:
             pass
-    return study_cost.estimate(spec.budget, machine.cluster, plan, forecast, has_baseline=has_baseline)
+    plan_of = _plans(spec, machine.cluster, plan, forecast)
+    return study_cost.estimate(spec.budget, machine.cluster, plan_of, forecast, has_baseline=has_baseline)
+
+
+def _plans(spec: StudySpec, cluster: Cluster, plan: MeasurePlan, forecast: CostPredictions) -> study_cost.PlanOf:
+    """Measurement plan of each configuration's runs, decided by the first baseline as in the study."""
+    first = next((prediction.speed for prediction in forecast.baselines), None)
+    samples = short_steps.parity_samples(spec, cluster, None if first is None else first.step_time_s)
+
+    def plan_of(config: TrialConfig) -> RunPlan:
+        per_micro_batch = config.micro_batch * config.data_ranks(cluster.world_size)
+        if samples is None or spec.workload.global_batch % per_micro_batch:
+            return RunPlan(plan)
+        measure = short_steps.measure_plan(plan, samples, config, spec.workload, cluster)
+        return RunPlan(measure, spec.workload.global_batch // per_micro_batch)
+
+    return plan_of
 
 
 def _defaults(spec: StudySpec, cluster: Cluster) -> list[TrialConfig]:

@@ -9,6 +9,7 @@ from shardtune.api_schemas.trials.trial import Attempt, Run, RunPurpose, Trial
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 from shardtune.tuner.prediction import learning
 from shardtune.tuner.verdict import final_comparison
+from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 
 def study_view(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
@@ -87,11 +88,13 @@ def _prediction_ratios(predicted: TrialPrediction | None, measured: Measurement 
 
 
 def _run_view(row: RunRow) -> Run:
+    is_whole_step = row.comparison_block == WHOLE_STEP_BLOCK
     return Run(
         run_id=row.id,
         purpose=row.purpose,
         final_comparison=row.comparison_round if row.purpose == "validation" else None,
-        comparison_block=row.comparison_block,
+        comparison_block=None if is_whole_step else row.comparison_block,
+        is_whole_step=is_whole_step,
         state=row.state,
         measurement=row.measurement,
         resume_check=row.resume_check,

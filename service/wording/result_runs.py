@@ -56,4 +56,6 @@ def _measured(trial: Trial, purpose: RunPurpose, comparisons: tuple[int | None, 
         and run.state is TrialState.COMPLETE
         and run.measurement is not None
         and run.final_comparison in comparisons
+        # Extended and whole steps are no repeats of each other.
+        and not run.is_whole_step
     )

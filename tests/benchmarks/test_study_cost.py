@@ -12,9 +12,18 @@ from benchmarks.study_cost.truth import Errors, Truth
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.short_steps import ShortSteps
 
 DDP = TrialConfig(strategy=DdpConfig())
-EXACT = Errors(level=0.0, backend=0.0, knobs=0.0, peak=0.0)
+EXACT = Errors(level=0.0, backend=0.0, knobs=0.0, peak=0.0, extension=0.0)
+
+
+def truth_of(case: Case, errors: Errors, seed: str = "a") -> Truth:
+    return Truth(case.pool, 4.0, seed, errors, case.spec.workload.global_batch, case.cluster.world_size)
+
+
+def machine_of(case: Case, errors: Errors, noise: float = 0.01) -> Machine:
+    return Machine(truth_of(case, errors), case.spec.workload, case.cluster, case.overheads, noise, "a")
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +49,12 @@ def test_a_predictor_without_errors_finds_the_best_configuration(example: Case) 
 
 
 def test_the_same_seed_has_the_same_truth(example: Case) -> None:
-    first, again, other = (Truth(example.pool, 4.0, seed, Errors()).of(DDP).step_s for seed in ("a", "a", "b"))
+    first, again, other = (truth_of(example, Errors(), seed).of(DDP).step_s for seed in ("a", "a", "b"))
     assert first == again != other
 
 
 def test_a_configuration_larger_than_the_device_ends_out_of_memory(example: Case) -> None:
-    truth = Truth(example.pool, 4.0, "a", replace(EXACT, shift=math.log(2)))
+    truth = truth_of(example, replace(EXACT, shift=math.log(2)))
     cluster = example.cluster.model_copy(update={"memory_gib": 0.01})
     machine = Machine(truth, example.spec.workload, cluster, example.overheads, 0.01, "a")
     ended = machine.run(DDP, MeasurePlan())
@@ -53,8 +62,23 @@ def test_a_configuration_larger_than_the_device_ends_out_of_memory(example: Case
 
 
 def test_a_trial_that_is_certainly_too_slow_costs_no_windows(example: Case) -> None:
-    machine = Machine(
-        Truth(example.pool, 4.0, "a", EXACT), example.spec.workload, example.cluster, example.overheads, 0.01, "a"
-    )
+    machine = machine_of(example, EXACT)
     ended = machine.run(DDP, MeasurePlan(prune_above_s=1e-6))
     assert ended.measurement is not None and ended.measurement.is_pruned and ended.seconds["timed steps"] == 0
+
+
+def test_short_steps_extend_to_the_true_step_in_a_fraction_of_its_time(example: Case) -> None:
+    short = ShortSteps(parity_samples=4, parity_accumulation=1, accumulations=(1, 2))
+    workload = example.spec.workload.model_copy(update={"global_batch": 48})
+    case = replace(example, spec=example.spec.model_copy(update={"workload": workload}))
+    plans = MeasurePlan(), MeasurePlan(short_steps=short)
+    whole, extended = (machine_of(case, EXACT, noise=1e-6).run(DDP, plan) for plan in plans)
+    assert whole.measurement is not None and extended.measurement is not None
+    assert extended.measurement.step_time_s == pytest.approx(whole.measurement.step_time_s, rel=1e-3)
+    assert extended.measurement.is_extended and extended.seconds["first steps"] < whole.seconds["first steps"] / 5
+
+
+def test_a_graph_is_compiled_once_in_a_study(example: Case) -> None:
+    machine, compiled = machine_of(example, EXACT), DDP.model_copy(update={"compile": True})
+    first, again = (machine.run(compiled, MeasurePlan()).seconds["compilation"] for _ in range(2))
+    assert (first, again) == (example.overheads.compile_s, example.overheads.cached_compile_s)

@@ -16,12 +16,14 @@ def contender(obs: Observation) -> Contender:
     runs = obs.validation_runs or ((obs.measurement,) if obs.measurement is not None else ())
     assert runs, "a contender has been measured"
     speeds = [run.tokens_per_s_per_gpu for run in runs]
-    mfus = [run.mfu for run in runs if run.mfu is not None]
+    # A measured whole step says more than any number of extended ones.
+    final = runs if obs.whole_step_run is None else (obs.whole_step_run,)
+    mfus = [run.mfu for run in final if run.mfu is not None]
     return Contender(
         trial_number=obs.number,
         config=obs.config,
         description=obs.config.describe(),
-        tokens_per_s_per_gpu=median(speeds),
+        tokens_per_s_per_gpu=median(run.tokens_per_s_per_gpu for run in final),
         spread=(min(speeds), max(speeds)) if len(obs.validation_runs) > 1 else None,
         peak_allocated_gib=_largest(run.memory.peak_allocated_gib for run in _all_runs(obs)),
         peak_reserved_gib=_largest(run.memory.peak_reserved_gib for run in _all_runs(obs)),
@@ -78,7 +80,7 @@ def _without_micro_batch(obs: Observation) -> str:
 
 
 def _all_runs(obs: Observation) -> tuple[Measurement, ...]:
-    return (*obs.validation_runs, obs.measurement) if obs.measurement is not None else obs.validation_runs
+    return tuple(run for run in (*obs.validation_runs, obs.measurement, obs.whole_step_run) if run is not None)
 
 
 def _largest(values: Iterable[float | None]) -> float | None:

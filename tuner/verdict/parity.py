@@ -90,11 +90,23 @@ def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> s
     """Description of the first step and figure in which two trials differ by more than the tolerance; None where the
     trials agree."""
     assert reference.measurement is not None and obs.measurement is not None
+    expected_batch, actual_batch = (_recorded_batch(item) for item in (reference, obs))
+    if expected_batch != actual_batch:
+        return (
+            f"its first steps trained on {actual_batch} and those of reference trial {reference.number} on "
+            f"{expected_batch}, so that their losses cannot be compared"
+        )
     for expected_step, actual_step in zip(reference.measurement.trajectory, obs.measurement.trajectory, strict=False):
         reason = step_difference(expected_step, actual_step, bounds, f"reference trial {reference.number}")
         if reason is not None:
             return reason
     return None
+
+
+def _recorded_batch(obs: Observation) -> str:
+    """Batch of a trial's recorded first steps, in words: losses compare at one batch only."""
+    short = obs.measurement.short_steps if obs.measurement is not None else None
+    return "the whole global batch" if short is None else f"{short.parity_samples} samples"
 
 
 def largest_differences(history: Sequence[Observation], groups: ParityGroups) -> dict[str, float]:

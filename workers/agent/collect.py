@@ -176,6 +176,7 @@ def measurement(
         is_steady=all(report.is_steady for report in reports),
         is_precise=task.plan.is_precise_enough(statistics.fmean(windows), half_width(windows)),
         is_pruned=first.is_pruned,
+        short_steps=first.short_steps,
         data_wait_fraction=_data_wait_fraction(reports, windows),
         startup_s=_latest(report.first_forward_s for report in reports),
         teardown_s=None if last_step_s is None else ended.elapsed_s - last_step_s,

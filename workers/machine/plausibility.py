@@ -22,6 +22,8 @@ def implausibility(task: TrialTask, measured: Measurement, peak_flops: float | N
     if min(measured.window_step_times_s) <= 0:
         return f"a timed window of {min(measured.window_step_times_s)} s a step"
     timed_s = measured.measured_steps * statistics.fmean(measured.window_step_times_s)
+    if measured.is_extended and measured.short_steps is not None:
+        timed_s = measured.short_steps.timed_s
     if timed_s > measured.elapsed_s * _CLOCK_SLACK:
         return f"timed windows of {timed_s:.2f} s in a run that took {measured.elapsed_s:.2f} s"
     ceiling = roofline_tokens_per_s(task, peak_flops)

@@ -26,7 +26,8 @@ from shardtune.workers.rank.rank_context import MakeDevice, RankContext
 from shardtune.workers.rank.strategies.base import Trainer, TrainingSetup
 from shardtune.workers.rank.training import model_summary, resume_check, trace, user_script, wrap
 from shardtune.workers.rank.training import step as steps
-from shardtune.workers.rank.training.loop import Loop, run_steps
+from shardtune.workers.rank.training.loop import Loop
+from shardtune.workers.rank.training.step_runs import run_steps
 from shardtune.workers.rank.versions import library_versions
 
 _LEAVE_S = 10
@@ -177,6 +178,9 @@ class RankAttempt:
 def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time: float | None) -> RankReport:
     outcome = loop.outcome
     timed = len(outcome.losses) - len(outcome.trajectory) - len(outcome.warmup_step_times_s)
+    if outcome.short_pairs_s:
+        # A pair of short steps stands for one step.
+        timed = len(outcome.window_step_times_s)
     return RankReport(
         rank=place.rank,
         status="complete",
@@ -189,6 +193,7 @@ def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time
         is_pruned=outcome.is_pruned,
         window_step_times_s=tuple(outcome.window_step_times_s),
         own_step_times_s=tuple(outcome.own_step_times_s),
+        short_steps=loop.short_step_times(),
         data_wait_s=outcome.data_wait_s,
         measured_steps=timed,
         trajectory=tuple(outcome.trajectory),

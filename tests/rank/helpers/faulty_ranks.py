@@ -30,9 +30,8 @@ class WithoutAllReduce(DdpTrainer):
 class ScaledTwice(DdpTrainer):
     """Divides the loss by the accumulation twice; Adam hides it, the gradient norm does not."""
 
-    def __init__(self, model: nn.Module, setting: TrainingSetup, config: DdpConfig) -> None:
-        super().__init__(model, setting, config)
-        self._accumulation = self._accumulation**2
+    def begin_step(self, micro_batches: int) -> None:
+        super().begin_step(micro_batches**2)
 
 
 class ForgetsOptimizer(DdpTrainer):

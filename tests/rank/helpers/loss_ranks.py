@@ -22,8 +22,8 @@ from shardtune.workers.rank.strategies import zero
 from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training import wrap
-from shardtune.workers.rank.training.loop import run_steps
 from shardtune.workers.rank.training.resume_check import ResumeLoop
+from shardtune.workers.rank.training.step_runs import run_steps
 from shardtune.workers.rank.trial_dir import ProgressFile
 from tests.support.processes import preloaded_forks
 

@@ -26,8 +26,8 @@ from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training import wrap
-from shardtune.workers.rank.training.loop import run_steps
 from shardtune.workers.rank.training.resume_check import ResumeLoop
+from shardtune.workers.rank.training.step_runs import run_steps
 from shardtune.workers.rank.trial_dir import ProgressFile
 from tests.support.processes import preloaded_forks
 from tests.support.ranks.reference_training import deviation, train

@@ -100,7 +100,7 @@ class TrialCost:
 
 def _startup_and_steps(run: Measurement) -> tuple[float, float]:
     """Seconds of a trial before its first and after its last step, and the number of steps between."""
-    steps = float(max(1, run.measured_steps + run.warmup_steps + len(run.trajectory)))
+    steps = max(1.0, run.whole_steps)
     return max(0.1, run.elapsed_s - steps * run.step_time_s), steps
 
 

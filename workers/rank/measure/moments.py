@@ -204,6 +204,10 @@ class WatchedTrainer:
     def __init__(self, trainer: Trainer, recorder: MomentRecorder) -> None:
         self._trainer, self._recorder = trainer, recorder
 
+    def begin_step(self, micro_batches: int) -> None:
+        """Begin a step of this number of micro batches (see `Trainer.begin_step`)."""
+        self._trainer.begin_step(micro_batches)
+
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""
         self._recorder.enter("forward")

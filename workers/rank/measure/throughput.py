@@ -53,20 +53,26 @@ def steps_per_window(warm_up_s: Sequence[float], plan: MeasurePlan) -> int:
 
 def reused_steps(warm_up_s: Sequence[float], window_steps: int, plan: MeasurePlan) -> int:
     """Number of last warm-up steps that count as timed windows, because steps are so slow that a window holds one
-    step."""
+    step, or because steps are short."""
+    # A window of short steps holds one pair of them, as the warm-up's did.
+    if plan.short_steps is not None and plan.short_steps.accumulations is not None:
+        return min(plan.min_windows, _STEADY_STEPS) if is_steady(warm_up_s) else 0
     # A steady warm-up has timed three such windows already. Where a window holds several steps, losses stay on the
     # device between them, so a warm-up step is another figure.
     is_shortened = window_steps == 1 < plan.window_steps
     return min(plan.min_windows, _STEADY_STEPS) if is_shortened and is_steady(warm_up_s) else 0
 
 
-def is_enough(step_times: Sequence[float], window_steps: int, plan: MeasurePlan) -> bool:
+def is_enough(step_times: Sequence[float], window_steps: int, plan: MeasurePlan, spent_s: float | None = None) -> bool:
     """Whether timing can end: the windows timed so far, of `window_steps` steps each, are as precise as the plan
-    requires, or the plan allows no more."""
+    requires, or the plan allows no more.
+
+    `spent_s`: seconds that the windows took, where they were extended from shorter ones; None: by the step times.
+    """
     window_count = len(step_times)
     if window_count < plan.min_windows:
         return False
-    spent = sum(step_times) * window_steps
+    spent = sum(step_times) * window_steps if spent_s is None else spent_s
     mean = statistics.fmean(step_times)
     return (
         window_count >= plan.max_windows

@@ -4,6 +4,8 @@ A sample walks a fixed cycle through a small active vocabulary (so the next toke
 a quarter of its positions replaced by draws that favour a few tokens, as text does.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from shardtune.workers.rank.model import weights
@@ -14,7 +16,9 @@ _REPLACED = 1 << 22
 """Probability that a position is replaced, in units of 2^-24: a quarter."""
 
 
-def samples(seed: int, step: int, indices: range, length: int, vocab_size: int, device: torch.device) -> torch.Tensor:
+def samples(
+    seed: int, step: int, indices: Sequence[int], length: int, vocab_size: int, device: torch.device
+) -> torch.Tensor:
     """Token ids, int64 [len(indices), length], of the given samples of the step's global batch."""
     active = min(_ACTIVE, vocab_size)
     rows = [_ranks_of_sample(weights.key_of("data", seed, step, i), length, active, device) for i in indices]

@@ -20,8 +20,13 @@ from shardtune.workers.rank.rank_context import RankContext
 class Trainer(Protocol):
     """Wrapped model with its optimizer.
 
-    A step calls `micro_step` once per micro batch of this rank, with `last` true for the last, then `optimizer_step`.
+    A step calls `begin_step`, then `micro_step` once per micro batch of this rank, with `last` true for the last, then
+    `optimizer_step`.
     """
+
+    def begin_step(self, micro_batches: int) -> None:
+        """Begin a step of this number of micro batches, over which gradients are averaged; each step may have
+        another."""
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """Run forward and backward of one micro batch; returns its mean loss on the device, detached."""

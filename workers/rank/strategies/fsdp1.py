@@ -45,6 +45,10 @@ class Fsdp1Trainer:
         self._checkpoint_parts = sharded_checkpoint.CheckpointParts(trained_only=setting.saves_trained_only)
         self._sync_every = config.grad_sync == "every"
 
+    def begin_step(self, micro_batches: int) -> None:
+        """Average gradients over this number of micro batches (see `Trainer.begin_step`)."""
+        self._accumulation = micro_batches
+
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""
         with contextlib.nullcontext() if last or self._sync_every else self._fsdp.no_sync():

@@ -72,6 +72,12 @@ class Fsdp2Trainer:
         self._max_norm = workload.max_grad_norm
         self._checkpoint_parts = sharded_checkpoint.CheckpointParts(stages is not None, setting.saves_trained_only)
 
+    def begin_step(self, micro_batches: int) -> None:
+        """Average gradients over this number of micro batches (see `Trainer.begin_step`)."""
+        self._accumulation = micro_batches
+        if self._pipeline is not None:
+            self._pipeline.begin_step(micro_batches)
+
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss; with
         pipeline stages, the call for the last micro batch trains on all of them."""

@@ -82,16 +82,27 @@ class Pipeline:
         facts = pipeline_schedules.FACTS[schedule]
         self._is_v = facts.is_v
         make = PipelineStage if facts.splits_backward else functools.partial(_make_synced_stage, sync)
-        stages = [_make_stage(part, count, setting, self._ranks, self._group, make) for part in parts]
-        schedule_class: Any = get_schedule_class(facts.title)
-        self._schedule = schedule_class(
-            stages[0] if issubclass(schedule_class, PipelineScheduleSingle) else stages,
-            setting.accumulation,
-            # The last stage returns the loss itself. It is divided here, so torch must not scale gradients again.
-            loss_fn=lambda loss, _: loss / setting.accumulation,
-            scale_grads=False,
-        )
+        self._stages = [_make_stage(part, count, setting, self._ranks, self._group, make) for part in parts]
+        self._schedule_class: Any = get_schedule_class(facts.title)
+        self._schedules: dict[int, Any] = {}
+        self._buffers = _ReceiveBuffers(self._stages, setting.accumulation, _hidden(setting, parts[0], self._ranks))
         self._batches: list[torch.Tensor] = []
+
+    def begin_step(self, micro_batches: int) -> None:
+        """Run the next step in the order that the schedule has for this number of micro batches."""
+        self._accumulation = micro_batches
+        self._buffers.hold_for(micro_batches)
+        for stage in self._stages:
+            # A stage bounds micro batches by the schedule that ran first last (2.13); its buffers stay for the largest.
+            stage.chunks = max(stage.chunks or 0, micro_batches)
+        if micro_batches not in self._schedules:
+            self._schedules[micro_batches] = self._schedule_class(
+                self._stages[0] if issubclass(self._schedule_class, PipelineScheduleSingle) else self._stages,
+                micro_batches,
+                # The last stage returns the loss itself. It is divided here, so torch must not scale gradients again.
+                loss_fn=lambda loss, _: loss / micro_batches,
+                scale_grads=False,
+            )
 
     def run_when_complete(self, batch: torch.Tensor, last: bool) -> torch.Tensor:
         """Collect micro batches and train on all of them when the step's last arrives.
@@ -106,7 +117,7 @@ class Pipeline:
         tokens = torch.cat(self._batches)
         self._batches.clear()
         losses: list[torch.Tensor] = []
-        self._schedule.step(tokens=tokens, target=tokens, losses=losses, return_outputs=False)
+        self._schedules[self._accumulation].step(tokens=tokens, target=tokens, losses=losses, return_outputs=False)
         return sum((loss.detach() for loss in losses), zero) * (self._ranks * self._accumulation)
 
     @property
@@ -144,10 +155,7 @@ def _make_stage(
     part: RankPart, count: int, setting: base.TrainingSetup, ranks: int, group: dist.ProcessGroup, make: Any
 ) -> PipelineStage:
     """Make torch's stage object for one part of the model, with explicit input and output shapes."""
-    task = setting.task
-    assert part.width is not None
-    shape = (task.config.micro_batch, task.workload.sequence_length // (task.config.sharing // ranks), part.width)
-    hidden = torch.empty(shape, dtype=setting.weights_dtype, device="meta", requires_grad=True)
+    hidden = _hidden(setting, part, ranks)
     loss = torch.empty((), device="meta", requires_grad=True)
     # Shapes are stated: torch would otherwise run the stage once to learn them (2.13).
     inputs, output = () if part.index == 0 else (hidden,), loss if part.index == count - 1 else hidden
@@ -155,6 +163,37 @@ def _make_stage(
         part.module, part.index, count, setting.context.device, input_args=inputs, output_args=(output,), group=group
     )
     return stage
+
+
+def _hidden(setting: base.TrainingSetup, part: RankPart, ranks: int) -> torch.Tensor:
+    """Hidden states of one micro batch between two stages, on the meta device."""
+    task = setting.task
+    assert part.width is not None
+    shape = (task.config.micro_batch, task.workload.sequence_length // (task.config.sharing // ranks), part.width)
+    return torch.empty(shape, dtype=setting.weights_dtype, device="meta", requires_grad=True)
+
+
+class _ReceiveBuffers:
+    """Memory of the receive buffers that a whole step has and a step of fewer micro batches has not.
+
+    torch's stages allocate a buffer for each micro batch of a step before they run (2.13), so a short step alone would
+    have a lower peak than the whole one.
+    """
+
+    def __init__(self, stages: Sequence[PipelineStage], whole: int, hidden: torch.Tensor) -> None:
+        self._whole, self._device = whole, stages[0].device
+        received = sum((not stage.is_first) + (not stage.is_last) for stage in stages)
+        self._bytes_per_micro_batch = received * hidden.numel() * hidden.element_size()
+        self._most, self._held = 0, torch.empty(0, dtype=torch.uint8)
+
+    def hold_for(self, micro_batches: int) -> None:
+        """Allocate what steps of at most this number of micro batches, and of those before, leave out."""
+        if micro_batches > self._most:
+            self._most = micro_batches
+            # Released first: both at once would be a peak of their own.
+            del self._held
+            missing = self._bytes_per_micro_batch * (self._whole - micro_batches)
+            self._held = torch.empty(missing, dtype=torch.uint8, device=self._device)
 
 
 def _make_synced_stage(sync: Sync, module: nn.Module, *args: Any, **options: Any) -> PipelineStage:

@@ -61,6 +61,15 @@ class ZeroTrainer:
         # The engine enters its own autocast (`torch_autocast`), and would leave one around it.
         self._loss = setting.loss
 
+    def begin_step(self, micro_batches: int) -> None:
+        """Average gradients over this number of micro batches (see `Trainer.begin_step`)."""
+        engine = self._engine
+        if engine.gradient_accumulation_steps() != micro_batches:
+            engine.set_train_batch_size(micro_batches * engine.train_micro_batch_size_per_gpu() * engine.dp_world_size)
+            # The engine ends a step where its count of all micro batches is a multiple of the accumulation, which holds
+            # only while no step had another accumulation (DeepSpeed 0.19.8).
+            engine.micro_steps = 0
+
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss; the
         engine divides by the accumulation itself and counts micro batches by `step`."""

@@ -4,81 +4,30 @@ import contextlib
 import gc
 import math
 import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import MeasurePlan, Progress, StepRecord
+from shardtune.api_schemas.trials.short_steps import ShortSteps, ShortStepTimes, extended_s
 from shardtune.workers.rank import mesh, trial_dir
 from shardtune.workers.rank.classify import NumericsError, OverLimitError
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.measure.memory import MemoryMeter
-from shardtune.workers.rank.model import data
 from shardtune.workers.rank.process.garbage import StepwiseCollection
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies.base import TrainingSetup
+from shardtune.workers.rank.training.batches import MicroBatches
 from shardtune.workers.rank.training.step import Step
+from shardtune.workers.rank.training.step_runs import LoopRecord, Steps, StepTime
 
 PROFILED_STEPS = 2
 """Number of first steps in which memory is profiled: the optimizer creates its state in the first, and has all of it in
 the second."""
-
-
-StepResult = tuple[torch.Tensor, torch.Tensor | float | None]
-"""Result of an optimizer step: this rank's mean loss and the gradient norm, both possibly still being computed on the
-device."""
-_Result = TypeVar("_Result")
-Steps = Generator[list[Any], StepResult, _Result]
-"""Generator that yields the micro batches of each step to run, and receives the step's result."""
-
-
-class StepRunner(Protocol):
-    """Protocol of the trainer methods that make up a step."""
-
-    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""
-
-    def optimizer_step(self) -> torch.Tensor | float:
-        """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
-
-
-def run_steps(steps: Steps[None], trainer: StepRunner) -> None:
-    """Run every step whose micro batches the generator yields."""
-    with contextlib.suppress(StopIteration):
-        batches = next(steps)
-        while True:
-            batches = steps.send(_run_step(trainer, batches))
-
-
-def _run_step(trainer: StepRunner, batches: list[Any]) -> StepResult:
-    losses = [trainer.micro_step(batch, last=i == len(batches) - 1) for i, batch in enumerate(batches)]
-    norm = trainer.optimizer_step()
-    return torch.stack(losses).mean(), norm
-
-
-@dataclass
-class LoopRecord:
-    """Figures that the measuring loop has recorded so far."""
-
-    trajectory: list[StepRecord] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    """Mean loss over the global batch, of every step in order."""
-    warmup_step_times_s: list[float] = field(default_factory=list)
-    is_steady: bool = False
-    """Whether the warm-up's last steps took the same time."""
-    is_pruned: bool = False
-    """Whether the trial was ended early as too slow to win; see `Measurement.is_pruned`."""
-    window_step_times_s: list[float] = field(default_factory=list)
-    """Seconds per step of the slowest rank, one entry per timed window."""
-    own_step_times_s: list[float] = field(default_factory=list)
-    """Seconds per step of this rank, one entry per timed window."""
-    data_wait_s: float | None = None
-    """Seconds that the script waited for data; see `RankReport.data_wait_s`."""
 
 
 Checksum = Callable[[], tuple[float | None, float | None]]
@@ -100,15 +49,18 @@ class Loop:
         """Prepare the loop at step 0; `step` makes the batches, and is None where a user's script makes its own."""
         self._checksum = checksum
         self._setting = setting
-        self._batch_source = step
+        self._micro_batches = MicroBatches(setting, step)
         self._progress = progress
         self._step = 0
         self._garbage = StepwiseCollection(self._task.config.gc_every)
         self._garbage.begin()
-        self._planned = self._plan.parity_steps + self._plan.max_warmup_steps + self._plan.min_windows
+        self._steps_per_time = 1 if self._short is None or self._short.accumulations is None else 2
+        timed = (self._plan.max_warmup_steps + self._plan.min_windows) * self._steps_per_time
+        self._planned = self._plan.parity_steps + timed
         self._reported_step, self._reported_at_s = 0, time.monotonic()
         self._step_s: float | None = None
         self._own_warmup_step_times_s: list[float] = []
+        self._spent_s: list[float] = []
         self.outcome = LoopRecord()
 
     def steps(self, meter: MemoryMeter) -> Steps[None]:
@@ -135,7 +87,7 @@ class Loop:
         """
         for step in range(self._plan.parity_steps):
             with self._while_compiling():
-                yield from self._record_step()
+                yield from self._record_step(self._micro_batches.of_recorded_step(self._step, self._short))
             self._report_progress("warming_up")
             if step == PROFILED_STEPS - 1:
                 self._require_memory_limit(meter.end_of_profiled_steps())
@@ -151,10 +103,10 @@ class Loop:
             return contextlib.nullcontext()
         return self._progress.refreshed(Progress(phase="warming_up", step=self._step))
 
-    def _record_step(self) -> Steps[None]:
+    def _record_step(self, batches: list[Any]) -> Steps[None]:
         """Run a step and record its loss, gradient norm and checksum."""
         step = self._step
-        loss, norm = yield self._batches(step)
+        loss, norm = yield batches
         self._end_step()
         (mean_loss,) = mesh.mean(loss.reshape(1), self._place)
         self._note_losses([mean_loss])
@@ -172,14 +124,16 @@ class Loop:
         """Repeat steps until the slowest rank's step time is steady, the trial is too slow to win, or the plan allows
         no more."""
         times, own_times, outcome = list[float](), self._own_warmup_step_times_s, self.outcome
-        while len(times) < self._plan.max_warmup_steps and not (throughput.is_steady(times) or outcome.is_pruned):
-            losses, seconds = yield from self._timed([self._batches(self._step)])
-            own_times.append(seconds)
-            times.append(self._slowest(seconds))
-            self._note_losses(losses)
+        # By the seconds that passed: an extended time multiplies what little two short steps differ by chance.
+        spent = self._spent_s
+        while len(times) < self._plan.max_warmup_steps and not (throughput.is_steady(spent) or outcome.is_pruned):
+            time_of_step = yield from self._time_step()
+            own_times.append(time_of_step.own_s)
+            times.append(time_of_step.slowest_s)
+            spent.append(time_of_step.spent_s)
             self._report_progress("warming_up")
             outcome.is_pruned = throughput.is_hopeless(times, self._plan)
-        outcome.is_steady = throughput.is_steady(times)
+        outcome.is_steady = throughput.is_steady(spent)
         if outcome.is_pruned:
             outcome.window_step_times_s, outcome.own_step_times_s = times, own_times
         else:
@@ -187,26 +141,77 @@ class Loop:
 
     def _measure(self) -> Steps[None]:
         """Time windows of steps until the plan's precision is reached or its limits end the timing."""
+        if self._steps_per_time > 1:
+            yield from self._measure_short_steps()
+            return
         count = throughput.steps_per_window(self.outcome.warmup_step_times_s, self._plan)
         self._reuse_steady_steps(count)
         times = self.outcome.window_step_times_s
         self._planned = self._step + max(0, self._plan.min_windows - len(times)) * count
         while not throughput.is_enough(times, count, self._plan):
             # Batches are made before the clock starts: the trainer's speed is measured, not the data's.
-            batches = [self._batches(self._step + i) for i in range(count)]
+            batches = [self._micro_batches.of_step(self._step + i) for i in range(count)]
             losses, own_seconds = yield from self._timed(batches, self._report_within_window)
             self.outcome.own_step_times_s.append(own_seconds / count)
             times.append(self._slowest(own_seconds) / count)
             self._note_losses(losses)
             self._report_progress("measuring")
 
+    def _measure_short_steps(self) -> Steps[None]:
+        """Time pairs of short steps, each a window of one extended step, until the extended time is precise enough."""
+        outcome, spent = self.outcome, self._spent_s
+        self._reuse_steady_steps(window_steps=1)
+        times = outcome.window_step_times_s
+        spent[:] = spent[len(outcome.warmup_step_times_s) :]
+        self._planned = self._step + max(0, self._plan.min_windows - len(times)) * self._steps_per_time
+        while not throughput.is_enough(times, 1, self._plan, sum(spent)):
+            time_of_step = yield from self._time_step()
+            outcome.own_step_times_s.append(time_of_step.own_s)
+            times.append(time_of_step.slowest_s)
+            spent.append(time_of_step.spent_s)
+            self._report_progress("measuring")
+
+    def _time_step(self) -> Steps[StepTime]:
+        """Time a step; with short steps, time one at each number of micro batches and extend to the whole step."""
+        counts = None if self._short is None else self._short.accumulations
+        if counts is None:
+            losses, seconds = yield from self._timed([self._micro_batches.of_step(self._step)])
+            slowest_s = self._slowest(seconds)
+            self._note_losses(losses)
+            return StepTime(seconds, slowest_s, slowest_s)
+        own, slowest = list[float](), list[float]()
+        for count in counts:
+            losses, seconds = yield from self._timed([self._micro_batches.of_step(self._step, count)])
+            own.append(seconds)
+            slowest.append(self._slowest(seconds))
+            self._note_losses(losses)
+        self.outcome.short_pairs_s.append((slowest[0], slowest[1]))
+        whole = self._setting.accumulation
+        return StepTime(
+            extended_s(own[0], own[1], counts, whole), extended_s(slowest[0], slowest[1], counts, whole), sum(slowest)
+        )
+
+    def short_step_times(self) -> ShortStepTimes | None:
+        """Times of the short steps behind the windows; None in a run of whole steps."""
+        short, windows = self._short, len(self.outcome.window_step_times_s)
+        if short is None:
+            return None
+        pairs = self.outcome.short_pairs_s[-windows:] if windows else []
+        return ShortStepTimes(
+            parity_samples=short.parity_samples,
+            parity_accumulation=short.parity_accumulation,
+            accumulations=short.accumulations,
+            fewer_s=tuple(fewer for fewer, _ in pairs),
+            more_s=tuple(more for _, more in pairs),
+        )
+
     def _reuse_steady_steps(self, window_steps: int) -> None:
         """Count the last steps of the warm-up as timed windows where windows of slow steps would be the same."""
         # A script's waits for data are counted within its windows alone, so its warm-up cannot stand in for them.
-        if self._batch_source is None:
+        if self._micro_batches.are_own:
             return
         outcome = self.outcome
-        reused = throughput.reused_steps(outcome.warmup_step_times_s, window_steps, self._plan)
+        reused = throughput.reused_steps(self._spent_s, window_steps, self._plan)
         warmup_steps = len(outcome.warmup_step_times_s) - reused
         outcome.window_step_times_s = outcome.warmup_step_times_s[warmup_steps:]
         outcome.own_step_times_s = self._own_warmup_step_times_s[warmup_steps:]
@@ -227,17 +232,6 @@ class Loop:
             after_step()
         seconds = clock(self._place.accelerator) - begin
         return mesh.mean(torch.stack(losses), self._place), seconds
-
-    def _batches(self, step: int) -> list[Any]:
-        """Micro batches of this rank for a step: whole samples, also where the rank trains only on a part of each."""
-        if self._batch_source is None:
-            return []
-        setting, size = self._setting, self._task.config.micro_batch
-        indices = [
-            data.micro_batch_indices(setting.data_rank, size, setting.accumulation, i)
-            for i in range(setting.accumulation)
-        ]
-        return [self._batch_source.make_batch(step, samples, self._place.device) for samples in indices]
 
     def _slowest(self, seconds: float) -> float:
         """Seconds of the slowest rank, by a maximum over all ranks."""
@@ -288,6 +282,10 @@ class Loop:
     @property
     def _plan(self) -> MeasurePlan:
         return self._setting.task.plan
+
+    @property
+    def _short(self) -> ShortSteps | None:
+        return self._plan.short_steps
 
     @property
     def _place(self) -> RankContext:

@@ -15,8 +15,9 @@ from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.workers.launch import CHECKPOINT, RESUMES
 from shardtune.workers.rank.strategies.base import Trainer, TrainingSetup
 from shardtune.workers.rank.training.checkpoint_folder import CheckpointFolder
-from shardtune.workers.rank.training.loop import Loop, Steps, run_steps
+from shardtune.workers.rank.training.loop import Loop
 from shardtune.workers.rank.training.step import Step
+from shardtune.workers.rank.training.step_runs import Steps, run_steps
 from shardtune.workers.rank.trial_dir import ProgressFile
 from shardtune.workers.rank.versions import library_versions
 
@@ -66,7 +67,8 @@ def run(task: ResumeTask, built: RankTraining, folder: Path, progress: ProgressF
 
 
 class ResumeLoop(Loop):
-    """Loop over the steps of a resume plan."""
+    """Loop over the steps of a resume plan. They are compared only with each other, so where a study has short steps
+    they are as short as its recorded ones."""
 
     def continue_at(self, step: int) -> None:
         """Continue the training data at a given step."""
@@ -78,7 +80,7 @@ class ResumeLoop(Loop):
         spent_s, step_count = 0.0, 0
         self._planned = plan.fewest_steps + plan.steps_after
         while step_count < plan.fewest_steps or (step_count < plan.most_steps and spent_s < plan.max_train_s):
-            losses, seconds = yield from self._timed([self._batches(self._step)])
+            losses, seconds = yield from self._timed([self._micro_batches.of_recorded_step(self._step, self._short)])
             spent_s += self._slowest(seconds)
             step_count += 1
             self._note_losses(losses)
@@ -87,5 +89,5 @@ class ResumeLoop(Loop):
     def record(self, count: int) -> Steps[None]:
         """Yield `count` steps and record the figures of all of them."""
         for _ in range(count):
-            yield from self._record_step()
+            yield from self._record_step(self._micro_batches.of_recorded_step(self._step, self._short))
             self._report_progress("training")

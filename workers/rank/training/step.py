@@ -3,6 +3,7 @@
 A package offers its own step under a name in the entry-point group `shardtune.models`; the worker's owner allows names.
 """
 
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
@@ -27,8 +28,9 @@ class Step(Protocol):
     def build_model(self) -> nn.Module:
         """Build the model in training mode, with parameters on the meta device and buffers computed."""
 
-    def make_batch(self, step: int, samples: range, device: torch.device) -> Any:
-        """Make the given samples of the step's global batch; the values do not depend on the rank that asks."""
+    def make_batch(self, step: int, samples: Sequence[int], device: torch.device) -> Any:
+        """Make the given samples of the step's global batch; the values do not depend on the rank that asks. Your own
+        code is asked for ranges alone."""
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """Scalar mean over the batch's samples, computed by calling `model` as given (it may be wrapped)."""
@@ -100,7 +102,7 @@ class CausalStep:
         self._vocab_size = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         return model
 
-    def make_batch(self, step: int, samples: range, device: torch.device) -> torch.Tensor:
+    def make_batch(self, step: int, samples: Sequence[int], device: torch.device) -> torch.Tensor:
         """Token ids of the samples, int64 [samples, sequence length]."""
         workload = self._workload
         return data.samples(workload.seed, step, samples, workload.sequence_length, self._vocab_size, device)
@@ -144,8 +146,9 @@ class EntryPointStep:
             )
         return model.train()
 
-    def make_batch(self, step: int, samples: range, device: torch.device) -> Any:
+    def make_batch(self, step: int, samples: Sequence[int], device: torch.device) -> Any:
         """Make the given samples of a step's global batch (see `Step.make_batch`)."""
+        assert isinstance(samples, range), "short steps, which repeat samples, are not planned for a user's own step"
         return self._user_step.make_batch(self._config, self._workload, step, samples, device)
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:

@@ -19,9 +19,10 @@ from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.moments import MomentRecorder
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies.base import Trainer
-from shardtune.workers.rank.training.loop import Loop, Steps, run_steps
+from shardtune.workers.rank.training.loop import Loop
 from shardtune.workers.rank.training.resume_check import RankTraining
 from shardtune.workers.rank.training.step import Step
+from shardtune.workers.rank.training.step_runs import Steps, run_steps
 from shardtune.workers.rank.trial_dir import ProgressFile
 from shardtune.workers.rank.versions import library_versions
 from shardtune.workers.trial_dir import TRACES
@@ -103,14 +104,14 @@ class TraceLoop(Loop):
         """Yield warm-up steps, each timed but not recorded; their number is fixed, whether or not they get faster."""
         self._planned = count
         for _ in range(count):
-            losses, seconds = yield from self._timed([self._batches(self._step)])
+            losses, seconds = yield from self._timed([self._micro_batches.of_step(self._step)])
             self.outcome.warmup_step_times_s.append(self._slowest(seconds))
             self._note_losses(losses)
             self._report_progress("warming_up")
 
     def record(self, count: int) -> Steps[None]:
         """Yield the traced steps back to back; their batches are made beforehand, as in a timed window."""
-        batches = [self._batches(self._step + i) for i in range(count)]
+        batches = [self._micro_batches.of_step(self._step + i) for i in range(count)]
         dist.barrier()
         begin = clock(self._place.accelerator)
         losses = []
@@ -129,6 +130,10 @@ class NamedTrainer:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
+
+    def begin_step(self, micro_batches: int) -> None:
+        """Begin a step of this number of micro batches (see `Trainer.begin_step`)."""
+        self._trainer.begin_step(micro_batches)
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""

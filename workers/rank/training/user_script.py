@@ -30,7 +30,8 @@ from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.training import model_summary
 from shardtune.workers.rank.training.data_wait import DataWait, count_waits
-from shardtune.workers.rank.training.loop import Loop, Steps
+from shardtune.workers.rank.training.loop import Loop
+from shardtune.workers.rank.training.step_runs import Steps
 
 _SILENT_S = 60
 """Seconds without a report from the script after which its stack is written to the rank's log, once."""

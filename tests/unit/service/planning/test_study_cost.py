@@ -7,7 +7,7 @@ from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.planning import study_cost
-from shardtune.service.planning.study_cost import CostPredictions
+from shardtune.service.planning.study_cost import CostPredictions, RunPlan
 from shardtune.tuner.search import seeds
 from shardtune.tuner.search.fastest import answer_request
 
@@ -23,7 +23,7 @@ def table() -> PredictionTable:
 
 def estimate(table: PredictionTable, budget: Budget, **changes: CostPredictions) -> StudyCost:
     forecast = changes.get("forecast", CostPredictions(table.fastest, table.predictions))
-    return study_cost.estimate(budget, table.cluster, MEASURE_PLAN, forecast, has_baseline=False)
+    return study_cost.estimate(budget, table.cluster, lambda _: RunPlan(MEASURE_PLAN), forecast, has_baseline=False)
 
 
 def test_a_number_of_trials_is_exact_and_a_default_budget_a_range(table: PredictionTable) -> None:

@@ -10,6 +10,7 @@ from shardtune.api_schemas.training.optimizers import Muon
 from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Memory
+from shardtune.api_schemas.trials.short_steps import ShortStepTimes
 from shardtune.api_schemas.trials.trial import TrialReason, TrialState
 from shardtune.service.planning import agreement
 from shardtune.tuner.history import Observation
@@ -118,6 +119,15 @@ def test_the_largest_differences_of_trials_that_agree_are_kept_beside_the_bounds
     (note,) = agreement.measured_differences(history, BF16, gpus(), groups)
     assert "largest differences from the reference training: loss" in note and "(allowed 2e-03)" in note
     assert agreement.measured_differences(history, BF16, cpu(2), groups) == ()
+
+
+def test_trials_of_another_batch_are_not_compared():
+    short = ShortStepTimes(parity_samples=16, parity_accumulation=2)
+    history = [complete(0, ZERO), complete(1, FSDP2), complete(2, DDP)]
+    other = replace(history[2], measurement=history[2].measurement.model_copy(update={"short_steps": short}))
+    decided = judge(*history[:2], other)
+    assert "trained on 16 samples and those of reference trial 0 on the whole global batch" in decided.infeasible[2]
+    assert judge(history[0], other).reference is None
 
 
 def test_a_later_pair_does_not_replace_the_reference():

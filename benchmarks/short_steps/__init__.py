@@ -1,0 +1,1 @@
+"""Step times extended from short steps, against whole steps of real CPU ranks. See `__main__`."""

@@ -1,0 +1,119 @@
+"""Whole steps: the one run of winner and baseline that times whole steps after the verdict, where the pairs' step times
+were extended from short ones, and what it says about the verdict."""
+
+import math
+from collections.abc import Sequence
+from statistics import median, stdev
+
+from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.study import StudyResult, Verdict
+from shardtune.api_schemas.studies.verdicts import OpenVerdict, WholeStepCheck
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.tuner.history import Observation
+
+WHOLE_STEP_BLOCK = -1
+"""Number of the comparison block of the runs that time whole steps: no pair is in it, and its runs share a worker."""
+MOST_OFF = 0.03
+"""Relative error of an extended step time above which pairs of such times decide nothing."""
+_MOST_DEVIATIONS = 2.5
+"""Standard deviations of a trial's runs by which its whole step may differ by chance, where that is more."""
+
+
+def due(result: StudyResult, history: Sequence[Observation]) -> int | None:
+    """Number of the next trial of a result whose whole step is to be timed; None where none is left.
+
+    A machine that is too busy for a verdict is too busy to check an extension.
+    """
+    if result.verdict is Verdict.TOO_BUSY:
+        return None
+    trials = _compared(result, history)
+    return next((obs.number for obs in trials if obs.whole_step_run is None and _extended_runs(obs)), None)
+
+
+def checked(result: StudyResult, history: Sequence[Observation], field: Finalists) -> StudyResult:
+    """Result with the whole-step figures of its trials; undecided where an extended step time was off."""
+    runs = [(obs, run) for obs in _compared(result, history) if (run := obs.whole_step_run) is not None]
+    checks = tuple(_check(obs, run) for obs, run in runs if _extended_runs(obs))
+    if not checks:
+        return result
+    off = [check for check in checks if not check.is_confirmed and not check.is_disturbed]
+    notes = (*result.notes, _note(checks), *map(_off_note, off))
+    result = result.model_copy(update={"whole_steps": checks, "notes": notes})
+    return _undecided(result, field) if off and result.final_comparison is not None else result
+
+
+def _compared(result: StudyResult, history: Sequence[Observation]) -> list[Observation]:
+    """Trials that a result compares: the recommended one, the baseline, and a candidate that did not win."""
+    contenders = (result.best, result.baseline, result.candidate)
+    numbers = {contender.trial_number for contender in contenders if contender is not None}
+    return [obs for obs in history if obs.number in numbers]
+
+
+def _extended_runs(obs: Observation) -> list[Measurement]:
+    """Runs of a trial on which its figures rest and whose step times were extended from short steps."""
+    runs = obs.validation_runs or ((obs.measurement,) if obs.measurement is not None else ())
+    return [run for run in runs if run.is_extended]
+
+
+def _check(obs: Observation, whole: Measurement) -> WholeStepCheck:
+    extended = _extended_runs(obs)
+    times = [run.step_time_s for run in extended]
+    short = extended[0].short_steps
+    assert short is not None and short.accumulations is not None
+    error = median(times) / whole.step_time_s - 1
+    by_chance = _MOST_DEVIATIONS * stdev(map(math.log, times)) if len(times) > 1 else 0.0
+    return WholeStepCheck(
+        trial_number=obs.number,
+        accumulations=short.accumulations,
+        micro_batches=whole.gradient_accumulation,
+        step_time_s=whole.step_time_s,
+        extended_step_time_s=median(times),
+        extension_error=error,
+        is_confirmed=abs(error) <= max(MOST_OFF, by_chance),
+        is_disturbed=whole.disturbed is not None,
+    )
+
+
+def _undecided(result: StudyResult, field: Finalists) -> StudyResult:
+    """Result whose pairs count as undecided: a user's baseline stays, and of two defaults the faster one."""
+    comparison = result.final_comparison
+    assert comparison is not None
+    ratios = comparison.ratios
+    update: dict[str, object] = {
+        "verdict": Verdict.UNDECIDED,
+        "undecided": OpenVerdict(
+            pairs=len(ratios),
+            won_pairs=sum(ratio > 1 for ratio in ratios),
+            # More pairs of the same times would repeat the same error.
+            more_pairs=None,
+            disturbed_pairs=comparison.disturbed_pairs,
+            disturbed_runs=comparison.disturbed_runs,
+        ),
+    }
+    if result.candidate is None and not field.defaults and result.best != result.baseline:
+        update |= {"best": result.baseline, "candidate": result.best}
+    return result.model_copy(update=update)
+
+
+def _note(checks: Sequence[WholeStepCheck]) -> str:
+    """Sentence on how the step times were measured, and by how much they were off."""
+    rows = "; ".join(
+        f"trial {check.trial_number} from {check.accumulations[0]} and {check.accumulations[1]} of "
+        f"{check.micro_batches} micro batches, {_error(check)}"
+        for check in checks
+    )
+    return f"step times of search and pairs were extended from short steps, and whole steps timed once: {rows}"
+
+
+def _error(check: WholeStepCheck) -> str:
+    percent = 100 * check.extension_error
+    side = "above" if percent > 0 else "below"
+    return f"{abs(percent):.1f} % {side} the whole step" + (" (disturbed)" if check.is_disturbed else "")
+
+
+def _off_note(check: WholeStepCheck) -> str:
+    return (
+        f"trial {check.trial_number}: its whole step took {check.step_time_s:.3g} s, and {check.extended_step_time_s:.3g} s "
+        f"by its short steps: more than {MOST_OFF:.0%} apart, so that its pairs decide nothing; run the study "
+        "with budget.short_steps false"
+    )

@@ -1,0 +1,48 @@
+"""Micro batches of a rank: which samples it trains on in a step, with the whole step's micro batches or fewer."""
+
+from typing import Any
+
+from shardtune.api_schemas.trials.short_steps import ShortSteps, copied_samples
+from shardtune.workers.rank.model import data
+from shardtune.workers.rank.strategies.base import TrainingSetup
+from shardtune.workers.rank.training.step import Step
+
+
+class MicroBatches:
+    """Maker of this rank's micro batches; each holds whole samples, also where the rank trains only on a part of
+    each."""
+
+    def __init__(self, setting: TrainingSetup, step: Step | None) -> None:
+        """`step`: maker of batches; None: a user's script makes its own, so each step has an empty list."""
+        self._setting, self._source = setting, step
+
+    @property
+    def are_own(self) -> bool:
+        """Whether a user's script makes the batches itself."""
+        return self._source is None
+
+    def of_step(self, step: int, count: int | None = None) -> list[Any]:
+        """Micro batches of a step; `count`: number of them, None for the whole step's."""
+        return self._make(step, self._setting.accumulation if count is None else count, copies=1)
+
+    def of_recorded_step(self, step: int, short: ShortSteps | None) -> list[Any]:
+        """Micro batches of a fully recorded step: with short steps, copies of the samples that all runs of the study
+        share."""
+        if short is None:
+            return self.of_step(step)
+        setting, count = self._setting, short.parity_accumulation
+        config = setting.task.config
+        slots = count * config.micro_batch * config.data_ranks(setting.context.world_size)
+        copies, rest = divmod(slots, short.parity_samples)
+        assert rest == 0, (
+            f"{count} micro batches have {slots} slots, which {short.parity_samples} samples do not divide"
+        )
+        return self._make(step, count, copies)
+
+    def _make(self, step: int, count: int, copies: int) -> list[Any]:
+        if self._source is None:
+            return []
+        setting, size = self._setting, self._setting.task.config.micro_batch
+        slots = [data.micro_batch_indices(setting.data_rank, size, count, i) for i in range(count)]
+        device = setting.context.device
+        return [self._source.make_batch(step, copied_samples(part, copies), device) for part in slots]

@@ -83,7 +83,9 @@ def test_offload_trains(machine: GpuMachine, strategy: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy", [DDP, FSDP2, FSDP1 | {"use_orig_params": True}], ids=lambda strategy: strategy["kind"]
+    "strategy",
+    [DDP, ZERO3 | {"stage": 2}, ZERO3, FSDP2, FSDP1 | {"use_orig_params": True}],
+    ids=["ddp", "zero-2", "zero-3", "fsdp2", "fsdp1"],
 )
 def test_compiled_blocks_train(machine: GpuMachine, strategy: dict[str, Any]) -> None:
     machine.measured(machine.task(strategy, compile=True))

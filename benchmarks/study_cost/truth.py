@@ -72,7 +72,7 @@ class Truth:
             + self._draw(f"family {family}", self._errors.knobs)
         )
         parts, error = self._pool.parts[row], math.exp(log_error)
-        once_s = float(parts[PARTS.index("step")])
+        once_s = float(parts[PARTS.index("step")] + parts[PARTS.index("offload")])
         stages = config.strategy.stages
         if stages > 1:
             # The predicted step has the idle time of stages - 1 micro batches.

@@ -10,7 +10,7 @@ _ON_GPUS: dict[ExpectedName, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "computing": (_COMPUTING, ("compute",)),
     "launching": (_LAUNCHING, ("host", "idle")),
     "communication": (("communication",), ("transferring", "waiting")),
-    "optimizer": (("step",), ("optimizer", "copies")),
+    "optimizer": (("step", "offload"), ("optimizer", "copies")),
 }
 """Pairs of names of each part of a step: in the predictor and in `StepParts`. Waiting for data is never predicted."""
 # A CPU rank's operators and the dispatch between them run on one thread: the profiler's own time lies between as well.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-PARTS = ("matmul", "vector_matmul", "attention", "elementwise", "launch", "backend", "communication", "step")
+PARTS = ("matmul", "vector_matmul", "attention", "elementwise", "launch", "backend", "communication", "step", "offload")
 SHARED_SIGMA = 0.4
 """Prior standard deviation of the log factor shared by all parts of a step: the spread of log(measured / predicted)
 between sources before calibration (docs/measurements/predictor.md)."""

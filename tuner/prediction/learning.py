@@ -171,8 +171,9 @@ def launch_fraction(
     step = None if shape is None else _evaluate_configs(shape, workload, cluster, [config], NO_CALIBRATIONS, None).step
     if step is None:
         return None
-    # The optimizer's part mixes work of the host and of the device.
-    seconds = {name: float(np.ravel(values)[0]) for name, values in step.parts.items() if name != "step"}
+    # The optimizer's parts mix work of the host and of the device.
+    once_a_step = ("step", "offload")
+    seconds = {name: float(np.ravel(values)[0]) for name, values in step.parts.items() if name not in once_a_step}
     return (seconds["launch"] + seconds["backend"]) / sum(seconds.values())
 
 

@@ -167,13 +167,12 @@ def _bounding_resource(step: StepTable, parts: dict[str, float], index: int) -> 
     """Name of the resource that takes the largest part of the step: the bottleneck."""
     # Communication is bound by the slowest link: the network where a group spans nodes.
     network = _at(step.network_bound, index) > 0
-    host_link = _at(step.host_link, index)
     seconds: dict[Bound, float] = {
         "compute": parts["matmul"] + parts["vector_matmul"] + parts["attention"],
-        "memory bandwidth": parts["elementwise"] + max(parts["step"] - host_link, 0.0),
+        "memory bandwidth": parts["elementwise"] + parts["step"],
         "host launches": parts["launch"] + parts["backend"],
         "network" if network else "intra-node link": parts["communication"],
-        "host link": host_link,
+        "host link": parts["offload"],
     }
     return max(seconds, key=lambda name: seconds[name])
 

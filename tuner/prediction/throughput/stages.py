@@ -22,7 +22,7 @@ collective."""
 # github.com/deepseek-ai/DualPipe).
 _BUBBLE_LEFT = {"interleaved_zero_bubble": 1 / 3, "zbv_zero_bubble": 0.0, "dual_pipe_v": 2 / 3}
 """Fraction of the pipeline bubble (idle time) that remains under schedules that postpone weight gradients."""
-_PARTS_ONCE_A_STEP = ("step",)
+_PARTS_ONCE_A_STEP = ("step", "offload")
 """Parts of the step time that occur once a step, however many micro batches pass through the stages."""
 
 

@@ -14,7 +14,8 @@ PREDICTED = {
     "launch": 0.04,
     "backend": 0.01,
     "communication": 0.02,
-    "step": 0.1,
+    "step": 0.07,
+    "offload": 0.03,
 }
 
 

@@ -15,7 +15,7 @@ from benchmarks.predictor.correlation import spearman
 from shardtune.api_schemas.machines.hardware import HardwareReport
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.prediction import model_shape
-from shardtune.tuner.prediction.calibration import CPU_PART_SIGMA, fit_speed
+from shardtune.tuner.prediction.calibration import CPU_SPREAD, fit_speed
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
 
@@ -170,9 +170,7 @@ def _unseen(scored: dict[str, list[Scored]], name: str) -> float:
 
 
 def _calibrated(calibration_rows: list[Scored], other_rows: list[Scored]) -> list[float]:
-    fit = fit_speed(
-        [item.parts for item in calibration_rows], [item.seconds for item in calibration_rows], CPU_PART_SIGMA
-    )
+    fit = fit_speed([item.parts for item in calibration_rows], [item.seconds for item in calibration_rows], CPU_SPREAD)
     return [float(fit.seconds({key: np.array([value]) for key, value in item.parts.items()})[0]) for item in other_rows]
 
 

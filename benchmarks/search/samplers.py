@@ -14,7 +14,7 @@ from benchmarks.search.measured import MeasuredTable
 from benchmarks.search.replay import Ask, View, replay
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.cli.errors import InputError
-from shardtune.tuner.prediction.calibration import CPU_PART_SIGMA, PART_SIGMA, PARTS, UNCALIBRATED, fit_speed
+from shardtune.tuner.prediction.calibration import CPU_SPREAD, GPU_SPREAD, PARTS, UNCALIBRATED, fit_speed
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.sampler import GuidedSampler, Knowledge
@@ -91,11 +91,11 @@ class Guided:
             # Fitted on the pool's own predictions, which may have been shuffled.
             rows = pool.parts[pool.rows([config for config, _ in measured])]
             parts = [dict(zip(PARTS, map(float, row), strict=True)) for row in rows]
-            sigma = CPU_PART_SIGMA if table.cluster.device == "cpu" else PART_SIGMA
+            spread = CPU_SPREAD if table.cluster.device == "cpu" else GPU_SPREAD
             seconds = [measurement.step_time_s for _, measurement in measured]
             elsewhere = [run for run in related if run.is_timed]
             parts += [dict(run.parts_by_host[speed.host]) for run in elsewhere]
-            speed = fit_speed(parts, [*seconds, *(run.seconds for run in elsewhere)], sigma)
+            speed = fit_speed(parts, [*seconds, *(run.seconds for run in elsewhere)], spread)
         knowledge = Knowledge(table.limit_gib, speed, view.memory, related)
         return _proposed(view, table, seed, GuidedSampler(pool, knowledge))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_trials.rows import TESTS, calibrations, errors, read, summary
+from benchmarks.gpu_trials.rows import TESTS, Row, calibrations, errors, read, summary
 
 DATA = Path("benchmarks/data")
 SESSIONS = ["h200_trials.jsonl", "h200_trials_second_machine.jsonl"]
@@ -17,8 +17,20 @@ def test_trials_of_one_model_calibrate_the_predictions_of_another(session: str) 
 
 
 def test_a_fast_host_s_update_of_offloaded_weights_says_nothing_of_the_device() -> None:
-    trials = [row for row in read(DATA / SESSIONS[1]) if row.source == TESTS]
-    without = calibrations(row for row in trials if "offload" not in row.config.describe()).speed.factors
-    learned = calibrations(trials).speed.factors
+    without = calibrations(row for row in _tests() if not _offloads(row)).speed.factors
+    learned = calibrations(_tests()).speed.factors
     assert learned["offload"] < 0.5
     assert learned["matmul"] == pytest.approx(without["matmul"], rel=0.15)
+
+
+def test_trials_that_wait_for_a_slow_host_do_not_make_the_device_look_slow() -> None:
+    waiting = calibrations(row for row in _tests() if not _offloads(row)).speed
+    assert waiting.host > 2 and waiting.factors["matmul"] < 1.25
+
+
+def _tests() -> list[Row]:
+    return [row for row in read(DATA / SESSIONS[1]) if row.source == TESTS]
+
+
+def _offloads(row: Row) -> bool:
+    return "offload" in row.config.describe()

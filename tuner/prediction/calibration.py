@@ -12,6 +12,7 @@ depends on it, so no factor on a part of the step can stand for it.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +20,27 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 PARTS = ("matmul", "vector_matmul", "attention", "elementwise", "launch", "backend", "communication", "step", "offload")
-SHARED_SIGMA = 0.4
-"""Prior standard deviation of the log factor shared by all parts of a step: the spread of log(measured / predicted)
-between sources before calibration (docs/measurements/predictor.md)."""
-PART_SIGMA = 0.35
-"""Prior standard deviation of the log factor on one part of a step's time."""
-CPU_PART_SIGMA = 1.0
-"""Prior standard deviation of the log factor on one part of a step's time on CPU ranks, whose rates are known only to
-an order of magnitude."""
+
+
+class FactorSpread(NamedTuple):
+    """Prior standard deviations of the log factors on a step's time."""
+
+    shared: float
+    """Deviation of the factor that all parts of a step share."""
+    part: float
+    """Deviation of the factor on one part."""
+
+    @property
+    def deviations(self) -> Array:
+        """Deviation of each factor: the shared one first, then the parts in the order of `PARTS`."""
+        return np.array([self.shared, *[self.part] * len(PARTS)])
+
+
+# Trials that all wait for the host say nothing about the device's rates. A wide shared factor would carry a slow host
+# over to them: 12 such trials of an H200 made runs that keep it busy look 30 % slower (docs/measurements/gpu/h200.md).
+GPU_SPREAD = FactorSpread(shared=0.15, part=0.35)
+CPU_SPREAD = FactorSpread(shared=0.4, part=1.0)
+"""Spread on CPU ranks, whose rates are known only to an order of magnitude."""
 HOST_FACTORS = (1.0, 0.5, 0.7, 1.4, 2.0, 2.8, 4.0)
 """Factors on the seconds of a kernel launch that calibration chooses among on GPUs, the prior's first: hosts differ that
 much (a virtual machine with an H200 took about 2.8 times the catalogue's; docs/measurements/gpu/h200.md)."""
@@ -74,7 +88,7 @@ UNCALIBRATED = SpeedCalibration(factors=dict.fromkeys(PARTS, 1.0), sigma=0.2, ro
 def fit_host_and_parts(
     parts_by_host: Mapping[float, Sequence[Mapping[str, float]]],
     measured_s: Sequence[float],
-    part_sigma: float = PART_SIGMA,
+    spread: FactorSpread = GPU_SPREAD,
 ) -> SpeedCalibration:
     """Fit the most probable of the given factors on a kernel launch together with factors on the parts of a step.
 
@@ -85,8 +99,8 @@ def fit_host_and_parts(
     """
     if len(parts_by_host) == 1:
         ((host, parts),) = parts_by_host.items()
-        return replace(fit_speed(parts, measured_s, part_sigma), host=host)
-    fits = {host: _fit(parts, measured_s, part_sigma) for host, parts in parts_by_host.items()}
+        return replace(fit_speed(parts, measured_s, spread), host=host)
+    fits = {host: _fit(parts, measured_s, spread) for host, parts in parts_by_host.items()}
 
     def improbability(host: float) -> float:
         return fits[host].improbability + 0.5 * (math.log(host) / HOST_SIGMA) ** 2
@@ -104,20 +118,20 @@ class _Fit:
 
 
 def fit_speed(
-    parts: Sequence[Mapping[str, float]], measured_s: Sequence[float], part_sigma: float = PART_SIGMA
+    parts: Sequence[Mapping[str, float]], measured_s: Sequence[float], spread: FactorSpread = GPU_SPREAD
 ) -> SpeedCalibration:
     """Fit the most probable factors on the parts of a step to measured step times (Gauss-Newton on log time, Gaussian
     priors on log factors).
 
-    `part_sigma`: prior deviation of a part's rate; `CPU_PART_SIGMA` for CPU ranks.
+    `spread`: prior deviations of the factors; `CPU_SPREAD` for CPU ranks.
 
     Raises:
         ValueError: no measurements to fit, or a time that is not positive.
     """
-    return _fit(parts, measured_s, part_sigma).calibration
+    return _fit(parts, measured_s, spread).calibration
 
 
-def _fit(parts: Sequence[Mapping[str, float]], measured_s: Sequence[float], part_sigma: float) -> _Fit:
+def _fit(parts: Sequence[Mapping[str, float]], measured_s: Sequence[float], spread: FactorSpread) -> _Fit:
     if not parts or len(parts) != len(measured_s):
         raise ValueError(
             f"measured_s ({len(measured_s)} values) must match parts ({len(parts)}); give at least one row"
@@ -127,7 +141,7 @@ def _fit(parts: Sequence[Mapping[str, float]], measured_s: Sequence[float], part
     table = np.array([[max(row[name], 0.0) for name in PARTS] for row in parts])
     target = np.log(np.asarray(measured_s, dtype=float))
     theta = np.zeros(1 + len(PARTS))
-    precision = np.diag([1 / SHARED_SIGMA**2, *[1 / part_sigma**2] * len(PARTS)])
+    precision = np.diag(spread.deviations**-2)
     weights = np.ones(len(target))
     for _ in range(_ITERATIONS):
         scaled = table * np.exp(theta[0] + theta[1:])
@@ -139,8 +153,8 @@ def _fit(parts: Sequence[Mapping[str, float]], measured_s: Sequence[float], part
         weighted = jacobian * (weights / NOISE_SIGMA**2)[:, None]
         theta = theta + np.linalg.solve(weighted.T @ jacobian + precision, weighted.T @ residual - precision @ theta)
     factors = {name: float(np.exp(theta[0] + theta[1 + i])) for i, name in enumerate(PARTS)}
-    spread = float(np.sqrt(np.average(residual**2, weights=weights))) if len(target) > 2 else NOISE_SIGMA
-    calibration = SpeedCalibration(factors=factors, sigma=max(spread, NOISE_SIGMA / 2), rows=len(target))
+    remaining = float(np.sqrt(np.average(residual**2, weights=weights))) if len(target) > 2 else NOISE_SIGMA
+    calibration = SpeedCalibration(factors=factors, sigma=max(remaining, NOISE_SIGMA / 2), rows=len(target))
     return _Fit(calibration, _huber(target - np.log(_seconds(table, theta))) + 0.5 * float(theta @ precision @ theta))
 
 

@@ -14,11 +14,11 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.measurements import Measurement, Memory
 from shardtune.api_schemas.trials.predictions import TrialPrediction
 from shardtune.tuner.prediction.calibration import (
-    CPU_PART_SIGMA,
+    CPU_SPREAD,
     ESTIMATED,
+    GPU_SPREAD,
     HOST_FACTORS,
     NO_CALIBRATIONS,
-    PART_SIGMA,
     PARTS,
     UNCALIBRATED,
     Calibrations,
@@ -116,12 +116,12 @@ def learn(runs: Iterable[ComparedRun]) -> Calibrations:
     # Runs of one fingerprint have the same device.
     factors = timed[0].parts_by_host if timed else ()
     # One CPU run widens the prior for all: the fingerprint's runs share the factors.
-    sigma = CPU_PART_SIGMA if any(run.on_cpu for run in runs) else PART_SIGMA
+    spread = CPU_SPREAD if any(run.on_cpu for run in runs) else GPU_SPREAD
     return Calibrations(
         speed=fit_host_and_parts(
             {host: [run.parts_by_host[host] for run in timed] for host in factors},
             [run.seconds for run in timed],
-            sigma,
+            spread,
         )
         if timed
         else UNCALIBRATED,

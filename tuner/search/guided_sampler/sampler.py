@@ -12,11 +12,10 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialReason, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import (
-    CPU_PART_SIGMA,
+    CPU_SPREAD,
+    GPU_SPREAD,
     NOISE_SIGMA,
-    PART_SIGMA,
     PARTS,
-    SHARED_SIGMA,
     UNCALIBRATED,
     MemoryCalibration,
     SpeedCalibration,
@@ -247,8 +246,7 @@ class CandidateScores:
             return None
         own_rows = self._inputs(self._pool.rows([obs.config for obs in learnt]))
         times = np.array([_log_time(obs) - self._offset for obs in learnt])
-        sigma = CPU_PART_SIGMA if self._pool.basis.cluster.device == "cpu" else PART_SIGMA
-        prior = np.array([SHARED_SIGMA, *[sigma] * len(PARTS)])
+        prior = (CPU_SPREAD if self._pool.basis.cluster.device == "cpu" else GPU_SPREAD).deviations
         weight = max(1.0, self._knowledge.speed.rows / max(1, len(learnt)))
         # The calibration was fitted to these trials, too, so the prediction is judged by what it would say without
         # each.

@@ -86,9 +86,9 @@ def test_steps_of_changing_numbers_of_micro_batches_train_the_same_with_every_ba
         assert other[:common] == pytest.approx(expected[:common], rel=1e-5), name
 
 
-@pytest.mark.parametrize("name", ["zero-3", "1f1b"])
+@pytest.mark.parametrize("name", ["zero-3", "1f1b", "interleaved"])
 def test_short_steps_have_the_whole_steps_peak(host: HostProcess, name: str) -> None:
-    short = task_of(EVERY_BACKEND[name], model=LLAMA | {"num_hidden_layers": 2})
+    short = task_of(EVERY_BACKEND[name], model=LLAMA | {"num_hidden_layers": 4})
     whole = short.model_copy(update={"plan": short.plan.model_copy(update={"short_steps": None})})
     peaks = [report.memory.peak_allocated_gib for report in (run(host, short), run(host, whole)) if report.memory]
     # The token ids of a whole step, and a pipeline's copy of them, weigh something beside a model of kilobytes.

@@ -19,6 +19,7 @@ from shardtune.api_schemas.strategies import pipeline_parallel, pipeline_schedul
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import stage_cut, stage_plan
 from shardtune.workers.rank.strategies import base
+from shardtune.workers.rank.strategies.exchange_buffers import ExchangeBuffers
 
 Sync = Callable[[nn.Module, bool], None]
 """Callback before a stage's backward pass; takes the stage and whether the pass is the step's last."""
@@ -85,7 +86,9 @@ class Pipeline:
         self._stages = [_make_stage(part, count, setting, self._ranks, self._group, make) for part in parts]
         self._schedule_class: Any = get_schedule_class(facts.title)
         self._schedules: dict[int, Any] = {}
-        self._buffers = _ReceiveBuffers(self._stages, setting.accumulation, _hidden(setting, parts[0], self._ranks))
+        holds_sent = not issubclass(self._schedule_class, PipelineScheduleSingle)
+        hidden = _hidden(setting, parts[0], self._ranks)
+        self._buffers = ExchangeBuffers(self._stages, setting.accumulation, hidden, holds_sent=holds_sent)
         self._batches: list[torch.Tensor] = []
 
     def begin_step(self, micro_batches: int) -> None:
@@ -171,29 +174,6 @@ def _hidden(setting: base.TrainingSetup, part: RankPart, ranks: int) -> torch.Te
     assert part.width is not None
     shape = (task.config.micro_batch, task.workload.sequence_length // (task.config.sharing // ranks), part.width)
     return torch.empty(shape, dtype=setting.weights_dtype, device="meta", requires_grad=True)
-
-
-class _ReceiveBuffers:
-    """Memory of the receive buffers that a whole step has and a step of fewer micro batches has not.
-
-    torch's stages allocate a buffer for each micro batch of a step before they run (2.13), so a short step alone would
-    have a lower peak than the whole one.
-    """
-
-    def __init__(self, stages: Sequence[PipelineStage], whole: int, hidden: torch.Tensor) -> None:
-        self._whole, self._device = whole, stages[0].device
-        received = sum((not stage.is_first) + (not stage.is_last) for stage in stages)
-        self._bytes_per_micro_batch = received * hidden.numel() * hidden.element_size()
-        self._most, self._held = 0, torch.empty(0, dtype=torch.uint8)
-
-    def hold_for(self, micro_batches: int) -> None:
-        """Allocate what steps of at most this number of micro batches, and of those before, leave out."""
-        if micro_batches > self._most:
-            self._most = micro_batches
-            # Released first: both at once would be a peak of their own.
-            del self._held
-            missing = self._bytes_per_micro_batch * (self._whole - micro_batches)
-            self._held = torch.empty(missing, dtype=torch.uint8, device=self._device)
 
 
 def _make_synced_stage(sync: Sync, module: nn.Module, *args: Any, **options: Any) -> PipelineStage:

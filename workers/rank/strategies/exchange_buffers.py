@@ -1,0 +1,41 @@
+"""Memory that pipeline stages take for exchanges in a whole step, held in steps of fewer micro batches."""
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed.pipelining import PipelineStage
+
+
+class ExchangeBuffers:
+    """Memory of exchanges between stages that a whole step has and a step of fewer micro batches has not.
+
+    torch's stages allocate a receive buffer for each micro batch of a step before they run. Schedules with several stages
+    on a rank also wait for their sends at the step's end alone, and hold what they sent until then (2.13). So a short
+    step alone would have a lower peak than the whole one.
+    """
+
+    def __init__(self, stages: Sequence[PipelineStage], whole: int, hidden: torch.Tensor, *, holds_sent: bool) -> None:
+        """`hidden`: one micro batch's hidden states; `holds_sent`: whether sent ones are held until the step's end."""
+        self._whole, self._device = whole, stages[0].device
+        exchanged = sum((not stage.is_first) + (not stage.is_last) for stage in stages)
+        if holds_sent:
+            # A neighbour on the same rank is handed its input, not sent it.
+            here = {stage.stage_index for stage in stages}
+            sent_to = [
+                neighbour
+                for stage in stages
+                for neighbour in (stage.stage_index - 1, stage.stage_index + 1)
+                if 0 <= neighbour < stage.num_stages and neighbour not in here
+            ]
+            exchanged += len(sent_to)
+        self._bytes_per_micro_batch = exchanged * hidden.numel() * hidden.element_size()
+        self._most, self._held = 0, torch.empty(0, dtype=torch.uint8)
+
+    def hold_for(self, micro_batches: int) -> None:
+        """Allocate what steps of at most this number of micro batches, and of those before, leave out."""
+        if micro_batches > self._most:
+            self._most = micro_batches
+            # Released first: both at once would be a peak of their own.
+            del self._held
+            missing = self._bytes_per_micro_batch * (self._whole - micro_batches)
+            self._held = torch.empty(missing, dtype=torch.uint8, device=self._device)

@@ -10,7 +10,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import optimizer_support
 from shardtune.api_schemas.studies.study import Budget, StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
-from shardtune.api_schemas.training.workload import PRECISIONS
+from shardtune.api_schemas.training.workload import PRECISIONS, Precision
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error
 from shardtune.service.studies import model_checks
 from shardtune.service.studies.choose_precision import stated_precision
@@ -81,11 +81,16 @@ def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None
     stated, _ = stated_precision(request)
     rejected = [
         _find_error(request.with_precision(precision), cluster)
-        for precision in ([stated] if stated else PRECISIONS.values())
+        for precision in ([stated] if stated else _chosen_by_devices())
     ]
     first = rejected[0]
     if first is not None and all(rejected):
         raise first
+
+
+def _chosen_by_devices() -> list[Precision]:
+    """Precisions that a device or a baseline may choose where a request states none."""
+    return [precision for precision in PRECISIONS.values() if not precision.has_low_states]
 
 
 def _find_error(spec: StudySpec, cluster: Cluster) -> Invalid | None:

@@ -57,6 +57,7 @@ _RANK = "".join(
     for name in (
         "workers/blocks/prepare.py",
         "workers/rank/model/context.py",
+        "workers/rank/training/batches.py",
         "workers/rank/training/loop.py",
         "workers/rank/training/step.py",
         "workers/rank/process/environment.py",

@@ -96,6 +96,8 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
+LOW_STATES_SINCE = 2
+"""First protocol version whose workers keep states in a dtype below float32 with every backend."""
 AUTO = "auto"
 """Value `auto` of a precision, which leaves the choice to the device; null has the same meaning."""
 

@@ -20,6 +20,7 @@ from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.search import seeds, space, stopping
 from shardtune.tuner.search.samplers import gp_needs
 from shardtune.tuner.search.seeds import Seeds
+from shardtune.tuner.verdict import recipes
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -56,11 +57,27 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     except ValueError as error:
         field = "workload" if str(error).startswith("global_batch") else ""
         raise invalid_from_value_error(field, error) from error
+    _check_considered(spec, cluster)
     optimizer_notes = optimizer_support.dropped_note(spec.space.backends, spec.workload.optimizer)
     budget_notes = _small_budget_note(spec.budget, seeds.seed_configs(search_space, cluster, resolved.config))
     return resolved._replace(
         notes=(*model_checks.model_notes(spec.model), *resolved.notes, *optimizer_notes, *budget_notes)
     )
+
+
+def _check_considered(spec: StudySpec, cluster: Cluster) -> None:
+    """Reject recipes that no documented default of the study's backends can train with.
+
+    Raises:
+        Invalid: names the recipe and the reason.
+    """
+    defaults = [config for config in seeds.documented_defaults(cluster) if config.backend in spec.space.backends]
+    # Defaults that the stated recipe cannot train either say nothing about another one.
+    configs = [config for config in defaults if recipes.why_illegal(None, config, spec, cluster) is None]
+    for name in spec.consider:
+        reasons = [recipes.why_illegal(name, config, spec, cluster) for config in configs]
+        if reasons and all(reasons):
+            raise invalid("consider", name, f"consider ({name!r}): {reasons[0]}; or leave the recipe out")
 
 
 def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None:

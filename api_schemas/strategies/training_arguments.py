@@ -11,7 +11,8 @@ from shardtune.api_schemas.training.workload import Workload
 def workload_arguments(workload: Workload, on_cpu: bool) -> dict[str, Any]:
     """Return the training arguments that depend only on the workload, not on the configuration."""
     return {
-        "bf16": workload.precision.compute_dtype == "bfloat16",
+        # Trainer's bf16 is mixed precision; a model that is loaded in bfloat16 trains in it throughout without.
+        "bf16": workload.precision.compute_dtype == "bfloat16" and not workload.precision.has_low_states,
         **workload.optimizer.to_training_arguments(),
         "max_grad_norm": workload.max_grad_norm or 0.0,
         "lr_scheduler_type": "constant",

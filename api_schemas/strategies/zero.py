@@ -11,6 +11,8 @@ from shardtune.api_schemas.strategies.fields.zero import ZeroFields
 from shardtune.api_schemas.training.workload import Precision, Workload
 
 _DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
+_LOW_STATES = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+"""DeepSpeed's switches for states in bfloat16; without them it keeps float32 masters and moments (0.19.8)."""
 
 
 class ZeroConfig(ZeroFields):
@@ -87,6 +89,9 @@ class ZeroConfig(ZeroFields):
         document = self.to_deepspeed(step.workload, step.micro_batch, step.accumulation)
         # Else Trainer asks for DeepSpeed's own bf16, which casts the weights.
         own = {"bf16": False} if step.workload.precision.autocast else {}
+        if step.workload.precision.has_low_states:
+            # Trainer compares its own switch with DeepSpeed's, and enters no autocast beside DeepSpeed.
+            own = {"bf16": True}
         # Accelerate calls the engine's `compile`, without which nothing is compiled, where Trainer is told to compile.
         return {
             "deepspeed": document,
@@ -108,7 +113,10 @@ class ZeroConfig(ZeroFields):
             "train_micro_batch_size_per_gpu": micro_batch,
             "gradient_accumulation_steps": accumulation,
             "gradient_clipping": workload.max_grad_norm or 0.0,
-            "bf16": {"enabled": precision.weights_dtype == "bfloat16"},
+            "bf16": {
+                "enabled": precision.weights_dtype == "bfloat16",
+                **(_LOW_STATES if precision.has_low_states else {}),
+            },
             **({"torch_autocast": _autocast(precision)} if precision.autocast else {}),
             "communication_data_type": _DTYPE[precision.reduce_dtype],
             "data_types": {"grad_accum_dtype": _DTYPE[precision.reduce_dtype]},

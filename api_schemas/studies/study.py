@@ -10,11 +10,19 @@ from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, ClusterChoice, Fingerprint
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
+from shardtune.api_schemas.studies.recipes import (
+    FEWEST_LOSS_STEPS,
+    MOST_CONSIDERED,
+    ConsideredName,
+    ConsideredRecipe,
+    check_names,
+)
 from shardtune.api_schemas.studies.system_studies import SystemStudy
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, BusyMachine, OpenVerdict, WholeStepCheck
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSummary
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import Precision, Workload, WorkloadRequest
+from shardtune.api_schemas.trials.measurements import MOST_LOSS_STEPS
 from shardtune.api_schemas.trials.resume_check import ResumeCheck
 
 FEWEST_PAIRS, MOST_PAIRS = 7, 100
@@ -115,6 +123,18 @@ class StudyRequest(Schema):
     """Configuration that you use today: in Shardtune's format, or an unchanged DeepSpeed JSON, Accelerate configuration
     or TrainingArguments of transformers (replace references to files by their content)."""
     space: SpaceLimits = SpaceLimits()
+    consider: tuple[ConsideredName, ...] = Field(
+        default=(), max_length=MOST_CONSIDERED, examples=[["bf16-true", "muon"]]
+    )
+    """Recipes (other precisions and optimizers) to run beside the answer: what each brings in speed and memory, and what
+    it costs in losses. They change what is trained, so none of them becomes the answer. Each takes 3 to 7 pairs of
+    runs, the first with `consider_steps` steps."""
+    consider_steps: int = Field(default=200, ge=FEWEST_LOSS_STEPS, le=MOST_LOSS_STEPS)
+    """Number of steps over which the losses of considered recipes are compared with the stated one's, on the same
+    data."""
+    most_loss_difference: float = Field(default=0.02, gt=0, le=10)
+    """Loss by which a considered recipe may be worse, as a mean over the last half of the steps. A recipe beyond it is
+    said to train worse."""
     sampler: SamplerName = "guided"
     """Algorithm that proposes trials: `guided` uses predictions and the study's measurements, `tpe` and `gp` are
     Optuna's, `random` samples each knob. `guided` falls back to `tpe` if nothing can be predicted."""
@@ -140,9 +160,16 @@ class StudyRequest(Schema):
             )
         return baseline
 
+    @model_validator(mode="after")
+    def _comparable_recipes(self) -> "StudyRequest":
+        check_names(self.consider, self.workload, is_script=self.model.script is not None)
+        return self
+
     def with_precision(self, precision: Precision) -> "StudySpec":
         """Return the complete study specification, with the given precision in the workload."""
         fields = {name: getattr(self, name) for name in StudyRequest.model_fields}
+        # A recipe that was named beside `auto` may be the one that the device chose.
+        fields["consider"] = tuple(name for name in self.consider if name != precision.name)
         return StudySpec(**fields | {"workload": self.workload.with_precision(precision)})
 
 
@@ -303,6 +330,8 @@ class StudyResult(Schema):
     whole_steps: tuple[WholeStepCheck, ...] = ()
     """Whole steps of the compared configurations, timed once, where the study timed short steps and extended them; empty
     where all runs timed whole steps."""
+    recipes: tuple[ConsideredRecipe, ...] = ()
+    """Recipes that the study considered, in the order of `consider`: they stand beside the answer and never replace it."""
     resume_check: ResumeCheck | None = None
     """Result of the resume check of `best`; None if the budget disables it, or there was nothing to compare."""
     notes: tuple[str, ...] = ()

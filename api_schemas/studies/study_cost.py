@@ -36,6 +36,8 @@ class StudyCost(Schema):
     """Number of trials of the search."""
     validation_runs: Range
     """Number of runs of the final comparison."""
+    recipe_runs: Range = Range(low=0, high=0)
+    """Number of runs that compare considered recipes with the stated one; 0 if the study considers none."""
     minutes: Range | None
     """Minutes on one worker; null: step times cannot be predicted."""
     gpu_hours: Range | None

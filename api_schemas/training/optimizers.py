@@ -104,6 +104,14 @@ OPTIMIZERS: dict[str, OptimizerSchema] = {"adamw": AdamW(), "muon": Muon()}
 """Optimizers with their documented defaults, by kind."""
 
 
+def replaced(current: "AdamW | Muon", kind: str) -> "AdamW | Muon":
+    """Return the optimizer of a kind for a workload that states another: with its learning rate and weight decay where it
+    has them, so that updates keep their size."""
+    if isinstance(current, AdamW) and kind == "muon":
+        return Muon(lr=current.lr, weight_decay=current.weight_decay, adamw=current)
+    return current.adamw if isinstance(current, Muon) else current
+
+
 def _with_kind(value: object) -> object:
     """Replace a kind by the optimizer's defaults, and add AdamW's kind to settings that were stored without one."""
     if isinstance(value, OptimizerSchema):

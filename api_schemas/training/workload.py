@@ -36,6 +36,11 @@ class Precision(Schema):
         their gradients."""
         return self.master_dtype if self.autocast else self.compute_dtype
 
+    @property
+    def has_low_states(self) -> bool:
+        """Whether master weights and optimizer states are kept in a dtype below float32."""
+        return self.master_dtype != "float32"
+
     @model_validator(mode="before")
     @classmethod
     def _known_by_its_dtypes(cls, precision: object) -> object:
@@ -62,6 +67,19 @@ class Precision(Schema):
             )
         return self
 
+    @model_validator(mode="after")
+    def _low_throughout(self) -> Self:
+        """Reject states below float32 beside other dtypes, which no two backends would train alike: FSDP ignores the
+        dtype of reduction then, and DeepSpeed the dtype of computation."""
+        others = {"compute_dtype": self.compute_dtype, "reduce_dtype": self.reduce_dtype}
+        if self.has_low_states and any(dtype != self.master_dtype for dtype in others.values()):
+            stated = ", ".join(f"{name} ({dtype})" for name, dtype in others.items() if dtype != self.master_dtype)
+            raise ValueError(
+                f"{stated} with master_dtype ({self.master_dtype}): states below float32 need one dtype throughout; use "
+                "precision 'bf16-true', or master_dtype 'float32'"
+            )
+        return self
+
 
 _DTYPES = ("master_dtype", "compute_dtype", "reduce_dtype", "autocast")
 PRECISIONS: dict[str, Precision] = {
@@ -71,10 +89,15 @@ PRECISIONS: dict[str, Precision] = {
     "bf16-autocast": Precision(
         name="bf16-autocast", master_dtype="float32", compute_dtype="bfloat16", reduce_dtype="float32", autocast=True
     ),
+    "bf16-true": Precision(
+        name="bf16-true", master_dtype="bfloat16", compute_dtype="bfloat16", reduce_dtype="bfloat16"
+    ),
     "fp32": Precision(name="fp32", master_dtype="float32", compute_dtype="float32", reduce_dtype="float32"),
 }
 
 
+LOW_STATES_SINCE = 2
+"""First protocol version whose workers keep states in a dtype below float32 with every backend."""
 AUTO = "auto"
 """Value `auto` of a precision, which leaves the choice to the device; null has the same meaning."""
 
@@ -97,7 +120,7 @@ ChosenPrecision = Annotated[
     Precision | None,
     BeforeValidator(
         lambda value: None if value == AUTO else _by_name(value),
-        json_schema_input_type=Precision | Literal["auto", "bf16-mixed", "bf16-autocast", "fp32"] | None,
+        json_schema_input_type=Precision | Literal["auto", "bf16-mixed", "bf16-autocast", "bf16-true", "fp32"] | None,
     ),
 ]
 """Precision in full, by its name, or null (`auto`): bf16-mixed if the device computes in bfloat16 natively, else
@@ -112,8 +135,8 @@ class WorkloadRequest(Schema):
     global_batch: int = Field(ge=1, le=MOST_SAMPLES)
     """Samples per optimizer step: micro batch × gradient accumulation × data-parallel size."""
     precision: ChosenPrecision = None
-    """Precision of training: `bf16-mixed`, `bf16-autocast`, `fp32` or explicit dtypes; null or `auto`: bf16-mixed if
-    the device supports bfloat16 natively, else fp32."""
+    """Precision of training: `bf16-mixed`, `bf16-autocast`, `bf16-true`, `fp32` or explicit dtypes; null or `auto`:
+    bf16-mixed if the device supports bfloat16 natively, else fp32."""
     optimizer: Optimizer = AdamW()
     """Optimizer with its settings, by `kind`; without a kind: AdamW. A name alone takes the documented defaults."""
     max_grad_norm: float | None = Field(default=1.0, gt=0)

@@ -111,8 +111,9 @@ class TraceTask(DerivedTrialTask):
 
 Task = Annotated[ModelSummaryTask | TrialTask | ResumeTask | TraceTask, Field(discriminator="kind")]
 """Task that ranks of a worker can execute."""
-TASK_KINDS: tuple[str, ...] = ("model_summary", "trial", "resume_check", "trace")
-"""Kinds of tasks that a worker of this release lists in its inventory."""
+TASK_KINDS: tuple[str, ...] = ("model_summary", "trial", "resume_check", "trace", "recipe")
+"""Kinds of tasks that a worker of this release lists in its inventory; `recipe`: trials that keep the losses of many
+first steps, in any precision of this release."""
 
 
 class Registration(ProtocolMessage):

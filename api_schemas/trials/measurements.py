@@ -18,6 +18,10 @@ MOST_GIB, MOST_STEPS, MOST_TIMES, MOST_RECORDS = 1e6, 10**9, 5000, 1000
 record. Real trials stay far below; a request body could not contain more."""
 
 
+LOSS_STEPS_SINCE = 2
+"""First protocol version whose workers keep the losses of many first steps."""
+MOST_LOSS_STEPS = 2000
+"""Most first steps whose losses a run keeps."""
 StepTimeRange = tuple[float, float]
 """Shortest and longest step time in seconds."""
 
@@ -49,6 +53,9 @@ class MeasurePlan(Schema):
     prune_above_s: float | None = Field(default=None, gt=0)
     """Step time in seconds above which a run is pruned: it ends during warm-up once all of its steps (at least three),
     and the lower end of the 95 % interval of their mean, are longer. None: never pruned."""
+    loss_steps: Annotated[int, Since(LOSS_STEPS_SINCE)] = Field(default=0, ge=0, le=MOST_LOSS_STEPS)
+    """Number of first steps whose losses are kept, untimed and before the warm-up, the fully recorded ones included. Not
+    above `parity_steps`: the recorded ones alone."""
     short_steps: Annotated[ShortSteps | None, Since(SHORT_STEPS_SINCE)] = None
     """Micro batches of the run's steps, where they are fewer than the workload's; None: whole steps."""
 
@@ -61,7 +68,7 @@ class MeasurePlan(Schema):
         """Number of whole steps of `whole` micro batches with as many as the recorded and `timed` times together."""
         short = self.short_steps
         if short is None:
-            return self.parity_steps + timed
+            return max(self.parity_steps, self.loss_steps) + timed
         recorded = self.parity_steps * short.parity_accumulation
         return (recorded + timed * sum(short.accumulations or (whole,))) / whole
 

@@ -93,6 +93,8 @@ class RunPurpose(StrEnum):
     """Validation run of a final comparison (paired runs that decide)."""
     RESUME_CHECK = "resume_check"
     """Resume check of the best configuration: continue from a checkpoint in new processes."""
+    RECIPE = "recipe"
+    """Run of a recipe that the study considers, or of the stated one beside it."""
     TRACE = "trace"
     """Run under the profiler after the end of the study, with no effect on its result."""
 
@@ -146,6 +148,8 @@ class Run(Schema):
     the run no longer counts."""
     comparison_block: int | None = None
     """Number of the comparison block (runs executed directly after each other) within the final comparison."""
+    recipe: str | None = Field(default=None, examples=["bf16-true"])
+    """Name of the considered recipe that a run of purpose `recipe` trains; None: the stated one."""
     is_whole_step: bool = False
     """Whether the validation run timed whole steps after the verdict, because the other runs' step times were extended
     from short steps; it is in no comparison block."""

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Update, and_, bindparam, func, or_, select, text, update
 from sqlalchemy.orm import Session, joinedload, load_only
 
+from shardtune.api_schemas.studies.recipes import RecipeRun
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Progress, StepTimeRange
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
@@ -38,6 +39,7 @@ _WORKER_AND_HELD = (
             RunRow.trial_id,
             RunRow.purpose,
             RunRow.undecided_s,
+            RunRow.recipe,
             RunRow.state,
             RunRow.attempt,
             RunRow.worker_session,
@@ -92,9 +94,10 @@ def add_run(
     now: datetime,
     comparison_block: int | None = None,
     undecided_s: StepTimeRange | None = None,
+    recipe: RecipeRun | None = None,
 ) -> RunRow:
-    """Add a waiting run; with a `comparison_block`, it belongs to the study's current final comparison (paired runs that decide).
-    The caller must have locked the study."""
+    """Add a waiting run; with a `comparison_block`, it belongs to the study's current final comparison (paired runs that decide),
+    or to the comparison of recipes after it. The caller must have locked the study."""
     following = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
     run = RunRow(
         id=f"run-{secrets.token_hex(8)}",
@@ -105,6 +108,7 @@ def add_run(
         comparison_round=study.comparison_round if comparison_block is not None else 0,
         comparison_block=comparison_block,
         undecided_s=undecided_s,
+        recipe=recipe,
         state=TrialState.WAITING,
         attempt=0,
         created_at=now,

@@ -14,6 +14,7 @@ from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.notifications.webhooks import DeliveryState
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.recipes import RecipeRun
 from shardtune.api_schemas.studies.study import (
     OPEN_STUDY_STATES,
     Contender,
@@ -222,7 +223,7 @@ class RejectionRow(Row):
 
 class RunRow(Row):
     """Table row of a run, the unit that workers lease: a model summary, a trial's search run, a validation run in a
-    final comparison, a resume check, or a profiled run."""
+    final comparison, a resume check, a run that compares recipes, or a profiled run."""
 
     __tablename__ = "runs"
 
@@ -238,6 +239,8 @@ class RunRow(Row):
     """Number of the comparison block (runs executed directly after each other) of a validation run."""
     undecided_s: Mapped[StepTimeRange | None] = mapped_column(Stored(tuple[float, float]))
     """Range of step times in seconds that needs a precise measurement; None: no range."""
+    recipe: Mapped[RecipeRun | None] = mapped_column(Stored(RecipeRun))
+    """Recipe and configuration of a run that compares recipes; None for other runs."""
     state: Mapped[TrialState]
     attempt: Mapped[int] = mapped_column(default=0)
     """Number of attempts at the run so far; while `state` is running, the number of the current attempt."""

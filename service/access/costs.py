@@ -66,5 +66,5 @@ def _cause(row: AttemptCosts) -> CostCause:
         return CostCause.CHALLENGE
     if row.run_purpose is RunPurpose.TRACE:
         return CostCause.DIAGNOSIS
-    is_final_comparison = row.run_purpose in (RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK)
+    is_final_comparison = row.run_purpose in (RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK, RunPurpose.RECIPE)
     return CostCause.FINAL_COMPARISON if is_final_comparison else CostCause.SEARCH

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardtune.api_schemas.studies.study import Contender, FinalComparison, Study, StudyResult, StudyState, Verdict
 from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
-from shardtune.service.wording import study_words
+from shardtune.service.wording import recipe_words, study_words
 from shardtune.service.wording.result_runs import result_runs
 from shardtune.service.wording.trust import Trust, trust
 
@@ -35,6 +35,7 @@ def as_json(
         "whole_steps": [check.model_dump(mode="json") for check in result.whole_steps],
         "search_runs": {"measured": result.search_runs, "disturbed": result.disturbed_search_runs},
         "resume_check": result.resume_check.model_dump(mode="json") if result.resume_check else None,
+        "recipes": [recipe.model_dump(mode="json") for recipe in result.recipes],
         "trials": trial_counts(study.trials),
     }
     if result.speedup is not None:
@@ -89,6 +90,7 @@ def as_text(
     rows += study_words.failure_rows(trials, rejections)
     believed = reasons(study, result, trials)
     rows += [("trust" if at == 0 else "", f"{_MARKS[reason.tone]} {reason.text}") for at, reason in enumerate(believed)]
+    rows += _recipe_rows(result)
     if study.state.is_open:
         rows.append(("note", f"the study is being extended ({study.state.value}); this is its previous answer"))
     if exports:
@@ -97,6 +99,15 @@ def as_text(
         rows.append(("run it", how))
     # 12: the longest label, `comparison`, and a gap; a longer label would shift its own row.
     return "\n".join(f"{name:<12}{text}" for name, text in rows)
+
+
+def _recipe_rows(result: StudyResult) -> list[tuple[str, str]]:
+    """Rows of the recipes that the study considered; they never replace the answer."""
+    rows = []
+    for recipe in result.recipes:
+        texts = [f"{_MARKS[line.tone]} {line.text}" for line in recipe_words.lines(recipe)]
+        rows += [("recipe", f"{recipe.name}, another training than the answer"), *(("", text) for text in texts)]
+    return rows
 
 
 def _describe(contender: Contender) -> str:

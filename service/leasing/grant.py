@@ -22,11 +22,11 @@ from shardtune.service.leasing import host_exclusivity, lease_message, run_limit
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, NoWaitingRun, StudyBusy, WorkRequest
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import calibrations, study_snapshot
-from shardtune.service.planning.study_plan import NewResumeRun, NewTrial, Step, Wait
+from shardtune.service.planning.study_plan import NewRecipeRun, NewResumeRun, NewTrial, Step, Wait
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
-from shardtune.service.workers.registry import has_resume_worker, understands, with_lease
+from shardtune.service.workers.registry import has_worker_for, understands, with_lease
 from shardtune.service.workers.reservations import live_among
 from shardtune.tuner.verdict import short_steps
 
@@ -171,8 +171,8 @@ def _read_snapshot(context: Context, open_study: OpenStudy, is_first: bool) -> S
             row = studies.get(session, study.id)
             assert row is not None
             study, snapshot = row, advance.read_snapshot(context, session, row)
-        if any(run.state is TrialState.WAITING for run in snapshot.resume_runs):
-            snapshot = replace(snapshot, has_resume_worker=_has_resume_worker(context, session, study.id))
+        for purpose in snapshot.waiting_purposes:
+            snapshot = _with_workers(snapshot, purpose, is_able=_has_worker_for(context, session, study.id, purpose))
         if snapshot.phase is not StudyPhase.SEARCH:
             return snapshot
         # Only a search uses the predictor; reading calibrations would cost every validation run a query over 400 runs.
@@ -195,18 +195,26 @@ def _cpu_count(context: Context, session: Session, study: StudyRow) -> int | Non
 
 def _plan(context: Context, snapshot: StudySnapshot) -> Step:
     step = advance.plan_step(context, snapshot, may_ask=True)
-    if not isinstance(step, NewResumeRun):
+    if not isinstance(step, NewResumeRun | NewRecipeRun):
         return step
-    # Checked only here: it takes queries of its own, and few steps are resume checks.
+    purpose = RunPurpose.RESUME_CHECK if isinstance(step, NewResumeRun) else RunPurpose.RECIPE
+    # Checked only here: it takes queries of its own, and few steps are resume checks or compare recipes.
     with context.db.read() as session:
-        is_able = _has_resume_worker(context, session, snapshot.study_id)
-    return step if is_able else advance.plan_step(context, replace(snapshot, has_resume_worker=False), may_ask=True)
+        is_able = _has_worker_for(context, session, snapshot.study_id, purpose)
+    return step if is_able else _plan(context, _with_workers(snapshot, purpose, is_able=False))
 
 
-def _has_resume_worker(context: Context, session: Session, study_id: str) -> bool:
+def _has_worker_for(context: Context, session: Session, study_id: str, purpose: RunPurpose) -> bool:
     study = studies.get(session, study_id)
     assert study is not None
-    return has_resume_worker(context, session, study)
+    return has_worker_for(context, session, study, purpose)
+
+
+def _with_workers(snapshot: StudySnapshot, purpose: RunPurpose, *, is_able: bool) -> StudySnapshot:
+    """Snapshot that says whether a live worker supports runs of a purpose."""
+    if purpose == RunPurpose.RECIPE:
+        return replace(snapshot, has_recipe_worker=is_able)
+    return replace(snapshot, has_resume_worker=is_able)
 
 
 def _lock_study(context: Context, session: Session, open_study: OpenStudy) -> StudyRow | None:

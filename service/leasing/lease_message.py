@@ -3,6 +3,7 @@
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION, CannotExpress, expressed
+from shardtune.api_schemas.training.workload import LOW_STATES_SINCE
 from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialOrigin, TrialState
@@ -10,7 +11,7 @@ from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.leasing import host_exclusivity, quiet_waits, run_limits
 from shardtune.service.process.context import Context
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.verdict import run_length, short_steps
+from shardtune.tuner.verdict import recipes, run_length, short_steps
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 
@@ -58,8 +59,13 @@ def why_inexpressible(context: Context, study: StudyRow, run: RunRow, protocol_v
     # A worker that ignores a field which it does not know would measure something else than the trial.
     if protocol_version >= PROTOCOL_VERSION:
         return None
+    task = task_of(context, study, run)
+    precision = task.workload.precision
+    if precision.has_low_states and protocol_version < LOW_STATES_SINCE:
+        # It would let DeepSpeed keep float32 states without a word.
+        return f"precision ({precision.name}) came with version {LOW_STATES_SINCE} of the protocol; upgrade the worker"
     try:
-        expressed(task_of(context, study, run), protocol_version)
+        expressed(task, protocol_version)
     except CannotExpress as error:
         return str(error)
     return None
@@ -73,11 +79,14 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
     # The summary is the first run of every study; no trial exists before it has ended.
     assert study.model_summary is not None
     on_cpu = study.cluster.device == "cpu"
+    workload, config = spec.workload, run.trial.config
+    if run.recipe is not None:
+        workload, config = recipes.workload_of(spec, run.recipe), run.recipe.config
     trial = TrialTask(
         model=spec.model,
-        workload=spec.workload,
+        workload=workload,
         cluster=study.cluster,
-        config=run.trial.config,
+        config=config,
         plan=_measure_plan(context.settings.measure, study, run, run.trial),
         # Only CPU ranks are held to a limit by the worker: on a GPU the device itself runs out of memory.
         memory_limit_gib=available_gib(study.cluster, spec.objective) if on_cpu else None,
@@ -94,6 +103,10 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
 
 def _measure_plan(default_plan: MeasurePlan, study: StudyRow, run: RunRow, trial: TrialRow) -> MeasurePlan:
     """Measurement plan whose precision matches the decision that a run is for."""
+    if run.purpose == RunPurpose.RECIPE:
+        # Whole steps: losses of two recipes compare over the batches that a training has.
+        loss_steps = study.spec.consider_steps if run.comparison_block == recipes.LOSS_BLOCK else 0
+        return default_plan.model_copy(update={"loss_steps": loss_steps})
     # Only sampled trials may be pruned. Baselines, defaults and validation runs are what an answer rests on, so they
     # are always timed in full.
     is_sampled = run.purpose == RunPurpose.SEARCH and trial.origin == TrialOrigin.SAMPLER

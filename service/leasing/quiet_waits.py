@@ -13,8 +13,8 @@ from shardtune.db.queries import fingerprints, leases
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.tuner.verdict import disturbance
 
-_MEASURING = (RunPurpose.SEARCH, RunPurpose.VALIDATION)
-"""Purposes of the runs that wait: those whose speed a verdict rests on."""
+_MEASURING = (RunPurpose.SEARCH, RunPurpose.VALIDATION, RunPurpose.RECIPE)
+"""Purposes of the runs that wait: those whose speed a verdict or a comparison of recipes rests on."""
 
 
 def order(session: Session, study: StudyRow, run: RunRow) -> QuietWait | None:

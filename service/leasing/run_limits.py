@@ -88,8 +88,13 @@ def foreseen_s(run: RunRow, task: Task, parameters: int = 0) -> float:
         return _START_AND_END_S
     # A search run of the same trial covers start, warm-up and windows, so its whole duration is the best estimate.
     searched = next((earlier.measurement for earlier in run.trial.runs if earlier.purpose == RunPurpose.SEARCH), None)
-    # But not of a run that times whole steps, where the search's were short.
-    if searched is not None and isinstance(task, TrialTask) and searched.is_extended == task.plan.is_extended:
+    # But not of a run that times whole steps, where the search's were short, nor of one with many first steps.
+    if (
+        searched is not None
+        and isinstance(task, TrialTask)
+        and not task.plan.loss_steps
+        and searched.is_extended == task.plan.is_extended
+    ):
         return _SPARE_FACTOR * searched.elapsed_s
     step_time_s = _predicted_step_s(run.trial, task) or _measured_step_s(run.trial) or 0.0
     steps_s = _SPARE_FACTOR * _step_count(task) * step_time_s

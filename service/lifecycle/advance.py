@@ -20,6 +20,7 @@ from shardtune.service.planning import study_plan, study_snapshot, system_study_
 from shardtune.service.planning.study_plan import (
     Complete,
     Fail,
+    NewRecipeRun,
     NewResumeRun,
     NewTrial,
     NewValidationRun,
@@ -34,6 +35,7 @@ from shardtune.service.recommendations import record
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
 from shardtune.tuner.search import stopping
+from shardtune.tuner.verdict.recipes import RecipeObservation
 from shardtune.tuner.verdict.resume_check import ResumeRun
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ def advance(context: Context, study_id: str, current: StudySnapshot | None = Non
         snapshot = snapshot or _read(context, study_id)
         # Planned outside the transaction: nothing below may hold the study's row while the tuner computes.
         step = plan_step(context, snapshot, may_ask=False)
-        if isinstance(step, Wait | NewTrial | NewValidationRun | NewResumeRun):
+        if isinstance(step, Wait | NewTrial | NewValidationRun | NewResumeRun | NewRecipeRun):
             break
         with context.db.write() as session:
             study = studies.lock(session, study_id)
@@ -100,6 +102,7 @@ def snapshot_after(snapshot: StudySnapshot, step: Step, version: int, state: Tri
         has_waiting_run=state is TrialState.WAITING,
         has_open_run=True,
         has_resume_worker=True,
+        has_recipe_worker=True,
         calibrations=NO_CALIBRATIONS,
         hardware=None,
     )
@@ -116,6 +119,9 @@ def snapshot_after(snapshot: StudySnapshot, step: Step, version: int, state: Tri
             return replace(
                 snapshot, resume_runs=(*snapshot.resume_runs, ResumeRun(step.trial_number, state, None, None))
             )
+        case NewRecipeRun():
+            new_run = RecipeObservation(step.trial_number, step.recipe, step.comparison_block, state)
+            return replace(snapshot, recipe_runs=(*snapshot.recipe_runs, new_run))
         case _:
             raise AssertionError(f"{type(step).__name__} makes no run")
 
@@ -185,7 +191,7 @@ def apply_step(
     now, extra = context.now(), {"study": study.id}
     run: RunRow | None = None
     # Rejections are stored with the step: a resumed plan must not predict the memory of the same configurations again.
-    if not isinstance(step, NewValidationRun | NewResumeRun) and step.rejections:
+    if not isinstance(step, NewValidationRun | NewResumeRun | NewRecipeRun) and step.rejections:
         trials.reject(session, study.id, step.rejections, now)
         study.version += 1
     match step:
@@ -205,6 +211,12 @@ def apply_step(
             winner = trials.by_number(session, study.id, step.trial_number)
             assert winner is not None
             run = leases.add_run(session, study, winner, RunPurpose.RESUME_CHECK, now)
+        case NewRecipeRun():
+            answer = trials.by_number(session, study.id, step.trial_number)
+            assert answer is not None
+            run = leases.add_run(
+                session, study, answer, RunPurpose.RECIPE, now, step.comparison_block, recipe=step.recipe
+            )
         case StartFinalComparison():
             study.final_comparison = step.final_comparison
             study.comparison_round += 1

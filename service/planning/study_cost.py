@@ -6,20 +6,19 @@ that makes a search end early are not simulated.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Budget
+from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Budget
 from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyCost
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import Prediction
 from shardtune.tuner.search.seeds import MAX_SEEDS
 from shardtune.tuner.search.stopping import MIN_GAIN, MIN_TRIALS
-from shardtune.tuner.verdict import final_comparison
-from shardtune.tuner.verdict.quiet_test import FEWEST_PAIRS
+from shardtune.tuner.verdict import final_comparison, quiet_test
 
 _BAND = math.exp(1.645 * 0.123)
 """Factor of the 90 % band of a predicted ratio of two speeds. Errors of such ratios have a median of 0.083 in 17 groups
@@ -55,17 +54,48 @@ class CostPredictions:
     """The study's own baseline alone, or without one the documented defaults."""
 
 
+@dataclass(frozen=True)
+class ConsideredPlan:
+    """Runs of the recipes that a study considers beside its answer."""
+
+    recipes: int = 0
+    """Number of considered recipes."""
+    loss_steps: int = 0
+    """Number of steps over which losses are compared."""
+
+    @property
+    def runs(self) -> Range:
+        """Number of runs, those of the stated recipe included; 0 if no recipe is considered."""
+        arms = self.recipes + 1 if self.recipes else 0
+        return Range(low=arms * quiet_test.FEWEST_PAIRS, high=arms * FEWEST_PAIRS)
+
+    @property
+    def whole_loss_steps(self) -> int:
+        """Number of steps whose losses are kept, of all recipes together."""
+        return self.loss_steps * (self.recipes + 1) if self.recipes else 0
+
+
+NOTHING_CONSIDERED = ConsideredPlan()
+
+
 def estimate(
-    budget: Budget, cluster: Cluster, plan: PlanOf, forecast: CostPredictions, *, has_baseline: bool
+    budget: Budget,
+    cluster: Cluster,
+    plan: PlanOf,
+    forecast: CostPredictions,
+    *,
+    has_baseline: bool,
+    considered: ConsideredPlan = NOTHING_CONSIDERED,
 ) -> StudyCost:
     """Estimate the cost and the gain of a study with this budget."""
     trials = _trials(budget)
     runs = _validation_runs(budget, trials, has_baseline=has_baseline)
-    hours = _hours(budget, cluster, plan, forecast, (trials, runs))
+    hours = _hours(budget, cluster, plan, forecast, (trials, runs), considered)
     world = cluster.world_size
     return StudyCost(
         trials=trials,
         validation_runs=runs,
+        recipe_runs=considered.runs,
         minutes=None if hours is None else Range(low=60 * hours.low, high=60 * hours.high),
         gpu_hours=None if hours is None else Range(low=world * hours.low, high=world * hours.high),
         expected_gain=_gain(forecast),
@@ -74,6 +104,7 @@ def estimate(
             "an estimate from the budget and predicted step times, not a measurement: "
             f"{_START_S[cluster.device]:.0f} s to start and end a run, {_COMPILE_S:.0f} s more where it compiles; "
             "rejected, pruned and repeated runs are not foreseen"
+            + ("; considered recipes are taken to be as fast as the stated one" if considered.recipes else "")
         ),
     )
 
@@ -88,13 +119,18 @@ def _validation_runs(budget: Budget, trials: Range, *, has_baseline: bool) -> Ra
     defaults = 0 if has_baseline else MAX_SEEDS // 2
     fewest, most = round(trials.low), round(trials.high)
     return Range(
-        low=final_comparison.likely_runs(fewest, FEWEST_PAIRS, defaults),
+        low=final_comparison.likely_runs(fewest, quiet_test.FEWEST_PAIRS, defaults),
         high=final_comparison.likely_runs(most, budget.max_pairs, defaults),
     )
 
 
 def _hours(
-    budget: Budget, cluster: Cluster, plan: PlanOf, forecast: CostPredictions, runs: tuple[Range, Range]
+    budget: Budget,
+    cluster: Cluster,
+    plan: PlanOf,
+    forecast: CostPredictions,
+    runs: tuple[Range, Range],
+    considered: ConsideredPlan,
 ) -> Range | None:
     timed = [prediction for prediction in (*forecast.fastest, *forecast.baselines) if prediction.speed is not None]
     if not timed:
@@ -114,7 +150,15 @@ def _hours(
         low=validation.low * (start_s + fastest.seconds(shortest=True)) + fastest.whole_steps_s(start_s),
         high=validation.high * (start_s + usual.seconds(shortest=False)) + slowest.whole_steps_s(start_s),
     )
-    return Range(low=(search.low + compared.low) / 3600, high=(search.high + compared.high) / 3600)
+    beside = Range(
+        low=considered.runs.low * (start_s + fastest.of_whole_steps().seconds(shortest=True))
+        + considered.whole_loss_steps * fastest.step_s,
+        high=considered.runs.high * (start_s + usual.of_whole_steps().seconds(shortest=False))
+        + considered.whole_loss_steps * usual.step_s,
+    )
+    return Range(
+        low=(search.low + compared.low + beside.low) / 3600, high=(search.high + compared.high + beside.high) / 3600
+    )
 
 
 @dataclass(frozen=True)
@@ -143,6 +187,10 @@ class _PlannedRun:
         return (
             recorded_s + plan.max_warmup_steps * timed_s + max(most_s, plan.min_windows * timed_s, plan.min_measure_s)
         )
+
+    def of_whole_steps(self) -> "_PlannedRun":
+        """Return the same run with whole steps."""
+        return replace(self, plan=self.plan.model_copy(update={"short_steps": None}))
 
     def whole_steps_s(self, start_s: float) -> float:
         """Seconds of the two runs that time whole steps after the verdict; 0 where all runs do."""
@@ -197,5 +245,7 @@ def _stops(budget: Budget) -> list[str]:
         stops.append(f"or after {budget.max_gpu_seconds:,g} GPU-seconds (budget.max_gpu_seconds)")
     if budget.max_wall_seconds is not None:
         stops.append(f"or after {budget.max_wall_seconds:,g} seconds (budget.max_wall_seconds)")
-    stops.append(f"the final comparison ends with its verdict, after {FEWEST_PAIRS} to {budget.max_pairs} pairs")
+    stops.append(
+        f"the final comparison ends with its verdict, after {quiet_test.FEWEST_PAIRS} to {budget.max_pairs} pairs"
+    )
     return stops

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.recipes import RecipeRun
 from shardtune.api_schemas.studies.study import StudyPhase, StudyResult, StudySpec, StudyState
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
@@ -22,7 +23,7 @@ from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
-from shardtune.tuner.verdict import final_comparison, parity, ranking, resume_check, run_length, whole_steps
+from shardtune.tuner.verdict import final_comparison, parity, ranking, recipes, resume_check, run_length, whole_steps
 from shardtune.tuner.verdict.comparison_blocks import NextRun
 
 
@@ -67,6 +68,18 @@ class NewResumeRun:
 
 
 @dataclass(frozen=True)
+class NewRecipeRun:
+    """Step of a study: add a run of a considered recipe, or of the stated one beside it, to this block of their
+    comparison.
+    """
+
+    trial_number: int
+    """Number of the trial that is the study's answer."""
+    recipe: RecipeRun
+    comparison_block: int
+
+
+@dataclass(frozen=True)
 class StartFinalComparison:
     """Step of a study: end the search, and compare these finalists, or check the only finalist."""
 
@@ -92,7 +105,7 @@ class Fail:
     rejections: tuple[Rejection, ...] = ()
 
 
-Step = Wait | NewTrial | NewValidationRun | NewResumeRun | StartFinalComparison | Complete | Fail
+Step = Wait | NewTrial | NewValidationRun | NewResumeRun | NewRecipeRun | StartFinalComparison | Complete | Fail
 
 
 def parity_groups_so_far(history: Sequence[Observation], spec: StudySpec) -> parity.ParityGroups:
@@ -213,7 +226,7 @@ def _end_search(snapshot: StudySnapshot, reason: str | None, rejections: tuple[R
 
 def _next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
     if snapshot.has_open_run and not snapshot.is_stranded:
-        # A stranded resume check can never run, so it does not hold up the result.
+        # A stranded run can never take place, so it does not hold up the result.
         return Wait()
     if not finalists.needs_runs:
         return _finish(snapshot, finalists, ranking.result_of_baseline(snapshot.history, finalists))
@@ -273,4 +286,22 @@ def _check_resume(snapshot: StudySnapshot, result: StudyResult) -> Step:
     check = resume_check.next_step(result, snapshot.spec, snapshot.resume_runs, snapshot.has_resume_worker)
     if isinstance(check, resume_check.CheckDue):
         return NewResumeRun(result.best.trial_number)
-    return Complete(result.model_copy(update={"resume_check": check}))
+    return _consider_recipes(snapshot, result.model_copy(update={"resume_check": check}))
+
+
+def _consider_recipes(snapshot: StudySnapshot, result: StudyResult) -> Step:
+    """Plan the next run of the recipes that the study considers beside its answer, which they never change."""
+    # A study of the service confirms an answer; its recipes were considered when the answer was found.
+    if not snapshot.spec.consider or snapshot.system_study is not None:
+        return Complete(result)
+    number = result.best.trial_number
+    step = recipes.next_step(
+        snapshot.spec, snapshot.cluster, snapshot.history, number, snapshot.recipe_runs, snapshot.study_id
+    )
+    if not isinstance(step, recipes.RecipeRunDue):
+        return Complete(result.model_copy(update={"recipes": step}))
+    if snapshot.has_recipe_worker:
+        return NewRecipeRun(number, step.recipe, step.comparison_block)
+    names = ", ".join(snapshot.spec.consider)
+    note = f"recipes ({names}) were not compared: no live worker is of a release that knows such runs"
+    return Complete(result.model_copy(update={"notes": (*result.notes, note)}))

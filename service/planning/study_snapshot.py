@@ -20,6 +20,7 @@ from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.warm_start import WarmStart
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
+from shardtune.tuner.verdict.recipes import RecipeObservation
 from shardtune.tuner.verdict.resume_check import ResumeRun
 from shardtune.tuner.verdict.run_load import RunLoad
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
@@ -68,8 +69,12 @@ class StudySnapshot:
     warm_start: WarmStart | None = None
     resume_runs: tuple[ResumeRun, ...] = ()
     """Resume checks of the study (train, save, resume from the checkpoint), in order of time."""
+    recipe_runs: tuple[RecipeObservation, ...] = ()
+    """Runs that compare recipes beside the answer of the present final comparison, in order of time."""
     has_resume_worker: bool = True
     """Whether a live worker supports resume checks."""
+    has_recipe_worker: bool = True
+    """Whether a live worker supports runs that compare recipes."""
 
     @property
     def has_work(self) -> bool:
@@ -78,12 +83,19 @@ class StudySnapshot:
 
     @property
     def is_stranded(self) -> bool:
-        """Whether the study's waiting run is a resume check (train, save, resume) that no live worker supports."""
-        return (
-            self.has_waiting_run
-            and not self.has_resume_worker
-            and any(run.state is TrialState.WAITING for run in self.resume_runs)
+        """Whether the study's waiting run is a resume check (train, save, resume) or compares recipes, and no live worker
+        supports it."""
+        is_supported = {RunPurpose.RESUME_CHECK: self.has_resume_worker, RunPurpose.RECIPE: self.has_recipe_worker}
+        return self.has_waiting_run and any(not is_supported[purpose] for purpose in self.waiting_purposes)
+
+    @property
+    def waiting_purposes(self) -> frozenset[RunPurpose]:
+        """Purposes of waiting runs that not every release of a worker supports."""
+        waiting = (
+            (RunPurpose.RESUME_CHECK, any(run.state is TrialState.WAITING for run in self.resume_runs)),
+            (RunPurpose.RECIPE, any(run.state is TrialState.WAITING for run in self.recipe_runs)),
         )
+        return frozenset(purpose for purpose, is_waiting in waiting if is_waiting)
 
 
 def read_study(
@@ -129,6 +141,11 @@ def read_study(
         ),
         final_comparison_cost=(validation_count, validation_gpu_seconds),
         resume_runs=tuple(_resume_run(run) for run in runs if run.purpose == RunPurpose.RESUME_CHECK),
+        recipe_runs=tuple(
+            _recipe_run(run)
+            for run in runs
+            if run.purpose == RunPurpose.RECIPE and run.comparison_round == study.comparison_round
+        ),
         has_waiting_run=TrialState.WAITING in open_states_,
         has_open_run=bool(open_states_),
         comparison_number=study.comparison_round,
@@ -190,6 +207,13 @@ def _validation_run(run: RunRow, comparison_round: int) -> ValidationRun | None:
 def _resume_run(run: RunRow) -> ResumeRun:
     assert run.trial is not None
     return ResumeRun(run.trial.number, run.state, run.resume_check, run.failure)
+
+
+def _recipe_run(run: RunRow) -> RecipeObservation:
+    assert run.trial is not None and run.recipe is not None and run.comparison_block is not None
+    return RecipeObservation(
+        run.trial.number, run.recipe, run.comparison_block, run.state, run.worker_id or "", run.measurement, run.failure
+    )
 
 
 def observation(row: TrialRow, comparison_round: int) -> Observation:

@@ -85,7 +85,10 @@ def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan)
         except NoClosedForm:
             pass
     plan_of = _plans(spec, machine.cluster, plan, forecast)
-    return study_cost.estimate(spec.budget, machine.cluster, plan_of, forecast, has_baseline=has_baseline)
+    considered = study_cost.ConsideredPlan(len(spec.consider), spec.consider_steps)
+    return study_cost.estimate(
+        spec.budget, machine.cluster, plan_of, forecast, has_baseline=has_baseline, considered=considered
+    )
 
 
 def _plans(spec: StudySpec, cluster: Cluster, plan: MeasurePlan, forecast: CostPredictions) -> study_cost.PlanOf:

@@ -10,7 +10,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import optimizer_support
 from shardtune.api_schemas.studies.study import Budget, StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
-from shardtune.api_schemas.training.workload import PRECISIONS
+from shardtune.api_schemas.training.workload import PRECISIONS, Precision
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error
 from shardtune.service.studies import model_checks
 from shardtune.service.studies.choose_precision import stated_precision
@@ -20,6 +20,7 @@ from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.search import seeds, space, stopping
 from shardtune.tuner.search.samplers import gp_needs
 from shardtune.tuner.search.seeds import Seeds
+from shardtune.tuner.verdict import recipes
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -56,11 +57,27 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     except ValueError as error:
         field = "workload" if str(error).startswith("global_batch") else ""
         raise invalid_from_value_error(field, error) from error
+    _check_considered(spec, cluster)
     optimizer_notes = optimizer_support.dropped_note(spec.space.backends, spec.workload.optimizer)
     budget_notes = _small_budget_note(spec.budget, seeds.seed_configs(search_space, cluster, resolved.config))
     return resolved._replace(
         notes=(*model_checks.model_notes(spec.model), *resolved.notes, *optimizer_notes, *budget_notes)
     )
+
+
+def _check_considered(spec: StudySpec, cluster: Cluster) -> None:
+    """Reject recipes that no documented default of the study's backends can train with.
+
+    Raises:
+        Invalid: names the recipe and the reason.
+    """
+    defaults = [config for config in seeds.documented_defaults(cluster) if config.backend in spec.space.backends]
+    # Defaults that the stated recipe cannot train either say nothing about another one.
+    configs = [config for config in defaults if recipes.why_illegal(None, config, spec, cluster) is None]
+    for name in spec.consider:
+        reasons = [recipes.why_illegal(name, config, spec, cluster) for config in configs]
+        if reasons and all(reasons):
+            raise invalid("consider", name, f"consider ({name!r}): {reasons[0]}; or leave the recipe out")
 
 
 def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None:
@@ -81,11 +98,16 @@ def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None
     stated, _ = stated_precision(request)
     rejected = [
         _find_error(request.with_precision(precision), cluster)
-        for precision in ([stated] if stated else PRECISIONS.values())
+        for precision in ([stated] if stated else _chosen_by_devices())
     ]
     first = rejected[0]
     if first is not None and all(rejected):
         raise first
+
+
+def _chosen_by_devices() -> list[Precision]:
+    """Precisions that a device or a baseline may choose where a request states none."""
+    return [precision for precision in PRECISIONS.values() if not precision.has_low_states]
 
 
 def _find_error(spec: StudySpec, cluster: Cluster) -> Invalid | None:

@@ -94,6 +94,7 @@ def _run_view(row: RunRow) -> Run:
         purpose=row.purpose,
         final_comparison=row.comparison_round if row.purpose == "validation" else None,
         comparison_block=None if is_whole_step else row.comparison_block,
+        recipe=None if row.recipe is None else row.recipe.name,
         is_whole_step=is_whole_step,
         state=row.state,
         measurement=row.measurement,

@@ -10,6 +10,7 @@ def cost_rows(cost: StudyCost, *, on_cpu: bool) -> list[tuple[str, str]]:
     hours = "rank-hours" if on_cpu else "GPU-hours"
     return [
         ("trials", f"{_numbers(cost.trials)}, then {_numbers(cost.validation_runs)} validation runs"),
+        *([("recipes", f"{_numbers(cost.recipe_runs)} runs beside the answer")] if cost.recipe_runs.high else []),
         ("time", unknown if cost.minutes is None else _times(cost.minutes)),
         (hours, unknown if cost.gpu_hours is None else _hours(cost.gpu_hours)),
         ("gain", _gain(cost.expected_gain)),

@@ -23,6 +23,7 @@ _RUN_NAMES = {
     RunPurpose.SEARCH: "search run",
     RunPurpose.VALIDATION: "validation run",
     RunPurpose.RESUME_CHECK: "resume check",
+    RunPurpose.RECIPE: "recipe run",
     RunPurpose.TRACE: "profiled run",
 }
 
@@ -271,11 +272,15 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
     trial, run = running[-1]
     if run.purpose == RunPurpose.RESUME_CHECK:
         return f"resume check of the winner, trial {trial.number}: {describe_step(run.progress)}"
+    if run.purpose == RunPurpose.RECIPE:
+        return f"{phase}, {run.recipe or 'the stated one'}: {describe_step(run.progress)}"
     return f"{phase}, trial {trial.number}: {describe_step(run.progress)}"
 
 
 def final_comparison_position(study: Study, trials: Sequence[Trial]) -> str:
-    """Describe the progress of a study's final comparison."""
+    """Describe the progress of a study's final comparison, and of the recipes beside its answer."""
+    if any(run.purpose == RunPurpose.RECIPE for trial in trials for run in trial.runs) and study.result is None:
+        return "recipes beside the answer"
     complete, most = len(validation_runs(study, trials)), most_validation_runs(study)
     if complete < most:
         return f"final comparison, run {complete + 1} of at most {most}"

@@ -7,7 +7,7 @@ from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Study, StudyPhase
 from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
 from shardtune.service.wording import study_words
 from shardtune.tuner.search.seeds import MAX_SEEDS
-from shardtune.tuner.verdict import final_comparison
+from shardtune.tuner.verdict import final_comparison, quiet_test
 
 _SEEDS_TAKE = 0.75
 """Assumed duration of later runs relative to the shortest seed run: seeds have micro batch 1, and only fast trials run
@@ -33,6 +33,8 @@ class RunCounts:
     """Mean seconds of the current final comparison's validation runs, disturbed attempts included; None before the
     first one is complete.
     """
+    recipe_runs: int = 0
+    """Number of complete runs that compare recipes."""
 
 
 def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
@@ -50,6 +52,7 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
         finished=sum(study_words.is_done(trial) for trial in trials),
         shortest_search_s=min(search_seconds, default=None),
         validation_runs=len(validation),
+        recipe_runs=len(study_words.runs_of(trials, RunPurpose.RECIPE, TrialState.COMPLETE)),
         mean_validation_s=sum(fresh) / len(fresh) if fresh else None,
     )
 
@@ -71,9 +74,16 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
     expected, most = validation_runs_expected(study), study_words.most_validation_runs(study)
     is_over = runs.validation_runs >= expected
     seconds = search_s + ((most if is_over else expected) - runs.validation_runs) * per_fresh
+    seconds += max(0, recipe_runs_expected(study) - runs.recipe_runs) * per_fresh
     # Without `max_trials` the search may stop earlier, and beyond the expected runs only the maximum is certain.
     is_bound = is_over or (study.phase is StudyPhase.SEARCH and budget.max_trials is None)
     return f"{'at most' if is_bound else 'about'} {study_words.duration(seconds)}"
+
+
+def recipe_runs_expected(study: Study) -> int:
+    """Return the fewest runs that compare a study's considered recipes with the stated one; 0 without such recipes."""
+    considered = len(study.spec.consider)
+    return (considered + 1) * quiet_test.FEWEST_PAIRS if considered else 0
 
 
 def validation_runs_expected(study: Study) -> int:

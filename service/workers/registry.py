@@ -225,19 +225,23 @@ def _unknown_session() -> Conflict:
     )
 
 
+_LATER_PURPOSES = (RunPurpose.RESUME_CHECK, RunPurpose.TRACE, RunPurpose.RECIPE)
+"""Purposes of runs that workers list in their inventory if they support them."""
+
+
 def understands(worker: WorkerRow, run: RunRow) -> bool:
     """Whether a worker's release supports the kind of task that a run needs."""
     # A worker of an older release does not list these kinds of tasks, and is not given them (decision 5).
-    return run.purpose not in (RunPurpose.RESUME_CHECK, RunPurpose.TRACE) or run.purpose in worker.offer.task_kinds
+    return run.purpose not in _LATER_PURPOSES or run.purpose in worker.offer.task_kinds
 
 
-def has_resume_worker(context: Context, session: Session, study: StudyRow) -> bool:
-    """Whether a live worker that may run the study supports resume checks."""
-    # Only a final comparison asks for resume checks; elsewhere the query is saved.
+def has_worker_for(context: Context, session: Session, study: StudyRow, purpose: RunPurpose) -> bool:
+    """Whether a live worker that may run the study supports runs of a purpose that older releases do not know."""
+    # Only a final comparison asks for such runs; elsewhere the query is saved.
     if study.phase is not StudyPhase.FINAL_COMPARISON:
         return True
     project_ids = (None, study.project_id)
-    capable = workers.workers_supporting(session, "resume_check", live_since(context))
+    capable = workers.workers_supporting(session, purpose.value, live_since(context))
     return any(worker.project_id in project_ids and compatibility.can_run(worker, study) for worker in capable)
 
 

@@ -53,13 +53,6 @@ RETIRED = (
         ("a fresh clone", "freshness", "fresh_port"),
     ),
     RetiredWord(
-        r"(?<!NeMo )(?<!Bridge )(?<!fp8_)\w*[Rr]ecipes?\w*",
-        "precision",
-        "stated_recipe",
-        ("NeMo recipes", "Megatron-Bridge recipes"),
-        code_only=True,
-    ),
-    RetiredWord(
         r"[Mm]eetings?(?! (?:the|a|an|its|this|that|these|those|every|each)\b)|\w+_meetings?\w*|\w*Meeting[A-Z]?\w*",
         "collective instance (traces), rendezvous (launchers)",
         "class NoMeeting",

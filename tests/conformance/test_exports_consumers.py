@@ -328,6 +328,26 @@ def test_bf16_under_ddp_is_autocast_in_every_consumer_and_fsdp2_says_where_it_is
     )
 
 
+def test_bf16_throughout_is_said_in_the_words_of_each_consumer() -> None:
+    def printed(config: TrialConfig) -> dict[str, Any]:
+        files = exported(config, "training-arguments", precision="bf16-true").files
+        values: dict[str, Any] = json.loads(files["training_arguments.json"])
+        return values
+
+    # Trainer's bf16 is mixed precision, but beside DeepSpeed it must equal DeepSpeed's own switch.
+    assert printed(DDP)["bf16"] is False and printed(PLAIN_FSDP2)["bf16"] is False
+    assert printed(ZERO)["bf16"] is True and printed(ZERO)["deepspeed"]["bf16"]["bf16_optimizer_states"]
+    for config in (DDP, PLAIN_FSDP2, ZERO):
+        trainer = exported(config, "training-arguments", precision="bf16-true")
+        assert any("load the model with dtype=torch.bfloat16" in line for line in trainer.lossy)
+        lightning = exported(config, "lightning", precision="bf16-true").files["lightning_strategy.py"]
+        assert '"precision": "bf16-true"' in lightning
+    titan = exported(PLAIN_FSDP2, "torchtitan", precision="bf16-true")
+    assert 'dtype="bfloat16"' in titan.files["torchtitan_config.py"]
+    assert any("torchtitan reduces them in float32" in line for line in titan.lossy)
+    assert "dtype: bfloat16" in exported(PLAIN_FSDP2, "trl", precision="bf16-true").files["trl_sft.yaml"]
+
+
 def test_trainer_leaves_deepspeeds_autocast_alone() -> None:
     printed = json.loads(
         exported(ZERO, "training-arguments", precision="bf16-autocast").files["training_arguments.json"]

@@ -89,6 +89,26 @@ def test_under_autocast_weights_stay_as_they_are_and_forward_alone_is_cast(confi
     assert ("torch.autocast(accelerator.device.type" in file) == (config.backend != "ddp")
 
 
+@pytest.mark.parametrize("config", EVERY_KIND[:4], ids=lambda config: config.backend)
+def test_under_bf16_true_everything_is_in_bfloat16_and_nothing_casts(config: TrialConfig) -> None:
+    contents = export(config, precision="bf16-true")
+    script, file = contents["train_snippet.py"], contents["accelerate.yaml"]
+    ast.parse(script)
+    assert "parametrize" not in script and "param_dtype=torch.bfloat16" not in script and "autocast" not in script
+    assert "dtype=torch.bfloat16, trust_remote_code" in script
+    assert "load the model with dtype=torch.bfloat16" in file
+    if config.backend == "zero":
+        document = json.loads(contents["ds_config.json"])
+        assert document["bf16"] == {
+            "enabled": True,
+            "bf16_master_weights_and_grads": True,
+            "bf16_optimizer_states": True,
+        } and document["data_types"] == {"grad_accum_dtype": "bf16"}
+        assert ("fp32_optimizer_states=False" in script) == (config.strategy.offload_optimizer is not None)
+    else:
+        assert "mixed_precision: no" in file.replace("'", "")
+
+
 @pytest.mark.parametrize("precision", sorted(PRECISIONS))
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_deepspeed_reads_what_we_write(stage: int, precision: str) -> None:
@@ -103,9 +123,11 @@ def test_deepspeed_reads_what_we_write(stage: int, precision: str) -> None:
         False,
     )
     assert read.zero_config.offload_optimizer.ratio == offload.ratio
-    assert read.bfloat16_config.enabled == (precision == "bf16-mixed") and not read.float16_config.enabled
+    bf16, is_low = read.bfloat16_config, precision == "bf16-true"
+    assert bf16.enabled == (precision == "bf16-mixed" or is_low) and not read.float16_config.enabled
+    assert bf16.bf16_master_weights_and_grads == bf16.bf16_optimizer_states == is_low
     assert not read.timers_config.enabled, "it would wait for the device twice in each micro batch"
-    assert read.gradient_clipping == 0 and read.grad_accum_dtype == "fp32"
+    assert read.gradient_clipping == 0 and read.grad_accum_dtype == ("bf16" if is_low else "fp32")
 
 
 def accelerate_environment(

@@ -94,6 +94,17 @@ def test_ddp_and_zero_2_scripts_train_the_same(tmp_path: Path) -> None:
     assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]]
 
 
+def test_scripts_in_bfloat16_throughout_train_the_same(tmp_path: Path) -> None:
+    """Weights of one initialisation in bfloat16, whose states DeepSpeed keeps by its switches."""
+    results = []
+    for strategy in (DdpConfig(), ZeroConfig(stage=2)):
+        folder = tmp_path / strategy.kind
+        folder.mkdir()
+        config = TrialConfig(strategy=strategy, micro_batch=2)
+        results.append(train(export(folder, config, precision="bf16-true")))
+    assert results[0] == [pytest.approx(step, rel=1e-2) for step in results[1]]
+
+
 def test_scripts_with_muon_train(tmp_path: Path) -> None:
     """DDP's script begins with the weights of AdamW's; FSDP2 draws others on each shard, so its losses must be finite."""
     results, plain = [], study_of()

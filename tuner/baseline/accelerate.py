@@ -88,7 +88,10 @@ def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | Non
     bf16 = None if mixed is None else mixed == "bf16"
     if bf16 is not None or precision.compute_dtype == "bfloat16":
         remedy = "bf16-autocast" if autocasts(top) else "bf16-mixed"
-        precisions.check_bf16(f"{top.name('mixed_precision')} bf16", bf16, precision, notes, remedy)
+        # Beside DeepSpeed it switches DeepSpeed's own bf16, whose section says how states are kept.
+        is_deepspeed = top.word("distributed_type") == "deepspeed"
+        check = precisions.check_bf16 if is_deepspeed else precisions.check_mixed
+        check(f"{top.name('mixed_precision')} bf16", bf16, precision, notes, remedy)
     return bf16
 
 

@@ -128,10 +128,16 @@ def _check_precision(top: Section, precision: Precision, notes: list[str]) -> No
     else:
         precisions.check_bf16(top.section("bf16").name("enabled"), bf16.flag("enabled"), precision, notes)
     for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states"):
-        if bf16.flag(name) and precision.master_dtype != "bfloat16":
+        if bool(bf16.flag(name)) != precision.has_low_states:
+            stated = "absent" if bf16.flag(name) is None else str(bf16.flag(name)).lower()
+            remedy = (
+                "set it to true, or use precision 'bf16-mixed'"
+                if precision.has_low_states
+                else "set it to false, or use precision 'bf16-true'"
+            )
             raise ValueError(
-                f"{bf16.name(name)} (true), but the workload's precision ({precision.name!r}) keeps masters in "
-                f"{precision.master_dtype}; set it to false"
+                f"{bf16.name(name)} ({stated}), but the workload's precision ({precision.name!r}) keeps masters in "
+                f"{precision.master_dtype}; {remedy}"
             )
     autocast = top.section("torch_autocast")
     if autocast.flag("enabled") and not precision.autocast:
@@ -141,10 +147,10 @@ def _check_precision(top: Section, precision: Precision, notes: list[str]) -> No
         )
     reduce_dtype = _SHORT[precision.reduce_dtype]
     for section, name in ((top, "communication_data_type"), (top.section("data_types"), "grad_accum_dtype")):
-        stated = section.text(name)
-        if stated is not None and _SPELLINGS.get(stated.lower(), stated) != reduce_dtype:
+        dtype = section.text(name)
+        if dtype is not None and _SPELLINGS.get(dtype.lower(), dtype) != reduce_dtype:
             raise ValueError(
-                f"{section.name(name)} ({stated!r}), but the workload's precision ({precision.name!r}) accumulates and reduces "
+                f"{section.name(name)} ({dtype!r}), but the workload's precision ({precision.name!r}) accumulates and reduces "
                 f"gradients in {reduce_dtype}; use {reduce_dtype!r} or drop it"
             )
 

@@ -28,11 +28,27 @@ def check_bf16(
         raise ValueError(f"{name} ({str(enabled).lower()}), but {workload_side}; change one of them, e.g. {remedy}")
 
 
+def check_mixed(
+    name: str, enabled: bool | None, precision: Precision, notes: list[str], remedy_name: str = "bf16-mixed"
+) -> None:
+    """Check the mixed-precision switch of the Trainer or of Accelerate against the workload. Of a precision with states
+    below float32 the model itself has the dtype, which the file does not show."""
+    if not precision.has_low_states:
+        check_bf16(name, enabled, precision, notes, remedy_name)
+    elif enabled:
+        raise ValueError(
+            f"{name} (true) keeps float32 states, but the workload's precision ({precision.name!r}) keeps them in "
+            f"{precision.master_dtype}; set it to false, or use precision {remedy_name!r}"
+        )
+    else:
+        notes.append(f"the model's dtype stands in the script; measured in {precision.master_dtype} throughout")
+
+
 def note_autocast(tool: str, precision: Precision, notes: list[str]) -> None:
     """Add a note that bf16 under DDP is autocast in the Trainer and in Accelerate, and which precision is measured."""
     if precision.autocast:
         notes.append(f"{tool}'s bf16 under DDP is autocast: measured so (precision {precision.name})")
-    elif precision.compute_dtype != "float32":
+    elif precision.compute_dtype != "float32" and not precision.has_low_states:
         notes.append(
             f"{tool}'s bf16 under DDP is autocast, which keeps norms and softmax in float32; measured as the stated precision "
             f"({precision.name}) computes: state bf16-autocast, or leave the precision out, to measure {tool}'s"

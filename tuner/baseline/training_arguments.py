@@ -103,9 +103,8 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     _check_names(top)
     precision = workload.precision
     precisions.check_fp16(top.name("fp16"), top.flag("fp16"), precision)
-    precisions.check_bf16(
-        top.name("bf16"), top.flag("bf16"), precision, notes, "bf16-mixed" if _is_sharded(top) else "bf16-autocast"
-    )
+    check = precisions.check_bf16 if top.get("deepspeed") is not None else precisions.check_mixed
+    check(top.name("bf16"), top.flag("bf16"), precision, notes, "bf16-mixed" if _is_sharded(top) else "bf16-autocast")
     precisions.check_clipping(top, "max_grad_norm", workload, notes)
     precisions.check_adamw([(top, key, name) for key, name in _ADAM.items()], workload)
     _check_numbers(top, workload)

@@ -25,7 +25,7 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
         "num_machines": source.cluster.nodes,
         "machine_rank": 0,
         "num_processes": source.cluster.world_size,
-        "mixed_precision": "bf16" if source.workload.precision.compute_dtype == "bfloat16" else "no",
+        "mixed_precision": "bf16" if _mixes(source) else "no",
         "main_training_function": "main",
         "rdzv_backend": "static",
         "same_network": True,
@@ -49,6 +49,11 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
         comments=comments,
         document=yaml.safe_dump(stated, sort_keys=False).rstrip(),
     )
+
+
+def _mixes(source: ExportSource) -> bool:
+    """Whether Accelerate's mixed precision is on: it would cast a model back that trains in bfloat16 throughout."""
+    return source.workload.precision.compute_dtype == "bfloat16" and not source.has_low_states
 
 
 def _start_command(source: ExportSource, parts: AccelerateParts) -> str:
@@ -84,7 +89,12 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
         lines.append(f"Accelerator({_accumulation_argument(source, parts)}), with accelerator.accumulate(model)")
         if source.workload.max_grad_norm is not None:
             lines.append(f"accelerator.clip_grad_norm_(model.parameters(), {source.workload.max_grad_norm})")
-    lines += [*parts.script_lines, *context.accelerate_notes(source), *common.accelerate_losses(source, config)]
+    lines += [
+        *common.loaded_low(source),
+        *parts.script_lines,
+        *context.accelerate_notes(source),
+        *common.accelerate_losses(source, config),
+    ]
     lines += [*losses.accelerate_notes(source), *adapters.accelerate_notes(source)]
     if config.checkpoints_whole_blocks:
         lines += [] if parts.checkpoints else ["model.gradient_checkpointing_enable()"]

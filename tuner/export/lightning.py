@@ -55,7 +55,7 @@ def _trainer_arguments(source: ExportSource, casts: bool) -> dict[str, Any]:
         "accelerator": "cpu" if source.on_cpu else "gpu",
         "devices": cluster.gpus_per_node,
         "num_nodes": cluster.nodes,
-        "precision": "bf16-mixed" if casts else "32-true",
+        "precision": "bf16-true" if source.has_low_states else "bf16-mixed" if casts else "32-true",
         "accumulate_grad_batches": source.accumulation,
         "gradient_clip_val": workload.max_grad_norm,
     }

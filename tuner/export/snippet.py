@@ -8,7 +8,7 @@ from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.environment import command_prefix
 from shardtune.tuner.export.launch import torchrun_options
 from shardtune.tuner.export.quoting import in_docstring, literal, remark
-from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 
 _SAVED_OPERATORS = (
@@ -179,7 +179,7 @@ def _constants(source: ExportSource, parts: SnippetParts) -> str:
 
 
 def _build_lines(source: ExportSource, parts: SnippetParts) -> list[str]:
-    where, dtype = None, "torch.float32"
+    where, dtype = None, torch_dtype(source.workload.precision.master_dtype)
     if parts.on_meta:
         # Built without memory: parameters get their values only after sharding, so no rank ever holds the whole model.
         where = 'with torch.device("meta"):'

@@ -91,6 +91,11 @@ class ExportSource:
         return self.workload.precision.autocast
 
     @property
+    def has_low_states(self) -> bool:
+        """Whether the whole training is in a dtype below float32, optimizer states included."""
+        return self.workload.precision.has_low_states
+
+    @property
     def block_list(self) -> str:
         """Dotted path of the model's list of repeated blocks, such as `model.layers`."""
         return self.model_summary.blocks[0].name.rpartition(".")[0]

@@ -187,6 +187,8 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         lines.append(
             "activation_checkpointing: all matrix products are kept in the trial; torchtitan keeps every second"
         )
+    if source.has_low_states:
+        lines.append("precision: gradients reduced in bfloat16 were measured; torchtitan reduces them in float32")
     tokens, chunks = _loss_chunks(source)
     if _chunks_loss(source) and tokens != chunks * source.config.loss_chunk:
         lines.append(

@@ -23,6 +23,7 @@ def accelerator_options(trial: ScriptTrial) -> dict[str, Any]:
     strategy = trial.config.strategy
     if not isinstance(strategy, DdpConfig):
         raise Rejected(f"accelerator_options renders DDP only, not {trial.config.backend}; make its plugin yourself")
+    precision = trial.workload.precision
     plugin = GradientAccumulationPlugin(
         # sync_with_dataloader off: Accelerate would otherwise step early at the end of an epoch.
         num_steps=trial.accumulation,
@@ -31,7 +32,8 @@ def accelerator_options(trial: ScriptTrial) -> dict[str, Any]:
     )
     return {
         "cpu": trial.device.type == "cpu",
-        "mixed_precision": "bf16" if trial.workload.precision.compute_dtype == "bfloat16" else "no",
+        # A model that is loaded in bfloat16 trains in it throughout without mixed precision.
+        "mixed_precision": "bf16" if precision.compute_dtype == "bfloat16" and not precision.has_low_states else "no",
         "gradient_accumulation_plugin": plugin,
         "kwargs_handlers": [DistributedDataParallelKwargs(broadcast_buffers=False, **strategy.to_ddp())],
     }

@@ -112,6 +112,7 @@ class ScriptTrial:
         if self._prepared:
             raise AdapterError("prepare(model) was called twice; call it once, on the plain model")
         self._prepared = True
+        self._check_low_weights(model)
         self._recorder.prepare(model)
         return model
 
@@ -156,6 +157,20 @@ class ScriptTrial:
             Rejected: always.
         """
         raise Rejected(reason)
+
+    def _check_low_weights(self, model: nn.Module) -> None:
+        """Reject a model whose weights are not in the dtype of a precision that keeps no float32 copy of them: its
+        training would be another one, under the stated name."""
+        precision = self.workload.precision
+        if not precision.has_low_states:
+            return
+        expected = getattr(torch, precision.master_dtype)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and parameter.is_floating_point() and parameter.dtype != expected:
+                raise AdapterError(
+                    f"prepare(model): {name} is {parameter.dtype}, and the study's precision ({precision.name}) trains weights in "
+                    f"{expected}; load the model with dtype={expected}"
+                )
 
     def _check_step(self, step: int | None) -> None:
         if step is None:

@@ -22,7 +22,7 @@ Phase = Literal["starting", "building", "training"]
 
 
 class NumericsError(Exception):
-    """Loss or gradient norm is not finite (NaN or infinite)."""
+    """Loss or gradient norm is not finite (NaN or infinite), or states have another dtype than the precision's."""
 
 
 class OverLimitError(Exception):

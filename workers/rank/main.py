@@ -177,7 +177,7 @@ class RankAttempt:
 
 def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time: float | None) -> RankReport:
     outcome = loop.outcome
-    timed = len(outcome.losses) - len(outcome.trajectory) - len(outcome.warmup_step_times_s)
+    timed = len(outcome.losses) - outcome.first_losses - len(outcome.warmup_step_times_s)
     if outcome.short_pairs_s:
         # A pair of short steps stands for one step.
         timed = len(outcome.window_step_times_s)

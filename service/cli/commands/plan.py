@@ -120,7 +120,9 @@ def command(
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(help="Dtypes: bf16-mixed, bf16-autocast, fp32, or auto (default: the study's, or auto)."),
+        typer.Option(
+            help="Dtypes: bf16-mixed, bf16-autocast, bf16-true, fp32, or auto (default: the study's, or auto)."
+        ),
     ] = None,
     overhead: Annotated[
         float, typer.Option(min=0, max=5, help="Time for evaluation, data and pauses, as a fraction of step time.")

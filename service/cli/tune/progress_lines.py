@@ -20,6 +20,7 @@ class LineView:
         self._final_comparison = 0
         self._rejected = 0
         self._resume_checks: set[str] = set()
+        self._recipe_runs: set[str] = set()
         self._disturbed: set[tuple[str, int]] = set()
         self._waits: set[tuple[str, int, int]] = set()
 
@@ -60,6 +61,7 @@ class LineView:
                     f"trial {trial.number}, {figure} tokens/s/GPU{_disturbance_note(run)}"
                 )
         self._print_resume_checks(trials)
+        self._print_recipe_runs(trials)
 
     def _print_disturbed(self, trials: Sequence[Trial]) -> None:
         # A disturbed attempt stays in the run's history; the set makes its line appear once.
@@ -90,6 +92,15 @@ class LineView:
                 self._write(
                     f"trial {trial.number} resumed from its own checkpoint in new processes "
                     f"(saved in {run.resume_check.save_s:.2f} s, loaded in {run.resume_check.load_s:.2f} s)"
+                )
+
+    def _print_recipe_runs(self, trials: Sequence[Trial]) -> None:
+        for _, run in study_words.runs_of(trials, "recipe", TrialState.COMPLETE):
+            if run.run_id not in self._recipe_runs and run.measurement is not None:
+                self._recipe_runs.add(run.run_id)
+                self._write(
+                    f"recipe run {len(self._recipe_runs)}: {run.recipe or 'as stated'}, "
+                    f"{study_words.rate(run.measurement.tokens_per_s_per_gpu)} tokens/s/GPU{_disturbance_note(run)}"
                 )
 
     def _print_rejections(self, rejections: Sequence[Rejection]) -> None:

@@ -10,7 +10,7 @@ from shardtune.api_schemas.strategies import Checkpointing
 from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 
-PrecisionName = Literal["auto", "bf16-mixed", "bf16-autocast", "fp32"]
+PrecisionName = Literal["auto", "bf16-mixed", "bf16-autocast", "bf16-true", "fp32"]
 _MODELS = ["llama-3.1-8b", "Qwen/Qwen3-8B"]
 
 

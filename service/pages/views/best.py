@@ -113,6 +113,7 @@ def runs_by_study(session: Session, open_studies: Sequence[Study]) -> dict[str, 
 
 def _count_runs(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) -> RunCounts:
     search, validation = costs.get((RunPurpose.SEARCH, 0)), costs.get((RunPurpose.VALIDATION, study.final_comparison))
+    recipe = costs.get((RunPurpose.RECIPE, study.final_comparison))
     world = study.cluster.world_size
     # The same estimate as `time_left.made_by`, from sums in SQL: the list must not load every trial.
     return RunCounts(
@@ -120,6 +121,7 @@ def _count_runs(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) 
         shortest_search_s=search.shortest / world if search else None,
         validation_runs=validation.runs if validation else 0,
         mean_validation_s=validation.mean / world if validation else None,
+        recipe_runs=recipe.runs if recipe else 0,
     )
 
 

@@ -32,7 +32,7 @@ from shardtune.service.pages.views.study_sections.request_notes import request_n
 from shardtune.service.pages.views.study_sections.study_log import LogLine, study_log
 from shardtune.service.studies import insights
 from shardtune.service.studies.views import trial_view
-from shardtune.service.wording import cluster_words, disambiguate, study_words
+from shardtune.service.wording import cluster_words, disambiguate, recipe_words, study_words
 from shardtune.service.wording.reasons import Reasons, reasons
 from shardtune.service.wording.result_runs import result_runs
 from shardtune.service.wording.trust import Trust, trust
@@ -100,6 +100,8 @@ class StudyContext:
     setbacks: tuple[Setback, ...]
     failure_kinds: tuple[tuple[str, str], ...]
     """Kind and description of each failure, for the filter of trials."""
+    recipes: tuple[tuple[str, tuple[Trust, ...]], ...]
+    """Name of each recipe that the study considered, and what its runs say."""
     rejections: tuple[str, ...]
     limit_gib: float
     best_number: int | None
@@ -169,6 +171,9 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         matching=trial_points.count_trials(session, row.id, chosen),
         setbacks=setbacks(session, study, points),
         failure_kinds=failure_kinds(session, row.id),
+        recipes=tuple((recipe.name, recipe_words.lines(recipe)) for recipe in study.result.recipes)
+        if study.result
+        else (),
         rejections=tuple(study_words.closest_rejections(rejected)),
         limit_gib=limit,
         best_number=best_number,

@@ -31,11 +31,12 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     network = build.build(task.model, workload)
     adapters.install(network, workload.adapter)
     precision = workload.precision
+    master = build.DTYPES[precision.master_dtype]
     build.materialize(
-        network, torch.device("cpu"), torch.float32, workload.seed, torch.float32 if precision.autocast else compute
+        network, torch.device("cpu"), master, workload.seed, torch.float32 if precision.autocast else compute
     )
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    optimizers = _optimizers(network, workload.optimizer)
+    optimizers = _optimizers(network, workload.optimizer, fused=precision.has_low_states)
     vocab_size = network.get_input_embeddings().num_embeddings
     records = []
     for step in range(task.plan.parity_steps):
@@ -60,9 +61,9 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     return tuple(records)
 
 
-def _optimizers(network: nn.Module, settings: AdamW | Muon) -> list[torch.optim.Optimizer]:
+def _optimizers(network: nn.Module, settings: AdamW | Muon, *, fused: bool) -> list[torch.optim.Optimizer]:
     if isinstance(settings, AdamW):
-        return [_adamw(network.parameters(), settings)]
+        return [_adamw(network.parameters(), settings, fused=fused)]
     tables = ("embed_tokens", "lm_head", "wte", "wpe")
     matrices = {
         name: p for name, p in network.named_parameters() if p.ndim == 2 and not any(table in name for table in tables)
@@ -72,12 +73,13 @@ def _optimizers(network: nn.Module, settings: AdamW | Muon) -> list[torch.optim.
         matrices.values(), settings.lr, settings.weight_decay, settings.momentum, settings.nesterov,
         ns_steps=settings.ns_steps, adjust_lr_fn=settings.adjust_lr_fn,
     )  # fmt: skip
-    return [muon, _adamw(others, settings.adamw)]
+    return [muon, _adamw(others, settings.adamw, fused=fused)]
 
 
-def _adamw(parameters: Iterable[nn.Parameter], settings: AdamW) -> torch.optim.AdamW:
+def _adamw(parameters: Iterable[nn.Parameter], settings: AdamW, *, fused: bool) -> torch.optim.AdamW:
+    """AdamW; the fused kernel rounds states below float32 once a step, the other once an operation."""
     return torch.optim.AdamW(
-        parameters, settings.lr, (settings.beta1, settings.beta2), settings.eps, settings.weight_decay
+        parameters, settings.lr, (settings.beta1, settings.beta2), settings.eps, settings.weight_decay, fused=fused
     )
 
 

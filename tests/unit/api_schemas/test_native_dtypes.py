@@ -87,3 +87,8 @@ def test_every_catalogued_gpu_says_what_it_has():
 
 def test_rates_read_like_a_data_sheet():
     assert [flops_per_s(rate) for rate in (1.2e9, 6.7e10, 9.89e14)] == ["1.2 GFLOP/s", "67 GFLOP/s", "989 TFLOP/s"]
+
+
+@pytest.mark.parametrize("devices", [[AVX512_BF16], [AVX2], [UNKNOWN_GPU], [A100], []])
+def test_no_device_chooses_states_below_float32(devices):
+    assert not decide(None, devices)[0].has_low_states

@@ -244,3 +244,15 @@ def test_dtypes_spelt_out_need_no_name_and_mean_the_precision_that_has_them() ->
     assert workload_request.precision == PRECISIONS["bf16-mixed"]
     own = Precision.model_validate(dtypes | {"reduce_dtype": "bfloat16"})
     assert own.name == "own" and Precision.model_validate(own.model_dump()) == own
+
+
+def test_states_below_float32_need_one_dtype_throughout() -> None:
+    true = PRECISIONS["bf16-true"]
+    assert true.has_low_states and not any(
+        PRECISIONS[name].has_low_states for name in PRECISIONS.keys() - {"bf16-true"}
+    )
+    dtypes = true.model_dump(exclude={"name"})
+    assert Precision.model_validate(dtypes) == true
+    for name in ("compute_dtype", "reduce_dtype"):
+        with pytest.raises(ValidationError, match=rf"{name} \(float32\) with master_dtype \(bfloat16\).*'bf16-true'"):
+            Precision.model_validate(dtypes | {name: "float32"})

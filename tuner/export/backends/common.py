@@ -84,6 +84,15 @@ def weights_differ(source: ExportSource, consumer: str) -> tuple[str, ...]:
     return (f"precision: float32 weights under autocast were measured; {consumer} has FSDP cast weights to bfloat16",)
 
 
+def loaded_low(source: ExportSource) -> tuple[str, ...]:
+    """Line for a program whose caller loads the model, where the whole training is in a dtype below float32; empty
+    otherwise."""
+    if not source.has_low_states:
+        return ()
+    dtype = torch_dtype(source.workload.precision.master_dtype)
+    return (f"precision: load the model with dtype={dtype}: weights, gradients and optimizer states are in it",)
+
+
 def accelerate_autocast(source: ExportSource) -> tuple[dict[str, Any], list[str]]:
     """Fields and script lines for Accelerate where the trial used FSDP with autocast: Accelerate's own mixed precision
     is off, and the script calls autocast."""

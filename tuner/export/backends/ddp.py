@@ -20,7 +20,7 @@ def _snippet(source: ExportSource, strategy: DdpConfig) -> SnippetParts:
         standard=("contextlib",) if common.uses_no_sync(source, strategy.grad_sync) else (),
         constants=(common.clipping(source),),
         helpers=helpers,
-        on_device="torch.float32",
+        on_device=torch_dtype(source.workload.precision.master_dtype),
     )
 
 

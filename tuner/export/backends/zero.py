@@ -58,7 +58,9 @@ def _trainer(source: ExportSource, strategy: ZeroConfig) -> str:
     if strategy.stage == 3 and source.model_summary.moe_class:
         # The router picks other experts on every rank; hooks inside would gather in different orders and hang.
         prepare.append(f"set_z3_leaf_modules(model, [{literal(source.model_summary.moe_class)}])")
-    on_host = "DeepSpeedCPUAdam(parameters, adamw_mode=True, **ADAMW)"
+    # Its moments are float32 by default, whatever the masters are.
+    states = ", fp32_optimizer_states=False" if source.has_low_states else ""
+    on_host = f"DeepSpeedCPUAdam(parameters, adamw_mode=True{states}, **ADAMW)"
     on_device = optimizers.make(source, "parameters", "model.get_submodule(BLOCKS)")
     return fill(
         "trainer_zero",

@@ -7,6 +7,7 @@ from typing import Any
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
 from shardtune.tuner.export import adapters, environment, losses, optimizers
+from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
@@ -100,6 +101,7 @@ def _json(values: dict[str, Any]) -> str:
 def _notes(source: ExportSource) -> tuple[str, ...]:
     """Notes on differences between training with transformers' Trainer and the measured training."""
     lines = ["weight_decay: on all parameters was measured; Trainer leaves biases and norms out"]
+    lines += common.loaded_low(source)
     if source.config.compile:
         lines.append("compile: each block was compiled; Trainer compiles the whole model")
     return (*lines, *losses.trainer_notes(source), *optimizers.lost_note(source, "Trainer"))

@@ -29,8 +29,11 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         ValueError: Trainer has no such backend, or the configuration divides more than data.
     """
     trainer = training_arguments.arguments(source, "TRL", backends)
-    # TRL computes every loss in chunks, of a size of its own.
-    lossy = (*(line for line in trainer.lossy if not line.startswith(("loss:", "loss_chunk:"))), *_notes(source))
+    # TRL computes every loss in chunks, of a size of its own, and its file names the dtype of the model.
+    lossy = (
+        *(line for line in trainer.lossy if not line.startswith(("loss:", "loss_chunk:", "precision: load"))),
+        *_notes(source),
+    )
     values = {**_model(source), **_data(source), **trainer.values}
     # SFTConfig checkpoints by default under the older name (TRL 1.16); FSDP has a checkpointing of its own.
     values.setdefault("activation_checkpointing", False)

@@ -52,7 +52,7 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
         gathered_last=zero,
         **_bucket_bytes(shape, c, d, impl, bf16_optimizer),
         unit_gradients=zero,
-        step=np.where((c.offload_optimizer > 0) | bf16_optimizer, 0.0, 4.0 * trained / c.shard),
+        step=np.where((c.offload_optimizer > 0) | bf16_optimizer, 0.0, d.master * trained / c.shard),
     )
 
 
@@ -147,7 +147,7 @@ def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
         **_gathered_bytes_3(shape, c, d),
         **_bucket_bytes_3(shape, c, d, impl, gloo),
         unit_gradients=zero,
-        step=np.where(c.offload_optimizer > 0, 0.0, 4.0 * trained / c.shard),
+        step=np.where(c.offload_optimizer > 0, 0.0, d.master * trained / c.shard),
     )
 
 

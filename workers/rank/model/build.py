@@ -127,6 +127,16 @@ def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], nn.
             module._parameters[key] = replacements[id(old)]
 
 
+def cast_trained(model: nn.Module, dtype: torch.dtype) -> None:
+    """Give the trained parameters of a model on the meta device another dtype; buffers, such as rotary frequencies, keep
+    theirs."""
+
+    def make(_name: str, old: nn.Parameter) -> nn.Parameter:
+        return nn.Parameter(old.to(dtype)) if old.requires_grad else old
+
+    replace_parameters(model, make)
+
+
 def materialize(
     model: nn.Module,
     device: torch.device,

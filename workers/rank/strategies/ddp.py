@@ -13,6 +13,7 @@ from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import cast
 from shardtune.workers.rank.strategies import base, optimizers, sharded_checkpoint
+from shardtune.workers.rank.strategies.state_dtypes import StateCheck
 
 
 class DdpTrainer:
@@ -32,6 +33,7 @@ class DdpTrainer:
         )
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = optimizers.make(workload.optimizer, self._parameters, blocks)
+        self._state_check = StateCheck(setting)
         self._max_norm = workload.max_grad_norm
         self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
@@ -53,6 +55,7 @@ class DdpTrainer:
         """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
         norm = base.clip_gradients_(self._parameters, self._max_norm)
         self._optimizer.step()
+        self._state_check.after_step(self._optimizer.members)
         # Views into buckets must survive; setting them to None would make DDP copy gradients back in.
         self._optimizer.zero_grad(set_to_none=not self._ddp.gradient_as_bucket_view)
         return norm

@@ -26,6 +26,7 @@ from shardtune.workers.rank.model import adapters, weights
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base, optimizers, sharded_checkpoint
+from shardtune.workers.rank.strategies.state_dtypes import StateCheck
 
 
 class Fsdp1Trainer:
@@ -39,6 +40,7 @@ class Fsdp1Trainer:
         self._sharded = config.dp_shard > 1
         self._parameters = [p for p in self._fsdp.parameters() if p.requires_grad]
         self._optimizer = optimizers.make(workload.optimizer, self._parameters)
+        self._state_check = StateCheck(setting)
         self._max_norm = workload.max_grad_norm
         self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
@@ -61,6 +63,7 @@ class Fsdp1Trainer:
         # FSDP1's own clipping reduces the norm over shards; an infinite limit measures the norm and scales nothing.
         norm: torch.Tensor = self._fsdp.clip_grad_norm_(math.inf if self._max_norm is None else self._max_norm)
         self._optimizer.step()
+        self._state_check.after_step(self._optimizer.members)
         self._optimizer.zero_grad()
         return norm
 

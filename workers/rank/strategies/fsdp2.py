@@ -20,9 +20,11 @@ from torch.distributed.tensor.parallel import loss_parallel
 from shardtune.api_schemas.strategies import Fsdp2Config, tensor_parallel
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model import adapters, tensor_plan, weights
+from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base, optimizers, pipeline, sharded_checkpoint
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
+from shardtune.workers.rank.strategies.state_dtypes import StateCheck
 
 TENSOR = "tp"
 """Mesh axis of the ranks that split the model's matrices."""
@@ -38,6 +40,9 @@ class Fsdp2Trainer:
         workload, place = setting.task.workload, setting.context
         if workload.adapter is not None:
             adapters.cast_frozen(model, setting.weights_dtype)
+        if workload.precision.has_low_states:
+            # Shards, their gradients and their states have the dtype of the parameters.
+            models.cast_trained(model, setting.master_dtype)
         mesh = make_mesh(config, place)
         self._is_split = config.tensor_parallel > 1
         if self._is_split:
@@ -69,6 +74,7 @@ class Fsdp2Trainer:
         self._counted = [parameter for part, name, parameter in named if part.index == 0 or name not in part.twins]
         blocks = [block for part in parts for block in part.blocks]
         self._optimizer = optimizers.make(workload.optimizer, self._parameters, blocks)
+        self._state_check = StateCheck(setting)
         self._max_norm = workload.max_grad_norm
         self._checkpoint_parts = sharded_checkpoint.CheckpointParts(stages is not None, setting.saves_trained_only)
 
@@ -108,6 +114,7 @@ class Fsdp2Trainer:
         stages = self._pipeline.group if self._pipeline is not None else None
         norm = base.clip_gradients_(self._parameters, self._max_norm, self._counted, stages)
         self._optimizer.step()
+        self._state_check.after_step(self._optimizer.members)
         self._optimizer.zero_grad()
         return norm
 

@@ -19,6 +19,7 @@ from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import moe, weights
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.optimizers import adamw
+from shardtune.workers.rank.strategies.state_dtypes import StateCheck
 
 _TAG = "engine"
 """Tag of the checkpoint: DeepSpeed's name for one of several checkpoints in a folder; here each folder has one."""
@@ -46,7 +47,13 @@ class ZeroTrainer:
         # `wrap.make_trainer` has rejected other optimizers: DeepSpeed steps flat partitions.
         assert isinstance(settings, AdamW), settings
         optimizer = (
-            DeepSpeedCPUAdam(parameters, adamw_mode=True, **adamw.options(settings))
+            DeepSpeedCPUAdam(
+                parameters,
+                adamw_mode=True,
+                # By default its moments are float32 whatever the masters are.
+                fp32_optimizer_states=not workload.precision.has_low_states,
+                **adamw.options(settings),
+            )
             if config.offload_optimizer is not None
             else adamw.make(settings, parameters)
         )
@@ -58,6 +65,7 @@ class ZeroTrainer:
             self._engine.compile()
         _restore_buffers(model, buffers)
         self._place, self._trained_only = place, setting.saves_trained_only
+        self._state_check = StateCheck(setting)
         # The engine enters its own autocast (`torch_autocast`), and would leave one around it.
         self._loss = setting.loss
 
@@ -84,6 +92,7 @@ class ZeroTrainer:
         self._engine.step()
         norm: torch.Tensor | float | None = self._engine.get_global_grad_norm()
         assert norm is not None, "DeepSpeed took no optimizer step: accumulation boundary missed"
+        self._state_check.after_step(_stepped(self._engine.optimizer))
         return norm
 
     def parameter_checksum(self) -> tuple[float, float]:
@@ -125,6 +134,12 @@ def _masters(optimizer: Any) -> list[torch.Tensor]:
             masters: list[torch.Tensor] = getattr(optimizer, name)
             return masters
     raise AttributeError(f"DeepSpeed's {type(optimizer).__name__} shows no master weights")
+
+
+def _stepped(optimizer: Any) -> list[torch.optim.Optimizer]:
+    """Torch optimizers that one of DeepSpeed's optimizers steps: a part that stays on the device has one of its own."""
+    inner = (optimizer.optimizer, getattr(optimizer, "backup_optimizer", None))
+    return [member for member in inner if member is not None]
 
 
 def _quieten() -> None:

@@ -30,6 +30,8 @@ PROFILED_STEPS = 2
 the second."""
 
 
+_STEPS_PER_REPORT = 10
+"""Number of untimed steps after which their progress is written at the latest."""
 Checksum = Callable[[], tuple[float | None, float | None]]
 """Function that returns a parameter checksum (see `Trainer.parameter_checksum`), with None values where the weights
 cannot be read."""
@@ -56,7 +58,7 @@ class Loop:
         self._garbage.begin()
         self._steps_per_time = 1 if self._short is None or self._short.accumulations is None else 2
         timed = (self._plan.max_warmup_steps + self._plan.min_windows) * self._steps_per_time
-        self._planned = self._plan.parity_steps + timed
+        self._planned = max(self._plan.parity_steps, self._plan.loss_steps) + timed
         self._reported_step, self._reported_at_s = 0, time.monotonic()
         self._step_s: float | None = None
         self._own_warmup_step_times_s: list[float] = []
@@ -64,12 +66,13 @@ class Loop:
         self.outcome = LoopRecord()
 
     def steps(self, meter: MemoryMeter) -> Steps[None]:
-        """Yield all steps of the plan: recorded first steps, warm-up, timed windows.
+        """Yield all steps of the plan: recorded first steps, steps whose losses alone are kept, warm-up, timed windows.
 
         Raises:
             NumericsError, OverLimitError: as in `_record_first_steps`.
         """
         yield from self._record_first_steps(meter)
+        yield from self._keep_losses()
         # A collection in mid-window would be timed. Garbage of the build is collected now, and the remaining objects are
         # frozen, so that no later collection traverses them.
         gc.collect()
@@ -91,6 +94,19 @@ class Loop:
             self._report_progress("warming_up")
             if step == PROFILED_STEPS - 1:
                 self._require_memory_limit(meter.end_of_profiled_steps())
+
+    def _keep_losses(self) -> Steps[None]:
+        """Train further first steps of which only the loss is kept, so that the losses of two recipes compare.
+
+        Raises:
+            NumericsError: a loss is not finite.
+        """
+        for _ in range(self._plan.loss_steps - self._plan.parity_steps):
+            loss, _ = yield self._micro_batches.of_step(self._step)
+            self._end_step()
+            self._note_losses(mesh.mean(loss.reshape(1), self._place))
+            self._report_progress("training", throttle=self._step % _STEPS_PER_REPORT > 0)
+        self.outcome.first_losses = len(self.outcome.losses)
 
     def _end_step(self) -> None:
         self._step += 1

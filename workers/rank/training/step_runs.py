@@ -52,6 +52,8 @@ class LoopRecord:
     trajectory: list[StepRecord] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     """Mean loss over the global batch, of every step in order."""
+    first_losses: int = 0
+    """Number of losses before the warm-up: of the fully recorded steps, and of those whose losses alone are kept."""
     warmup_step_times_s: list[float] = field(default_factory=list)
     is_steady: bool = False
     """Whether the warm-up's last steps took the same time."""

@@ -38,6 +38,14 @@ def test_in_a_final_comparison_it_follows_from_the_validation_runs_it_may_take()
     assert time_left.estimate(study, RunCounts(8, 5.0, 30, 10.0), 99.0) == "at most 5 min"
 
 
+def test_recipes_beside_the_answer_take_three_runs_each_and_as_many_of_the_stated_one():
+    study = running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=20)
+    considering = study.model_copy(update={"spec": study.spec.model_copy(update={"consider": ("muon",)})})
+    assert time_left.recipe_runs_expected(study) == 0 and time_left.recipe_runs_expected(considering) == 6
+    left = [seconds(time_left.estimate(considering, RunCounts(8, 5.0, 20, 10.0, done), 99.0)) for done in (0, 4, 9)]
+    assert left == [60, 20, 0]
+
+
 def test_nothing_is_said_before_a_run_has_shown_how_long_one_takes():
     assert time_left.estimate(running(8), RunCounts(0, None, 0, None), 10.0) == ""
 

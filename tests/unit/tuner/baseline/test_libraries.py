@@ -18,6 +18,7 @@ from shardtune.tuner.baseline import ResolvedBaseline, implied_precision, resolv
 EXAMPLES = Path(__file__).parents[4] / "examples"
 BF16 = Workload(sequence_length=64, global_batch=16)
 FP32 = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"])
+TRUE = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["bf16-true"])
 AUTOCAST = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["bf16-autocast"])
 TWO_RANKS = Cluster(device="cpu", gpus_per_node=2, memory_gib=2, host_memory_gib=8)
 TWO_NODES = Cluster(gpus_per_node=2, nodes=2, memory_gib=80, host_memory_gib=800)
@@ -276,3 +277,24 @@ def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, text: str, named:
     with pytest.raises(InputError) as rejected:
         study_file.validate_study({"model": "llama-tiny", "baseline": {"file": "x.yaml"}}, tmp_path)
     assert named in "\n".join(rejected.value.lines)
+
+
+def test_mixed_precision_of_a_library_contradicts_states_below_float32() -> None:
+    """Of bf16-true the model has the dtype, which the file does not show."""
+    ddp = ACCELERATE | {"distributed_type": "MULTI_CPU", "num_processes": 2, "micro_batch": 4}
+    for inputs, change in ((ddp, {"mixed_precision": "no"}), (TRAINER, {"bf16": False})):
+        with pytest.raises(ValueError, match=r"keeps float32 states, but .*'bf16-true'.*set it to false"):
+            read(inputs, TRUE)
+        assert any("measured in bfloat16 throughout" in note for note in read(inputs | change, TRUE).notes)
+
+
+def test_deepspeeds_switches_for_states_must_agree_with_the_precision() -> None:
+    zero = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 2}
+    switches = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    assert strategy(zero | {"bf16": {"enabled": True, **switches}}, TRUE).stage == 2
+    with pytest.raises(ValueError, match=r"bf16_master_weights_and_grads \(absent\).*'bf16-true'.*set it to true"):
+        read(zero | {"bf16": {"enabled": True}}, TRUE)
+    with pytest.raises(ValueError, match=r"bf16_optimizer_states \(false\).*set it to true"):
+        read(zero | {"bf16": {"enabled": True, **switches, "bf16_optimizer_states": False}}, TRUE)
+    with pytest.raises(ValueError, match=r"\(true\).*use precision 'bf16-true'"):
+        read(zero | {"bf16": {"enabled": True, **switches}})

@@ -95,3 +95,10 @@ def test_the_model_comes_first_and_once(recorder):
 def test_sharding_that_a_library_ignores_on_cpu_is_rejected(recorder):
     with pytest.raises(adapter.Rejected, match="Accelerate silently ignores fsdp2 on CPU ranks"):
         trial_of(recorder, TrialConfig(strategy=Fsdp2Config(dp_shard=2))).require_ddp_on_cpu("Accelerate")
+
+
+def test_a_model_in_another_dtype_than_states_below_float32_is_rejected(recorder):
+    trial = trial_of(recorder, precision="bf16-true")
+    with pytest.raises(adapter.AdapterError, match=r"weight is torch.float32.*\(bf16-true\).*dtype=torch.bfloat16"):
+        trial.prepare(torch.nn.Linear(1, 1))
+    trial_of(recorder, precision="bf16-true").prepare(torch.nn.Linear(1, 1, dtype=torch.bfloat16))

@@ -1,0 +1,54 @@
+"""Describe the recipes that a study considered, for the command line and the pages."""
+
+from shardtune.api_schemas.studies.recipes import ConsideredRecipe, LossComparison, LossVerdict
+from shardtune.service.wording import study_words
+from shardtune.service.wording.trust import Trust
+
+_TONES = {LossVerdict.AS_WELL: "good", LossVerdict.WORSE: "bad", LossVerdict.UNDECIDED: "warn"}
+
+
+def speed_text(recipe: ConsideredRecipe) -> str:
+    """Describe the speed of a recipe beside that of the stated one."""
+    if recipe.tokens_per_s_per_gpu is None:
+        return "speed not measured"
+    rates = f"{study_words.rate(recipe.tokens_per_s_per_gpu)} tokens/s/GPU"
+    if recipe.stated_tokens_per_s_per_gpu is not None:
+        rates += f" beside {study_words.rate(recipe.stated_tokens_per_s_per_gpu)}"
+    if recipe.speed is None:
+        return f"{rates}, {len(recipe.ratios)} pairs are too few for an interval" if recipe.ratios else rates
+    low, high = recipe.speed.ci95
+    return f"{recipe.speed.value:.2f}x [{low:.2f}, {high:.2f}] the speed in {recipe.speed.pairs} pairs ({rates})"
+
+
+def memory_text(recipe: ConsideredRecipe) -> str:
+    """Describe the peak memory of a recipe beside that of the stated one; empty if it was not measured."""
+    if recipe.peak_gib is None:
+        return ""
+    own = study_words.memory(recipe.peak_gib)
+    return own if recipe.stated_peak_gib is None else f"{own} beside {study_words.memory(recipe.stated_peak_gib)}"
+
+
+def loss_text(loss: LossComparison) -> str:
+    """Describe what a recipe costs in training, in a sentence that begins with the verdict."""
+    low, high = loss.interval
+    difference = f"loss {loss.difference:+.4f} [{low:+.4f}, {high:+.4f}] against {loss.stated_loss:.4f}"
+    basis = f"in the last {loss.compared_steps} of {loss.steps} steps on the same data"
+    verdict = {
+        LossVerdict.AS_WELL: f"trains as well within {loss.most_difference:g}",
+        LossVerdict.WORSE: f"trains worse by more than {loss.most_difference:g}",
+        LossVerdict.UNDECIDED: f"not known whether it trains worse by more than {loss.most_difference:g}",
+    }[loss.verdict]
+    return f"{verdict}: {difference}, {basis}"
+
+
+def lines(recipe: ConsideredRecipe) -> tuple[Trust, ...]:
+    """Describe a recipe in lines, each with a tone: what it costs in training, what it brings, and notes."""
+    described = [] if recipe.loss is None else [Trust(_TONES[recipe.loss.verdict], loss_text(recipe.loss))]
+    if recipe.failure is not None:
+        described.append(Trust("bad", f"not compared: {recipe.failure}"))
+    if recipe.tokens_per_s_per_gpu is not None:
+        figures = [speed_text(recipe), memory_text(recipe)]
+        described.append(Trust("quiet", ", ".join(text for text in figures if text)))
+    if not recipe.is_winners_config and recipe.description is not None:
+        described.append(Trust("quiet", f"run as {recipe.description}"))
+    return (*described, *(Trust("warn", note) for note in recipe.notes))

@@ -1,0 +1,211 @@
+"""Considered recipes: run beside the answer, never the answer, and as durable as its runs."""
+
+import pytest
+
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.leases import TASK_KINDS, TrialTask
+from shardtune.service.lifecycle import expiry
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, speed_of
+
+NEW = {"task_kinds": TASK_KINDS}
+STEPS = 40
+LOSSES = [5.0 - 0.01 * step for step in range(STEPS)]
+WORKLOAD = SPEC["workload"] | {"precision": "bf16-mixed"}
+CONSIDERING = SPEC | {"workload": WORKLOAD, "consider_steps": STEPS, "space": {"backends": ["ddp", "zero", "fsdp2"]}}
+FACTOR = {"bf16-mixed": 1.0, "bf16-true": 1.3, "fp32": 0.5}
+LAG = {"bf16-mixed": 0.0, "bf16-true": 0.3, "fp32": -0.001}
+
+
+def recipe_of(task):
+    return task.workload.optimizer.kind if task.workload.optimizer.kind == "muon" else task.workload.precision.name
+
+
+def of_recipe(task, **changes):
+    """A measurement of a recipe's speed, memory and losses."""
+    name = recipe_of(task)
+    speed = speed_of(task.config) * FACTOR.get(name, 0.9)
+    losses = [loss + LAG.get(name, 0.0) for loss in LOSSES] if task.plan.loss_steps else [5.0] * 10
+    return measurement(speed).model_copy(update={"losses": tuple(losses), **changes})
+
+
+def create(client, **changes):
+    answer = client.post("/v1/studies", json=CONSIDERING | changes)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["study_id"]
+
+
+def is_recipe_run(client, lease):
+    runs = client.get(f"/v1/studies/{lease.study_id}/trials").json()["trials"][lease.trial_number]["runs"]
+    return next(run for run in runs if run["run_id"] == lease.run_id)["purpose"] == "recipe"
+
+
+def first_recipe_run(client, worker):
+    """Everything before it; its lease."""
+    while (lease := worker.lease()) is not None:
+        if isinstance(lease.task, TrialTask) and is_recipe_run(client, lease):
+            return lease
+        worker.do(lease)
+    raise AssertionError("the study ended without a recipe run")
+
+
+def test_recipes_stand_beside_the_answer_with_speed_and_losses(client):
+    worker = SimulatedWorker(client, behave=lambda _, task: of_recipe(task), **NEW).register()
+    study_id = create(client, consider=["bf16-true", "fp32"])
+    worker.work()
+    study = client.get(f"/v1/studies/{study_id}").json()
+    result, alone = study["result"], create(client)
+    true, exact = result["recipes"]
+    assert (true["name"], true["loss"]["verdict"], true["is_winners_config"]) == ("bf16-true", "worse", True)
+    assert true["loss"]["difference"] == pytest.approx(0.3) and true["loss"]["steps"] == STEPS
+    assert true["speed"]["value"] == pytest.approx(1.3) and exact["speed"]["value"] == pytest.approx(0.5)
+    assert exact["loss"]["verdict"] == "as_well" and exact["failure"] is None
+    runs = [
+        run
+        for trial in client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
+        for run in trial["runs"]
+        if run["purpose"] == "recipe"
+    ]
+    blocks = {run["comparison_block"] for run in runs}
+    assert (
+        len(blocks) >= 3
+        and len(runs) == 3 * len(blocks)
+        and {run["recipe"] for run in runs} == {None, "bf16-true", "fp32"}
+    )
+    worker.work()
+    without = client.get(f"/v1/studies/{alone}").json()["result"]
+    assert without["best"]["config"] == result["best"]["config"] and without["recipes"] == []
+    ask = {"model": "llama-tiny", "cluster": study["cluster"], "workload": WORKLOAD}
+    best = client.post("/v1/best:resolve", json={"study": CONSIDERING | {"model": ask["model"]}}).json()["best"]
+    assert best["workload"]["precision"]["name"] == "bf16-mixed", "never another recipe"
+
+
+def test_the_first_block_alone_trains_the_steps_whose_losses_compare(quick_client):
+    plans = []
+
+    def behave(_lease, task):
+        plans.append((recipe_of(task), task.plan.loss_steps, task.plan.short_steps))
+        return of_recipe(task)
+
+    worker = SimulatedWorker(quick_client, behave=behave, **NEW).register()
+    create(quick_client, consider=["bf16-true"])
+    worker.work()
+    kept = [(name, steps) for name, steps, _ in plans if steps]
+    assert sorted(kept) == [("bf16-mixed", STEPS), ("bf16-true", STEPS)] and all(short is None for *_, short in plans)
+
+
+def test_a_recipe_that_fails_is_said_so_and_changes_nothing(quick_client):
+    def behave(_lease, task):
+        return failure(FailureKind.OOM, "no memory for fp32") if recipe_of(task) == "fp32" else of_recipe(task)
+
+    worker = SimulatedWorker(quick_client, behave=behave, **NEW).register()
+    study_id = create(quick_client, consider=["fp32", "bf16-true"])
+    worker.work()
+    study = quick_client.get(f"/v1/studies/{study_id}").json()
+    exact, true = study["result"]["recipes"]
+    assert study["state"] == "complete" and "no memory for fp32" in exact["failure"] and exact["loss"] is None
+    assert true["failure"] is None and true["loss"]["verdict"] == "worse"
+    number = study["result"]["best"]["trial_number"]
+    trial = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"][number]
+    assert trial["state"] == "complete", "the answer stands"
+
+
+def test_a_worker_that_reports_too_few_losses_costs_the_comparison_alone(quick_client):
+    def behave(_lease, task):
+        return of_recipe(task, losses=(5.0,) * 5) if task.plan.loss_steps else of_recipe(task)
+
+    worker = SimulatedWorker(quick_client, behave=behave, **NEW).register()
+    study_id = create(quick_client, consider=["bf16-true"])
+    worker.work()
+    (recipe,) = quick_client.get(f"/v1/studies/{study_id}/best").json()["recipes"]
+    assert recipe["loss"] is None and recipe["speed"]["value"] == pytest.approx(1.3)
+    assert recipe["notes"] == [f"losses of 5 steps were reported, of {STEPS} asked for"]
+
+
+def test_without_the_stated_recipes_run_nothing_is_compared(quick_client):
+    def behave(_lease, task):
+        fails = task.plan.loss_steps and recipe_of(task) == "bf16-mixed"
+        return failure(FailureKind.NUMERICS, "loss is nan at step 7") if fails else of_recipe(task)
+
+    worker = SimulatedWorker(quick_client, behave=behave, **NEW).register()
+    study_id = create(quick_client, consider=["bf16-true"])
+    worker.work()
+    (recipe,) = quick_client.get(f"/v1/studies/{study_id}/best").json()["recipes"]
+    assert "the stated recipe's run failed: loss is nan at step 7" in recipe["failure"]
+
+
+def test_muon_takes_the_fastest_trial_that_can_train_with_it(quick_client):
+    slow_fsdp2 = {"ddp": 1.0, "zero": 2.0, "fsdp2": 0.5}
+
+    def behave(_lease, task):
+        measured = of_recipe(task)
+        speed = measured.tokens_per_s_per_gpu * slow_fsdp2[task.config.backend]
+        return measured.model_copy(update={"tokens_per_s_per_gpu": speed})
+
+    worker = SimulatedWorker(quick_client, behave=behave, **NEW).register()
+    study_id = create(quick_client, consider=["muon"])
+    worker.work()
+    result = quick_client.get(f"/v1/studies/{study_id}/best").json()
+    (muon,) = result["recipes"]
+    assert result["best"]["config"]["strategy"]["kind"] == "zero"
+    assert muon["config"]["strategy"]["kind"] == "ddp" and not muon["is_winners_config"]
+    assert any("cannot train with Muon" in note for note in muon["notes"])
+
+
+@pytest.mark.wide_on_postgres
+def test_a_worker_that_dies_in_a_recipe_run_is_replaced_and_the_comparison_goes_on(client, clock):
+    worker = SimulatedWorker(client, behave=lambda _, task: of_recipe(task), **NEW).register()
+    study_id = create(client, consider=["bf16-true"])
+    lost = first_recipe_run(client, worker)
+    context = client.app.state.context
+    clock.turn(context.settings.lease_s + 1)
+    assert expiry.sweep(context) == 1
+    again = SimulatedWorker(client, behave=lambda _, task: of_recipe(task), **NEW).register()
+    lease = again.lease()
+    assert (lease.run_id, lease.attempt) == (lost.run_id, 2)
+    again.do(lease)
+    again.work()
+    (recipe,) = client.get(f"/v1/studies/{study_id}/best").json()["recipes"]
+    assert recipe["loss"]["verdict"] == "worse" and recipe["speed"]["value"] == pytest.approx(1.3)
+
+
+def test_workers_of_an_older_release_get_no_recipe_run_and_the_answer_says_so(quick_client):
+    kinds = tuple(kind for kind in TASK_KINDS if kind != "recipe")
+    worker = SimulatedWorker(quick_client, behave=lambda _, task: of_recipe(task), task_kinds=kinds).register()
+    study_id = create(quick_client, consider=["bf16-true"])
+    worker.work()
+    study = quick_client.get(f"/v1/studies/{study_id}").json()
+    assert study["state"] == "complete" and study["result"]["recipes"] == []
+    assert any("no live worker is of a release" in note for note in study["result"]["notes"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"consider": ["muon"], "space": {"backends": ["zero"]}},
+            "consider ('muon'): strategy.kind ('zero') cannot train",
+        ),
+        (
+            {"consider": ["muon"], "workload": WORKLOAD | {"adapter": {"kind": "lora"}}},
+            "consider ('muon'): optimizer.kind ('muon') updates whole matrices",
+        ),
+    ],
+)
+def test_a_recipe_that_no_backend_of_the_study_can_train_is_rejected(quick_client, changes, says):
+    SimulatedWorker(quick_client, adapters=("lora",), **NEW).register()
+    answer = quick_client.post("/v1/studies", json=CONSIDERING | changes)
+    assert answer.status_code == 422 and says in answer.text
+
+
+def test_the_page_and_the_estimate_name_the_recipes(quick_client):
+    worker = SimulatedWorker(quick_client, behave=lambda _, task: of_recipe(task), **NEW).register()
+    study_id = create(quick_client, consider=["bf16-true"])
+    worker.work()
+    page = quick_client.get(f"/studies/{study_id}").text
+    assert "Recipes beside the answer" in page and "trains worse by more than 0.02" in page
+    cost = quick_client.post(
+        "/v1/predictions/study-cost", json=CONSIDERING | {"consider": ["bf16-true", "fp32"]}
+    ).json()
+    plain = quick_client.post("/v1/predictions/study-cost", json=CONSIDERING).json()
+    assert cost["recipe_runs"] == {"low": 9, "high": 21} and plain["recipe_runs"] == {"low": 0, "high": 0}
+    assert cost["minutes"]["low"] > plain["minutes"]["low"]

@@ -1,0 +1,47 @@
+"""Check of the dtype in which optimizers keep their states, after the first step has made them.
+
+A library may keep float32 states although it was asked for lower ones, and a trial would measure another recipe under
+the stated name: the memory and the losses would be wrong without a word.
+"""
+
+from collections.abc import Iterable
+
+import torch
+
+from shardtune.workers.rank.classify import NumericsError
+from shardtune.workers.rank.strategies.base import TrainingSetup
+
+
+class StateCheck:
+    """Check that is due once, after the first step of a training whose states are below float32."""
+
+    def __init__(self, setting: TrainingSetup) -> None:
+        precision = setting.task.workload.precision
+        self._is_due, self._name, self._dtype = precision.has_low_states, precision.name, setting.master_dtype
+
+    def after_step(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Compare the states' dtype with that of the master weights.
+
+        Raises:
+            NumericsError: a state has another dtype.
+        """
+        if not self._is_due:
+            return
+        self._is_due = False
+        for optimizer in optimizers:
+            for name, dtype in kept_dtypes(optimizer).items():
+                if dtype != self._dtype:
+                    raise NumericsError(
+                        f"precision ({self._name}) keeps optimizer states in {self._dtype}, and {type(optimizer).__name__} keeps "
+                        f"{name} in {dtype}; use precision 'bf16-mixed', or another backend"
+                    )
+
+
+def kept_dtypes(optimizer: torch.optim.Optimizer) -> dict[str, torch.dtype]:
+    """Dtype of each state that has a value for each element, by the state's name; a count of steps is none."""
+    states = [(name, state) for held in optimizer.state.values() for name, state in held.items()]
+    return {
+        name: state.dtype
+        for name, state in states
+        if isinstance(state, torch.Tensor) and state.numel() > 1 and state.is_floating_point()
+    }

@@ -39,8 +39,10 @@ class TuningTarget:
             "optimizer": unsaid_kind(self.workload.optimizer),
         }
         if self.workload.adapter is None:
-            # The keys of answers without an adapter have no word about it.
+            # The keys of answers without an adapter have no word about it, nor have those of samples of one length.
             exclude["adapter"] = True
+        if self.workload.data is None:
+            exclude["data"] = True
         workload = self.workload.model_dump(mode="json", exclude=exclude)
         cluster = self.cluster.model_dump(mode="json", include=set(_CLUSTER))
         cluster["gpu"] = cluster["gpu"].strip().casefold()

@@ -13,6 +13,7 @@ from shardtune.api_schemas.strategies.loss_fields import LossFields
 from shardtune.api_schemas.strategies.losses import Loss, loss_words
 from shardtune.api_schemas.strategies.trial_fields import NumaBinding, Strategy
 from shardtune.api_schemas.strategies.zero import ZeroConfig
+from shardtune.api_schemas.training.sample_plan import Split
 from shardtune.api_schemas.training.workload import gradient_accumulation
 
 __all__ = [
@@ -67,6 +68,14 @@ class TrialConfig(LossFields):
                 the nearest valid global batches.
         """
         return gradient_accumulation(global_batch, self.micro_batch, self.data_ranks(ranks))
+
+    def split(self, global_batch: int, ranks: int) -> Split:
+        """Return the division of a global batch among data-parallel groups and their micro batches.
+
+        Raises:
+            ValueError: as in `accumulation`.
+        """
+        return Split(self.micro_batch, self.data_ranks(ranks), self.accumulation(global_batch, ranks))
 
     @property
     def checkpoints_whole_blocks(self) -> bool:

@@ -51,12 +51,6 @@ def check_heads(size: int, heads: int | None, note: str | None) -> None:
     )
 
 
-def sizes(cluster: Cluster, workload: Workload, model_summary: ModelSummary) -> tuple[tuple[int, ...], str | None]:
-    """Return the valid `context_parallel` sizes in ascending order, and the reason why the first invalid divisor of the
-    number of ranks is invalid (None if all are valid)."""
-    return legal_divisors(cluster.world_size, lambda size: check(size, cluster, workload, model_summary=model_summary))
-
-
 def legal_divisors(ranks: int, check_size: Callable[[int], None]) -> tuple[tuple[int, ...], str | None]:
     """Return the divisors of a number of ranks that pass a check (which raises ValueError), and the check's message for
     the first divisor that fails (None if all pass)."""

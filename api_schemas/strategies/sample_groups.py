@@ -1,5 +1,5 @@
 """Checks of a configuration against cluster, workload and model: parallel group sizes (context, tensor, pipeline and
-expert parallel), the optimizer and the adapter."""
+expert parallel), the optimizer, the adapter and the samples' lengths."""
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import (
@@ -12,6 +12,7 @@ from shardtune.api_schemas.strategies import (
     optimizer_support,
     pipeline_parallel,
     pipeline_schedules,
+    ragged_support,
     tensor_parallel,
 )
 from shardtune.api_schemas.training.models import ModelSpec
@@ -19,7 +20,7 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: ModelSpec | None = None) -> None:
-    """Reject a backend that cannot train with the workload's optimizer or adapter, and parallel group sizes that do not divide the
+    """Reject a backend that cannot train with the workload's optimizer, adapter or lengths, and parallel group sizes that do not divide the
     workload or the model, as far as is known before the model is built.
 
     Raises:
@@ -27,6 +28,7 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
     """
     optimizer_support.check(config, workload.optimizer)
     adapter_support.check(config, workload.adapter)
+    ragged_support.check(config, workload.data)
     strategy, context = config.strategy, config.context_parallel
     stages = strategy.stages
     pipeline_parallel.check_ranks(stages, cluster.world_size)

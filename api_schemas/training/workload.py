@@ -8,11 +8,16 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.names import PrecisionName
+from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
+from shardtune.api_schemas.training.sample_lengths import DATA_SINCE, SampleLengths, check_longest
+from shardtune.api_schemas.training.sample_plan import SamplePlan, plan_samples
 
 MOST_SAMPLES = 1_000_000
 """Maximum number of samples in one optimizer step."""
+SHORTEST_SEQUENCE = 8
+"""Minimum sequence length in tokens."""
 
 
 class Precision(Schema):
@@ -130,8 +135,8 @@ fp32."""
 class WorkloadRequest(Schema):
     """Workload in a request, whose precision may still be `auto` (chosen for the device)."""
 
-    sequence_length: int = Field(ge=8, le=4_194_304)
-    """Sequence length: tokens per sample."""
+    sequence_length: int = Field(ge=SHORTEST_SEQUENCE, le=4_194_304)
+    """Sequence length: tokens per sample, or with `data` the most that a sample may have."""
     global_batch: int = Field(ge=1, le=MOST_SAMPLES)
     """Samples per optimizer step: micro batch × gradient accumulation × data-parallel size."""
     precision: ChosenPrecision = None
@@ -148,8 +153,16 @@ class WorkloadRequest(Schema):
     adapter: Adapter = None
     """Part of a named model that is trained while all other weights stay frozen: `lora` or `last_layers`, by `kind`;
     null: all weights are trained. Frozen weights are kept in the dtype of the computation."""
+    data: Annotated[SampleLengths | None, Since(DATA_SINCE)] = None
+    """Lengths of the samples, where they differ, as in most fine-tuning; null: every sample has `sequence_length`
+    tokens."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Random seed of the model's weights and of the data."""
+
+    @model_validator(mode="after")
+    def _samples_that_fit(self) -> Self:
+        check_longest(self.data, self.sequence_length)
+        return self
 
     @model_validator(mode="after")
     def _elementwise_optimizer(self) -> Self:
@@ -162,9 +175,31 @@ class WorkloadRequest(Schema):
         return self
 
     @property
-    def tokens_per_step(self) -> int:
-        """Number of tokens in one global batch (one optimizer step)."""
-        return self.global_batch * self.sequence_length
+    def tokens_per_step(self) -> float:
+        """Number of tokens in one global batch (one optimizer step), without padding; with `data` the mean over steps."""
+        plan = self.sample_plan
+        return self.global_batch * self.sequence_length if plan is None else plan.real_tokens
+
+    @property
+    def sample_plan(self) -> SamplePlan | None:
+        """Plan of samples of several lengths; None where all samples have `sequence_length` tokens."""
+        return None if self.data is None else plan_samples(self.data, self.global_batch, self.seed)
+
+    @property
+    def steps_per_cycle(self) -> int:
+        """Number of steps that are timed together, because the lengths of their samples differ; 1 where none differ."""
+        plan = self.sample_plan
+        return 1 if plan is None else plan.steps
+
+    @property
+    def longest_row(self) -> int:
+        """Number of tokens in the longest row of a micro batch, with padding, which decides the memory peak."""
+        return self.sequence_length if self.data is None else self.data.padded(self.data.longest)
+
+    @property
+    def attended_length(self) -> int:
+        """Length of a sample whose FLOPs per token are the mean of the data's tokens."""
+        return self.sequence_length if self.data is None else max(1, round(self.data.attended))
 
     def with_precision(self, precision: Precision) -> "Workload":
         """Return the complete workload, with the given precision in place of the requested one."""

@@ -8,6 +8,8 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.conditions import MOST_PROGRAMS, Conditions, ProgramLoad
 from shardtune.api_schemas.names import ONE_LINE, PrintableText
 from shardtune.api_schemas.protocol import Since
+from shardtune.api_schemas.training.padding import Padding
+from shardtune.api_schemas.training.sample_lengths import DATA_SINCE
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
 from shardtune.api_schemas.trials.diagnosis import MemoryMoment
 from shardtune.api_schemas.trials.failures import Failure
@@ -136,6 +138,7 @@ class Measurement(Schema):
     """Result of one complete run. Times are the slowest rank's, memory is the maximum over ranks."""
 
     tokens_per_s_per_gpu: float = Field(gt=0, le=1e12)
+    """Tokens per second and GPU that are no padding: with `workload.data` the samples' own tokens alone."""
     step_time_s: float = Field(gt=0, le=1e9)
     """Step time: median over the timed windows of the seconds per optimizer step with the whole global batch."""
     step_time_half_width_s: float = Field(ge=0, le=1e9)
@@ -178,6 +181,8 @@ class Measurement(Schema):
     step."""
     short_steps: Annotated[ShortStepTimes | None, Since(SHORT_STEPS_SINCE, may_be_dropped=True)] = None
     """Step times from which `step_time_s` and `window_step_times_s` were extended; None: whole steps were timed."""
+    padding: Annotated[Padding | None, Since(DATA_SINCE, may_be_dropped=True)] = None
+    """Padding of the timed steps; None where all samples have one length."""
     data_wait_fraction: float | None = None
     """Fraction of the timed windows spent waiting for data, on the rank that waited most; None if data is created
     outside of the windows."""

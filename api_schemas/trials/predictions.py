@@ -1,8 +1,8 @@
 """Schemas of predicted memory and speed of a configuration, calculated without using a GPU."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
@@ -10,6 +10,7 @@ from shardtune.api_schemas.strategies import Checkpointing, TrialConfig
 from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
+from shardtune.api_schemas.training.sample_lengths import SampleLengths, check_longest
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecision
 
@@ -58,6 +59,7 @@ class SpeedPrediction(Schema):
     """Predicted speed of a training step; times and tokens are of one rank."""
 
     tokens_per_s_per_gpu: float
+    """Predicted tokens per second and GPU, without padding."""
     low_tokens_per_s_per_gpu: float
     high_tokens_per_s_per_gpu: float
     """Upper end of the 90 % interval of the predicted speed; `low_tokens_per_s_per_gpu` is the lower end."""
@@ -73,6 +75,8 @@ class SpeedPrediction(Schema):
     optimizer step."""
     calibrated_on: int = 0
     """Number of measured trials that calibrated the prediction's rates; 0: the rates are the catalogue's."""
+    padding_fraction: float | None = None
+    """Fraction of the computed tokens that is padding; null where all samples have one length."""
 
 
 class TrialPrediction(Schema):
@@ -135,7 +139,9 @@ class PredictionRequest(Schema):
     """Measured rates of the cluster's GPUs or CPU ranks, required if they are not in the catalogue; see
     `measure-hardware`."""
     sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)
-    """Tokens per sample; null: the model's maximum, up to 4096."""
+    """Tokens per sample; null: the longest sample of `data`, or without data the model's maximum, up to 4096."""
+    data: SampleLengths | None = None
+    """Lengths of the samples, as in a workload; null: every sample has `sequence_length` tokens."""
     micro_batch: int = Field(default=1, ge=1)
     """Samples per forward pass and rank of the table of strategies."""
     checkpointing: Checkpointing = "none"
@@ -166,6 +172,12 @@ class PredictionRequest(Schema):
     def _known_preset(cls, value: object) -> object:
         """Validate the name of a model preset in the request, so that the error names this field."""
         return ModelSpec.model_validate(value) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _samples_that_fit(self) -> Self:
+        if self.sequence_length is not None:
+            check_longest(self.data, self.sequence_length)
+        return self
 
 
 class PredictionTable(Schema):

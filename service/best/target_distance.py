@@ -18,6 +18,7 @@ _MINOR = ("workload.optimizer", "workload.max_grad_norm")
 """Fields of a tuning target (model, workload, cluster) that hardly change speed and memory."""
 _OPTIMIZER = "workload.optimizer.kind"
 _ADAPTER = "workload.adapter"
+_DATA = "workload.data."
 _WEIGHTS = {"model": 100, "cluster": 10, "workload": 1}
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -48,6 +49,9 @@ def may_stand_in(requested: Flat, measured: Flat, names: Sequence[str], lowest: 
     if _OPTIMIZER in names or any(name.startswith(_ADAPTER) for name in names):
         # Another optimizer or adapter trains something else, keeps other states and cannot be trained by every backend.
         return False
+    if _states_lengths(requested) != _states_lengths(measured):
+        # Speeds count other tokens, and no rank of samples of several lengths may share them.
+        return False
     if lowest is ConfidenceLevel.HIGH or (is_far(names) and lowest is not ConfidenceLevel.LOW):
         return False
     sizes = [_approximate_parameters(case) for case in (requested, measured)]
@@ -55,6 +59,10 @@ def may_stand_in(requested: Flat, measured: Flat, names: Sequence[str], lowest: 
         # A user's own model: its size is unknown, so it must be the same model.
         return not any(name.startswith("model.") for name in names)
     return max(sizes) <= MAX_SIZE_RATIO * min(sizes)  # type: ignore[type-var, operator]
+
+
+def _states_lengths(case: Flat) -> bool:
+    return any(name.startswith(_DATA) for name in case)
 
 
 def _approximate_parameters(case: Flat) -> float | None:

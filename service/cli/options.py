@@ -7,6 +7,7 @@ import typer
 from pydantic import ValidationError
 
 from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers, Lora
+from shardtune.api_schemas.training.sample_lengths import LAYOUTS
 from shardtune.service.cli.errors import InputError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -57,6 +58,22 @@ LoraRank = Annotated[
 LastLayersCount = Annotated[
     int | None,
     typer.Option("--last-layers", metavar="N", help="Train the last N layers alone, with all other weights frozen."),
+]
+DataFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="FILE",
+        help="JSONL file of the samples' lengths: a number of tokens, or a list of token ids, on each line.",
+    ),
+]
+LayoutName = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        metavar="|".join(LAYOUTS),
+        help="Arrangement of samples of several lengths: as they come, or sorted by length within a step.",
+    ),
 ]
 
 

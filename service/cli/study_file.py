@@ -4,6 +4,7 @@ All errors are `InputError`s whose lines name field, value and remedy.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from shardtune.api_schemas.machines.hardware import Cluster, Inventory
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.models import ModelSpec
-from shardtune.api_schemas.training.workload import WorkloadRequest
-from shardtune.service.cli import baseline_file, read
+from shardtune.api_schemas.training.sample_lengths import SampleLengths
+from shardtune.api_schemas.training.workload import SHORTEST_SEQUENCE, WorkloadRequest
+from shardtune.service.cli import baseline_file, lengths_file, read
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.models import source as model_source
 from shardtune.service.http.validation_errors import (
@@ -25,6 +27,7 @@ from shardtune.service.http.validation_errors import (
     field_error,
 )
 
+_NO_DATA: Mapping[str, JsonValue] = {}
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
 
 
@@ -50,7 +53,7 @@ def is_bare_config(values: dict[str, JsonValue]) -> bool:
 
 
 def validate_study(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
-    """Validate a study file; `model` and `baseline` may be paths relative to it.
+    """Validate a study file; `model`, `baseline` and `workload.data` may be paths relative to it.
 
     Raises:
         InputError: a field is missing, unknown or wrong.
@@ -68,6 +71,8 @@ def validate_study(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
     else:
         values["model"] = model_source.complete(model, folder)
     values["baseline"] = _baseline(values.get("baseline"), folder)
+    if isinstance(workload := values.get("workload"), dict) and "data" in workload:
+        values["workload"] = {**workload, "data": lengths_file.with_file(workload["data"], folder)}
     try:
         return StudyRequest.model_validate(values)
     except ValidationError as error:
@@ -98,9 +103,11 @@ def bare_model(model: JsonValue) -> ModelSpec:
         raise InputError(*error_lines(error)) from None
 
 
-def default_study(model: JsonValue, inventory: Inventory) -> tuple[StudyRequest, str]:
+def default_study(
+    model: JsonValue, inventory: Inventory, data: Mapping[str, JsonValue] = _NO_DATA
+) -> tuple[StudyRequest, str]:
     """Make a study of a model alone (a preset's name, or a `config.json` with or without its repository) on this
-    machine; also return a line that describes its default workload.
+    machine; also return a line that describes its default workload. `data`: fields of the workload's data.
 
     Raises:
         InputError: the configuration is not usable.
@@ -114,6 +121,8 @@ def default_study(model: JsonValue, inventory: Inventory) -> tuple[StudyRequest,
     declared = [value for key in _LENGTH_KEYS if isinstance(value := config.get(key), int)]
     # Capped: a model's maximum (131,072 positions for Llama 3.1) is far longer than the sequences of most trainings.
     length = min([*declared[:1], 2048 if on_cuda else 512])
+    if "lengths" in data:
+        length = _longest_row(data)
     ranks = inventory.cluster.world_size
     workload: dict[str, JsonValue] = {
         "sequence_length": length,
@@ -126,6 +135,14 @@ def default_study(model: JsonValue, inventory: Inventory) -> tuple[StudyRequest,
     return validate_study({"model": model, "workload": workload}, Path()), words
 
 
+def _longest_row(data: Mapping[str, JsonValue]) -> int:
+    try:
+        lengths = SampleLengths.model_validate({"lengths": data["lengths"]})
+    except ValidationError as error:
+        raise InputError(*error_lines(error)) from None
+    return max(SHORTEST_SEQUENCE, lengths.padded(lengths.longest))
+
+
 def with_options(
     spec: StudyRequest,
     *,
@@ -133,11 +150,12 @@ def with_options(
     max_trials: int | None,
     memory_gib: float | None,
     adapter: AdapterSchema | None = None,
+    data: Mapping[str, JsonValue] = _NO_DATA,
 ) -> tuple[StudyRequest, list[str]]:
     """Apply command-line options to a study; also return a line for each value that an option replaced.
 
     Raises:
-        InputError: the study cannot be trained with the option's adapter.
+        InputError: the study cannot be trained with the option's adapter or data.
     """
     replaced: list[str] = []
     updates: dict[str, Any] = {}
@@ -156,15 +174,28 @@ def with_options(
             cluster = cluster.model_copy(update={"memory_gib": memory_gib})
         updates["cluster"] = cluster
     if adapter is not None:
-        updates["workload"], before = _with_adapter(spec.workload, adapter), spec.workload.adapter
+        updates["workload"], before = _with_values(spec.workload, {"adapter": adapter}), spec.workload.adapter
         if before not in (None, adapter):
             replaced.append(f"{adapter.describe()} replaces the study's {before.describe()}")
+    if data:
+        updates["workload"] = _with_data(updates.get("workload", spec.workload), data)
+        if spec.workload.data not in (None, updates["workload"].data):
+            replaced.append(f"data of {updates['workload'].data.describe()} replaces the study's")
     return spec.model_copy(update=updates), replaced
 
 
-def _with_adapter(workload: WorkloadRequest, adapter: AdapterSchema) -> WorkloadRequest:
+def _with_data(workload: WorkloadRequest, stated: Mapping[str, JsonValue]) -> WorkloadRequest:
+    before = {} if workload.data is None else workload.data.model_dump()
+    if "lengths" not in before | dict(stated):
+        raise InputError(
+            f"--layout ({stated['layout']}) arranges samples of several lengths; give the lengths with --data"
+        )
+    return _with_values(workload, {"data": before | dict(stated)})
+
+
+def _with_values(workload: WorkloadRequest, values: Mapping[str, Any]) -> WorkloadRequest:
     try:
-        return WorkloadRequest.model_validate({**dict(workload), "adapter": adapter})
+        return WorkloadRequest.model_validate({**dict(workload), **values})
     except ValidationError as error:
         raise InputError(*error_lines(error)) from None
 

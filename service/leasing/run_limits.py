@@ -109,7 +109,8 @@ def _step_count(task: TrialTask | ResumeTask | TraceTask) -> float:
         return task.warmup_steps + _SLOWDOWN * task.steps
     if isinstance(task, TrialTask):
         whole = task.config.accumulation(task.workload.global_batch, task.cluster.world_size)
-        return task.plan.whole_steps(task.plan.max_warmup_steps + task.plan.min_windows, whole)
+        timed = (task.plan.max_warmup_steps + task.plan.min_windows) * task.workload.steps_per_cycle
+        return task.plan.whole_steps(timed, whole)
     return task.plan.fewest_steps + 2 * task.plan.steps_after
 
 

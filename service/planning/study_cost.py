@@ -38,6 +38,8 @@ class RunPlan(NamedTuple):
     measure: MeasurePlan
     micro_batches: int = 1
     """Micro batches of a whole step on each rank; not used where all steps are whole."""
+    cycle_steps: int = 1
+    """Number of steps that are timed together, because their samples have several lengths."""
 
 
 PlanOf = Callable[[TrialConfig], RunPlan]
@@ -167,6 +169,7 @@ class _PlannedRun:
 
     plan: MeasurePlan
     micro_batches: int
+    cycle_steps: int
     step_s: float
 
     @classmethod
@@ -177,8 +180,8 @@ class _PlannedRun:
     def seconds(self, *, shortest: bool) -> float:
         """Seconds of the run's steps."""
         plan, recorded_s = self.plan, self.step_s * self.plan.whole_steps(0, self.micro_batches)
-        timed_s = self.step_s * plan.whole_steps(1, self.micro_batches) - recorded_s
-        window_steps = 1 if plan.is_extended else plan.window_steps
+        timed_s = self.step_s * plan.whole_steps(self.cycle_steps, self.micro_batches) - recorded_s
+        window_steps = 1 if plan.is_extended or self.cycle_steps > 1 else plan.window_steps
         if shortest:
             # Steady steps of the warm-up count as the windows of short steps.
             warm_up_s = 0.0 if plan.is_extended else 2 * timed_s

@@ -35,6 +35,7 @@ def check(spec: StudySpec) -> None:
     """
     check_architecture(spec.model)
     check_adapter(spec)
+    check_data(spec)
     if spec.model.is_own:
         return
     on_cpu = not isinstance(spec.cluster, str) and spec.cluster.device == "cpu"
@@ -53,6 +54,22 @@ def check_adapter(request: StudyRequest) -> None:
         adapter_targets.check_model(request.workload.adapter, request.model)
     except ValueError as error:
         raise invalid_from_value_error("workload", error) from None
+
+
+def check_data(request: StudyRequest) -> None:
+    """Reject lengths of samples that the user's own code makes.
+
+    Raises:
+        Invalid: names the field, its value and the remedy.
+    """
+    data = request.workload.data
+    if data is not None and request.model.is_own:
+        raise invalid(
+            "workload.data",
+            data.layout,
+            f"data ({data.describe()}) describes samples that a trial makes, and your own code makes its batches itself; leave "
+            "out data",
+        )
 
 
 def model_notes(model: ModelSpec) -> tuple[str, ...]:

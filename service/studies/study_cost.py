@@ -99,7 +99,7 @@ def _plans(spec: StudySpec, cluster: Cluster, plan: MeasurePlan, forecast: CostP
     def plan_of(config: TrialConfig) -> RunPlan:
         per_micro_batch = config.micro_batch * config.data_ranks(cluster.world_size)
         if samples is None or spec.workload.global_batch % per_micro_batch:
-            return RunPlan(plan)
+            return RunPlan(plan, cycle_steps=spec.workload.steps_per_cycle)
         measure = short_steps.measure_plan(plan, samples, config, spec.workload, cluster)
         return RunPlan(measure, spec.workload.global_batch // per_micro_batch)
 
@@ -124,6 +124,7 @@ def _prediction_request(spec: StudySpec, machine: StudyMachine, configs: tuple[T
         precision=workload.precision,
         optimizer=workload.optimizer,
         adapter=workload.adapter,
+        data=workload.data,
         attention=workload.attention,
         global_batch=workload.global_batch,
         configs=configs,

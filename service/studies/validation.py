@@ -89,6 +89,7 @@ def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None
     if cluster is None:
         model_checks.check_architecture(request.model)
         model_checks.check_adapter(request)
+        model_checks.check_data(request)
         _check_positions(request)
         _check_sampler(request)
         return

@@ -69,6 +69,7 @@ def training_rows(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
         _row("model", [side.model for side in sides]),
         _row("cluster", [cluster_with_memory(side.cluster) for side in sides]),
         _row("sequence length", [f"{side.workload.sequence_length:,}" for side in sides]),
+        _row("samples", ["of one length" if (d := side.workload.data) is None else d.describe() for side in sides]),
         _row("global batch", [f"{side.workload.global_batch:,}" for side in sides]),
         _row("precision", [side.workload.precision.name for side in sides]),
         _row("optimizer", [side.workload.optimizer.title for side in sides]),

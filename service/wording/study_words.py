@@ -29,9 +29,11 @@ _RUN_NAMES = {
 
 
 def trained_parts(workload: Workload) -> tuple[str, ...]:
-    """Describe what of a workload is not usual: an optimizer other than the default, and an adapter."""
+    """Describe what of a workload is not usual: an optimizer other than the default, an adapter, samples of several
+    lengths."""
     optimizer = () if workload.optimizer.kind == DEFAULT_OPTIMIZER else (workload.optimizer.title,)
-    return optimizer if workload.adapter is None else (*optimizer, workload.adapter.describe())
+    parts = (workload.adapter, workload.data)
+    return (*optimizer, *(part.describe() for part in parts if part is not None))
 
 
 def run_name(purpose: RunPurpose) -> str:

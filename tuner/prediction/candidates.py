@@ -111,6 +111,8 @@ class Implementation:
     positions."""
     splits_logits: bool = True
     """Whether tensor-parallel ranks compute the loss over their part of the vocabulary; otherwise each has all logits."""
+    masked_rows: int = 0
+    """Fewest rows of a micro batch with which fused attention gets a mask of padding; 0: it never gets one."""
     step_host_s: float = 0.0
     """Host seconds of a step that overlap with nothing, in addition to `Rates.optimizer_host_s`."""
 
@@ -125,7 +127,15 @@ class Implementation:
             optimizer=workload.optimizer,
             fused_optimizer=True,
             keeps_logits=False,
+            masked_rows=_masked_rows(workload),
         )
+
+
+def _masked_rows(workload: Workload) -> int:
+    # FlashAttention-2 takes padding out of the rows instead.
+    if workload.data is None or workload.attention != "sdpa":
+        return 0
+    return 1 if workload.data.pad_to_multiple_of > 1 else 2 if len(workload.data.lengths) > 1 else 0
 
 
 @dataclass(frozen=True)

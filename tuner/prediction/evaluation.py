@@ -18,6 +18,7 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES, Network, Rates, cluster_network, rates_of
 from shardtune.tuner.prediction.throughput import StepTable, step_times
 from shardtune.tuner.prediction.throughput.measured_rates import fallback_network, measured_network, measured_rates
+from shardtune.tuner.prediction.throughput.timed_rows import with_timed_rows
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Evaluation:
     """Bytes of memory that one device has."""
     memory_calibration: MemoryCalibration
     speed_calibration: SpeedCalibration
+    tokens: NDArray[np.float64]
+    """Tokens of a step for each rank of each candidate, without padding."""
 
     @property
     def total_gib(self) -> NDArray[np.float64]:
@@ -92,8 +95,7 @@ class Evaluation:
         """Predicted tokens per second per GPU of each candidate, None where the hardware's rates are unknown."""
         if self.step is None:
             return None
-        tokens = self.candidates.tokens * self.candidates.accumulation / self.candidates.stages
-        return tokens / self.speed_calibration.seconds(self.step.parts)
+        return self.tokens / self.speed_calibration.seconds(self.step.parts)
 
 
 def evaluate(
@@ -122,7 +124,15 @@ def evaluate(
     step = None
     if host is not None and host.rates is not None:
         rates = host.rates if host.rates.serial else host.rates.on_host(speed_calibration.host)
-        step = step_times(shape, candidates, dtypes, impl, rates, host.network)
+        step = step_times(shape, with_timed_rows(candidates, workload), dtypes, impl, rates, host.network)
     memory = peak_memory(shape, candidates, dtypes, impl, cluster.device)
     calibration = memory_calibration or MemoryCalibration()
-    return Evaluation(candidates, memory, step, cluster.memory_gib * GIB, calibration, speed_calibration)
+    tokens = _tokens(candidates, workload, cluster)
+    return Evaluation(candidates, memory, step, cluster.memory_gib * GIB, calibration, speed_calibration, tokens)
+
+
+def _tokens(candidates: Candidates, workload: Workload, cluster: Cluster) -> NDArray[np.float64]:
+    """Tokens of a step for each rank of each candidate, without padding."""
+    if workload.data is not None:
+        return np.full(candidates.size, workload.tokens_per_step / cluster.world_size)
+    return candidates.tokens * candidates.accumulation / candidates.stages

@@ -150,7 +150,7 @@ def _evaluate_configs(
     calibrations: Calibrations,
     hardware: MeasuredHardware | None,
 ) -> Evaluation:
-    candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
+    candidates = from_configs(configs, workload.longest_row, cluster.world_size, workload.global_batch)
     return evaluate(
         shape,
         candidates,

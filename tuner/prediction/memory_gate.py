@@ -40,7 +40,7 @@ def reject_if_too_large(
     unknown."""
     if shape is None:
         return None
-    candidate = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
+    candidate = from_configs([config], workload.longest_row, cluster.world_size, workload.global_batch)
     table = peak_memory(shape, candidate, Dtypes.of(workload.precision), Implementation.of(workload), cluster.device)
     # Fragmentation does not count: where memory is short, the allocator gives cached blocks back.
     predicted = float((table.allocated + table.context + table.communication)[0])

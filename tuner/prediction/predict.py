@@ -22,6 +22,7 @@ from shardtune.api_schemas.strategies import (
     tensor_parallel,
 )
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
+from shardtune.api_schemas.training.padding import padding_of
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import (
     Bound,
@@ -82,7 +83,7 @@ def predict(
     sample_groups.check_experts(config, *shape.divisible_experts)
     calibrations: dict[str, Any] = {"memory_calibration": memory_calibration, "speed_calibration": speed_calibration}
     calibrations["measured"] = measured
-    candidates = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
+    candidates = from_configs([config], workload.longest_row, cluster.world_size, workload.global_batch)
     result = evaluate(shape, candidates, workload, cluster, **calibrations)
     if limits:
         # Only memory decides the limits, so only memory is evaluated at the other sizes.
@@ -94,11 +95,12 @@ def predict(
     change = None
     if limits and (memory_prediction.margin_gib < 0 or memory_prediction.verdict == "does not fit"):
         change = _cheapest_change(shape, workload, cluster, config, calibrations)
+    speed = _predict_speed(shape, result, workload, machine(cluster, measured=measured).peak_flops, 0)
     return Prediction(
         config=config,
         description=config.describe(),
         memory=memory_prediction,
-        speed=_predict_speed(shape, result, workload, machine(cluster, measured=measured).peak_flops, 0),
+        speed=None if speed is None else speed.model_copy(update=_padding(workload, cluster, config)),
         longest_sequence=longest,
         largest_micro_batch=largest,
         cheapest_change=change,
@@ -147,20 +149,28 @@ def _predict_speed(
     fit = result.speed_calibration
     parts = {name: _at(result.step.parts[name], index) * fit.factors[name] for name in PARTS}
     seconds = sum(parts.values())
-    tokens = _at(result.candidates.tokens * result.candidates.accumulation / result.candidates.stages, index)
-    rate = tokens / seconds
+    rate = _at(result.tokens, index) / seconds
     spread = np.exp(_DEVIATIONS * fit.sigma)
     return SpeedPrediction(
         tokens_per_s_per_gpu=rate,
         low_tokens_per_s_per_gpu=float(rate / spread),
         high_tokens_per_s_per_gpu=float(rate * spread),
         step_time_s=seconds,
-        mfu=rate * shape.model_flops_per_token(workload.sequence_length) / peak if peak else None,
+        mfu=rate * shape.model_flops_per_token(workload.attended_length) / peak if peak else None,
         exposed_communication_fraction=parts["communication"] / seconds,
         bound_by=_bounding_resource(result.step, parts, index),
         parts_s=parts,
         calibrated_on=fit.rows,
     )
+
+
+def _padding(workload: Workload, cluster: Cluster, config: TrialConfig) -> dict[str, float]:
+    """Return the prediction's field about padding; empty where all samples have one length."""
+    plan = workload.sample_plan
+    if plan is None:
+        return {}
+    split = config.split(workload.global_batch, cluster.world_size)
+    return {"padding_fraction": padding_of(plan, split).padding_fraction}
 
 
 def _bounding_resource(step: StepTable, parts: dict[str, float], index: int) -> Bound:
@@ -188,7 +198,7 @@ def _cheapest_change(
     if not near:
         return None
     candidates = from_configs(
-        [change.config for change in near], workload.sequence_length, cluster.world_size, workload.global_batch
+        [change.config for change in near], workload.longest_row, cluster.world_size, workload.global_batch
     )
     result = evaluate(shape, candidates, workload, cluster, **calibrations)
     # A neighbour that offloads must fit into the host's memory, too.

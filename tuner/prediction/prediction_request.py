@@ -8,7 +8,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training import adapter_targets
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
-from shardtune.api_schemas.training.workload import MOST_SAMPLES, Precision, Workload
+from shardtune.api_schemas.training.workload import MOST_SAMPLES, SHORTEST_SEQUENCE, Precision, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import catalogue, model_shape, traced_shape, trainable
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -39,6 +39,7 @@ class ResolvedRequest:
             optimizer=self.request.optimizer,
             adapter=self.request.adapter,
             attention=self.request.attention,
+            data=self.request.data,
         )
 
     @property
@@ -69,6 +70,10 @@ class ResolvedRequest:
         notes = [*model_shape.unknown_keys(self.request.model.trained_config)]
         window = traced_shape.window_note(self.request.model.trained_config, self.sequence)
         notes += [] if window is None else [window]
+        if self.request.data is not None:
+            notes.append(
+                f"data: {self.request.data.describe()}; speeds count the samples' own tokens, memory is that of the longest"
+            )
         if isinstance(self.shape, traced_shape.TracedShape) and self.shape.estimated:
             notes.append(
                 "parameters were counted on the built model; FLOPs and memory inside a block are those of a Llama block of the "
@@ -95,7 +100,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
     _check_network(request, cluster)
     _check_batch(request, cluster)
     shape = _resolve_shape(request)
-    sequence = request.sequence_length or min(shape.max_positions or DEFAULT_SEQUENCE, DEFAULT_SEQUENCE)
+    sequence = request.sequence_length or _default_sequence(request, shape)
     if shape.max_positions and sequence > shape.max_positions:
         raise ValueError(
             f"sequence_length ({sequence}) must not exceed the model's {shape.max_positions} positions; "
@@ -103,6 +108,12 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
         )
     precision, note = decide(request.precision, [device or _dtypes_of(request, cluster)])
     return ResolvedRequest(request, cluster, shape, sequence, precision, note)
+
+
+def _default_sequence(request: PredictionRequest, shape: ModelShape) -> int:
+    if request.data is not None:
+        return max(SHORTEST_SEQUENCE, request.data.padded(request.data.longest))
+    return min(shape.max_positions or DEFAULT_SEQUENCE, DEFAULT_SEQUENCE)
 
 
 def samples(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:

@@ -41,6 +41,9 @@ def parity_samples(spec: StudySpec, cluster: Cluster, predicted_step_s: float | 
     # Your own code makes its batches itself, from ranges of samples, which cannot name a sample twice.
     if not spec.budget.short_steps or spec.model.is_own:
         return None
+    # Micro batches of several lengths take different times: two small numbers of them do not show what one more takes.
+    if workload.data is not None:
+        return None
     if predicted_step_s is None or predicted_step_s <= LONG_STEP_S:
         return None
     if workload.global_batch <= 2 * MORE * cluster.world_size:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from shardtune.api_schemas.machines.conditions import NodeConditions
 from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.training.padding import Padding, padding_of
 from shardtune.api_schemas.trials.diagnosis import MemoryMoment, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, Task, TraceTask, TrialTask
@@ -177,10 +178,18 @@ def measurement(
         is_precise=task.plan.is_precise_enough(statistics.fmean(windows), half_width(windows)),
         is_pruned=first.is_pruned,
         short_steps=first.short_steps,
+        padding=_padding(task),
         data_wait_fraction=_data_wait_fraction(reports, windows),
         startup_s=_latest(report.first_forward_s for report in reports),
         teardown_s=None if last_step_s is None else ended.elapsed_s - last_step_s,
     )
+
+
+def _padding(task: TrialTask) -> Padding | None:
+    """Padding of the run's timed steps; None where all samples have one length."""
+    workload, ranks = task.workload, task.cluster.world_size
+    plan = workload.sample_plan
+    return None if plan is None else padding_of(plan, task.config.split(workload.global_batch, ranks))
 
 
 def _figures(report: RankReport) -> RankFigures:

@@ -177,7 +177,7 @@ class RankAttempt:
 
 def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time: float | None) -> RankReport:
     outcome = loop.outcome
-    timed = len(outcome.losses) - outcome.first_losses - len(outcome.warmup_step_times_s)
+    timed = len(outcome.losses) - outcome.first_losses - loop.warmup_steps
     if outcome.short_pairs_s:
         # A pair of short steps stands for one step.
         timed = len(outcome.window_step_times_s)
@@ -186,7 +186,7 @@ def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time
         status="complete",
         wrap_time_s=wrap_time,
         memory=meter.result(),
-        warmup_steps=len(outcome.warmup_step_times_s),
+        warmup_steps=loop.warmup_steps,
         warmup_step_times_s=tuple(outcome.warmup_step_times_s),
         cpu_s=time.process_time(),
         is_steady=outcome.is_steady,

@@ -67,6 +67,11 @@ def _check_plannable(study: Mapping[str, Any]) -> None:
             f"workload.adapter ({study['adapter'].describe()}) is not planned: plans are of trainings of all weights; name the "
             "model alone, or predict single sizes with `shardtune predict FILE`"
         )
+    if study.get("data") is not None:
+        raise InputError(
+            f"workload.data ({study['data'].describe()}) is not planned: plans count tokens of samples of one length; name the "
+            "model alone, or predict single sizes with `shardtune predict FILE`"
+        )
     if space is not None and space != SpaceLimits():
         raise InputError(
             "space (given) is not read by plans, which choose among all layouts; name the model alone, or predict single "

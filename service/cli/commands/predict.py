@@ -17,16 +17,25 @@ from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZ
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
-from shardtune.service.cli.options import AsJson, LastLayersCount, LoraRank, StateDir, adapter_options
+from shardtune.service.cli.options import (
+    AsJson,
+    DataFile,
+    LastLayersCount,
+    LayoutName,
+    LoraRank,
+    StateDir,
+    adapter_options,
+)
 
 if TYPE_CHECKING:
-    from shardtune.service.cli import study_file
+    from shardtune.service.cli import lengths_file, study_file
     from shardtune.service.cli.models import source as model_source
     from shardtune.service.cli.predict import lines, measured_hardware, model_trace
     from shardtune.tuner.prediction import model_shape
     from shardtune.tuner.search import fastest
 else:
     model_source = LazyModule("shardtune.service.cli.models.source")
+    lengths_file = LazyModule("shardtune.service.cli.lengths_file")
     study_file = LazyModule("shardtune.service.cli.study_file")
     lines = LazyModule("shardtune.service.cli.predict.lines")
     measured_hardware = LazyModule("shardtune.service.cli.predict.measured_hardware")
@@ -71,6 +80,8 @@ class PredictOptions:
     """Activation checkpointing of the table of strategies."""
     adapter: AdapterSchema | None = None
     """Adapter that is trained; None: the study's, or all weights."""
+    data: dict[str, JsonValue] | None = None
+    """Fields of the data that options state; None: the study's, or samples of one length."""
 
 
 def predict(options: PredictOptions) -> PredictionTable:
@@ -94,6 +105,7 @@ def predict(options: PredictOptions) -> PredictionTable:
         ("precision", options.precision),
         ("optimizer", options.optimizer),
         ("adapter", options.adapter),
+        ("data", _data(options)),
         ("global_batch", options.global_batch),
     )
     # Only options that were given: a null would replace the workload of a study file.
@@ -107,6 +119,14 @@ def predict(options: PredictOptions) -> PredictionTable:
         raise InputError(*study_file.error_lines(error)) from None
     except ValueError as error:
         raise InputError(str(error)) from None
+
+
+def _data(options: PredictOptions) -> dict[str, Any] | None:
+    """Return the data of a study file with the fields that options state; None without such options."""
+    if not options.data:
+        return None
+    data = options.model.values.get("data")
+    return ({} if data is None else data.model_dump()) | options.data
 
 
 def _predict_table(request: PredictionRequest, options: PredictOptions) -> PredictionTable:
@@ -135,7 +155,7 @@ def read_model(name: str) -> ModelArgument:
     content = study_file.read_json_object(path)
     if "model" in content:
         study = study_file.validate_study(content, path.parent)
-        names = ("sequence_length", "global_batch", "precision", "optimizer", "adapter", "attention")
+        names = ("sequence_length", "global_batch", "precision", "optimizer", "adapter", "attention", "data")
         workload = {name: getattr(study.workload, name) for name in names}
         return ModelArgument({"model": study.model, "space": study.space, **workload}, study.cluster, study.objective)
     return ModelArgument({"model": _validated(content)})
@@ -185,6 +205,8 @@ def command(
     ] = None,
     lora: LoraRank = None,
     last_layers: LastLayersCount = None,
+    data: DataFile = None,
+    layout: LayoutName = None,
     global_batch: Annotated[
         int | None, typer.Option(min=1, help="Samples per step (default: the study's, or 8 per rank).")
     ] = None,
@@ -218,6 +240,7 @@ def command(
         optimizer,
         checkpointing,
         adapter_options(lora, last_layers),
+        lengths_file.option_values(data, layout),
     )
     table = predict(options)
     if as_json:

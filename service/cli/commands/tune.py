@@ -15,8 +15,10 @@ from shardtune.service.cli.options import (
     AllowModel,
     AllowScript,
     AsJson,
+    DataFile,
     LastLayersCount,
     LauncherName,
+    LayoutName,
     LoraRank,
     Nodes,
     StateDir,
@@ -61,6 +63,8 @@ def tune(
     memory_gib: Annotated[float | None, typer.Option(help="Memory limit of a CPU rank in GiB.")] = None,
     lora: LoraRank = None,
     last_layers: LastLayersCount = None,
+    data: DataFile = None,
+    layout: LayoutName = None,
     as_json: AsJson = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the last unfinished study.")] = False,
     add_pairs: Annotated[
@@ -114,5 +118,7 @@ def tune(
             wait_for_quiet_min=wait_for_quiet,
             cost=cost,
             adapter=adapter_options(lora, last_layers),
+            data=data,
+            layout=layout,
         )
     )

@@ -28,6 +28,8 @@ def check_unchanged(options: TuneOptions) -> None:
         ("--max-trials", options.max_trials),
         ("--memory-gib", options.memory_gib),
         ("--cost", options.cost or None),
+        ("--data", options.data),
+        ("--layout", options.layout),
         *([(options.adapter_words()[0], options.adapter_words()[1])] if options.adapter else []),
     )
     for name, value in options_given:

@@ -15,7 +15,7 @@ from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyState
 from shardtune.api_schemas.trials.trial import Rejection, Trial
-from shardtune.service.cli import connection, study_file
+from shardtune.service.cli import connection, lengths_file, study_file
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.models import source as model_source
@@ -96,10 +96,12 @@ def _read_study(options: TuneOptions) -> StudyRequest:
         )
     named = model_source.named_model(str(options.study)) if model_source.is_name(str(options.study)) else None
     values = {} if named is not None else study_file.read_json_object(options.study)
+    data = lengths_file.option_values(options.data, options.layout)
     if named is not None or study_file.is_bare_config(values):
         # Before the seconds in which the hardware is detected.
         early_checks.check_architecture(study_file.bare_model(named or values))
-        spec, words = study_file.default_study(named or values, detect_inventory(options.ranks, options.hosts))
+        inventory = detect_inventory(options.ranks, options.hosts)
+        spec, words = study_file.default_study(named or values, inventory, data)
         if spec.model.hub is not None:
             print_progress(f"model {spec.model.hub.id} at commit {spec.model.hub.revision}")
         print_progress(words)
@@ -111,6 +113,7 @@ def _read_study(options: TuneOptions) -> StudyRequest:
         max_trials=options.max_trials,
         memory_gib=options.memory_gib,
         adapter=options.adapter,
+        data=data,
     )
     if options.wait_for_quiet_min is not None:
         spec = spec.model_copy(update={"wait_for_quiet_s": 60 * options.wait_for_quiet_min})

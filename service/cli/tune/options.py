@@ -37,6 +37,10 @@ class TuneOptions:
     """Whether to print what the study should take, and run nothing."""
     adapter: AdapterSchema | None = None
     """Adapter that replaces the study file's; None: as the file says."""
+    data: Path | None = None
+    """File with the lengths of the samples, which replace the study file's; None: as the file says."""
+    layout: str | None = None
+    """Arrangement of samples of several lengths; None: as the study file says."""
 
     def again(self, *first: str) -> str:
         """Return the `shardtune tune` command, quoted for a shell: `first`, then the options that hold for every run."""
@@ -53,7 +57,7 @@ class TuneOptions:
         words = [str(self.study)]
         words += ["--max-trials", str(self.max_trials)] if self.max_trials else []
         words += ["--memory-gib", str(self.memory_gib)] if self.memory_gib else []
-        words += [*self.adapter_words(), *self.wait_words()]
+        words += [*self.adapter_words(), *self.data_words(), *self.wait_words()]
         return self.again(*words)
 
     def adapter_words(self) -> list[str]:
@@ -61,6 +65,11 @@ class TuneOptions:
         if isinstance(self.adapter, Lora):
             return ["--lora", str(self.adapter.rank)]
         return ["--last-layers", str(self.adapter.layers)] if isinstance(self.adapter, LastLayers) else []
+
+    def data_words(self) -> list[str]:
+        """Return the options of the samples' lengths, as given; empty without them."""
+        file = [] if self.data is None else ["--data", str(self.data)]
+        return file if self.layout is None else [*file, "--layout", self.layout]
 
     def wait_words(self) -> list[str]:
         """Return the option that waits for a quiet machine, as given; empty without it."""

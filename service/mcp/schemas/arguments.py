@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import Checkpointing
 from shardtune.api_schemas.training.adapters import Adapter
+from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 
 PrecisionName = Literal["auto", "bf16-mixed", "bf16-autocast", "bf16-true", "fp32"]
@@ -32,6 +33,8 @@ class JobArguments(Schema):
         default=None, examples=[{"kind": "lora", "rank": 16}, {"kind": "last_layers", "layers": 2}]
     )
     """Part of the model that is trained while all other weights stay frozen; null: all weights are trained."""
+    data: SampleLengths | None = None
+    """Lengths of the samples; null: every sample has `sequence_length` tokens."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Attention by the name that transformers uses; `eager` keeps the scores of every pair of tokens."""
 
@@ -48,6 +51,7 @@ class JobArguments(Schema):
             "precision": self.precision,
             "optimizer": self.optimizer,
             "adapter": self.adapter,
+            "data": self.data,
             "attention": self.attention,
         }
         return PredictionRequest.model_validate(values | more)

@@ -79,7 +79,7 @@ def cluster_memory(value: Cluster) -> str:
 
 
 def workload(value: Workload) -> str:
-    """Describe a workload: `sequence 4,096 · global batch 256 · bf16-mixed`, an optimizer other than AdamW, and an adapter."""
+    """Describe a workload: `sequence 4,096 · global batch 256 · bf16-mixed`, an optimizer other than AdamW, an adapter, lengths."""
     batch = f"sequence {value.sequence_length:,} · global batch {value.global_batch:,}"
     return " · ".join((batch, value.precision.name, *study_words.trained_parts(value)))
 

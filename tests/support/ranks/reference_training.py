@@ -10,6 +10,7 @@ from torch import nn
 from torch.func import functional_call
 
 from shardtune.api_schemas.training.optimizers import AdamW, Muon
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.workers.rank.model import adapters, build, data
@@ -41,8 +42,11 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     records = []
     for step in range(task.plan.parity_steps):
         batch = range(workload.global_batch)
-        tokens = data.samples(workload.seed, step, batch, workload.sequence_length, vocab_size, torch.device("cpu"))
-        loss = _autocast_loss(network, tokens, compute) if precision.autocast else _loss(network, tokens, compute)
+        if workload.sample_plan is not None:
+            loss = _ragged_loss(network, workload, step, vocab_size)
+        else:
+            tokens = data.samples(workload.seed, step, batch, workload.sequence_length, vocab_size, torch.device("cpu"))
+            loss = _autocast_loss(network, tokens, compute) if precision.autocast else _loss(network, tokens, compute)
         network.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(parameters, workload.max_grad_norm or float("inf"))
@@ -87,6 +91,18 @@ def _loss(network: nn.Module, tokens: torch.Tensor, compute: torch.dtype) -> tor
     weights = {name: parameter.to(compute) for name, parameter in network.named_parameters()}
     loss: torch.Tensor = functional_call(network, weights, kwargs={"input_ids": tokens, "labels": tokens}).loss
     return loss
+
+
+def _ragged_loss(network: nn.Module, workload: Workload, step: int, vocab_size: int) -> torch.Tensor:
+    """Sum of the losses of all samples, each alone and without padding, by the number of their labels."""
+    assert workload.sample_plan is not None
+    total, labels = torch.zeros(()), 0
+    for index, length in enumerate(workload.sample_plan.lengths(step)):
+        tokens = data.samples(workload.seed, step, [index], length, vocab_size, torch.device("cpu"))
+        logits = network(input_ids=tokens, use_cache=False).logits[0, :-1].float()
+        total = total + nn.functional.cross_entropy(logits, tokens[0, 1:], reduction="sum")
+        labels += length - 1
+    return total / labels
 
 
 def _autocast_loss(network: nn.Module, tokens: torch.Tensor, compute: torch.dtype) -> torch.Tensor:

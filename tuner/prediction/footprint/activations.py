@@ -140,9 +140,12 @@ def _attention_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
 
 def _attention_extra(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
     """Bytes of one block's log-sum-exp values (flash attention) or score matrices (eager attention)."""
-    if impl.attention == "flash":
-        return c.tokens * (4.0 * shape.heads)
     size = dtypes.compute
+    if impl.attention == "flash":
+        # sdpa keeps a mask of padding in the dtype of q, and takes keys and values of every query head beside it.
+        mask = c.tokens * (size * c.sequence + 2.0 * size * (shape.query - shape.kv))
+        is_masked = (impl.masked_rows > 0) & (c.micro_batch >= impl.masked_rows)
+        return c.tokens * (4.0 * shape.heads) + is_masked * mask
     if impl.attention == "fused":
         # The scores and their softmax, both in the dtype of the products.
         return c.tokens * c.sequence * (2.0 * size * shape.heads)

@@ -46,7 +46,7 @@ def predict_rows(basis: PredictionBasis, configs: Sequence[TrialConfig], host: f
     """Predict time and memory of configurations, without calibration by measurements but for the factor `host` on the
     seconds of a kernel launch."""
     workload, cluster = basis.workload, basis.cluster
-    candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
+    candidates = from_configs(configs, workload.longest_row, cluster.world_size, workload.global_batch)
     result = evaluate(
         basis.shape,
         candidates,

@@ -15,6 +15,7 @@ from shardtune.api_schemas.strategies import (
     expert_parallel,
     losses,
     pipeline_parallel,
+    ragged_support,
     tensor_parallel,
 )
 from shardtune.api_schemas.strategies.losses import Loss
@@ -62,7 +63,12 @@ class Domains:
     def context_parallel(self) -> tuple[tuple[int, ...], str | None]:
         """Numbers of ranks that may share a sample (context parallel), and the reason why there are no more, or
         None."""
-        return context_parallel.sizes(self.cluster, self.workload, self.model_summary)
+
+        def check(size: int) -> None:
+            ragged_support.check_axis("context_parallel", size, self.workload.data)
+            context_parallel.check(size, self.cluster, self.workload, model_summary=self.model_summary)
+
+        return context_parallel.legal_divisors(self.world, check)
 
     def tensor_parallel(self, context: int) -> tuple[tuple[int, ...], str | None]:
         """Numbers of ranks that may split a model (tensor parallel) where `context` ranks share a sequence, and the
@@ -70,6 +76,7 @@ class Domains:
 
         def check(size: int) -> None:
             adapter_support.check_axis("tensor_parallel", size, self.workload.adapter)
+            ragged_support.check_axis("tensor_parallel", size, self.workload.data)
             tensor_parallel.check(size, context, self.cluster, self.workload, model_summary=self.model_summary)
 
         return self._once(("tensor", context), lambda: context_parallel.legal_divisors(self.world, check))
@@ -80,6 +87,7 @@ class Domains:
 
         def check(stages: int) -> None:
             adapter_support.check_axis("pipeline_parallel", stages, self.workload.adapter)
+            ragged_support.check_axis("pipeline_parallel", stages, self.workload.data)
             pipeline_parallel.check_blocks(stages, self.model_summary.pipeline_blocks, self.model_summary.pipeline_note)
             pipeline_parallel.check_ranks(stages, self.world // sharing)
             samples = gradient_accumulation(self.workload.global_batch, 1, self.world // (sharing * stages))
@@ -120,6 +128,7 @@ class Domains:
 
         def check(size: int) -> None:
             adapter_support.check_axis("expert_parallel", size, self.workload.adapter)
+            ragged_support.check_axis("expert_parallel", size, self.workload.data)
             expert_facts = self.model_summary.experts, self.model_summary.expert_width, self.model_summary.expert_note
             expert_parallel.check_experts(size, size, *expert_facts)
             expert_parallel.check(size, self.world // split, tensor)
@@ -172,7 +181,7 @@ class Domains:
     def loss_matters(self, micro_batch: int, sharing: int) -> bool:
         """Whether the logits of a whole micro batch take enough of a rank's memory to try chunks, where `sharing` ranks
         share its tokens or the vocabulary."""
-        tokens = micro_batch * self.workload.sequence_length
+        tokens = micro_batch * self.workload.longest_row
         logits = _BYTES_PER_LOGIT * tokens * self.model_summary.vocab_size / sharing
         return tokens > losses.DEFAULT_CHUNK and logits >= max(
             _LEAST_LOGITS, _LEAST_SHARE * self.cluster.memory_gib * GIB

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from shardtune.api_schemas.training.sample_plan import Split
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model.build import DTYPES
 from shardtune.workers.rank.rank_context import RankContext
@@ -85,6 +86,11 @@ class TrainingSetup:
         stages = config.strategy.stages
         # Pipeline stages are the outermost axis: they send least, so that the busiest collectives run between neighbours.
         return self.context.rank % (self.context.world_size // stages) // (config.sharing // stages)
+
+    @property
+    def split(self) -> Split:
+        """Division of a step's samples among groups of ranks and their micro batches."""
+        return self.task.config.split(self.task.workload.global_batch, self.context.world_size)
 
     @property
     def weights_dtype(self) -> torch.dtype:

@@ -43,6 +43,10 @@ class MicroBatches:
         if self._source is None:
             return []
         setting, size = self._setting, self._setting.task.config.micro_batch
+        device, plan = setting.context.device, setting.task.workload.sample_plan
+        if plan is not None:
+            split = setting.split
+            parts = [plan.samples(step, split, setting.data_rank, micro) for micro in range(count)]
+            return [self._source.make_batch(step, part, device) for part in parts]
         slots = [data.micro_batch_indices(setting.data_rank, size, count, i) for i in range(count)]
-        device = setting.context.device
         return [self._source.make_batch(step, copied_samples(part, copies), device) for part in slots]

@@ -56,7 +56,9 @@ class Loop:
         self._step = 0
         self._garbage = StepwiseCollection(self._task.config.gc_every)
         self._garbage.begin()
-        self._steps_per_time = 1 if self._short is None or self._short.accumulations is None else 2
+        # Steps of samples of several lengths differ, so a cycle of them is timed as one.
+        self._cycle = self._task.workload.steps_per_cycle
+        self._steps_per_time = self._cycle if self._short is None or self._short.accumulations is None else 2
         timed = (self._plan.max_warmup_steps + self._plan.min_windows) * self._steps_per_time
         self._planned = max(self._plan.parity_steps, self._plan.loss_steps) + timed
         self._reported_step, self._reported_at_s = 0, time.monotonic()
@@ -157,11 +159,12 @@ class Loop:
 
     def _measure(self) -> Steps[None]:
         """Time windows of steps until the plan's precision is reached or its limits end the timing."""
-        if self._steps_per_time > 1:
+        if self._plan.is_extended:
             yield from self._measure_short_steps()
             return
-        count = throughput.steps_per_window(self.outcome.warmup_step_times_s, self._plan)
-        self._reuse_steady_steps(count)
+        cycles = max(1, throughput.steps_per_window(self.outcome.warmup_step_times_s, self._plan) // self._cycle)
+        count = cycles * self._cycle
+        self._reuse_steady_steps(cycles)
         times = self.outcome.window_step_times_s
         self._planned = self._step + max(0, self._plan.min_windows - len(times)) * count
         while not throughput.is_enough(times, count, self._plan):
@@ -188,13 +191,15 @@ class Loop:
             self._report_progress("measuring")
 
     def _time_step(self) -> Steps[StepTime]:
-        """Time a step; with short steps, time one at each number of micro batches and extend to the whole step."""
+        """Time a step, or a cycle of steps whose samples have several lengths; with short steps, time one at each number
+        of micro batches and extend to the whole step."""
         counts = None if self._short is None else self._short.accumulations
         if counts is None:
-            losses, seconds = yield from self._timed([self._micro_batches.of_step(self._step)])
+            cycle = [self._micro_batches.of_step(self._step + i) for i in range(self._cycle)]
+            losses, seconds = yield from self._timed(cycle)
             slowest_s = self._slowest(seconds)
             self._note_losses(losses)
-            return StepTime(seconds, slowest_s, slowest_s)
+            return StepTime(seconds / self._cycle, slowest_s / self._cycle, slowest_s)
         own, slowest = list[float](), list[float]()
         for count in counts:
             losses, seconds = yield from self._timed([self._micro_batches.of_step(self._step, count)])
@@ -206,6 +211,11 @@ class Loop:
         return StepTime(
             extended_s(own[0], own[1], counts, whole), extended_s(slowest[0], slowest[1], counts, whole), sum(slowest)
         )
+
+    @property
+    def warmup_steps(self) -> int:
+        """Number of steps of the warm-up that no window counts."""
+        return len(self.outcome.warmup_step_times_s) * self._cycle
 
     def short_step_times(self) -> ShortStepTimes | None:
         """Times of the short steps behind the windows; None in a run of whole steps."""

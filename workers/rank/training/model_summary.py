@@ -38,7 +38,7 @@ def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
         "max_positions": getattr(text, "max_position_embeddings", None),
         "attention": "eager" if models.attention_of(model.config, workload) != workload.attention else None,
     }
-    facts |= plans | _flop_counts(model, model_summary, workload.sequence_length, text)
+    facts |= plans | _flop_counts(model, model_summary, workload.attended_length, text)
     # After the counts: it makes the model leave its logits alone.
     facts["loss_note"] = loss_plan.note_of(model)
     # Last: it replaces the model's attention.

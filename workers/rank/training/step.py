@@ -13,7 +13,7 @@ from torch import nn
 from shardtune.api_schemas.strategies import TrialConfig, losses
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.workers.rank.model import adapters, chunked_loss, data, loss_plan
+from shardtune.workers.rank.model import adapters, chunked_loss, data, loss_plan, padded_batch
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model.context import ContextGroup
 from shardtune.workers.rank.strategies.base import causal_loss
@@ -102,13 +102,19 @@ class CausalStep:
         self._vocab_size = int(model.get_input_embeddings().num_embeddings)  # type: ignore[operator]
         return model
 
-    def make_batch(self, step: int, samples: Sequence[int], device: torch.device) -> torch.Tensor:
-        """Token ids of the samples, int64 [samples, sequence length]."""
+    def make_batch(
+        self, step: int, samples: Sequence[int], device: torch.device
+    ) -> torch.Tensor | padded_batch.PaddedBatch:
+        """Token ids of the samples, int64 [samples, sequence length]; with padding where their lengths differ."""
         workload = self._workload
+        if workload.sample_plan is not None:
+            return padded_batch.make_batch(workload.sample_plan, workload.seed, step, samples, self._vocab_size, device)
         return data.samples(workload.seed, step, samples, workload.sequence_length, self._vocab_size, device)
 
-    def loss(self, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    def loss(self, model: nn.Module, batch: torch.Tensor | padded_batch.PaddedBatch) -> torch.Tensor:
         """Next-token cross entropy of the model on one micro batch."""
+        if isinstance(batch, padded_batch.PaddedBatch):
+            return padded_batch.loss(model, batch, self._chunked)
         if self._context is not None:
             return self._context.loss(model, batch, self._chunked)
         return causal_loss(model, batch) if self._chunked is None else self._chunked.mean(model, batch)

@@ -71,7 +71,7 @@ class LoopRecord:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Time of one step, or of the short steps from which it was extended."""
+    """Time of one step: of itself, the mean over a cycle of steps, or extended from short steps."""
 
     own_s: float
     """Seconds of the step on this rank."""

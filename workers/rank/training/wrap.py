@@ -3,7 +3,7 @@ backend's sharding."""
 
 from torch import nn
 
-from shardtune.api_schemas.strategies import adapter_support, optimizer_support
+from shardtune.api_schemas.strategies import adapter_support, optimizer_support, ragged_support
 from shardtune.workers.blocks.prepare import prepare_blocks
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.registry import TRAINERS
@@ -18,6 +18,7 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
     task = setting.task
     optimizer_support.check(task.config, task.workload.optimizer)
     adapter_support.check(task.config, task.workload.adapter)
+    ragged_support.check(task.config, task.workload.data)
     task.config.strategy.check_cluster(task.cluster, task.workload.precision, setting.accumulation)
     prepare_blocks(model, task.config)
     return TRAINERS[task.config.backend](model, setting, task.config.strategy)

@@ -38,6 +38,7 @@ class ServiceKnowledge:
     """Plan of each measurement, from which the study's duration follows."""
 
 
+_LAYOUTS = (("padded", "as the samples come"), ("grouped", "sorted by length within a step"))
 _TONES: dict[Verdict, str] = {"fits": "good", "may fit": "warn", "does not fit": "bad"}
 
 
@@ -74,6 +75,7 @@ class NewPage:
     presets: tuple[str, ...]
     precisions: tuple[str, ...]
     optimizers: tuple[tuple[str, str], ...]
+    layouts: tuple[tuple[str, str], ...]
     """Kind and name of each optimizer."""
     workers: tuple[Hardware, ...]
     catalogue: tuple[Hardware, ...]
@@ -118,6 +120,7 @@ def new_page(
         form=form,
         presets=tuple(preset_names()),
         precisions=(AUTO, *PRECISIONS),
+        layouts=_LAYOUTS,
         optimizers=tuple((kind, optimizer.title) for kind, optimizer in OPTIMIZERS.items()),
         workers=own,
         catalogue=catalogue_choices,

@@ -14,6 +14,7 @@ from shardtune.api_schemas.training.hub_source import looks_like_id
 from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
+from shardtune.api_schemas.training.sample_lengths import LAYOUTS
 from shardtune.api_schemas.training.search_space import BACKENDS
 from shardtune.api_schemas.training.workload import AUTO
 from shardtune.api_schemas.trials.predictions import PredictionRequest
@@ -21,7 +22,14 @@ from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.views import words
-from shardtune.service.pages.views.new_study.form_fields import FormErrors, error, json_object, number, positive_int
+from shardtune.service.pages.views.new_study.form_fields import (
+    FormErrors,
+    error,
+    json_object,
+    number,
+    positive_int,
+    sample_lengths,
+)
 from shardtune.service.wording import cluster_words
 from shardtune.tuner.prediction import catalogue
 
@@ -56,6 +64,9 @@ class StudyForm(BaseModel):
     optimizer: str = DEFAULT_OPTIMIZER
     lora: str = Field(default="", max_length=20)
     """Rank of LoRA adapters; empty: all weights are trained."""
+    lengths: str = Field(default="", max_length=_LONGEST)
+    """Lengths of the samples as a JSON list; empty: all have the sequence length."""
+    layout: str = LAYOUTS[0]
     max_trials: str = "14"
     max_gpu_seconds: str = ""
     baseline: str = Field(default="", max_length=_LONGEST)
@@ -177,6 +188,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
         "precision": form.precision,
         "optimizer": form.optimizer,
         "adapter": _adapter(form),
+        "data": sample_lengths(form.lengths, form.layout),
     }
     return _validated(PredictionRequest, values)
 
@@ -203,6 +215,7 @@ def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
             "precision": form.precision,
             "optimizer": form.optimizer,
             "adapter": _adapter(form),
+            "data": sample_lengths(form.lengths, form.layout),
         },
         "cluster": cluster_of(form, live),
         "objective": objective_of(form),

@@ -48,3 +48,22 @@ def json_object(field: str, text: str, content: str) -> dict[str, Any]:
 def error(field: str, value: str, message: str) -> FormErrors:
     """Return the error of one invalid field."""
     return FormErrors([FieldError(field=field, value=value, message=message)])
+
+
+def sample_lengths(text: str, layout: str) -> dict[str, Any] | None:
+    """Convert a form's lengths of samples to the data of a workload; None where all samples have one length.
+
+    Raises:
+        FormErrors: the text is not JSON.
+    """
+    if not text.strip():
+        return None
+    try:
+        lengths = json.loads(text)
+    except (ValueError, RecursionError):
+        shown = text.strip()[:60]
+        raise error(
+            "lengths", shown, f"lengths ({shown}) must be a JSON list, such as [512, 37] or [[512, 40], [37, 300]]"
+        ) from None
+    check_value(lengths, "lengths")
+    return {"lengths": lengths, "layout": layout}

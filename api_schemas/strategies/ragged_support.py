@@ -1,0 +1,43 @@
+"""Mesh axes and knobs with which samples of several lengths can be trained, and the reasons why others cannot."""
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.sample_lengths import SampleLengths
+
+_WHY = {
+    "context_parallel": "gives each rank an equal part of every sample",
+    "tensor_parallel": "divides the positions of every sample equally among ranks",
+    "pipeline_parallel": "sends hidden states of one shape from stage to stage",
+    "expert_parallel": "exchanges tokens between ranks, which nobody has compared for rows of several lengths",
+}
+"""Reason why the ranks of each axis cannot train samples of several lengths, by the axis's field."""
+
+
+def check(config: TrialConfig, data: SampleLengths | None) -> None:
+    """Reject a configuration that cannot train samples of several lengths.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    strategy = config.strategy
+    check_axis("context_parallel", config.context_parallel, data)
+    check_axis("tensor_parallel", strategy.model_parallel // strategy.stages, data)
+    check_axis("pipeline_parallel", strategy.stages, data)
+    check_axis("expert_parallel", strategy.expert_ranks, data)
+    if data is not None and getattr(strategy, "deepcompile", False):
+        raise ValueError(
+            f"deepcompile (true) builds its program for rows of one length (workload.data: {data.describe()}); set it to "
+            "false, or leave out data"
+        )
+
+
+def check_axis(name: str, size: int, data: SampleLengths | None) -> None:
+    """Reject a size above 1 of one axis, where the workload's samples have several lengths.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if size > 1 and data is not None:
+        raise ValueError(
+            f"{name} ({size}) {_WHY[name]} (workload.data: {data.describe()}); use 1, or leave out data to measure samples "
+            "of one length"
+        )

@@ -1,0 +1,196 @@
+"""Schema of the lengths of a training's samples, and of how samples of several lengths share micro batches.
+
+Lengths belong to the workload: all trials of a study train on the same samples in the same order.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from shardtune.api_schemas.base import Schema
+
+MOST_BINS = 256
+"""Maximum number of bins of a histogram; more different lengths are merged with their neighbours."""
+MOST_ENTRIES = 100_000
+"""Maximum number of lengths, or of bins before they are merged, in one request."""
+MOST_SAMPLES_COUNTED = 10**12
+SHORTEST, LONGEST = 2, 4_194_304
+"""Limits of a sample's length in tokens: a sample of one token has no next token to learn."""
+DATA_SINCE = 2
+"""First protocol version whose workers know samples of several lengths."""
+PACKED = "packed"
+
+Layout = Literal["padded", "grouped"]
+LAYOUTS: tuple[str, ...] = ("padded", "grouped")
+Bin = tuple[int, int]
+"""Length in tokens, and the number of samples of that length."""
+
+
+def merge_lengths(counts: Mapping[int, int]) -> tuple[Bin, ...]:
+    """Histogram of at most `MOST_BINS` bins in ascending order. Merged bins keep the mean length; the longest keeps its own."""
+    bins = sorted(counts.items())
+    if len(bins) <= MOST_BINS:
+        return tuple(bins)
+    # By tokens, not by samples: long samples decide padding and memory.
+    tokens_per_bin = sum(length * count for length, count in bins[:-1]) / (MOST_BINS - 1)
+    groups: dict[int, list[Bin]] = {}
+    tokens = 0
+    for length, count in bins[:-1]:
+        groups.setdefault(int(tokens / tokens_per_bin), []).append((length, count))
+        tokens += length * count
+    merged: Counter[int] = Counter()
+    for group in groups.values():
+        samples = sum(count for _, count in group)
+        merged[round(sum(length * count for length, count in group) / samples)] += samples
+    merged[bins[-1][0]] += bins[-1][1]
+    return tuple(sorted(merged.items()))
+
+
+def count_lengths(entries: Iterable[Any]) -> Counter[int]:
+    """Number of samples of each length, from lengths or from pairs of length and count.
+
+    Raises:
+        ValueError: names the entry, its value and the remedy.
+    """
+    counts: Counter[int] = Counter()
+    for index, entry in enumerate(entries):
+        pair = isinstance(entry, Sequence) and not isinstance(entry, str) and len(entry) == 2
+        length, count = entry if pair else (entry, 1)
+        counts[checked_length(length, f"lengths[{index}]")] += _checked_count(count, f"lengths[{index}]")
+    return counts
+
+
+def checked_length(value: Any, name: str) -> int:
+    """Return the length of a sample where it is one; `name` is the field's in the error.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    length = _integer(value)
+    if length is None:
+        raise ValueError(f"{name} ({value!r:.60}) must be a number of tokens, or [tokens, samples]; correct it")
+    if length < SHORTEST:
+        raise ValueError(
+            f"{name} ({length}) is below {SHORTEST} tokens, which leaves no next token to learn; leave it out"
+        )
+    if length > LONGEST:
+        raise ValueError(f"{name} ({length}) is above {LONGEST} tokens; cut the sample as your training does")
+    return length
+
+
+def _checked_count(value: Any, name: str) -> int:
+    count = _integer(value)
+    if count is None or not 1 <= count <= MOST_SAMPLES_COUNTED:
+        raise ValueError(
+            f"{name} has {value!r:.60} samples; give 1 to {MOST_SAMPLES_COUNTED:,}, or leave the length out"
+        )
+    return count
+
+
+def _integer(value: Any) -> int | None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or value != value
+        or int(min(value, 1e18)) != value
+    ):
+        return None
+    return int(value)
+
+
+def _histogram(value: object) -> object:
+    """Return the histogram of a list of lengths, or of pairs of length and count."""
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
+        raise ValueError(
+            f"lengths ({value!r:.60}) must be a list of lengths such as [512, 37], or of [length, samples] pairs; the "
+            "command line reads a file of them (--data)"
+        )
+    if not value:
+        raise ValueError("lengths (an empty list) has no samples; give the length of at least one")
+    if len(value) > MOST_ENTRIES:
+        raise ValueError(
+            f"lengths ({len(value):,} entries) may have {MOST_ENTRIES:,}; count equal lengths into [length, samples] pairs"
+        )
+    return merge_lengths(count_lengths(value))
+
+
+class SampleLengths(Schema):
+    """Lengths of the samples that a training sees, and their arrangement in micro batches."""
+
+    lengths: Annotated[
+        tuple[Bin, ...],
+        BeforeValidator(_histogram, json_schema_input_type=list[int | tuple[int, int]]),
+        Field(examples=[[[64, 300], [512, 40], [4096, 1]]]),
+    ]
+    """Histogram of lengths in tokens: pairs of length and number of samples. A plain list of lengths is counted; more
+    than 256 different lengths are merged with their neighbours."""
+    layout: Layout = "padded"
+    """Arrangement of samples in micro batches: `padded` takes them as they come, `grouped` sorts the samples of each step by
+    length first. Both pad a micro batch to its longest sample; a step trains on the same samples with either."""
+    pad_to_multiple_of: int = Field(default=1, ge=1, le=4096)
+    """Multiple of tokens to which the longest sample of a micro batch is padded. Larger multiples give fewer different
+    shapes and more padding."""
+
+    @field_validator("layout", mode="before")
+    @classmethod
+    def _no_packing(cls, layout: object) -> object:
+        if layout == PACKED:
+            raise ValueError(
+                f"layout ({PACKED!r}) puts several samples into one row, which no trial trains yet; use grouped, which wastes "
+                "little, or bring your own code with its collator (docs/how-to/own-code.md)"
+            )
+        return layout
+
+    @property
+    def samples(self) -> int:
+        """Number of samples that were counted."""
+        return sum(count for _, count in self.lengths)
+
+    @property
+    def mean(self) -> float:
+        """Mean length of a sample in tokens."""
+        return sum(length * count for length, count in self.lengths) / self.samples
+
+    @property
+    def attended(self) -> float:
+        """Length whose cost of attention per token is the data's mean: the mean length, weighted by tokens."""
+        squares = sum(length * length * count for length, count in self.lengths)
+        return squares / (self.mean * self.samples)
+
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the longest sample."""
+        return self.lengths[-1][0]
+
+    def padded(self, length: int) -> int:
+        """Number of tokens to which a micro batch is padded whose longest sample has `length` tokens."""
+        return -(-length // self.pad_to_multiple_of) * self.pad_to_multiple_of
+
+    def describe(self) -> str:
+        """Return a short description for people, such as `5 to 4,096 tokens (mean 312), grouped`."""
+        shortest = self.lengths[0][0]
+        spread = f"{self.longest:,}" if shortest == self.longest else f"{shortest:,} to {self.longest:,}"
+        multiple = f", padded to multiples of {self.pad_to_multiple_of}" if self.pad_to_multiple_of > 1 else ""
+        return f"{spread} tokens (mean {self.mean:,.0f}), {self.layout}{multiple}"
+
+
+def check_longest(data: SampleLengths | None, sequence_length: int) -> None:
+    """Reject samples that are longer than the sequence length.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if data is None:
+        return
+    if data.longest > sequence_length:
+        raise ValueError(
+            f"data.lengths (longest {data.longest}) exceeds sequence_length ({sequence_length}); raise sequence_length to "
+            f"{data.longest}, or cut longer samples as your training does"
+        )
+    if data.padded(data.longest) > sequence_length:
+        raise ValueError(
+            f"data.pad_to_multiple_of ({data.pad_to_multiple_of}) pads the longest sample ({data.longest}) to "
+            f"{data.padded(data.longest)} tokens, above sequence_length ({sequence_length}); raise sequence_length to that"
+        )

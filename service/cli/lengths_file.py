@@ -1,0 +1,89 @@
+"""Read the lengths of a training's samples from a JSONL file: `--data FILE`, or a path in a study file."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pydantic import JsonValue
+
+from shardtune.api_schemas.training.sample_lengths import checked_length, merge_lengths
+from shardtune.service.cli.errors import InputError
+
+_MOST_BYTES = 1 << 30
+_LONGEST_LINE = 64 << 20
+"""Bytes of the longest line: the ids of the longest sample take half as many."""
+_KEYS = ("input_ids", "length")
+_FORMAT = "give one JSON value a line: a number of tokens, a list of token ids, or an object with input_ids or length"
+
+
+def read(path: Path) -> list[JsonValue]:
+    """Read a file and return its histogram as a study contains it: pairs of length and number of samples.
+
+    Raises:
+        InputError: the file cannot be read, is too large, or a line holds no sample.
+    """
+    counts: Counter[int] = Counter()
+    try:
+        if not path.is_file():
+            raise InputError(f"data ({path!s:.500}) is no file; {_FORMAT}")
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise InputError(
+                f"data ({path}) has {size / (1 << 30):.1f} GiB, and 1 GiB is read; write the lengths alone, one number a line"
+            )
+        with path.open("rb") as file:
+            for number, line in _lines(path, file):
+                counts[_length_of(line, f"{path}, line {number}")] += 1
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"data ({path!s:.500}) cannot be read: {reason}; {_FORMAT}") from None
+    if not counts:
+        raise InputError(f"data ({path}) holds no samples; {_FORMAT}")
+    return [[length, count] for length, count in merge_lengths(counts)]
+
+
+def option_values(file: Path | None, layout: str | None) -> dict[str, JsonValue]:
+    """Return the fields of a workload's data that `--data` and `--layout` state; empty without them."""
+    stated: dict[str, JsonValue] = {} if file is None else {"lengths": read(file)}
+    return stated if layout is None else {**stated, "layout": layout}
+
+
+def with_file(data: JsonValue, folder: Path) -> JsonValue:
+    """Return the data of a study file with the histogram in place of the path of a file of lengths."""
+    if isinstance(data, str):
+        return {"lengths": read(folder / data)}
+    if isinstance(data, dict) and isinstance(name := data.get("lengths"), str):
+        return {**data, "lengths": read(folder / name)}
+    return data
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not empty, with their numbers from 1."""
+    number = 0
+    while line := file.readline(_LONGEST_LINE):
+        number += 1
+        if len(line) == _LONGEST_LINE:
+            raise InputError(f"{path}, line {number} has more than {_LONGEST_LINE >> 20} MiB; {_FORMAT}")
+        if line.strip():
+            yield number, line
+
+
+def _length_of(line: bytes, where: str) -> int:
+    """Return the number of tokens of a line's sample."""
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        raise InputError(f"{where} is not JSON ({line[:40].decode(errors='replace').strip()!r}); {_FORMAT}") from None
+    if isinstance(value, dict):
+        key = next((key for key in _KEYS if key in value), None)
+        if key is None:
+            raise InputError(f"{where} has neither input_ids nor length; {_FORMAT}")
+        value = value[key]
+    if isinstance(value, str) or (isinstance(value, list) and not all(type(token) is int for token in value[:8])):
+        raise InputError(f"{where} holds no token ids; count tokens with your tokenizer: {_FORMAT}")
+    try:
+        return checked_length(len(value) if isinstance(value, list) else value, where)
+    except ValueError as error:
+        raise InputError(str(error)) from None

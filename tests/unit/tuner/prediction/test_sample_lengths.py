@@ -1,0 +1,108 @@
+"""Predictions for samples of several lengths: time by padded tokens, memory by the longest, speed by the samples' own."""
+
+from typing import Any
+
+import pytest
+
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig, sample_groups
+from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
+from shardtune.tuner.prediction.calibration import MemoryCalibration
+from shardtune.tuner.prediction.catalogue import parse_cluster
+from shardtune.tuner.prediction.memory_gate import reject_if_too_large
+from shardtune.tuner.prediction.predict import answer_request, predict
+from shardtune.tuner.search import fastest
+from tests.support.values.tuner_inputs import shape
+
+MIXED = {"lengths": [[100, 700], [400, 200], [1000, 90], [4096, 10]]}
+CLUSTER = parse_cluster("8xh100")
+FSDP2 = Fsdp2Config(dp_shard=8)
+
+
+def predicted(data: Any, strategy: Any = FSDP2, micro_batch: int = 4, **changes: Any) -> Prediction:
+    workload = Workload.model_validate({"sequence_length": 4096, "global_batch": 128, "data": data} | changes)
+    return predict(shape("llama-3.1-8b"), workload, CLUSTER, TrialConfig(strategy=strategy, micro_batch=micro_batch))
+
+
+def test_samples_of_one_length_are_predicted_as_without_lengths() -> None:
+    plain, same = predicted(None), predicted({"lengths": [4096]})
+    assert plain.speed is not None and same.speed is not None
+    assert same.memory == plain.memory
+    assert same.speed.tokens_per_s_per_gpu == pytest.approx(plain.speed.tokens_per_s_per_gpu)
+    assert (plain.speed.padding_fraction, same.speed.padding_fraction) == (None, 0.0)
+
+
+def test_memory_is_that_of_the_longest_sample_and_time_that_of_the_padded_mean() -> None:
+    plain, mixed = predicted(None), predicted(MIXED)
+    assert plain.speed is not None and mixed.speed is not None
+    assert mixed.memory.total_gib > plain.memory.total_gib, "a mask of padding"
+    assert mixed.speed.step_time_s < 0.5 * plain.speed.step_time_s
+    # The samples' own tokens: 320 of them on average.
+    own = 128 * (700 * 100 + 200 * 400 + 90 * 1000 + 10 * 4096) / 1000 / 8
+    assert mixed.speed.tokens_per_s_per_gpu * mixed.speed.step_time_s == pytest.approx(own, rel=0.001)
+    assert mixed.speed.tokens_per_s_per_gpu < plain.speed.tokens_per_s_per_gpu
+
+
+def test_grouped_samples_are_faster_and_of_the_same_memory() -> None:
+    padded, grouped = predicted(MIXED), predicted(MIXED | {"layout": "grouped"})
+    assert padded.speed is not None and grouped.speed is not None
+    assert grouped.speed.padding_fraction is not None and padded.speed.padding_fraction is not None
+    assert grouped.speed.padding_fraction < 0.5 * padded.speed.padding_fraction
+    assert grouped.speed.tokens_per_s_per_gpu > 1.3 * padded.speed.tokens_per_s_per_gpu
+    assert grouped.memory == padded.memory
+
+
+def test_larger_micro_batches_pad_more() -> None:
+    fractions = [
+        speed.padding_fraction
+        for size in (1, 2, 4, 8)
+        if (speed := predicted(MIXED, micro_batch=size).speed) is not None
+    ]
+    assert fractions[0] == 0.0 and fractions == sorted(fractions, key=float)
+
+
+def test_the_gate_rejects_by_the_longest_sample() -> None:
+    for lengths, fits in (([[100, 1000]], True), ([[100, 1000], [4096, 1]], False)):
+        workload = Workload.model_validate({"sequence_length": 4096, "global_batch": 128, "data": {"lengths": lengths}})
+        config = TrialConfig(strategy=FSDP2, micro_batch=16)
+        rejection = reject_if_too_large(
+            config, shape("llama-3.1-8b"), workload, CLUSTER, Objective(), MemoryCalibration()
+        )
+        assert (rejection is None) == fits
+
+
+def test_a_request_defaults_to_the_longest_sample() -> None:
+    table = answer_request(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", data={"lengths": [100, 5000]}))  # type: ignore[arg-type]
+    assert table.sequence_length == 5000
+    assert any("speeds count the samples' own tokens" in note for note in table.notes)
+
+
+def test_the_fastest_configurations_share_no_samples() -> None:
+    request = PredictionRequest.model_validate(
+        {"model": "llama-3.1-8b", "cluster": "8xh100", "global_batch": 64, "data": MIXED, "top": 20}
+    )
+    table = fastest.answer_request(request)
+    assert table.fastest and all(row.config.sharing == 1 for row in table.fastest)
+    # Whole micro batches of few samples pad less: the ranking differs from that of samples of one length.
+    assert table.fastest[0].config.micro_batch <= 4
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (TrialConfig(strategy=DdpConfig(), context_parallel=2), "context_parallel (2) gives each rank an equal part"),
+        (TrialConfig(strategy=Fsdp2Config(dp_shard=4, tensor_parallel=2)), "tensor_parallel (2) divides the positions"),
+        (
+            TrialConfig(strategy=Fsdp2Config(dp_shard=4, pipeline_parallel=2)),
+            "pipeline_parallel (2) sends hidden states",
+        ),
+        (TrialConfig(strategy=Fsdp2Config(dp_shard=8, expert_parallel=2)), "expert_parallel (2) exchanges tokens"),
+        (TrialConfig(strategy=ZeroConfig(stage=3, deepcompile=True)), "deepcompile (true) builds its program"),
+    ],
+)
+def test_ranks_that_would_share_ragged_samples_are_rejected(config: TrialConfig, message: str) -> None:
+    workload = Workload.model_validate({"sequence_length": 4096, "global_batch": 128, "data": MIXED})
+    with pytest.raises(ValueError, match="workload") as error:
+        sample_groups.check(config, CLUSTER, workload)
+    assert message in str(error.value)

@@ -1,0 +1,37 @@
+"""Rows that take a configuration's time where samples have several lengths: padded, and those of the slowest rank."""
+
+import numpy as np
+
+from shardtune.api_schemas.training.padding import TimedRows, timed_rows
+from shardtune.api_schemas.training.sample_plan import Split
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.tuner.prediction.candidates import DDP, ZERO, Candidates, Mask
+
+
+def with_timed_rows(candidates: Candidates, workload: Workload) -> Candidates:
+    """Candidates whose micro batches take as long as the workload's mean one; memory follows from the longest row, so it
+    is not theirs."""
+    if workload.data is None:
+        return candidates
+    columns = np.broadcast_arrays(candidates.micro_batch, candidates.accumulation, _meets_once(candidates))
+    rows = np.stack([np.ravel(column) for column in columns], axis=1).astype(int)
+    different, places = np.unique(rows, axis=0, return_inverse=True)
+    timed = np.array([_timed(workload, *(int(value) for value in row)) for row in different])[np.ravel(places)]
+    return candidates.with_values(micro_batch=timed[:, 0], sequence=timed[:, 1])
+
+
+def _timed(workload: Workload, micro_batch: int, accumulation: int, meets_once: int) -> TimedRows:
+    """Rows of one division of the global batch; the longest where it does not come out."""
+    assert workload.data is not None
+    groups = workload.global_batch // (micro_batch * accumulation)
+    split = Split(micro_batch, groups, accumulation)
+    if micro_batch * split.micro_batches != workload.global_batch:
+        return TimedRows(rows=micro_batch, length=workload.longest_row)
+    return timed_rows(workload.data, workload.global_batch, workload.seed, split, meets_once=bool(meets_once))
+
+
+def _meets_once(candidates: Candidates) -> Mask:
+    """Whether ranks wait for each other once a step: those with whole parameters that reduce after the last micro
+    batch."""
+    is_whole = (candidates.backend <= DDP) | ((candidates.backend == ZERO) & (candidates.stage <= 1))
+    return np.asarray(is_whole & (candidates.sync_last > 0))

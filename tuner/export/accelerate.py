@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
-from shardtune.tuner.export import adapters, context, environment, losses, optimizers
+from shardtune.tuner.export import adapters, context, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -95,7 +95,11 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
         *context.accelerate_notes(source),
         *common.accelerate_losses(source, config),
     ]
-    lines += [*losses.accelerate_notes(source), *adapters.accelerate_notes(source)]
+    lines += [
+        *losses.accelerate_notes(source),
+        *adapters.accelerate_notes(source),
+        *sample_lengths.script_notes(source),
+    ]
     if config.checkpoints_whole_blocks:
         lines += [] if parts.checkpoints else ["model.gradient_checkpointing_enable()"]
     elif config.activation_checkpointing != "none":

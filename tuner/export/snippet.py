@@ -1,7 +1,7 @@
 """Export as `train_snippet.py`: a complete training script that trains as the trial did, as a starting point for the
 reader's own script."""
 
-from shardtune.tuner.export import adapters, context, experts, losses, optimizers, pipeline, tensor
+from shardtune.tuner.export import adapters, context, experts, losses, optimizers, pipeline, sample_lengths, tensor
 from shardtune.tuner.export.backends.common import prepare_blocks
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -59,7 +59,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         "train_snippet.py",
         model_name=in_docstring(source.study.spec.model.name),
         description=in_docstring(source.description),
-        figures=in_docstring(_describe_measurement(source)),
+        figures=in_docstring(_describe_measurement(source) + sample_lengths.snippet_lines(source)),
         needs=parts.needs,
         command=f"{command_prefix(source)}torchrun {torchrun_options(source)} train_snippet.py --steps 10",
         standard=_standard_imports(source, parts),

@@ -9,7 +9,7 @@ from typing import Any
 from shardtune.api_schemas.strategies import Fsdp2Config, Strategy, TrialConfig
 from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK
 from shardtune.api_schemas.training.model_presets import preset_config, preset_sources
-from shardtune.tuner.export import adapters, context, environment, losses, optimizers
+from shardtune.tuner.export import adapters, context, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -194,6 +194,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         lines.append(
             f"loss_chunk: {source.config.loss_chunk} tokens were measured; torchtitan divides {tokens} evenly by {chunks}"
         )
+    lines += sample_lengths.torchtitan_notes(source)
     return (*lines, *optimizers.lost_note(source, "torchtitan"), *adapters.lost_note(source, "torchtitan"))
 
 

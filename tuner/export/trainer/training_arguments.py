@@ -6,7 +6,7 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from shardtune.tuner.export import adapters, environment, losses, optimizers
+from shardtune.tuner.export import adapters, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -51,7 +51,11 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
     lossy = (
         *differences(config, rendered_config, "training_arguments"),
         *_notes(source),
-        *(adapters.trainer_notes(source, consumer) if consumer == _TRAINER else ()),
+        *(
+            (*adapters.trainer_notes(source, consumer), *sample_lengths.trainer_notes(source))
+            if consumer == _TRAINER
+            else ()
+        ),
         *parts.notes,
         *environment.notes(source),
     )
@@ -60,7 +64,8 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
 
 def _values_and_parts(source: ExportSource, consumer: str, backends: Backends) -> tuple[dict[str, Any], ConsumerParts]:
     config, workload = source.config, source.workload
-    values = workload_arguments(workload, source.on_cpu) | ({"torch_compile": True} if config.compile else {})
+    values = workload_arguments(workload, source.on_cpu) | sample_lengths.trainer_values(source)
+    values |= {"torch_compile": True} if config.compile else {}
     if consumer == _TRAINER and isinstance(config.strategy, Fsdp2Config) and distributed_config.is_needed(source):
         return values | distributed_config.trainer_arguments(source), distributed_config.parts(source, config.strategy)
     reject_axes(source, consumer)

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from shardtune.api_schemas.training.model_presets import preset_sources
-from shardtune.tuner.export import adapters
+from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring, remark
 from shardtune.tuner.export.source import ExportSource
@@ -76,7 +76,8 @@ def _model(source: ExportSource) -> dict[str, Any]:
 
 
 def _data(source: ExportSource) -> dict[str, Any]:
-    return {"max_length": source.workload.sequence_length, "packing": False, "completion_only_loss": False}
+    values = {"max_length": source.workload.sequence_length, "packing": False, "completion_only_loss": False}
+    return values | sample_lengths.trl_values(source)
 
 
 def _measured_loss(source: ExportSource) -> str:
@@ -86,9 +87,8 @@ def _measured_loss(source: ExportSource) -> str:
 
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
-    length = source.workload.sequence_length
     lines = [
-        f"data: every sample had {length} tokens in the trial; TRL cuts longer ones, and pads to the longest of a batch",
+        *sample_lengths.trl_notes(source),
         f"loss: {_measured_loss(source)} measured; TRL computes the loss in pieces of a size of its own",
         *adapters.trl_notes(source),
     ]

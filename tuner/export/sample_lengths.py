@@ -1,0 +1,86 @@
+"""Samples of several lengths in exported files: what each program can say about them, and what it does otherwise."""
+
+from typing import Any
+
+from shardtune.api_schemas.training.sample_lengths import SampleLengths
+from shardtune.tuner.export.source import ExportSource
+
+_WEIGHTED = "divide the summed loss of a step by all of its labels: a mean of the micro batches' means is another loss"
+
+
+def trainer_values(source: ExportSource) -> dict[str, Any]:
+    """Fields of `TrainingArguments` for samples of several lengths."""
+    data = source.workload.data
+    if data is None:
+        return {}
+    grouped = {"train_sampling_strategy": "group_by_length"} if data.layout == "grouped" else {}
+    # Trainer's default, said because another value is a mean of means.
+    return grouped | {"average_tokens_across_devices": True}
+
+
+def trainer_notes(source: ExportSource) -> tuple[str, ...]:
+    """Notes on the samples for a script with transformers' Trainer."""
+    data = source.workload.data
+    if data is None:
+        return ()
+    multiple = _multiple(data)
+    collator = "a collator that pads each batch to its longest sample" + (multiple and f" ({multiple})")
+    return (
+        f"data: {data.describe()} measured; give Trainer {collator}, with -100 as the labels of padding",
+        *_grouping(data),
+    )
+
+
+def trl_values(source: ExportSource) -> dict[str, Any]:
+    """Fields of TRL's `SFTConfig` for samples of several lengths."""
+    data = source.workload.data
+    return {"pad_to_multiple_of": data.pad_to_multiple_of} if data is not None and data.pad_to_multiple_of > 1 else {}
+
+
+def trl_notes(source: ExportSource) -> tuple[str, ...]:
+    """Notes on the samples for TRL, which pads each micro batch to its longest sample."""
+    data = source.workload.data
+    if data is None:
+        length = source.workload.sequence_length
+        return (
+            f"data: every sample had {length} tokens in the trial; TRL cuts longer ones, and pads to the longest of a batch",
+        )
+    return (f"data: {data.describe()} measured; your own data set decides in TRL", *_grouping(data))
+
+
+def script_notes(source: ExportSource) -> tuple[str, ...]:
+    """Notes on the samples for a program whose data loader and loss are the user's."""
+    data = source.workload.data
+    if data is None:
+        return ()
+    order = ", samples of a step sorted by length" if data.layout == "grouped" else ""
+    multiple = _multiple(data)
+    padding = "each micro batch padded to its longest sample" + (multiple and f", {multiple}")
+    return (f"data: {data.describe()} measured, {padding}{order}; {_WEIGHTED}",)
+
+
+def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
+    """Notes on the samples for torchtitan, which packs documents into rows of equal length."""
+    data = source.workload.data
+    if data is None:
+        return ()
+    return (f"data: {data.describe()} measured; torchtitan packs documents into full rows, which pads nothing",)
+
+
+def snippet_lines(source: ExportSource) -> str:
+    """Lines of the docstring of `train_snippet.py`, whose random samples all have one length; empty where the trial's
+    had, too."""
+    return "".join(f"\n{line}." for line in script_notes(source))
+
+
+def _multiple(data: SampleLengths) -> str:
+    return f"pad_to_multiple_of={data.pad_to_multiple_of}" if data.pad_to_multiple_of > 1 else ""
+
+
+def _grouping(data: SampleLengths) -> tuple[str, ...]:
+    if data.layout != "grouped":
+        return ()
+    return (
+        "data.layout: the samples of each step were sorted by length; group_by_length sorts 50 batches of each rank, so "
+        "that steps differ more in length",
+    )

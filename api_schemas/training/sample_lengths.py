@@ -16,6 +16,8 @@ MOST_BINS = 256
 MOST_ENTRIES = 100_000
 """Maximum number of lengths, or of bins before they are merged, in one request."""
 MOST_SAMPLES_COUNTED = 10**12
+MOST_PLANNED = 65_536
+"""Maximum number of samples of a step whose lengths differ."""
 SHORTEST, LONGEST = 2, 4_194_304
 """Limits of a sample's length in tokens: a sample of one token has no next token to learn."""
 DATA_SINCE = 2
@@ -176,13 +178,21 @@ class SampleLengths(Schema):
         return f"{spread} tokens (mean {self.mean:,.0f}), {self.layout}{multiple}"
 
 
-def check_longest(data: SampleLengths | None, sequence_length: int) -> None:
-    """Reject samples that are longer than the sequence length.
+def check_lengths(data: SampleLengths | None, sequence_length: int | None, global_batch: int | None) -> None:
+    """Reject samples that are longer than the sequence length, and steps of more samples than are planned one by one.
+    None: not stated.
 
     Raises:
         ValueError: names the field, its value and the remedy.
     """
     if data is None:
+        return
+    if global_batch is not None and global_batch > MOST_PLANNED:
+        raise ValueError(
+            f"global_batch ({global_batch}) with data may be at most {MOST_PLANNED} samples, each of which is planned; lower "
+            "it, or leave out data"
+        )
+    if sequence_length is None:
         return
     if data.longest > sequence_length:
         raise ValueError(

@@ -11,7 +11,7 @@ from shardtune.api_schemas.names import PrecisionName
 from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
-from shardtune.api_schemas.training.sample_lengths import DATA_SINCE, SampleLengths, check_longest
+from shardtune.api_schemas.training.sample_lengths import DATA_SINCE, SampleLengths, check_lengths
 from shardtune.api_schemas.training.sample_plan import SamplePlan, plan_samples
 
 MOST_SAMPLES = 1_000_000
@@ -161,7 +161,7 @@ class WorkloadRequest(Schema):
 
     @model_validator(mode="after")
     def _samples_that_fit(self) -> Self:
-        check_longest(self.data, self.sequence_length)
+        check_lengths(self.data, self.sequence_length, self.global_batch)
         return self
 
     @model_validator(mode="after")

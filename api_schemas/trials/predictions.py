@@ -10,7 +10,7 @@ from shardtune.api_schemas.strategies import Checkpointing, TrialConfig
 from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
-from shardtune.api_schemas.training.sample_lengths import SampleLengths, check_longest
+from shardtune.api_schemas.training.sample_lengths import SampleLengths, check_lengths
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecision
 
@@ -175,8 +175,7 @@ class PredictionRequest(Schema):
 
     @model_validator(mode="after")
     def _samples_that_fit(self) -> Self:
-        if self.sequence_length is not None:
-            check_longest(self.data, self.sequence_length)
+        check_lengths(self.data, self.sequence_length, self.global_batch)
         return self
 
 

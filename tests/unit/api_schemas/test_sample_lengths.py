@@ -79,6 +79,13 @@ def test_many_different_lengths_are_merged_and_keep_mean_and_longest() -> None:
     assert SampleLengths.model_validate(data.model_dump()) == data
 
 
+def test_a_step_has_no_more_samples_than_are_planned() -> None:
+    """A million of them would keep the service busy for half a minute."""
+    assert workload(global_batch=1_000_000).tokens_per_step == 32_000_000
+    with pytest.raises(ValidationError, match=r"global_batch \(65537\) with data may be at most 65536 samples"):
+        workload(global_batch=65_537, data={"lengths": LENGTHS})
+
+
 @pytest.mark.parametrize("layout", ["padded", "grouped"])
 @pytest.mark.parametrize("split", SPLITS)
 def test_every_division_trains_on_each_sample_once(layout: str, split: Split) -> None:

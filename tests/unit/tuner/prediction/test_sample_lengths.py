@@ -13,6 +13,8 @@ from shardtune.tuner.prediction.catalogue import parse_cluster
 from shardtune.tuner.prediction.memory_gate import reject_if_too_large
 from shardtune.tuner.prediction.predict import answer_request, predict
 from shardtune.tuner.search import fastest
+from shardtune.tuner.verdict import short_steps
+from tests.support.values.synthetic_studies import study_of
 from tests.support.values.tuner_inputs import shape
 
 MIXED = {"lengths": [[100, 700], [400, 200], [1000, 90], [4096, 10]]}
@@ -106,3 +108,12 @@ def test_ranks_that_would_share_ragged_samples_are_rejected(config: TrialConfig,
     with pytest.raises(ValueError, match="workload") as error:
         sample_groups.check(config, CLUSTER, workload)
     assert message in str(error.value)
+
+
+def test_studies_with_lengths_have_whole_steps() -> None:
+    """Micro batches of several lengths take different times: two small numbers of them do not show what one more takes."""
+    spec = study_of().spec
+    for data, is_short in ((None, True), (MIXED, False)):
+        workload = Workload.model_validate({"sequence_length": 4096, "global_batch": 512, "data": data})
+        samples = short_steps.parity_samples(spec.model_copy(update={"workload": workload}), CLUSTER, 100.0)
+        assert (samples is not None) == is_short

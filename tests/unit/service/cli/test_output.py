@@ -94,8 +94,10 @@ def test_the_json_object_has_exactly_the_documented_keys() -> None:
         "against_defaults",
         "trust",
         "final_comparison",
+        "whole_steps",
         "search_runs",
         "resume_check",
+        "recipes",
         "trials",
         "exports",
     ]

@@ -17,6 +17,8 @@ class OpenVerdict(Schema):
     more_pairs: int | None
     """Number of further pairs that would confirm the candidate if they resemble the pairs so far (`add_pairs` of an
     extension); None if more than a study may have."""
+    is_extension_off: bool = False
+    """Whether the pairs decide nothing because a whole step took another time than its short steps foretold."""
     disturbed_pairs: int = 0
     """Number of these pairs in which at least one run was disturbed."""
     disturbed_runs: int = 0

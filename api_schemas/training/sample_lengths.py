@@ -3,6 +3,7 @@
 Lengths belong to the workload: all trials of a study train on the same samples in the same order.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -95,7 +96,7 @@ def _integer(value: Any) -> int | None:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or value != value
+        or not math.isfinite(value)
         or int(min(value, 1e18)) != value
     ):
         return None

@@ -17,6 +17,8 @@ PEAK_STEP = 1
 exists from the end of the step before."""
 _FEWEST_SAMPLES = 64
 """Least number of samples in a cycle, as far as its number of steps allows."""
+_MOST_MISSING = 0.2
+"""Fraction by which the attention per token of the timed steps may be below the data's without a note."""
 _MOST_STEPS = 4
 """Maximum number of steps in a cycle: a window of small global batches takes as many times as long."""
 
@@ -86,6 +88,23 @@ class SamplePlan:
     def real_tokens(self) -> float:
         """Mean number of tokens in a step of the cycle that are no padding."""
         return sum(map(sum, self.cycle)) / self.steps
+
+    @cached_property
+    def attended(self) -> float:
+        """Length whose cost of attention per token is the cycle's mean: the mean length, weighted by tokens."""
+        return sum(length * length for step in self.cycle for length in step) / (self.real_tokens * self.steps)
+
+    @property
+    def note(self) -> str | None:
+        """Sentence on samples too rare for the timed steps; None where these attend over as much as the data."""
+        missing = 1 - self.attended / self.data.attended
+        if missing < _MOST_MISSING:
+            return None
+        return (
+            f"data: the timed steps hold {self.steps * len(self.cycle[0])} samples, too few for the rarest long ones "
+            f"({self.data.longest:,} tokens): their attention per token is {missing:.0%} below the data's, so speeds are "
+            "those without such samples; memory is that with them. A larger global_batch times more of them"
+        )
 
     @cached_property
     def digest(self) -> str:

@@ -72,10 +72,15 @@ class Precision(Schema):
             )
         return self
 
-    @model_validator(mode="after")
-    def _low_throughout(self) -> Self:
+    def check_low_states(self) -> None:
         """Reject states below float32 beside other dtypes, which no two backends would train alike: FSDP ignores the
-        dtype of reduction then, and DeepSpeed the dtype of computation."""
+        dtype of reduction then, and DeepSpeed the dtype of computation.
+
+        New studies are checked. Stored ones are not, since earlier releases ran such dtypes.
+
+        Raises:
+            ValueError: the dtypes differ.
+        """
         others = {"compute_dtype": self.compute_dtype, "reduce_dtype": self.reduce_dtype}
         if self.has_low_states and any(dtype != self.master_dtype for dtype in others.values()):
             stated = ", ".join(f"{name} ({dtype})" for name, dtype in others.items() if dtype != self.master_dtype)
@@ -83,7 +88,6 @@ class Precision(Schema):
                 f"{stated} with master_dtype ({self.master_dtype}): states below float32 need one dtype throughout; use "
                 "precision 'bf16-true', or master_dtype 'float32'"
             )
-        return self
 
 
 _DTYPES = ("master_dtype", "compute_dtype", "reduce_dtype", "autocast")
@@ -108,7 +112,10 @@ AUTO = "auto"
 
 
 def _by_name(value: object) -> object:
-    """Replace a precision's name by the precision; return any other value unchanged for validation."""
+    """Replace a precision's name by the precision, and leave out a known name beside other dtypes; return any other value
+    unchanged for validation."""
+    if isinstance(value, Mapping) and value.get("name") in tuple(PRECISIONS):
+        return {name: dtype for name, dtype in value.items() if name != "name"}
     if not isinstance(value, str):
         return value
     if value not in PRECISIONS:
@@ -186,6 +193,12 @@ class WorkloadRequest(Schema):
         return None if self.data is None else plan_samples(self.data, self.global_batch, self.seed)
 
     @property
+    def data_notes(self) -> tuple[str, ...]:
+        """Sentences on what the timed steps leave out of the data."""
+        plan = self.sample_plan
+        return () if plan is None or plan.note is None else (plan.note,)
+
+    @property
     def steps_per_cycle(self) -> int:
         """Number of steps that are timed together, because the lengths of their samples differ; 1 where none differ."""
         plan = self.sample_plan
@@ -198,8 +211,9 @@ class WorkloadRequest(Schema):
 
     @property
     def attended_length(self) -> int:
-        """Length of a sample whose FLOPs per token are the mean of the data's tokens."""
-        return self.sequence_length if self.data is None else max(1, round(self.data.attended))
+        """Length of a sample whose FLOPs per token are the mean of the timed steps' tokens."""
+        plan = self.sample_plan
+        return self.sequence_length if plan is None else max(1, round(plan.attended))
 
     def with_precision(self, precision: Precision) -> "Workload":
         """Return the complete workload, with the given precision in place of the requested one."""

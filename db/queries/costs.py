@@ -83,9 +83,11 @@ def running_gpu_seconds(session: Session, project_id: str, now: datetime) -> flo
 
 
 def most_expensive_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
-    """Return the GPU-seconds of the most expensive ended attempt of the given studies."""
+    """Return the GPU-seconds of the most expensive ended attempt of the given studies, considered recipes left out: no
+    retune runs them, and hundreds of steps cost more than any other run."""
     query = select(func.max(AttemptRow.gpu_seconds)).join(RunRow, RunRow.id == AttemptRow.run_id)
-    return session.scalars(query.where(RunRow.study_id.in_(list(study_ids)))).one()
+    is_repeated = RunRow.study_id.in_(list(study_ids)), RunRow.purpose != RunPurpose.RECIPE
+    return session.scalars(query.where(*is_repeated)).one()
 
 
 def tested_study(session: Session, study_id: str) -> str | None:
@@ -121,9 +123,16 @@ def last_retune_cost(session: Session, project_id: str, target_key: str) -> floa
 
 
 def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
-    """Return the GPU-seconds of a study, and whether it was a search requested by a user."""
+    """Return the GPU-seconds of a study without its considered recipes, and whether it was a search requested by a
+    user."""
     row = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
-    return row.gpu_seconds, row.purpose == StudyPurpose.USER
+    of_recipes = (
+        select(func.sum(AttemptRow.gpu_seconds))
+        .join(RunRow, RunRow.id == AttemptRow.run_id)
+        .where(RunRow.study_id == study_id, RunRow.purpose == RunPurpose.RECIPE)
+    )
+    recipes = session.scalars(of_recipes).one() or 0.0
+    return max(0.0, row.gpu_seconds - recipes), row.purpose == StudyPurpose.USER
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ MAX_SIZE_RATIO = 2.0
 """Maximum ratio of the larger model's number of parameters to the smaller model's."""
 _MINOR = ("workload.optimizer", "workload.max_grad_norm")
 """Fields of a tuning target (model, workload, cluster) that hardly change speed and memory."""
-_OPTIMIZER = "workload.optimizer.kind"
+_RECIPE = ("workload.optimizer.kind", "workload.precision.master_dtype")
 _ADAPTER = "workload.adapter"
 _DATA = "workload.data."
 _WEIGHTS = {"model": 100, "cluster": 10, "workload": 1}
@@ -46,8 +46,11 @@ def may_stand_in(requested: Flat, measured: Flat, names: Sequence[str], lowest: 
     """Whether the recommendation of the measured tuning target (model, workload, cluster) may be returned for the
     requested target at this minimum confidence.
     """
-    if _OPTIMIZER in names or any(name.startswith(_ADAPTER) for name in names):
-        # Another optimizer or adapter trains something else, keeps other states and cannot be trained by every backend.
+    if any(name in _RECIPE or name.startswith(_ADAPTER) for name in names):
+        # Another optimizer, adapter or dtype of states trains something else, keeps other states and cannot be trained by
+        # every backend.
+        return False
+    if any(name.startswith(_DATA) for name in names) and lowest is not ConfidenceLevel.LOW:
         return False
     if _states_lengths(requested) != _states_lengths(measured):
         # Speeds count other tokens, and no rank of samples of several lengths may share them.

@@ -25,6 +25,7 @@ def read(path: Path) -> list[JsonValue]:
         InputError: the file cannot be read, is too large, or a line holds no sample.
     """
     counts: Counter[int] = Counter()
+    lines = lists = 0
     try:
         if not path.is_file():
             raise InputError(f"data ({path!s:.500}) is no file; {_FORMAT}")
@@ -36,9 +37,16 @@ def read(path: Path) -> list[JsonValue]:
         with path.open("rb") as file:
             for number, line in _lines(path, file):
                 counts[_length_of(line, f"{path}, line {number}")] += 1
+                lines, lists = lines + 1, lists + line.lstrip().startswith(b"[")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"data ({path!s:.500}) cannot be read: {reason}; {_FORMAT}") from None
+    # Lengths or pairs in lists would count as samples of a few token ids.
+    if lines and lists == lines and (lines == 1 or counts.keys() == {2}):
+        raise InputError(
+            f"data ({path}) may hold lengths in lists, where a list stands for the token ids of one sample; {_FORMAT}, "
+            "or write the list into the study as workload.data.lengths"
+        )
     if not counts:
         raise InputError(f"data ({path}) holds no samples; {_FORMAT}")
     return [[length, count] for length, count in merge_lengths(counts)]

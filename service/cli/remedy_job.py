@@ -53,7 +53,13 @@ def remedy_study(recorded: RecordedTrial, finding: Finding) -> StudyRequest | No
     limits = trial.limits_to(finding.knobs) if trial is not None and finding.knobs else None
     if limits is None:
         return None
-    budget = Budget(max_trials=2, max_pairs=_PAIRS, repeat_disturbed=spec.budget.repeat_disturbed, resume_check=False)
+    budget = Budget(
+        max_trials=2,
+        max_pairs=_PAIRS,
+        repeat_disturbed=spec.budget.repeat_disturbed,
+        short_steps=spec.budget.short_steps,
+        resume_check=False,
+    )
     return StudyRequest(
         model=spec.model,
         workload=spec.workload,

@@ -64,7 +64,11 @@ def start_challenge(context: Context, retune: RetuneRow) -> str:
             kind=SystemStudyKind.CHALLENGE, retune_id=retune.id, challengers=chosen_configs, warm_study_id=origin.id
         )
         incumbent = row.recommended.answer.result.best.config
-    budget = Budget(max_trials=1 + len(chosen_configs), max_pairs=challenge.MAX_PAIRS)
+    budget = Budget(
+        max_trials=1 + len(chosen_configs),
+        max_pairs=challenge.MAX_PAIRS,
+        short_steps=origin.spec.budget.short_steps,
+    )
     try:
         with context.db.write() as session:
             earlier = studies.get(session, origin.id)

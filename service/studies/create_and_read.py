@@ -84,7 +84,7 @@ def create_study(
             spec=spec.with_possible_backends(),
             cluster=cluster,
             baseline=baseline.config,
-            notes=(*precision_notes, *baseline.notes),
+            notes=(*precision_notes, *spec.workload.data_notes, *baseline.notes),
             created_at=now,
             started_at=None if worker is None else now,
         )

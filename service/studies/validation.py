@@ -48,6 +48,10 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     _check_positions(spec)
     _check_sampler(spec)
     try:
+        spec.workload.precision.check_low_states()
+    except ValueError as error:
+        raise invalid_from_value_error("workload.precision", error) from error
+    try:
         resolved = baseline.resolve_with_notes(spec.baseline, spec.workload, cluster, spec.model)
     except ValueError as error:
         raise invalid_from_value_error("" if str(error).startswith("baseline.") else "baseline", error) from error

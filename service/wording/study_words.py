@@ -216,6 +216,11 @@ def undecided_text(verdict: OpenVerdict) -> str:
     if not verdict.pairs:
         return "undecided: no pair of candidate and baseline was completed"
     text = f"undecided: the candidate won {verdict.won_pairs} of {verdict.pairs} pairs"
+    if verdict.is_extension_off:
+        return (
+            f"{text} of extended step times, which whole steps contradict; a study with budget.short_steps false times "
+            "whole steps throughout"
+        )
     if verdict.disturbed_runs:
         text += f", and other processes disturbed {verdict.disturbed_runs} of their {2 * verdict.pairs} runs"
     if verdict.disturbed_pairs == verdict.pairs:

@@ -59,7 +59,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         "train_snippet.py",
         model_name=in_docstring(source.study.spec.model.name),
         description=in_docstring(source.description),
-        figures=in_docstring(_describe_measurement(source) + sample_lengths.snippet_lines(source)),
+        figures=_figures(source),
         needs=parts.needs,
         command=f"{command_prefix(source)}torchrun {torchrun_options(source)} train_snippet.py --steps 10",
         standard=_standard_imports(source, parts),
@@ -104,6 +104,12 @@ def _sample_groups(source: ExportSource) -> dict[str, str]:
 
 def _product(names: list[str]) -> str:
     return f"({' * '.join(names)})" if len(names) > 1 else "".join(names)
+
+
+def _figures(source: ExportSource) -> str:
+    """What was measured, and what the script leaves out, escaped apart: each has a limit of its own."""
+    lines = in_docstring(sample_lengths.snippet_lines(source))
+    return in_docstring(_describe_measurement(source)) + (f" {lines}" if lines else "")
 
 
 def _describe_measurement(source: ExportSource) -> str:

@@ -16,8 +16,9 @@ def contender(obs: Observation) -> Contender:
     runs = obs.validation_runs or ((obs.measurement,) if obs.measurement is not None else ())
     assert runs, "a contender has been measured"
     speeds = [run.tokens_per_s_per_gpu for run in runs]
-    # A measured whole step says more than any number of extended ones.
-    final = runs if obs.whole_step_run is None else (obs.whole_step_run,)
+    # A measured whole step says more than any number of extended ones, unless other programs slowed it down.
+    whole = obs.whole_step_run
+    final = runs if whole is None or whole.disturbed is not None else (whole,)
     mfus = [run.mfu for run in final if run.mfu is not None]
     return Contender(
         trial_number=obs.number,

@@ -173,3 +173,15 @@ def test_a_worker_of_the_last_protocol_gets_no_samples_of_several_lengths() -> N
     assert "data" not in expressed(workload(), 1)
     with pytest.raises(CannotExpress, match=r"Workload\.data"):
         expressed(workload(data={"lengths": LENGTHS}), 1)
+
+
+def test_a_study_says_when_its_timed_steps_lack_the_rarest_long_samples() -> None:
+    tail = {"lengths": [[512, 999], [131_072, 1]]}
+    training = Workload.model_validate(
+        {"sequence_length": 131_072, "global_batch": 8, "precision": "bf16-mixed", "data": tail}
+    )
+    (note,) = training.data_notes
+    assert "131,072 tokens" in note and "below the data's" in note
+    # MFU counts the attention that was timed.
+    assert training.attended_length < 5_000 < training.longest_row
+    assert training.model_copy(update={"data": SampleLengths.model_validate({"lengths": [512, 600]})}).data_notes == ()

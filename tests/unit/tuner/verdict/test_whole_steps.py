@@ -10,6 +10,7 @@ from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study import FinalComparison, Speedup, StudyResult, Verdict
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.short_steps import ShortStepTimes
+from shardtune.service.wording.study_words import undecided_text
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import whole_steps
 from shardtune.tuner.verdict.contenders import contender
@@ -93,6 +94,9 @@ def test_an_extension_more_than_3_percent_off_leaves_the_users_baseline_and_no_v
     result = checked(history(whole(100), whole(120)))
     assert result.verdict is Verdict.UNDECIDED and result.undecided is not None and result.undecided.more_pairs is None
     assert result.best.trial_number == 0 and result.candidate is not None and result.candidate.trial_number == 1
+    assert undecided_text(result.undecided).endswith(
+        "a study with budget.short_steps false times whole steps throughout"
+    )
     assert "more than 3% apart" in result.notes[-1] and "budget.short_steps" in result.notes[-1]
 
 
@@ -107,5 +111,15 @@ def test_runs_that_vary_more_than_3_percent_do_not_make_an_extension_wrong():
 
 
 def test_a_disturbed_run_of_whole_steps_decides_nothing():
-    result = checked(history(whole(100), whole(100, disturbed="other programs")))
+    result = checked(history(whole(100), whole(60, disturbed="other programs")))
     assert result.verdict is Verdict.CONFIRMED and "(disturbed)" in result.notes[0]
+    assert result.best.tokens_per_s_per_gpu == 130
+
+
+def test_whole_steps_that_turn_the_order_leave_the_study_undecided():
+    """Errors of less than 3 % on either side can hide a gain of less than 6 %."""
+    trials = history(whole(130.5), whole(130))
+    trials[0] = replace(trials[0], validation_runs=tuple(extended(127.5) for _ in range(3)))
+    result = checked(trials)
+    assert all(check.is_confirmed for check in result.whole_steps)
+    assert result.verdict is Verdict.UNDECIDED and "before trial 1" in result.notes[-1]

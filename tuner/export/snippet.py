@@ -107,7 +107,7 @@ def _product(names: list[str]) -> str:
 
 
 def _figures(source: ExportSource) -> str:
-    """What was measured, and what the script leaves out, escaped apart: each has a limit of its own."""
+    """Describe what was measured and what the script leaves out, escaped apart: each has a limit of its own."""
     lines = in_docstring(sample_lengths.snippet_lines(source))
     return in_docstring(_describe_measurement(source)) + (f" {lines}" if lines else "")
 

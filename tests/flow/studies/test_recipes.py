@@ -3,11 +3,16 @@
 import random
 
 import pytest
+from pydantic import TypeAdapter
 
 from shardtune.api_schemas.machines.conditions import Conditions
+from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS, TrialTask
+from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.lifecycle import expiry
+from shardtune.service.pages.views import best
+from shardtune.service.wording import time_left
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, speed_of
 
 NEW = {"task_kinds": TASK_KINDS}
@@ -281,6 +286,21 @@ def test_a_recipe_that_no_backend_of_the_study_can_train_is_rejected(quick_clien
     SimulatedWorker(quick_client, adapters=("lora",), **NEW).register()
     answer = quick_client.post("/v1/studies", json=CONSIDERING | changes)
     assert answer.status_code == 422 and says in answer.text
+
+
+def test_recipe_runs_of_an_earlier_comparison_count_no_longer(quick_client):
+    worker = SimulatedWorker(quick_client, behave=lambda _, task: of_recipe(task), **NEW).register()
+    study_id = create(quick_client, consider=["bf16-true"])
+    worker.work()
+    quick_client.post(f"/v1/studies/{study_id}:extend", json={"add_trials": 1}).raise_for_status()
+    study = Study.model_validate(quick_client.get(f"/v1/studies/{study_id}").json())
+    trials = TypeAdapter(list[Trial]).validate_python(
+        quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
+    )
+    assert any(run.purpose == "recipe" for trial in trials for run in trial.runs)
+    with quick_client.app.state.context.db.read() as session:
+        (on_pages,) = best.runs_by_study(session, [study]).values()
+    assert time_left.count_runs(study, trials).recipe_runs == on_pages.recipe_runs == 0
 
 
 def test_the_page_and_the_estimate_name_the_recipes(quick_client):

@@ -315,3 +315,4 @@ def test_the_page_and_the_estimate_name_the_recipes(quick_client):
     plain = quick_client.post("/v1/predictions/study-cost", json=CONSIDERING).json()
     assert cost["recipe_runs"] == {"low": 9, "high": 30} and plain["recipe_runs"] == {"low": 0, "high": 0}
     assert cost["minutes"]["low"] > plain["minutes"]["low"]
+    assert cost["stops"][-1].endswith("after 3 to 10 runs of each recipe") and "recipe" not in plain["stops"][-1]

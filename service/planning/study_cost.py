@@ -13,7 +13,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Budget
 from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyCost
 from shardtune.api_schemas.trials.predictions import Prediction
-from shardtune.service.planning.planned_run import PlannedRun, PlanOf
+from shardtune.service.planning.foreseen_run import ForeseenRun, PlanOf
 from shardtune.tuner.search.seeds import MAX_SEEDS
 from shardtune.tuner.search.stopping import MIN_GAIN, MIN_TRIALS
 from shardtune.tuner.verdict import final_comparison, quiet_test
@@ -120,7 +120,7 @@ def _hours(
     timed = [prediction for prediction in (*forecast.fastest, *forecast.baselines) if prediction.speed is not None]
     if not timed:
         return None
-    by_step = sorted((PlannedRun.of(prediction, plan) for prediction in timed), key=lambda run: run.step_s)
+    by_step = sorted((ForeseenRun.of(prediction, plan) for prediction in timed), key=lambda run: run.step_s)
     # A search tries slower configurations than its end: the slowest baseline bounds a usual trial.
     fastest, usual, slowest = by_step[0], by_step[len(by_step) // 2], by_step[-1]
     compiles = median(prediction.config.compiles for prediction in timed) > 0

@@ -13,7 +13,7 @@ from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.hub import named_models
 from shardtune.service.planning import study_cost
-from shardtune.service.planning.planned_run import PlanOf, RunPlan
+from shardtune.service.planning.foreseen_run import PlanOf, RunPlan
 from shardtune.service.planning.study_cost import CostPredictions
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation

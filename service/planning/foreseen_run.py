@@ -27,7 +27,7 @@ PlanOf = Callable[[TrialConfig], RunPlan]
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class ForeseenRun:
     """Run of one configuration, by its measurement plan and predicted step time."""
 
     plan: MeasurePlan
@@ -36,7 +36,7 @@ class PlannedRun:
     step_s: float
 
     @classmethod
-    def of(cls, prediction: Prediction, plan: PlanOf) -> "PlannedRun":
+    def of(cls, prediction: Prediction, plan: PlanOf) -> "ForeseenRun":
         """Plan the run of a configuration whose speed is predicted."""
         assert prediction.speed is not None
         return cls(*plan(prediction.config), prediction.speed.step_time_s)
@@ -55,7 +55,7 @@ class PlannedRun:
             recorded_s + plan.max_warmup_steps * timed_s + max(most_s, plan.min_windows * timed_s, plan.min_measure_s)
         )
 
-    def of_whole_steps(self) -> "PlannedRun":
+    def of_whole_steps(self) -> "ForeseenRun":
         """Return the same run with whole steps."""
         return replace(self, plan=self.plan.model_copy(update={"short_steps": None}))
 

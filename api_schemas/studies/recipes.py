@@ -78,6 +78,8 @@ class RecipeRun(Schema):
     """Name of the considered recipe; None: the one that the study states."""
     config: TrialConfig
     """Configuration of the run: the study's answer, or the fastest trial that can train with the recipe."""
+    loss_steps: int = 0
+    """Number of first steps whose losses are compared; 0 in all but the first run of a recipe."""
 
 
 class LossVerdict(StrEnum):

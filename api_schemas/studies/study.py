@@ -127,8 +127,8 @@ class StudyRequest(Schema):
         default=(), max_length=MOST_CONSIDERED, examples=[["bf16-true", "muon"]]
     )
     """Recipes (other precisions and optimizers) to run beside the answer: what each brings in speed and memory, and what
-    it costs in losses. They change what is trained, so none of them becomes the answer. Each takes 3 to 7 pairs of
-    runs, the first with `consider_steps` steps."""
+    it costs in losses. They change what is trained, so none of them becomes the answer. Each takes 3 to 10 pairs of
+    runs, and its first run begins with `consider_steps` steps."""
     consider_steps: int = Field(default=200, ge=FEWEST_LOSS_STEPS, le=MOST_LOSS_STEPS)
     """Number of steps over which the losses of considered recipes are compared with the stated one's, on the same
     data."""

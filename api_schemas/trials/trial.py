@@ -144,8 +144,8 @@ class Run(Schema):
     purpose: RunPurpose
     """Purpose of the run; never `model_summary`, since such a run belongs to no trial."""
     final_comparison: int | None = None
-    """Number of the final comparison that a validation run belongs to. If different from the study's current number,
-    the run no longer counts."""
+    """Number of the final comparison that a validation run belongs to, or after which a recipe run was made. If
+    different from the study's current number, the run no longer counts."""
     comparison_block: int | None = None
     """Number of the comparison block (runs executed directly after each other) within the final comparison."""
     recipe: str | None = Field(default=None, examples=["bf16-true"])

@@ -1,10 +1,11 @@
-"""Queries on GPU-seconds (wall seconds × ranks): of all projects by month, and of retuning (used, in use and expected)."""
+"""Queries on GPU-seconds (wall seconds × ranks): of all projects by month, of a study's validation runs, and of
+retuning (used, in use and expected)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import JSON, SQLColumnExpression, func, or_, select, type_coerce
+from sqlalchemy import JSON, SQLColumnExpression, bindparam, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, load_only
 
 from shardtune.api_schemas.retuning.retunes import RetuneOutcome, RetuneState
@@ -15,6 +16,12 @@ from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
 
 _MEASURED = (RetuneOutcome.KEPT, RetuneOutcome.REPLACED, RetuneOutcome.INCONCLUSIVE)
+# Made once, since making it costs more than running it.
+_OF_VALIDATION_RUNS = (
+    select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
+    .join(RunRow, RunRow.id == AttemptRow.run_id)
+    .where(RunRow.study_id == bindparam("of_study"), RunRow.purpose == RunPurpose.VALIDATION)
+)
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,12 @@ def running_gpu_seconds(session: Session, project_id: str, now: datetime) -> flo
         ranks = 1 if run.purpose == RunPurpose.MODEL_SUMMARY else study.cluster.world_size
         total += max(0.0, leased_s - waited_s) * ranks
     return total
+
+
+def gpu_seconds_of_validation_runs(session: Session, study_id: str) -> float:
+    """Return the GPU-seconds of all attempts at a study's validation runs."""
+    # Asked for by the study: a list of its runs would be another statement for each length, none of them prepared.
+    return session.scalars(_OF_VALIDATION_RUNS, {"of_study": study_id}).one() or 0.0
 
 
 def most_expensive_attempt(session: Session, study_ids: Iterable[str]) -> float | None:

@@ -61,11 +61,6 @@ _OPEN_STATES = (
     .where(RunRow.study_id.in_(bindparam("study_ids", expanding=True)), RunRow.state.in_(OPEN_TRIAL_STATES))
     .distinct()
 )
-_CONFIRMING = (
-    select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
-    .join(RunRow, RunRow.id == AttemptRow.run_id)
-    .where(RunRow.study_id == bindparam("of_study"), RunRow.purpose == RunPurpose.VALIDATION)
-)
 _EXPIRED = (
     select(RunRow)
     .where(RunRow.state == TrialState.RUNNING, RunRow.lease_until < bindparam("now"))
@@ -155,12 +150,6 @@ def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[Tri
     for study_id, state in session.execute(_OPEN_STATES, {"study_ids": list(study_ids)}):
         states[study_id].add(state)
     return dict(states)
-
-
-def gpu_seconds_of_validation_runs(session: Session, study_id: str) -> float:
-    """Return the GPU-seconds of all attempts at a study's validation runs."""
-    # Asked for by the study: a list of its runs would be another statement for each length, none of them prepared.
-    return session.scalars(_CONFIRMING, {"of_study": study_id}).one() or 0.0
 
 
 def count_attempts_by_end(session: Session, study_id: str, end: AttemptEnd) -> int:

@@ -11,7 +11,8 @@ from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.leasing import host_exclusivity, quiet_waits, run_limits
 from shardtune.service.process.context import Context
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.verdict import recipes, run_length, short_steps
+from shardtune.tuner.verdict import run_length, short_steps
+from shardtune.tuner.verdict.recipes import configs
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
 
@@ -81,7 +82,7 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
     on_cpu = study.cluster.device == "cpu"
     workload, config = spec.workload, run.trial.config
     if run.recipe is not None:
-        workload, config = recipes.workload_of(spec, run.recipe), run.recipe.config
+        workload, config = configs.workload_of(spec, run.recipe), run.recipe.config
     trial = TrialTask(
         model=spec.model,
         workload=workload,
@@ -103,10 +104,9 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
 
 def _measure_plan(default_plan: MeasurePlan, study: StudyRow, run: RunRow, trial: TrialRow) -> MeasurePlan:
     """Measurement plan whose precision matches the decision that a run is for."""
-    if run.purpose == RunPurpose.RECIPE:
+    if run.recipe is not None:
         # Whole steps: losses of two recipes compare over the batches that a training has.
-        loss_steps = study.spec.consider_steps if run.comparison_block == recipes.LOSS_BLOCK else 0
-        return default_plan.model_copy(update={"loss_steps": loss_steps})
+        return default_plan.model_copy(update={"loss_steps": run.recipe.loss_steps})
     # Only sampled trials may be pruned. Baselines, defaults and validation runs are what an answer rests on, so they
     # are always timed in full.
     is_sampled = run.purpose == RunPurpose.SEARCH and trial.origin == TrialOrigin.SAMPLER

@@ -35,7 +35,7 @@ from shardtune.service.recommendations import record
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
 from shardtune.tuner.search import stopping
-from shardtune.tuner.verdict.recipes import RecipeObservation
+from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.resume_check import ResumeRun
 
 log = logging.getLogger(__name__)

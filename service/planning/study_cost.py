@@ -5,20 +5,19 @@ that makes a search end early are not simulated.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Budget
+from shardtune.api_schemas.studies.study import Budget
 from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyCost
-from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import Prediction
+from shardtune.service.planning.foreseen_run import ForeseenRun, PlanOf
 from shardtune.tuner.search.seeds import MAX_SEEDS
 from shardtune.tuner.search.stopping import MIN_GAIN, MIN_TRIALS
 from shardtune.tuner.verdict import final_comparison, quiet_test
+from shardtune.tuner.verdict.recipes import comparison
 
 _BAND = math.exp(1.645 * 0.123)
 """Factor of the 90 % band of a predicted ratio of two speeds. Errors of such ratios have a median of 0.083 in 17 groups
@@ -26,24 +25,8 @@ of published rows (docs/measurements/predictor.md), which is 0.67 standard devia
 # CPU: whole runs of llama-tiny took 4.6 to 6.5 s, 1 to 4 of them in steps (docs/measurements/study-cost.md).
 _START_S = {"cpu": 3.0, "cuda": 45.0}
 """Seconds for starting ranks, building the model and ending, per run; on GPUs assumed, not measured."""
-_WHOLE_STEPS = 3
-"""Whole steps of the run that times them after the verdict: one of warm-up and two windows."""
 _COMPILE_S = 90.0
 """Seconds that a compiled run needs for its first steps."""
-
-
-class RunPlan(NamedTuple):
-    """Measurement plan of a configuration's runs."""
-
-    measure: MeasurePlan
-    micro_batches: int = 1
-    """Micro batches of a whole step on each rank; not used where all steps are whole."""
-    cycle_steps: int = 1
-    """Number of steps that are timed together, because their samples have several lengths."""
-
-
-PlanOf = Callable[[TrialConfig], RunPlan]
-"""Function that returns the plan of a configuration's runs."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +52,7 @@ class ConsideredPlan:
     def runs(self) -> Range:
         """Number of runs, those of the stated recipe included; 0 if no recipe is considered."""
         arms = self.recipes + 1 if self.recipes else 0
-        return Range(low=arms * quiet_test.FEWEST_PAIRS, high=arms * FEWEST_PAIRS)
+        return Range(low=arms * quiet_test.FEWEST_PAIRS, high=arms * comparison.MOST_BLOCKS)
 
     @property
     def whole_loss_steps(self) -> int:
@@ -101,7 +84,7 @@ def estimate(
         minutes=None if hours is None else Range(low=60 * hours.low, high=60 * hours.high),
         gpu_hours=None if hours is None else Range(low=world * hours.low, high=world * hours.high),
         expected_gain=_gain(forecast),
-        stops=tuple(_stops(budget)),
+        stops=tuple(_stops(budget, considered)),
         basis=(
             "an estimate from the budget and predicted step times, not a measurement: "
             f"{_START_S[cluster.device]:.0f} s to start and end a run, {_COMPILE_S:.0f} s more where it compiles; "
@@ -137,7 +120,7 @@ def _hours(
     timed = [prediction for prediction in (*forecast.fastest, *forecast.baselines) if prediction.speed is not None]
     if not timed:
         return None
-    by_step = sorted((_PlannedRun.of(prediction, plan) for prediction in timed), key=lambda run: run.step_s)
+    by_step = sorted((ForeseenRun.of(prediction, plan) for prediction in timed), key=lambda run: run.step_s)
     # A search tries slower configurations than its end: the slowest baseline bounds a usual trial.
     fastest, usual, slowest = by_step[0], by_step[len(by_step) // 2], by_step[-1]
     compiles = median(prediction.config.compiles for prediction in timed) > 0
@@ -161,43 +144,6 @@ def _hours(
     return Range(
         low=(search.low + compared.low + beside.low) / 3600, high=(search.high + compared.high + beside.high) / 3600
     )
-
-
-@dataclass(frozen=True)
-class _PlannedRun:
-    """Run of one configuration, by its measurement plan and predicted step time."""
-
-    plan: MeasurePlan
-    micro_batches: int
-    cycle_steps: int
-    step_s: float
-
-    @classmethod
-    def of(cls, prediction: Prediction, plan: PlanOf) -> "_PlannedRun":
-        assert prediction.speed is not None
-        return cls(*plan(prediction.config), prediction.speed.step_time_s)
-
-    def seconds(self, *, shortest: bool) -> float:
-        """Seconds of the run's steps."""
-        plan, recorded_s = self.plan, self.step_s * self.plan.whole_steps(0, self.micro_batches)
-        timed_s = self.step_s * plan.whole_steps(self.cycle_steps, self.micro_batches) - recorded_s
-        window_steps = 1 if plan.is_extended or self.cycle_steps > 1 else plan.window_steps
-        if shortest:
-            # Steady steps of the warm-up count as the windows of short steps.
-            warm_up_s = 0.0 if plan.is_extended else 2 * timed_s
-            return recorded_s + warm_up_s + max(plan.min_measure_s, plan.min_windows * timed_s)
-        most_s = min(plan.max_measure_s, plan.max_windows * window_steps * timed_s)
-        return (
-            recorded_s + plan.max_warmup_steps * timed_s + max(most_s, plan.min_windows * timed_s, plan.min_measure_s)
-        )
-
-    def of_whole_steps(self) -> "_PlannedRun":
-        """Return the same run with whole steps."""
-        return replace(self, plan=self.plan.model_copy(update={"short_steps": None}))
-
-    def whole_steps_s(self, start_s: float) -> float:
-        """Seconds of the two runs that time whole steps after the verdict; 0 where all runs do."""
-        return 2 * (start_s + _WHOLE_STEPS * self.step_s) if self.plan.is_extended else 0.0
 
 
 def _limited(search: Range, budget: Budget, world: int) -> Range:
@@ -231,7 +177,7 @@ def _fastest_that_fits(predictions: Sequence[Prediction]) -> Prediction | None:
     return max(sure or fitting, key=lambda item: item.speed.tokens_per_s_per_gpu if item.speed else 0.0, default=None)
 
 
-def _stops(budget: Budget) -> list[str]:
+def _stops(budget: Budget, considered: ConsideredPlan) -> list[str]:
     if budget.max_trials is not None:
         stops = [f"the search ends after {budget.max_trials} trials (budget.max_trials)"]
     elif budget.planned_gpu_hours is not None:
@@ -251,4 +197,9 @@ def _stops(budget: Budget) -> list[str]:
     stops.append(
         f"the final comparison ends with its verdict, after {quiet_test.FEWEST_PAIRS} to {budget.max_pairs} pairs"
     )
+    if considered.recipes:
+        stops.append(
+            f"the comparison of recipes (consider) ends with an interval for each, after {quiet_test.FEWEST_PAIRS} to "
+            f"{comparison.MOST_BLOCKS} runs of each recipe"
+        )
     return stops

@@ -11,7 +11,7 @@ from datetime import datetime
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.recipes import RecipeRun
-from shardtune.api_schemas.studies.study import StudyPhase, StudyResult, StudySpec, StudyState
+from shardtune.api_schemas.studies.study import StudyPhase, StudyResult, StudySpec, StudyState, Verdict
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Measurement, StepTimeRange
@@ -23,8 +23,9 @@ from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
-from shardtune.tuner.verdict import final_comparison, parity, ranking, recipes, resume_check, run_length, whole_steps
+from shardtune.tuner.verdict import final_comparison, parity, ranking, resume_check, run_length, whole_steps
 from shardtune.tuner.verdict.comparison_blocks import NextRun
+from shardtune.tuner.verdict.recipes import comparison
 
 
 @dataclass(frozen=True)
@@ -295,13 +296,21 @@ def _consider_recipes(snapshot: StudySnapshot, result: StudyResult) -> Step:
     if not snapshot.spec.consider or snapshot.system_study is not None:
         return Complete(result)
     number = result.best.trial_number
-    step = recipes.next_step(
+    recipes = comparison.state(
         snapshot.spec, snapshot.cluster, snapshot.history, number, snapshot.recipe_runs, snapshot.study_id
     )
-    if not isinstance(step, recipes.RecipeRunDue):
-        return Complete(result.model_copy(update={"recipes": step}))
-    if snapshot.has_recipe_worker:
-        return NewRecipeRun(number, step.recipe, step.comparison_block)
-    names = ", ".join(snapshot.spec.consider)
-    note = f"recipes ({names}) were not compared: no live worker is of a release that knows such runs"
-    return Complete(result.model_copy(update={"notes": (*result.notes, note)}))
+    if recipes.next is None:
+        return Complete(result.model_copy(update={"recipes": recipes.summaries}))
+    reason = _why_no_recipe_run(snapshot, result)
+    if reason is None:
+        return NewRecipeRun(number, recipes.next.recipe, recipes.next.comparison_block)
+    missing = [recipe.name for recipe in recipes.summaries if recipe not in recipes.known]
+    notes = [f"recipes ({', '.join(missing)}) were not compared: {reason}"] if missing else []
+    return Complete(result.model_copy(update={"recipes": recipes.known, "notes": (*result.notes, *notes)}))
+
+
+def _why_no_recipe_run(snapshot: StudySnapshot, result: StudyResult) -> str | None:
+    """Reason why no further run can compare recipes now; None if one can."""
+    if result.verdict is Verdict.TOO_BUSY:
+        return "the machine was too busy for a verdict; extend the study on a quiet machine to compare them"
+    return None if snapshot.has_recipe_worker else "no live worker is of a release that knows such runs"

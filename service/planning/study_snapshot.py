@@ -13,14 +13,14 @@ from shardtune.api_schemas.studies.study import StudyPhase, StudySpec, StudyStat
 from shardtune.api_schemas.studies.system_studies import SystemStudy
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.trial import Rejection, RunPurpose, TrialState
-from shardtune.db.queries import leases, studies, trials
+from shardtune.db.queries import costs, leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.warm_start import WarmStart
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
-from shardtune.tuner.verdict.recipes import RecipeObservation
+from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.resume_check import ResumeRun
 from shardtune.tuner.verdict.run_load import RunLoad
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
@@ -118,7 +118,7 @@ def read_study(
     runs = sorted((run for row in rows for run in row.runs), key=lambda run: run.position)
     validation_count = sum(run.purpose == RunPurpose.VALIDATION for run in runs)
     if validation_gpu_seconds is None:
-        validation_gpu_seconds = leases.gpu_seconds_of_validation_runs(session, study.id) if validation_count else 0.0
+        validation_gpu_seconds = costs.gpu_seconds_of_validation_runs(session, study.id) if validation_count else 0.0
     return StudySnapshot(
         study_id=study.id,
         version=study.version,

@@ -13,7 +13,8 @@ from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.hub import named_models
 from shardtune.service.planning import study_cost
-from shardtune.service.planning.study_cost import CostPredictions, RunPlan
+from shardtune.service.planning.foreseen_run import PlanOf, RunPlan
+from shardtune.service.planning.study_cost import CostPredictions
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation
 from shardtune.service.studies.choose_precision import choose_precision
@@ -91,7 +92,7 @@ def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan)
     )
 
 
-def _plans(spec: StudySpec, cluster: Cluster, plan: MeasurePlan, forecast: CostPredictions) -> study_cost.PlanOf:
+def _plans(spec: StudySpec, cluster: Cluster, plan: MeasurePlan, forecast: CostPredictions) -> PlanOf:
     """Measurement plan of each configuration's runs, decided by the first baseline as in the study."""
     first = next((prediction.speed for prediction in forecast.baselines), None)
     samples = short_steps.parity_samples(spec, cluster, None if first is None else first.step_time_s)

@@ -20,7 +20,7 @@ from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.search import seeds, space, stopping
 from shardtune.tuner.search.samplers import gp_needs
 from shardtune.tuner.search.seeds import Seeds
-from shardtune.tuner.verdict import recipes
+from shardtune.tuner.verdict.recipes import configs
 
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -75,11 +75,11 @@ def _check_considered(spec: StudySpec, cluster: Cluster) -> None:
     Raises:
         Invalid: names the recipe and the reason.
     """
-    defaults = [config for config in seeds.documented_defaults(cluster) if config.backend in spec.space.backends]
+    documented = [config for config in seeds.documented_defaults(cluster) if config.backend in spec.space.backends]
     # Defaults that the stated recipe cannot train either say nothing about another one.
-    configs = [config for config in defaults if recipes.why_illegal(None, config, spec, cluster) is None]
+    defaults = [config for config in documented if configs.why_illegal(None, config, spec, cluster) is None]
     for name in spec.consider:
-        reasons = [recipes.why_illegal(name, config, spec, cluster) for config in configs]
+        reasons = [configs.why_illegal(name, config, spec, cluster) for config in defaults]
         if reasons and all(reasons):
             raise invalid("consider", name, f"consider ({name!r}): {reasons[0]}; or leave the recipe out")
 

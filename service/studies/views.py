@@ -11,6 +11,9 @@ from shardtune.tuner.prediction import learning
 from shardtune.tuner.verdict import final_comparison
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
 
+_OF_COMPARISONS = (RunPurpose.VALIDATION, RunPurpose.RECIPE)
+"""Purposes of the runs that belong to one final comparison."""
+
 
 def study_view(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
     """Convert a study's row into the API's model; the caller passes the counts, which are queried for many studies at
@@ -92,7 +95,7 @@ def _run_view(row: RunRow) -> Run:
     return Run(
         run_id=row.id,
         purpose=row.purpose,
-        final_comparison=row.comparison_round if row.purpose == "validation" else None,
+        final_comparison=row.comparison_round if row.purpose in _OF_COMPARISONS else None,
         comparison_block=None if is_whole_step else row.comparison_block,
         recipe=None if row.recipe is None else row.recipe.name,
         is_whole_step=is_whole_step,

@@ -8,6 +8,7 @@ from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
 from shardtune.service.wording import study_words
 from shardtune.tuner.search.seeds import MAX_SEEDS
 from shardtune.tuner.verdict import final_comparison, quiet_test
+from shardtune.tuner.verdict.recipes import comparison
 
 _SEEDS_TAKE = 0.75
 """Assumed duration of later runs relative to the shortest seed run: seeds have micro batch 1, and only fast trials run
@@ -34,7 +35,7 @@ class RunCounts:
     first one is complete.
     """
     recipe_runs: int = 0
-    """Number of complete runs that compare recipes."""
+    """Number of complete runs that compare recipes beside the answer of the current final comparison."""
 
 
 def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
@@ -52,7 +53,7 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
         finished=sum(study_words.is_done(trial) for trial in trials),
         shortest_search_s=min(search_seconds, default=None),
         validation_runs=len(validation),
-        recipe_runs=len(study_words.runs_of(trials, RunPurpose.RECIPE, TrialState.COMPLETE)),
+        recipe_runs=len(study_words.runs_of_comparison(study, trials, RunPurpose.RECIPE)),
         mean_validation_s=sum(fresh) / len(fresh) if fresh else None,
     )
 
@@ -72,18 +73,48 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
         runs.mean_validation_s if runs.mean_validation_s is not None and runs.validation_runs >= _ENOUGH else per_run
     )
     expected, most = validation_runs_expected(study), study_words.most_validation_runs(study)
-    is_over = runs.validation_runs >= expected
-    seconds = search_s + ((most if is_over else expected) - runs.validation_runs) * per_fresh
-    seconds += max(0, recipe_runs_expected(study) - runs.recipe_runs) * per_fresh
+    # Recipes run once the verdict is known: then no validation run is left.
+    is_verdict_known = runs.recipe_runs > 0
+    is_over = runs.validation_runs >= expected and not is_verdict_known
+    left = 0 if is_verdict_known else (most if is_over else expected) - runs.validation_runs
     # Without `max_trials` the search may stop earlier, and beyond the expected runs only the maximum is certain.
-    is_bound = is_over or (study.phase is StudyPhase.SEARCH and budget.max_trials is None)
+    is_bound = (
+        is_over
+        or (study.phase is StudyPhase.SEARCH and budget.max_trials is None)
+        or 0 < recipe_runs_expected(study) <= runs.recipe_runs
+    )
+    seconds = search_s + left * per_fresh + _recipe_seconds(study, runs.recipe_runs, per_fresh, is_bound=is_bound)
     return f"{'at most' if is_bound else 'about'} {study_words.duration(seconds)}"
+
+
+def _recipe_seconds(study: Study, done: int, per_run: float, *, is_bound: bool) -> float:
+    """Return the seconds of the runs left that compare recipes: with `is_bound` of the most runs, else of the fewest."""
+    blocks = comparison.MOST_BLOCKS if is_bound else quiet_test.FEWEST_PAIRS
+    arms = _recipe_arms(study)
+    # The first run of each recipe begins with the steps whose losses compare; first runs come before all others.
+    loss_steps = max(0, arms - done) * study.spec.consider_steps
+    return max(0, arms * blocks - done) * per_run + loss_steps * _step_s(study)
+
+
+def _step_s(study: Study) -> float:
+    """Seconds of a step of the fastest configuration so far; 0 before one is known."""
+    if study.best_so_far is None:
+        return 0.0
+    tokens_per_s = study.best_so_far.tokens_per_s_per_gpu * study.cluster.world_size
+    return study.spec.workload.tokens_per_step / tokens_per_s
+
+
+def _recipe_arms(study: Study) -> int:
+    """Number of recipes that run beside the answer, the stated one included; 0 if none is considered."""
+    # A study of the service confirms an answer, and repeats no comparison of recipes.
+    if not study.spec.consider or study.system_study is not None:
+        return 0
+    return len(study.spec.consider) + 1
 
 
 def recipe_runs_expected(study: Study) -> int:
     """Return the fewest runs that compare a study's considered recipes with the stated one; 0 without such recipes."""
-    considered = len(study.spec.consider)
-    return (considered + 1) * quiet_test.FEWEST_PAIRS if considered else 0
+    return _recipe_arms(study) * quiet_test.FEWEST_PAIRS
 
 
 def validation_runs_expected(study: Study) -> int:

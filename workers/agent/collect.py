@@ -4,11 +4,9 @@ ProfilerRecording or Failure.
 Decisions use structured reports, exit codes and kernel counters only; logs are never searched.
 """
 
-import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from shardtune.api_schemas.machines.conditions import NodeConditions
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.padding import Padding, padding_of
 from shardtune.api_schemas.trials.diagnosis import MemoryMoment, ProfilerRecording
@@ -17,23 +15,13 @@ from shardtune.api_schemas.trials.leases import ModelSummaryTask, Task, TraceTas
 from shardtune.api_schemas.trials.measurements import (
     CheckpointPart,
     Measurement,
-    Memory,
-    NodeFigures,
-    RankFigures,
     RankReport,
 )
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
+from shardtune.workers.agent import rank_figures
 from shardtune.workers.agent.failures import crash, first_failure
 from shardtune.workers.agent.supervise import RanksEnd
 from shardtune.workers.trial_dir import TRACES, TrialDir
-
-# 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom (any table of the distribution); beyond, the normal one
-# is within 2 %.
-_T975 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
 
 _MOST_RANKS = 64
 """Largest number of ranks whose own figures are kept in a measurement; more ranks add no information, and a measurement
@@ -78,7 +66,10 @@ def resume_measurement(
     loaded = [report.checkpoint for report in after if report.checkpoint is not None]
     if len(saved) < len(before) or len(loaded) < len(after) or saved[0].step != loaded[0].step:
         return crash("the ranks did not report what they saved or loaded", rank=None, exit_code=0)
-    peaks = [largest(report.memory for report in reports if report.memory is not None) for reports in (before, after)]
+    peaks = [
+        rank_figures.largest(report.memory for report in reports if report.memory is not None)
+        for reports in (before, after)
+    ]
     return ResumeMeasurement(
         saved_at_step=saved[0].step,
         losses=before[0].losses,
@@ -91,8 +82,8 @@ def resume_measurement(
         disk=saved[0].disk,
         ranks=len(saved),
         writing_ranks=_writers(saved),
-        allocator_retries=_total(memory.allocator_retries for memory in peaks),
-        allocator_ooms=_total(memory.allocator_ooms for memory in peaks),
+        allocator_retries=rank_figures.total(memory.allocator_retries for memory in peaks),
+        allocator_ooms=rank_figures.total(memory.allocator_ooms for memory in peaks),
         elapsed_s=ended.elapsed_s,
     )
 
@@ -128,12 +119,6 @@ def _fullness(moment: MemoryMoment) -> int:
     return moment.peak_bytes
 
 
-def _total(counts: Iterable[int | None]) -> int | None:
-    """Sum of the values that are not None; None where all are."""
-    known_counts = [count for count in counts if count is not None]
-    return sum(known_counts) if known_counts else None
-
-
 def measurement(
     task: TrialTask, reports: Sequence[RankReport], ended: RanksEnd, peak_flops: float | None
 ) -> Measurement | Failure:
@@ -147,7 +132,7 @@ def measurement(
     world_size = task.cluster.world_size
     step_time_s = statistics.median(windows)
     tokens_per_s_per_gpu = task.workload.tokens_per_step / step_time_s / world_size
-    memory = largest(report.memory for report in reports if report.memory is not None)
+    memory = rank_figures.largest(report.memory for report in reports if report.memory is not None)
     limit = task.memory_limit_gib
     if limit is not None and memory.peak_allocated_gib is not None and memory.peak_allocated_gib > limit:
         return Failure(
@@ -156,11 +141,11 @@ def measurement(
             peak_allocated_gib=memory.peak_allocated_gib,
         )
     first = reports[0]
-    last_step_s = _latest(report.steps_ended_s for report in reports)
+    last_step_s = rank_figures.latest(report.steps_ended_s for report in reports)
     return Measurement(
         tokens_per_s_per_gpu=tokens_per_s_per_gpu,
         step_time_s=step_time_s,
-        step_time_half_width_s=half_width(windows),
+        step_time_half_width_s=rank_figures.half_width(windows),
         mfu=model_flops_utilisation(task, tokens_per_s_per_gpu, peak_flops),
         memory=memory,
         wrap_time_s=max((r.wrap_time_s for r in reports if r.wrap_time_s is not None), default=None),
@@ -168,19 +153,21 @@ def measurement(
         measured_steps=first.measured_steps,
         window_step_times_s=tuple(windows),
         warmup_step_times_s=first.warmup_step_times_s,
-        ranks=tuple(_figures(report) for report in reports[:_MOST_RANKS] if report.memory is not None),
-        nodes=tuple(_node_figures(node, reports) for node in ended.conditions.nodes if len(ended.conditions.nodes) > 1),
+        ranks=tuple(rank_figures.of_rank(report) for report in reports[:_MOST_RANKS] if report.memory is not None),
+        nodes=tuple(
+            rank_figures.of_host(node, reports) for node in ended.conditions.nodes if len(ended.conditions.nodes) > 1
+        ),
         trajectory=first.trajectory,
         losses=first.losses,
         gradient_accumulation=task.config.accumulation(task.workload.global_batch, world_size),
         elapsed_s=ended.elapsed_s,
         is_steady=all(report.is_steady for report in reports),
-        is_precise=task.plan.is_precise_enough(statistics.fmean(windows), half_width(windows)),
+        is_precise=task.plan.is_precise_enough(statistics.fmean(windows), rank_figures.half_width(windows)),
         is_pruned=first.is_pruned,
         short_steps=first.short_steps,
         padding=_padding(task),
-        data_wait_fraction=_data_wait_fraction(reports, windows),
-        startup_s=_latest(report.first_forward_s for report in reports),
+        data_wait_fraction=rank_figures.data_wait_fraction(reports, windows),
+        startup_s=rank_figures.latest(report.first_forward_s for report in reports),
         teardown_s=None if last_step_s is None else ended.elapsed_s - last_step_s,
     )
 
@@ -190,45 +177,6 @@ def _padding(task: TrialTask) -> Padding | None:
     workload, ranks = task.workload, task.cluster.world_size
     plan = workload.sample_plan
     return None if plan is None else padding_of(plan, task.config.split(workload.global_batch, ranks))
-
-
-def _figures(report: RankReport) -> RankFigures:
-    step_times_s = report.own_step_times_s
-    return RankFigures(
-        rank=report.rank,
-        step_time_s=statistics.median(step_times_s) if step_times_s else None,
-        memory=report.memory or Memory(peak_allocated_gib=None),
-    )
-
-
-def _node_figures(node: NodeConditions, reports: Sequence[RankReport]) -> NodeFigures:
-    rank_figures = [_figures(report) for report in reports if node.has(report.rank)]
-    times = [figures.step_time_s for figures in rank_figures if figures.step_time_s is not None]
-    return NodeFigures(
-        host=node.host,
-        first_rank=node.first_rank,
-        ranks=node.ranks,
-        step_time_s=max(times, default=None),
-        memory=largest(figures.memory for figures in rank_figures),
-    )
-
-
-def _data_wait_fraction(reports: Sequence[RankReport], windows: Sequence[float]) -> float | None:
-    waits_s = [report.data_wait_s for report in reports if report.data_wait_s is not None]
-    timed_s = statistics.fmean(windows) * reports[0].measured_steps
-    return max(waits_s) / timed_s if waits_s and timed_s > 0 else None
-
-
-def _latest(moments: Iterable[float | None]) -> float | None:
-    """Latest point in time that any rank reported; None where no rank reported one."""
-    return max((moment for moment in moments if moment is not None), default=None)
-
-
-def half_width(samples: Sequence[float]) -> float:
-    """Half of the 95 % confidence interval of the mean of at least two samples, by Student's t."""
-    freedom = len(samples) - 1
-    quantile = _T975[freedom - 1] if freedom <= len(_T975) else 1.96
-    return quantile * statistics.stdev(samples) / math.sqrt(len(samples))
 
 
 def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_flops: float | None) -> float | None:
@@ -245,14 +193,3 @@ def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_f
     ):
         return None
     return task.passes * task.forward_flops_per_token * tokens_per_s_per_gpu / peak_flops
-
-
-def largest(memories: Iterable[Memory]) -> Memory:
-    """Maximum of a record of memory figures over all ranks, field by field; None where no rank measured the field."""
-    dumps = [memory.model_dump() for memory in memories]
-    return Memory.model_validate(
-        {
-            name: max((dump[name] for dump in dumps if dump[name] is not None), default=None)
-            for name in Memory.model_fields
-        }
-    )

@@ -1,10 +1,18 @@
 """Considered recipes: run beside the answer, never the answer, and as durable as its runs."""
 
-import pytest
+import random
 
+import pytest
+from pydantic import TypeAdapter
+
+from shardtune.api_schemas.machines.conditions import Conditions
+from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS, TrialTask
+from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.lifecycle import expiry
+from shardtune.service.pages.views import best
+from shardtune.service.wording import time_left
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, speed_of
 
 NEW = {"task_kinds": TASK_KINDS}
@@ -79,7 +87,7 @@ def test_recipes_stand_beside_the_answer_with_speed_and_losses(client):
     assert best["workload"]["precision"]["name"] == "bf16-mixed", "never another recipe"
 
 
-def test_the_first_block_alone_trains_the_steps_whose_losses_compare(quick_client):
+def test_the_first_run_of_each_recipe_alone_trains_the_steps_whose_losses_compare(quick_client):
     plans = []
 
     def behave(_lease, task):
@@ -168,6 +176,89 @@ def test_a_worker_that_dies_in_a_recipe_run_is_replaced_and_the_comparison_goes_
     assert recipe["loss"]["verdict"] == "worse" and recipe["speed"]["value"] == pytest.approx(1.3)
 
 
+def test_losses_compare_although_the_first_block_is_lost_to_a_dead_worker(quick_client, clock):
+    worker = SimulatedWorker(quick_client, behave=lambda _, task: of_recipe(task), **NEW).register()
+    study_id = create(quick_client, consider=["bf16-true", "fp32"])
+    worker.do(first_recipe_run(quick_client, worker))
+    clock.turn(3600)
+    kept = []
+
+    def behave(lease, task):
+        if is_recipe_run(quick_client, lease) and task.plan.loss_steps:
+            kept.append(recipe_of(task))
+        return of_recipe(task)
+
+    SimulatedWorker(quick_client, "other", behave, **NEW).register().work()
+    recipes = quick_client.get(f"/v1/studies/{study_id}/best").json()["recipes"]
+    assert [recipe["loss"]["verdict"] for recipe in recipes] == ["worse", "as_well"]
+    assert [len(recipe["ratios"]) >= 3 for recipe in recipes] == [True, True] and len(kept) == 2
+
+
+@pytest.mark.parametrize("recipe", ["bf16-mixed", "bf16-true"])
+def test_a_note_says_which_run_reported_too_few_losses(quick_client, recipe):
+    def behave(_lease, task):
+        is_short = task.plan.loss_steps and recipe_of(task) == recipe
+        return of_recipe(task, losses=(5.0,) * 5) if is_short else of_recipe(task)
+
+    worker = SimulatedWorker(quick_client, behave=behave, **NEW).register()
+    study_id = create(quick_client, consider=["bf16-true"])
+    worker.work()
+    (summary,) = quick_client.get(f"/v1/studies/{study_id}/best").json()["recipes"]
+    by_stated = " by the stated recipe's run" if recipe == "bf16-mixed" else ""
+    assert summary["loss"] is None
+    assert summary["notes"] == [f"losses of 5 steps were reported{by_stated}, of {STEPS} asked for"]
+
+
+@pytest.mark.parametrize("runs", [2, 5])
+def test_recipes_that_ran_keep_their_figures_where_no_worker_is_left_for_more(quick_client, clock, runs):
+    worker = SimulatedWorker(quick_client, behave=lambda _, task: of_recipe(task), **NEW).register()
+    study_id = create(quick_client, consider=["bf16-true"])
+    lease = first_recipe_run(quick_client, worker)
+    for _ in range(runs - 1):
+        worker.do(lease)
+        lease = worker.lease()
+    worker.do(lease)
+    clock.turn(3600)
+    kinds = tuple(kind for kind in TASK_KINDS if kind != "recipe")
+    SimulatedWorker(quick_client, "old", lambda _, task: of_recipe(task), task_kinds=kinds).register().work()
+    result = quick_client.get(f"/v1/studies/{study_id}/best").json()
+    (recipe,) = result["recipes"]
+    assert recipe["loss"]["verdict"] == "worse" and len(recipe["ratios"]) == runs // 2
+    assert not any("were not compared" in note for note in result["notes"])
+
+
+def test_a_machine_too_busy_for_a_verdict_compares_no_recipes_until_an_extension_finds_it_quiet(quick_client):
+    draw, is_busy = random.Random(1), True
+
+    def behave(_lease, task):
+        if not is_busy:
+            return of_recipe(task)
+        foreign = draw.choice((0.5, 1.0, 1.5))
+        run = of_recipe(task)
+        speed = run.tokens_per_s_per_gpu * (2 - foreign) / 2
+        return run.model_copy(
+            update={"tokens_per_s_per_gpu": speed, "conditions": Conditions(foreign_cpu_cores=foreign)}
+        )
+
+    worker = SimulatedWorker(quick_client, behave=behave, **NEW).register()
+    baseline = {"strategy": {"kind": "ddp"}, "micro_batch": 1}
+    study_id = create(
+        quick_client, consider=["bf16-true"], baseline=baseline, budget={"max_trials": 4, "max_pairs": 12}
+    )
+    worker.work(400)
+    study = quick_client.get(f"/v1/studies/{study_id}").json()
+    trials = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
+    assert study["result"]["verdict"] == "too_busy" and study["result"]["recipes"] == []
+    assert not any(run["purpose"] == "recipe" for trial in trials for run in trial["runs"])
+    assert any("(bf16-true) were not compared: the machine was too busy" in note for note in study["result"]["notes"])
+    is_busy = False
+    quick_client.post(f"/v1/studies/{study_id}:extend", json={"add_pairs": 12}).raise_for_status()
+    worker.work(400)
+    result = quick_client.get(f"/v1/studies/{study_id}/best").json()
+    assert result["verdict"] != "too_busy" and result["recipes"][0]["loss"]["verdict"] == "worse"
+    assert not any("were not compared" in note for note in result["notes"])
+
+
 def test_workers_of_an_older_release_get_no_recipe_run_and_the_answer_says_so(quick_client):
     kinds = tuple(kind for kind in TASK_KINDS if kind != "recipe")
     worker = SimulatedWorker(quick_client, behave=lambda _, task: of_recipe(task), task_kinds=kinds).register()
@@ -197,6 +288,21 @@ def test_a_recipe_that_no_backend_of_the_study_can_train_is_rejected(quick_clien
     assert answer.status_code == 422 and says in answer.text
 
 
+def test_recipe_runs_of_an_earlier_comparison_count_no_longer(quick_client):
+    worker = SimulatedWorker(quick_client, behave=lambda _, task: of_recipe(task), **NEW).register()
+    study_id = create(quick_client, consider=["bf16-true"])
+    worker.work()
+    quick_client.post(f"/v1/studies/{study_id}:extend", json={"add_trials": 1}).raise_for_status()
+    study = Study.model_validate(quick_client.get(f"/v1/studies/{study_id}").json())
+    trials = TypeAdapter(list[Trial]).validate_python(
+        quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
+    )
+    assert any(run.purpose == "recipe" for trial in trials for run in trial.runs)
+    with quick_client.app.state.context.db.read() as session:
+        (on_pages,) = best.runs_by_study(session, [study]).values()
+    assert time_left.count_runs(study, trials).recipe_runs == on_pages.recipe_runs == 0
+
+
 def test_the_page_and_the_estimate_name_the_recipes(quick_client):
     worker = SimulatedWorker(quick_client, behave=lambda _, task: of_recipe(task), **NEW).register()
     study_id = create(quick_client, consider=["bf16-true"])
@@ -207,5 +313,6 @@ def test_the_page_and_the_estimate_name_the_recipes(quick_client):
         "/v1/predictions/study-cost", json=CONSIDERING | {"consider": ["bf16-true", "fp32"]}
     ).json()
     plain = quick_client.post("/v1/predictions/study-cost", json=CONSIDERING).json()
-    assert cost["recipe_runs"] == {"low": 9, "high": 21} and plain["recipe_runs"] == {"low": 0, "high": 0}
+    assert cost["recipe_runs"] == {"low": 9, "high": 30} and plain["recipe_runs"] == {"low": 0, "high": 0}
     assert cost["minutes"]["low"] > plain["minutes"]["low"]
+    assert cost["stops"][-1].endswith("after 3 to 10 runs of each recipe") and "recipe" not in plain["stops"][-1]

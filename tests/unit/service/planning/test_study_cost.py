@@ -7,7 +7,8 @@ from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.planning import study_cost
-from shardtune.service.planning.study_cost import CostPredictions, RunPlan
+from shardtune.service.planning.foreseen_run import RunPlan
+from shardtune.service.planning.study_cost import CostPredictions
 from shardtune.tuner.search import seeds
 from shardtune.tuner.search.fastest import answer_request
 

@@ -6,10 +6,11 @@ import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.study import Budget, StudyPhase, StudyState
+from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.trials.trial import Attempt, Run, RunPurpose, Trial, TrialState
 from shardtune.service.wording import time_left
 from shardtune.service.wording.time_left import RunCounts
-from tests.support.values.synthetic_studies import study_of
+from tests.support.values.synthetic_studies import contender_of, study_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -40,10 +41,35 @@ def test_in_a_final_comparison_it_follows_from_the_validation_runs_it_may_take()
 
 def test_recipes_beside_the_answer_take_three_runs_each_and_as_many_of_the_stated_one():
     study = running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=20)
-    considering = study.model_copy(update={"spec": study.spec.model_copy(update={"consider": ("muon",)})})
+    considering = with_muon_considered(study)
     assert time_left.recipe_runs_expected(study) == 0 and time_left.recipe_runs_expected(considering) == 6
-    left = [seconds(time_left.estimate(considering, RunCounts(8, 5.0, 20, 10.0, done), 99.0)) for done in (0, 4, 9)]
-    assert left == [60, 20, 0]
+    left = [time_left.estimate(considering, RunCounts(8, 5.0, 20, 1.0, done), 99.0) for done in (0, 4, 9)]
+    assert left == ["at most 20 s", "about 2 s", "at most 11 s"], "at most ten blocks run, and mostly three"
+
+
+def with_muon_considered(study, **changes):
+    return study.model_copy(update={"spec": study.spec.model_copy(update={"consider": ("muon",)})} | changes)
+
+
+def test_the_first_run_of_each_recipe_takes_the_steps_whose_losses_compare_too():
+    study = with_muon_considered(running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=20))
+    best = contender_of(TrialConfig(strategy=DdpConfig())).model_copy(update={"tokens_per_s_per_gpu": 1280.0})
+    timed = study.model_copy(update={"best_so_far": best})
+    # A step of 8 x 32 tokens takes 0.1 s at 2 x 1280 tokens/s.
+    for done, loss_runs in ((1, 1), (2, 0)):
+        runs = RunCounts(8, 5.0, 20, 1.0, done)
+        loss_s = seconds(time_left.estimate(timed, runs, 9.0)) - seconds(time_left.estimate(study, runs, 9.0))
+        assert loss_s == loss_runs * 200 * 0.1
+
+
+def test_once_recipes_run_no_validation_run_is_left():
+    study = with_muon_considered(running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=62))
+    assert time_left.estimate(study, RunCounts(8, 5.0, 9, 1.0, 2), 9.0) == "about 4 s"
+
+
+def test_a_study_of_the_service_runs_no_recipes():
+    study = with_muon_considered(running(8), system_study=SystemStudy(kind=SystemStudyKind.SEARCH))
+    assert time_left.recipe_runs_expected(study) == 0
 
 
 def test_nothing_is_said_before_a_run_has_shown_how_long_one_takes():
@@ -66,8 +92,13 @@ def test_runs_are_counted_with_the_seconds_they_held_their_worker():
         return Run(run_id="r", purpose=purpose, state=TrialState.COMPLETE, attempts=attempts, **changes)
 
     config = TrialConfig(strategy=DdpConfig())
-    runs = (run(RunPurpose.SEARCH, 20.0), run(RunPurpose.VALIDATION, 26.0, 30.0, final_comparison=1))
+    runs = (
+        run(RunPurpose.SEARCH, 20.0),
+        run(RunPurpose.VALIDATION, 26.0, 30.0, final_comparison=1),
+        run(RunPurpose.RECIPE, 26.0, final_comparison=0),
+        run(RunPurpose.RECIPE, 26.0, final_comparison=1),
+    )
     trial = Trial(number=0, state=TrialState.COMPLETE, origin="default", config=config, description="DDP", runs=runs)
-    assert time_left.count_runs(running(8, final_comparison=1), [trial]) == RunCounts(1, 10.0, 1, 28.0), (
+    assert time_left.count_runs(running(8, final_comparison=1), [trial]) == RunCounts(1, 10.0, 1, 28.0, 1), (
         "a repeat takes time, too"
     )

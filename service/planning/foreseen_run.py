@@ -1,0 +1,64 @@
+"""Seconds of one run of a configuration, by its measurement plan and predicted step time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.predictions import Prediction
+
+_WHOLE_STEPS = 3
+"""Whole steps of the run that times them after the verdict: one of warm-up and two windows."""
+
+
+class RunPlan(NamedTuple):
+    """Measurement plan of a configuration's runs."""
+
+    measure: MeasurePlan
+    micro_batches: int = 1
+    """Micro batches of a whole step on each rank; not used where all steps are whole."""
+    cycle_steps: int = 1
+    """Number of steps that are timed together, because their samples have several lengths."""
+
+
+PlanOf = Callable[[TrialConfig], RunPlan]
+"""Function that returns the plan of a configuration's runs."""
+
+
+@dataclass(frozen=True)
+class ForeseenRun:
+    """Run of one configuration, by its measurement plan and predicted step time."""
+
+    plan: MeasurePlan
+    micro_batches: int
+    cycle_steps: int
+    step_s: float
+
+    @classmethod
+    def of(cls, prediction: Prediction, plan: PlanOf) -> "ForeseenRun":
+        """Plan the run of a configuration whose speed is predicted."""
+        assert prediction.speed is not None
+        return cls(*plan(prediction.config), prediction.speed.step_time_s)
+
+    def seconds(self, *, shortest: bool) -> float:
+        """Seconds of the run's steps."""
+        plan, recorded_s = self.plan, self.step_s * self.plan.whole_steps(0, self.micro_batches)
+        timed_s = self.step_s * plan.whole_steps(self.cycle_steps, self.micro_batches) - recorded_s
+        window_steps = 1 if plan.is_extended or self.cycle_steps > 1 else plan.window_steps
+        if shortest:
+            # Steady steps of the warm-up count as the windows of short steps.
+            warm_up_s = 0.0 if plan.is_extended else 2 * timed_s
+            return recorded_s + warm_up_s + max(plan.min_measure_s, plan.min_windows * timed_s)
+        most_s = min(plan.max_measure_s, plan.max_windows * window_steps * timed_s)
+        return (
+            recorded_s + plan.max_warmup_steps * timed_s + max(most_s, plan.min_windows * timed_s, plan.min_measure_s)
+        )
+
+    def of_whole_steps(self) -> "ForeseenRun":
+        """Return the same run with whole steps."""
+        return replace(self, plan=self.plan.model_copy(update={"short_steps": None}))
+
+    def whole_steps_s(self, start_s: float) -> float:
+        """Seconds of the two runs that time whole steps after the verdict; 0 where all runs do."""
+        return 2 * (start_s + _WHOLE_STEPS * self.step_s) if self.plan.is_extended else 0.0

@@ -137,7 +137,10 @@ class _Started(Exception):
 
 
 def _loop_after_warm_up(warm_up_s: list[float], has_batches: bool) -> Loop:
-    setting: Any = SimpleNamespace(task=SimpleNamespace(plan=MeasurePlan(), config=TrialConfig(strategy=DdpConfig())))
+    task = SimpleNamespace(
+        plan=MeasurePlan(), config=TrialConfig(strategy=DdpConfig()), workload=SimpleNamespace(steps_per_cycle=1)
+    )
+    setting: Any = SimpleNamespace(task=task)
     loop = Loop(lambda: (None, None), setting, SimpleNamespace() if has_batches else None, SimpleNamespace())  # type: ignore[arg-type]
 
     def start(*_: object) -> Any:

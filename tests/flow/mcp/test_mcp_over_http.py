@@ -69,7 +69,7 @@ def test_a_missing_scope_is_named(service, keys, monkeypatch):
 def test_wrong_input_names_field_value_and_remedy(service):
     answer = ask(service, "predict", **JOB, micro_batsh=2)
     assert answer.is_error and text(answer) == "micro_batsh (2): is not a field here; remove it, or use one of " + (
-        "model, cluster, sequence_length, precision, optimizer, adapter, attention, global_batch, top, backends, knobs"
+        "model, cluster, sequence_length, precision, optimizer, adapter, data, attention, global_batch, top, backends, knobs"
     )
     answer = ask(service, "predict", model="lama", cluster="8xh100")
     assert answer.is_error and text(answer).startswith("model ('lama') is not a preset; use one of")

@@ -140,7 +140,7 @@ def _loop_after_warm_up(warm_up_s: list[float], has_batches: bool) -> Loop:
     task = SimpleNamespace(
         plan=MeasurePlan(), config=TrialConfig(strategy=DdpConfig()), workload=SimpleNamespace(steps_per_cycle=1)
     )
-    setting: Any = SimpleNamespace(task=task)
+    setting: Any = SimpleNamespace(task=task, accumulation=0)
     loop = Loop(lambda: (None, None), setting, SimpleNamespace() if has_batches else None, SimpleNamespace())  # type: ignore[arg-type]
 
     def start(*_: object) -> Any:
@@ -148,6 +148,7 @@ def _loop_after_warm_up(warm_up_s: list[float], has_batches: bool) -> Loop:
 
     loop._timed = start  # type: ignore[method-assign]
     loop._own_warmup_step_times_s = list(warm_up_s)
+    loop._spent_s = list(warm_up_s)
     loop.outcome.warmup_step_times_s = list(warm_up_s)
     return loop
 

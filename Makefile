@@ -43,7 +43,7 @@ FINETUNING_TOOLS = axolotl llama-factory ms-swift
 test-consumers: .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready)
 	.venv-consumers/bin/python -m pytest tests/conformance/test_exports_consumers.py
 	for tool in $(FINETUNING_TOOLS); do \
-		HF_HUB_OFFLINE=1 .venv-tools/$$tool/bin/python -m pytest tests/conformance/test_finetuning_tools.py || exit 1; done
+		HF_HUB_OFFLINE=1 .venv-tools/$$tool/bin/python -m pytest tests/conformance/test_finetuning_parsers.py || exit 1; done
 
 .venv-consumers/.ready: .venv/.ready tests/conformance/consumers.txt
 	test -x .venv-consumers/bin/python || $(PYTHON) -m venv .venv-consumers

@@ -22,8 +22,8 @@ from shardtune.service.wording import backend_words
 from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan
 from shardtune.tuner.export.backends.record import ExportedBackend
 from shardtune.tuner.export.backends.registry import BACKENDS as EXPORTED
-from shardtune.tuner.export.finetuning import axolotl, llama_factory, ms_swift
 from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
 from shardtune.tuner.export.trainer import training_arguments, trl
 from shardtune.tuner.prediction.backends.record import PredictedBackend
 from shardtune.tuner.prediction.backends.registry import BACKENDS as PREDICTED

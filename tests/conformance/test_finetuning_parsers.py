@@ -12,8 +12,8 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.tuner.export import export
 from shardtune.workers.rank import check_export
 from tests.support.processes import preloaded_forks
+from tests.support.values import tool_keys
 from tests.support.values.synthetic_studies import contender_of, study_of, with_adapter
-from tests.tools import tool_keys
 
 TOOLS = [
     pytest.param(

@@ -90,7 +90,7 @@ class Section:
         return dict(self._values)
 
     def with_values(self, values: Mapping[str, JsonValue]) -> "Section":
-        """The same section of a configuration file with other values."""
+        """Copy of this section of a configuration file with other values."""
         return Section(values, self._path, self._names)
 
     def __contains__(self, key: str) -> bool:

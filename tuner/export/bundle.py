@@ -6,8 +6,8 @@ from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.api_schemas.studies.study import Contender, Study
 from shardtune.tuner.export import accelerate, launch, lightning, snippet, torchtitan
 from shardtune.tuner.export.backends.registry import BACKENDS
-from shardtune.tuner.export.finetuning import axolotl, llama_factory, ms_swift
 from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
 from shardtune.tuner.export.trainer import training_arguments, trl
 
 _RENDERERS = {

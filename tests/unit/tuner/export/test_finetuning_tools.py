@@ -14,8 +14,8 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.training.hub_source import HubSource
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.export import export
+from tests.support.values import tool_keys
 from tests.support.values.synthetic_studies import contender_of, study_of, with_adapter
-from tests.tools import tool_keys
 
 EIGHT = Cluster(gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
 FORMS: tuple[ExportFormat, ...] = ("axolotl", "llama-factory", "ms-swift")

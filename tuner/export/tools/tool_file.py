@@ -5,10 +5,10 @@ from typing import Any
 
 import yaml
 
-from shardtune.tuner.export.finetuning.tool_arguments import DEEPSPEED
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
+from shardtune.tuner.export.tools.tool_arguments import DEEPSPEED
 from shardtune.tuner.export.trial_rendering import comment
 
 

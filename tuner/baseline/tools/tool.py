@@ -29,7 +29,7 @@ class TrainerFields:
 
 @dataclass(frozen=True)
 class StatedAdapter:
-    """What a tool's file trains, in the words of a workload's `adapter`."""
+    """Part of the weights that a tool's file trains, in the words of a workload's `adapter`."""
 
     key: str
     """Key of the file that chooses it."""

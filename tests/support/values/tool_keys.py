@@ -1,4 +1,4 @@
-"""Keys that the fine-tuning tools read, as `tuner/baseline/finetuning/keys/` keeps them: `python -m tests.tools.tool_keys TOOL`
+"""Keys that the fine-tuning tools read, as `tuner/baseline/tools/fields/` keeps them: `python -m tests.support.values.tool_keys TOOL`
 remakes the list of one tool, in an environment that has the tool at its own pins (`make test-consumers`)."""
 
 import dataclasses
@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[2] / "tuner/baseline/finetuning/keys"
+FOLDER = Path(__file__).parents[3] / "tuner/baseline/tools/fields"
 PACKAGES = {"axolotl": "axolotl", "llama-factory": "llamafactory", "ms-swift": "ms-swift"}
 
 
@@ -40,7 +40,7 @@ def document(tool: str) -> dict[str, Any]:
         "version": version(PACKAGES[tool]),
         "transformers": version("transformers"),
         "made_on": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "made_by": f"python -m tests.tools.tool_keys {tool}",
+        "made_by": f"python -m tests.support.values.tool_keys {tool}",
         "keys": sorted(MAKERS[tool]()),
     }
 

@@ -1,7 +1,7 @@
 """Words of axolotl's YAML (0.21)."""
 
 from shardtune.api_schemas.training.adapters import ALL_LINEAR
-from shardtune.tuner.baseline.finetuning.tool import Fields, StatedAdapter, Tool, TrainerFields
+from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _RENAMED = {
     "micro_batch_size": "per_device_train_batch_size",

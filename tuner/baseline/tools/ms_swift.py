@@ -5,7 +5,7 @@ import math
 from pydantic import JsonValue
 
 from shardtune.api_schemas.training.adapters import ALL_LINEAR
-from shardtune.tuner.baseline.finetuning.tool import Fields, StatedAdapter, Tool, TrainerFields
+from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _SAMPLES = 16
 """Samples of a step that ms-swift accumulates where no number of micro batches is given."""
@@ -86,13 +86,14 @@ def _adapter(values: Fields) -> StatedAdapter:
     if kind != "lora":
         raise ValueError(f"baseline.tuner_type ({kind!r:.60}) is trained by no trial; use lora or full")
     targets = values.get("target_modules", [ALL_LINEAR])
-    names = targets if isinstance(targets, list) else [targets]
+    names: list[JsonValue] = targets if isinstance(targets, list) else [targets]
+    named: JsonValue = ALL_LINEAR if names == [ALL_LINEAR] else names
     return StatedAdapter(
         "tuner_type",
         {
             "rank": values.get("lora_rank", 8),
             "alpha": values.get("lora_alpha", 32),
-            "targets": ALL_LINEAR if names == [ALL_LINEAR] else names,
+            "targets": named,
             "rslora": values.get("use_rslora") in (True, "true"),
         },
         is_known=not values.get("target_regex") and not values.get("target_parameters"),

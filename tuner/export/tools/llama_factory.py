@@ -8,10 +8,10 @@ from typing import Any
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.finetuning import tool_arguments as tools
-from shardtune.tuner.export.finetuning.tool_arguments import ToolArguments
-from shardtune.tuner.export.finetuning.tool_file import tool_files
 from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.tools import tool_arguments as tools
+from shardtune.tuner.export.tools.tool_arguments import ToolArguments
+from shardtune.tuner.export.tools.tool_file import tool_files
 from shardtune.tuner.export.trainer.repository import SET_ME, repository
 from shardtune.tuner.export.trial_rendering import Rendered
 

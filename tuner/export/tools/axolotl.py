@@ -9,11 +9,11 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.finetuning import tool_arguments as tools
-from shardtune.tuner.export.finetuning.tool_arguments import ToolArguments
-from shardtune.tuner.export.finetuning.tool_file import tool_files
 from shardtune.tuner.export.snippet import SAVED_OPERATORS
 from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.tools import tool_arguments as tools
+from shardtune.tuner.export.tools.tool_arguments import ToolArguments
+from shardtune.tuner.export.tools.tool_file import tool_files
 from shardtune.tuner.export.trainer.repository import SET_ME, repository
 from shardtune.tuner.export.trial_rendering import Rendered
 

@@ -15,37 +15,18 @@ from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import training_arguments
-from shardtune.tuner.baseline.finetuning import axolotl, llama_factory, ms_swift
-from shardtune.tuner.baseline.finetuning.tool import Fields, StatedAdapter, Tool, TrainerFields
 from shardtune.tuner.baseline.section import Section
+from shardtune.tuner.baseline.tools import axolotl, llama_factory, ms_swift
+from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _TOOLS = (axolotl.TOOL, llama_factory.TOOL, ms_swift.TOOL)
 _TRUE = (True, "true", "True")
 _DROPOUT, _DORA = "lora_dropout", ("peft_use_dora", "use_dora")
-_SILENT_PREFIXES = (
-    "data",
-    "test_data",
-    "val_",
-    "eval",
-    "hub",
-    "wandb",
-    "mlflow",
-    "comet",
-    "swanlab",
-    "save",
-    "log",
-    "report_to",
+_SILENT_PREFIXES: tuple[str, ...] = (
+    *("data", "test_data", "val_", "eval", "hub", "wandb", "mlflow", "comet", "swanlab", "save", "log", "report_to"),
+    *("lora_", "peft_", "freeze_", "chat_template", "special_tokens", "generat", "output_dir"),
 )
-_SILENT_PREFIXES += (
-    "lora_",
-    "peft_",
-    "freeze_",
-    "chat_template",
-    "special_tokens",
-    "generat",
-    "dataloader",
-    "output_dir",
-)
+"""Beginnings of keys that change no step, or that are compared with the workload."""
 _SILENT = frozenset(
     ["adapter", "base_model", "model_name_or_path", "model", "model_revision", "revision_of_model", "use_hf"]
 )
@@ -123,7 +104,7 @@ _READ = frozenset(["lr_scheduler_type", "adam_beta1"])
 
 @cache
 def _known_keys(name: str) -> tuple[str, frozenset[str]]:
-    document = json.loads((package_files(__package__) / "keys" / f"{name}.json").read_text(encoding="utf-8"))
+    document = json.loads((package_files(__package__) / "fields" / f"{name}.json").read_text(encoding="utf-8"))
     return document["version"], frozenset(document["keys"])
 
 

@@ -1,7 +1,9 @@
 """Words of LLaMA-Factory's YAML (0.9.5)."""
 
+from pydantic import JsonValue
+
 from shardtune.api_schemas.training.adapters import ALL_LINEAR
-from shardtune.tuner.baseline.finetuning.tool import Fields, StatedAdapter, Tool, TrainerFields
+from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 
 def _translate(fields: TrainerFields, _ranks: int) -> None:
@@ -32,14 +34,15 @@ def _adapter(values: Fields) -> StatedAdapter:
         raise ValueError(f"baseline.finetuning_type ({kind!r:.60}) is trained by no trial; use lora, freeze or full")
     rank = values.get("lora_rank", 8)
     target = values.get("lora_target", "all")
-    names = [name.strip() for name in target.split(",")] if isinstance(target, str) else target
+    names: JsonValue = [name.strip() for name in target.split(",")] if isinstance(target, str) else target
+    targets: JsonValue = ALL_LINEAR if names == ["all"] else names
     twice = 2 * rank if isinstance(rank, int) else None
     return StatedAdapter(
         "finetuning_type",
         {
             "rank": rank,
             "alpha": values.get("lora_alpha") or twice,
-            "targets": ALL_LINEAR if names == ["all"] else names,
+            "targets": targets,
             "rslora": bool(values.get("use_rslora")),
         },
     )

@@ -39,14 +39,26 @@ test: setup
 
 # torchtitan and TRL read what we export for them, in an environment of their own: triton in .venv would change what torch
 # and DeepSpeed do there. What else they need comes from .venv.
-test-consumers: .venv-consumers/.ready
+FINETUNING_TOOLS = axolotl llama-factory ms-swift
+test-consumers: .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready)
 	.venv-consumers/bin/python -m pytest tests/conformance/test_exports_consumers.py
+	for tool in $(FINETUNING_TOOLS); do \
+		HF_HUB_OFFLINE=1 .venv-tools/$$tool/bin/python -m pytest tests/conformance/test_finetuning_parsers.py || exit 1; done
 
 .venv-consumers/.ready: .venv/.ready tests/conformance/consumers.txt
 	test -x .venv-consumers/bin/python || $(PYTHON) -m venv .venv-consumers
 	.venv-consumers/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r tests/conformance/consumers.txt
 	echo "import site; site.addsitedir('$$($(BIN)/python -c "$(PYTHONS_LIBRARIES)")')" \
 		> "$$(.venv-consumers/bin/python -c "$(PYTHONS_LIBRARIES)")/libraries-of-venv.pth"
+	touch $@
+
+# Fine-tuning tools pin releases of transformers that exclude each other, so each has an environment of its own.
+.venv-tools/%/.ready: .venv/.ready tests/conformance/tools/%.txt
+	test -x .venv-tools/$*/bin/python || $(PYTHON) -m venv .venv-tools/$*
+	.venv-tools/$*/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
+		--ignore-requires-python -r tests/conformance/tools/$*.txt
+	echo "import site; site.addsitedir('$$($(BIN)/python -c "$(PYTHONS_LIBRARIES)")')" \
+		> "$$(.venv-tools/$*/bin/python -c "$(PYTHONS_LIBRARIES)")/libraries-of-venv.pth"
 	touch $@
 
 # One verdict on a GPU host, in ten minutes at most: gpu-report/report.md. Ends with 2, at once, where there is no CUDA device.

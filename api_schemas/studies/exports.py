@@ -5,7 +5,9 @@ from typing import Literal
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 
-ExportFormat = Literal["standard", "training-arguments", "torchtitan", "lightning", "trl"]
+ExportFormat = Literal[
+    "standard", "training-arguments", "torchtitan", "lightning", "trl", "axolotl", "llama-factory", "ms-swift"
+]
 """Format of an exported configuration. `standard`: Shardtune's own script, DeepSpeed's JSON and Accelerate's YAML;
 other values: the native format of the named program."""
 

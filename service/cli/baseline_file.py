@@ -14,6 +14,7 @@ from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.read import parse_json, read_text
 
 _MOST_ENTRIES = 100_000
+_MOST_BYTES = 1_000_000
 SUFFIXES = (".json", ".yaml", ".yml")
 
 
@@ -25,7 +26,7 @@ def read(name: str, folder: Path) -> dict[str, JsonValue]:
     """
     path = folder / name
     values = read_object(path)
-    for key in ("deepspeed", "fsdp_config"):
+    for key in ("deepspeed", "fsdp_config", "fsdp"):
         values[key] = _read_if_file(values.get(key), path.parent)
     section = values.get("deepspeed_config")
     if isinstance(section, dict):
@@ -41,6 +42,9 @@ def read_object(path: Path) -> dict[str, JsonValue]:
         InputError: the file cannot be read, does not parse (with line and column), or holds no object.
     """
     text = read_text(path, "baseline file", "give the path of a JSON or YAML file")
+    if len(text) > _MOST_BYTES:
+        # PyYAML needs seconds for each megabyte.
+        raise InputError(f"file ({path}) has {len(text):,} characters; a baseline file may have {_MOST_BYTES:,}")
     try:
         # YAML turns `2024-01-01` into a date, which JSON has no type for; no baseline key takes a date, so text is right.
         value = (

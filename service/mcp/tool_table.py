@@ -134,7 +134,8 @@ _ENTRIES = (
         "export",
         "Export a configuration",
         "Return the files that run a measured configuration: launch script, DeepSpeed JSON, Accelerate YAML, "
-        "TrainingArguments, torchtitan, Lightning or TRL, and the settings that each cannot express. Needs a service.",
+        "TrainingArguments, torchtitan, Lightning, TRL, axolotl, LLaMA-Factory or ms-swift, and the settings that each "
+        "cannot express. Needs a service.",
         study_arguments.ExportArguments,
         study_answers.ExportAnswer,
         study_tools.export,

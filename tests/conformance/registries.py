@@ -23,6 +23,7 @@ from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan
 from shardtune.tuner.export.backends.record import ExportedBackend
 from shardtune.tuner.export.backends.registry import BACKENDS as EXPORTED
 from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
 from shardtune.tuner.export.trainer import training_arguments, trl
 from shardtune.tuner.prediction.backends.record import PredictedBackend
 from shardtune.tuner.prediction.backends.registry import BACKENDS as PREDICTED
@@ -260,6 +261,9 @@ def _exported(r: Registries, sample: Drawn, config: TrialConfig) -> dict[str, st
         ("training_arguments.json", training_arguments),
         ("torchtitan_config.py", torchtitan),
         ("trl_sft.yaml", trl),
+        ("axolotl.yaml", axolotl),
+        ("llama_factory.yaml", llama_factory),
+        ("ms_swift.yaml", ms_swift),
         ("lightning_strategy.py", lightning),
     ):
         try:

@@ -167,19 +167,19 @@ def test_transformers_makes_the_mesh_that_splits_the_model(strategy: Fsdp2Config
     assert callable(names["load_model"])
 
 
-@pytest.mark.parametrize("form", ["lightning", "trl"])
+@pytest.mark.parametrize("form", ["lightning", "trl", "axolotl", "llama-factory", "ms-swift"])
 def test_who_has_no_words_for_divided_experts_says_so(form: ExportFormat) -> None:
     with pytest.raises(ValueError, match=r"expert_parallel \(2\)"):
         exported(TrialConfig(strategy=Fsdp2Config(dp_shard=8, expert_parallel=2)), form)
 
 
-@pytest.mark.parametrize("form", ["training-arguments", "lightning", "trl"])
+@pytest.mark.parametrize("form", ["training-arguments", "lightning", "trl", "axolotl", "llama-factory", "ms-swift"])
 def test_who_has_no_words_for_stages_says_so(form: ExportFormat) -> None:
     with pytest.raises(ValueError, match=r"pipeline_parallel \(2\)"):
         exported(TrialConfig(strategy=Fsdp2Config(dp_shard=4, pipeline_parallel=2)), form)
 
 
-@pytest.mark.parametrize("form", ["lightning", "trl"])
+@pytest.mark.parametrize("form", ["lightning", "trl", "axolotl", "llama-factory", "ms-swift"])
 def test_who_has_no_words_for_split_models_says_so(form: ExportFormat) -> None:
     with pytest.raises(ValueError, match=r"tensor_parallel \(2\)"):
         exported(TrialConfig(strategy=Fsdp2Config(dp_shard=4, tensor_parallel=2)), form)

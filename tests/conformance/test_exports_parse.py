@@ -238,4 +238,4 @@ def test_the_script_checkpoints_the_blocks_that_the_ranks_do() -> None:
 
 
 def test_the_script_keeps_the_operators_that_the_ranks_keep() -> None:
-    assert [f"{name}.default" for name in snippet._SAVED_OPERATORS] == list(checkpointing._SAVED_NAMES)
+    assert [f"{name}.default" for name in snippet.SAVED_OPERATORS] == list(checkpointing._SAVED_NAMES)

@@ -5,7 +5,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.workload import PRECISIONS, Precision
-from shardtune.tuner.baseline import accelerate, training_arguments
+from shardtune.tuner.baseline import accelerate, tools, training_arguments
 from shardtune.tuner.baseline.section import Section
 
 _AUTOCAST = "bf16-autocast"
@@ -34,6 +34,12 @@ def _autocasting_tool(baseline: dict[str, JsonValue]) -> str | None:
     try:
         if accelerate.KEYS & baseline.keys():
             return "Accelerate under DDP" if accelerate.autocasts(top) else None
+        if (tool := tools.recognised(baseline)) is not None:
+            # The number of ranks changes no switch of precision.
+            fields = tools.fields_of(tool, baseline, 1)
+            return (
+                f"{tool.title} under DDP" if training_arguments.autocasts(Section(fields.values, "baseline")) else None
+            )
         if training_arguments.is_training_arguments(baseline):
             return "the Trainer under DDP" if training_arguments.autocasts(top) else None
         return "DeepSpeed by torch_autocast" if top.section("torch_autocast").flag("enabled") else None

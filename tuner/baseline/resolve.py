@@ -8,7 +8,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig, pipeline_parallel, sample_groups, tensor_parallel
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.tuner.baseline import accelerate, auto, deepspeed, training_arguments
+from shardtune.tuner.baseline import accelerate, auto, deepspeed, tools, training_arguments
 from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section, in_words
 from shardtune.tuner.prediction import model_shape
@@ -60,6 +60,10 @@ def resolve_with_notes(
         # Accelerate's file goes first: it may name DeepSpeed and FSDP, whose words the other readers recognise.
         if accelerate.KEYS & baseline.keys():
             config = accelerate.read(top, workload, cluster, notes)
+        elif (tool := tools.recognised(baseline)) is not None:
+            fields = tools.fields_of(tool, top.values(), cluster.world_size)
+            top = Section(_fill_in_auto(fields.values, model, notes), "baseline", fields.names)
+            config = tools.read(tool, top, fields, workload, cluster, notes)
         elif training_arguments.is_training_arguments(baseline):
             config = training_arguments.read(top, workload, cluster, notes)
         else:

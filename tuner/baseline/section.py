@@ -14,13 +14,14 @@ _AUTO = "auto"
 class Section:
     """Section of a configuration file that records which keys were read, so that unread keys can be reported."""
 
-    def __init__(self, values: Mapping[str, JsonValue], path: str) -> None:
-        self._values, self._path = values, path
+    def __init__(self, values: Mapping[str, JsonValue], path: str, names: Mapping[str, str] | None = None) -> None:
+        """`names`: the user's own key by the key under which the section has its value, where they differ."""
+        self._values, self._path, self._names = values, path, names or {}
         self._read: set[str] = set()
 
     def name(self, key: str) -> str:
         """Full path of a key of this section in the configuration file, for messages."""
-        return f"{self._path}.{key}"
+        return f"{self._path}.{self._names.get(key, key)}"
 
     def get(self, key: str) -> JsonValue:
         """Value of a key in the section of a configuration file; None where the key is absent, null or `auto`."""
@@ -87,6 +88,10 @@ class Section:
     def values(self) -> dict[str, JsonValue]:
         """Copy of all keys and values of this section of a configuration file, for another reader."""
         return dict(self._values)
+
+    def with_values(self, values: Mapping[str, JsonValue]) -> "Section":
+        """Copy of this section of a configuration file with other values."""
+        return Section(values, self._path, self._names)
 
     def __contains__(self, key: str) -> bool:
         return self.get(key) is not None

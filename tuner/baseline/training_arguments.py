@@ -101,6 +101,15 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         ValueError: a contradiction with the workload or the cluster.
     """
     _check_names(top)
+    return read_fields(top, workload, cluster, notes)
+
+
+def read_fields(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
+    """Read a baseline configuration from fields of TrainingArguments whose names are known to be right.
+
+    Raises:
+        ValueError: a contradiction with the workload or the cluster.
+    """
     precision = workload.precision
     precisions.check_fp16(top.name("fp16"), top.flag("fp16"), precision)
     check = precisions.check_bf16 if top.get("deepspeed") is not None else precisions.check_mixed
@@ -184,8 +193,10 @@ def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list
         micro = TRAINERS_BATCH
         notes.append(f"{top.name(keys[0])} is absent; measured with transformers' default {micro}")
     defaults = [key for key in keys if top.integer(key) is None]
-    counts = (keys[0], micro), (keys[1], accumulation or 1)
-    precisions.check_product(*counts, cluster.world_size, workload.global_batch, defaults)
+    names = [top.name(key).partition(".")[2] for key in keys]
+    counts = (names[0], micro), (names[1], accumulation or 1)
+    stated = [name for key, name in zip(keys, names, strict=True) if key in defaults]
+    precisions.check_product(*counts, cluster.world_size, workload.global_batch, stated)
     return micro
 
 

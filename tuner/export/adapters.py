@@ -33,7 +33,7 @@ def build_lines(source: ExportSource, on_meta: bool) -> list[str]:
     if isinstance(adapter, Lora):
         options = ", low_cpu_mem_usage=True" if on_meta else ""
         lines = [
-            *(f"# {line}" for line in _unlisted_layers(source, adapter)),
+            *(f"# {line}" for line in unlisted_layers(source, adapter)),
             "# Before wrapping and sharding. It freezes all other weights; load those of your base model first.",
             f"adapter = {lora_config(source, adapter)}",
             f"inject_adapter_in_model(adapter, model{options})",
@@ -108,7 +108,7 @@ def lora_targets(source: ExportSource, lora: Lora) -> str | list[str]:
     return sorted({path.rpartition(".")[2] for path in layers})
 
 
-def _unlisted_layers(source: ExportSource, lora: Lora) -> list[str]:
+def unlisted_layers(source: ExportSource, lora: Lora) -> list[str]:
     """Note on a mixture of experts whose linear layers Shardtune does not list."""
     is_listed = adapter_targets.linear_layers(source.study.spec.model.model_type) is not None
     if is_listed or source.model_summary.moe_class is None or not isinstance(lora.targets, str):
@@ -205,7 +205,7 @@ def trl_notes(source: ExportSource) -> tuple[str, ...]:
             "adapters: all weights were trained; use_peft trains something else, for which another configuration may be faster",
         )
     if isinstance(adapter, Lora):
-        return tuple(_unlisted_layers(source, adapter))
+        return tuple(unlisted_layers(source, adapter))
     return (
         f"adapter: the {adapter.describe()} alone were trained; TRL trains all weights unless your script freezes them",
     )

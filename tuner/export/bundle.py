@@ -7,6 +7,7 @@ from shardtune.api_schemas.studies.study import Contender, Study
 from shardtune.tuner.export import accelerate, launch, lightning, snippet, torchtitan
 from shardtune.tuner.export.backends.registry import BACKENDS
 from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
 from shardtune.tuner.export.trainer import training_arguments, trl
 
 _RENDERERS = {
@@ -14,6 +15,9 @@ _RENDERERS = {
     "torchtitan": torchtitan.render,
     "lightning": lightning.render,
     "trl": trl.render,
+    "axolotl": axolotl.render,
+    "llama-factory": llama_factory.render,
+    "ms-swift": ms_swift.render,
 }
 
 

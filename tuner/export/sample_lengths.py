@@ -27,7 +27,7 @@ def trainer_notes(source: ExportSource) -> tuple[str, ...]:
     collator = "a collator that pads each batch to its longest sample" + (multiple and f" ({multiple})")
     return (
         f"data: {data.describe()} measured; give Trainer {collator}, with -100 as the labels of padding",
-        *_grouping(data),
+        *grouping_notes(data),
     )
 
 
@@ -45,7 +45,7 @@ def trl_notes(source: ExportSource) -> tuple[str, ...]:
         return (
             f"data: every sample had {length} tokens in the trial; TRL cuts longer ones, and pads to the longest of a batch",
         )
-    return (f"data: {data.describe()} measured; your own data set decides in TRL", *_grouping(data))
+    return (f"data: {data.describe()} measured; your own data set decides in TRL", *grouping_notes(data))
 
 
 def script_notes(source: ExportSource) -> tuple[str, ...]:
@@ -77,7 +77,8 @@ def _multiple(data: SampleLengths) -> str:
     return f"pad_to_multiple_of={data.pad_to_multiple_of}" if data.pad_to_multiple_of > 1 else ""
 
 
-def _grouping(data: SampleLengths) -> tuple[str, ...]:
+def grouping_notes(data: SampleLengths) -> tuple[str, ...]:
+    """Notes on how programs that are built on transformers' Trainer group samples by length."""
     if data.layout != "grouped":
         return ()
     return (

@@ -11,7 +11,7 @@ from shardtune.tuner.export.quoting import in_docstring, literal, remark
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 
-_SAVED_OPERATORS = (
+SAVED_OPERATORS = (
     "mm",
     "addmm",
     "bmm",
@@ -209,7 +209,7 @@ def _prepared(source: ExportSource) -> list[str]:
 def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     mode, checkpointing = source.config.activation_checkpointing, ""
     if mode != "none":
-        operators = {"kept": indent([f'"{name}",' for name in _SAVED_OPERATORS], 8)} if mode == "selective" else {}
+        operators = {"kept": indent([f'"{name}",' for name in SAVED_OPERATORS], 8)} if mode == "selective" else {}
         checkpointing = fill(f"checkpointing_{mode}", **operators)
     shared = (
         losses.helpers(source, tensor.is_split(source))

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from shardtune.workers.rank import check_finetuning
+
 Consumers = dict[str, tuple[str, Callable[[Path], str]]]
 """Package and reader function by export format."""
 
@@ -114,6 +116,9 @@ _CONSUMERS: Consumers = {
     "torchtitan": ("torchtitan", _torchtitan),
     "lightning": ("lightning", _lightning),
     "trl": ("trl", _trl),
+    "axolotl": ("axolotl", check_finetuning.read_axolotl),
+    "llama-factory": ("llamafactory", check_finetuning.read_llama_factory),
+    "ms-swift": ("ms-swift", check_finetuning.read_ms_swift),
 }
 
 

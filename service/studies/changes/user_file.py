@@ -14,12 +14,20 @@ from shardtune.api_schemas.strategies.training_arguments import strategy_argumen
 from shardtune.api_schemas.studies.study import Contender, Study
 from shardtune.service.studies.changes import shares
 from shardtune.tuner.baseline import accelerate as accelerate_files
+from shardtune.tuner.baseline import tools
 from shardtune.tuner.baseline import training_arguments as trainer_files
 from shardtune.tuner.export import accelerate
 from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
 from shardtune.tuner.search.space.flat import flatten
 
 _MISSING = object()
+_TOOL_FILES = {
+    "axolotl": (axolotl.CONFIG, axolotl.render),
+    "LLaMA-Factory": (llama_factory.CONFIG, llama_factory.render),
+    "ms-swift": (ms_swift.CONFIG, ms_swift.render),
+}
+"""Name of the exported file and its renderer, by the title of a fine-tuning tool."""
 Path = tuple[str, ...]
 Render = Callable[[Contender], Mapping[str, Any]]
 """Function that writes a configuration in the format of the user's file."""
@@ -85,6 +93,9 @@ def _format_of(values: Mapping[str, JsonValue], study: Study) -> tuple[str, Rend
         return "Accelerate YAML", lambda contender: yaml.safe_load(
             accelerate.document(ExportSource.of(study, contender))
         )
+    if (tool := tools.recognised(values)) is not None:
+        title, (file, render) = tool.title, _TOOL_FILES[tool.title]
+        return f"{title} YAML", lambda contender: yaml.safe_load(render(ExportSource.of(study, contender)).files[file])
     if trainer_files.is_training_arguments(values):
         return "TrainingArguments", lambda contender: _trainer_values(study, contender.config)
     return "DeepSpeed JSON", lambda contender: _deepspeed_values(study, contender.config)

@@ -22,6 +22,9 @@ def test_each_form_has_its_files_and_says_what_is_lost(quick_client: TestClient,
         ("torchtitan", "torchtitan_config.py", "torchtitan 0.3.0"),
         ("lightning", "lightning_strategy.py", "lightning"),
         ("trl", "trl_sft.yaml", "TRL"),
+        ("axolotl", "axolotl.yaml", "axolotl 0.21"),
+        ("llama-factory", "llama_factory.yaml", "LLaMA-Factory 0.9"),
+        ("ms-swift", "ms_swift.yaml", "ms-swift 4.6"),
     ):
         answer = quick_client.get(exported, params={"format": form}).json()
         assert set(answer["files"]) >= {"config.json", name} and answer["format"] == form

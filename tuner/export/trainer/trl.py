@@ -8,18 +8,17 @@ from typing import Any
 
 import yaml
 
-from shardtune.api_schemas.training.model_presets import preset_sources
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring, remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
 from shardtune.tuner.export.trainer import training_arguments
+from shardtune.tuner.export.trainer.repository import repository
 from shardtune.tuner.export.trial_rendering import Rendered, comment
 
 RELEASE = "TRL 1.16"
 CONFIG, SCRIPT, DEEPSPEED = "trl_sft.yaml", "trl_sft.py", "ds_config.json"
-_SET_ME = "SET-ME"
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
@@ -65,13 +64,10 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
 
 def _model(source: ExportSource) -> dict[str, Any]:
     """Fields of TRL's `ModelConfig`: the repository that the study names, at its commit."""
-    model = source.study.spec.model
+    weights = repository(source)
     dtype, attention = source.workload.precision.master_dtype, source.attention
-    if model.hub is not None:
-        named = {"model_name_or_path": model.hub.id, "model_revision": model.hub.revision}
-    else:
-        preset = preset_sources().get(model.name)
-        named = {"model_name_or_path": preset.hub if preset else _SET_ME}
+    revision = {} if weights.revision is None else {"model_revision": weights.revision}
+    named = {"model_name_or_path": weights.id, **revision}
     return {**named, "dtype": dtype, "attn_implementation": attention, **adapters.trl_values(source)}
 
 
@@ -92,6 +88,6 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         f"loss: {_measured_loss(source)} measured; TRL computes the loss in pieces of a size of its own",
         *adapters.trl_notes(source),
     ]
-    if _model(source)["model_name_or_path"] == _SET_ME:
+    if not repository(source).is_named:
         lines.append("model: the study names no repository; set model_name_or_path")
     return tuple(lines)

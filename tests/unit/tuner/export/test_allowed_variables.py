@@ -29,6 +29,9 @@ EXPORTS: list[tuple[TrialConfig, ExportFormat]] = [
     *((config, "lightning") for config in (DDP, FSDP2, ZERO)),
     *((config, "training-arguments") for config in (DDP, FSDP2, ZERO)),
     *((config, "trl") for config in (DDP, FSDP2, ZERO)),
+    *((config, "axolotl") for config in (DDP, FSDP2, ZERO)),
+    *((config, "llama-factory") for config in (DDP, FSDP2, ZERO)),
+    *((config, "ms-swift") for config in (DDP, FSDP2, ZERO)),
     *((config, "torchtitan") for config in (DDP, FSDP2)),
 ]
 HARMLESS_LOOKING = ("1", "evil", "train_snippet.py", "0.0.0.0:28028", "libevil.so", "a.b")

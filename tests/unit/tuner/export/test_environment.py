@@ -2,16 +2,19 @@
 
 import os
 import subprocess
+from typing import get_args
 
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.exports import ExportFormat
 from shardtune.tuner.export import export, files
 from tests.support.service.simulated_worker import FINGERPRINT
 from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
 KEEP = TrialConfig(strategy=DdpConfig(), malloc="keep")
 SETTINGS_TEXT = "MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483647"
+FORMS = get_args(ExportFormat)
 
 
 def study(*worker: str, **changes: object):  # type: ignore[no-untyped-def]
@@ -41,7 +44,7 @@ def test_the_launcher_exports_what_was_measured() -> None:
     assert plain["OMP_NUM_THREADS"] == "4" and not any(name.startswith("MALLOC") for name in plain)
 
 
-@pytest.mark.parametrize("form", ["standard", "training-arguments", "torchtitan", "lightning", "trl"])
+@pytest.mark.parametrize("form", FORMS)
 def test_every_consumer_is_told(form: str) -> None:
     actual_files = export(study("OMP_NUM_THREADS=3"), contender_of(KEEP), form)  # type: ignore[arg-type]
     for name, text in actual_files.files.items():
@@ -78,7 +81,7 @@ def test_what_a_worker_says_is_told_and_never_run() -> None:
     assert os.environ.get("LD_PRELOAD") is None
 
 
-@pytest.mark.parametrize("form", ["standard", "training-arguments", "torchtitan", "lightning", "trl"])
+@pytest.mark.parametrize("form", FORMS)
 def test_the_binding_of_gpu_ranks_to_cores_is_exported_in_every_form(form: str) -> None:
     gpus = CPU.model_copy(update={"device": "cuda"})
     for mode in ("node", "exclusive"):

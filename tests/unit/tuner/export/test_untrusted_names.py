@@ -32,6 +32,9 @@ EXPORTS: list[tuple[TrialConfig, ExportFormat]] = [
     *((config, "lightning") for config in (DDP, FSDP2, ZERO)),
     *((config, "training-arguments") for config in (DDP, FSDP2, ZERO)),
     *((config, "trl") for config in (DDP, FSDP2, ZERO)),
+    *((config, "axolotl") for config in (DDP, FSDP2, ZERO)),
+    *((config, "llama-factory") for config in (DDP, FSDP2, ZERO)),
+    *((config, "ms-swift") for config in (DDP, FSDP2, ZERO)),
     *((config, "torchtitan") for config in (DDP, FSDP2)),
 ]
 ENDS = [

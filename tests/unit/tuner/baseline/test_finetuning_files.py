@@ -1,0 +1,184 @@
+"""Files of axolotl, LLaMA-Factory and ms-swift as baselines: read as the tools read them, contradictions named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.service.cli import baseline_file, study_file
+from shardtune.service.cli.errors import InputError
+from shardtune.service.studies.changes import user_file
+from shardtune.tuner.baseline import ResolvedBaseline, implied_precision, resolve_with_notes
+from shardtune.tuner.export import export
+from tests.support.values.synthetic_studies import contender_of, study_of, with_adapter
+
+GPUS = Cluster(gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
+LORA = {"rank": 8, "alpha": 24.0, "rslora": True}
+NAMES = {"axolotl": "axolotl.yaml", "llama-factory": "llama_factory.yaml", "ms-swift": "ms_swift.yaml"}
+CONFIGS = {
+    "ddp": TrialConfig(strategy=DdpConfig(bucket_cap_mb=7), micro_batch=2),
+    "fsdp2": TrialConfig(strategy=Fsdp2Config(dp_shard=8, grad_sync="last"), activation_checkpointing="full"),
+    "offloaded": TrialConfig(strategy=Fsdp2Config(dp_shard=8, cpu_offload=True, grad_sync="last")),
+    "zero": TrialConfig(strategy=ZeroConfig(stage=3), micro_batch=2, activation_checkpointing="full"),
+}
+AXOLOTL: dict[str, Any] = {
+    "base_model": "x/y",
+    "sequence_len": 64,
+    "micro_batch_size": 2,
+    "gradient_accumulation_steps": 1,
+}
+FACTORY: dict[str, Any] = {"finetuning_type": "full", "cutoff_len": 64, "per_device_train_batch_size": 2, "bf16": True}
+SWIFT: dict[str, Any] = {"tuner_type": "full", "max_length": 64, "per_device_train_batch_size": 2, "bf16": True}
+
+
+def workload(**changes: Any) -> Workload:
+    base = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["bf16-mixed"])
+    return Workload.model_validate({**dict(base), **changes})
+
+
+def read(values: dict[str, Any], trained: Workload | None = None, cluster: Cluster = GPUS) -> ResolvedBaseline:
+    return resolve_with_notes(values, trained or workload(), cluster)
+
+
+def config_of(values: dict[str, Any], trained: Workload | None = None) -> TrialConfig:
+    config = read(values, trained).config
+    assert config is not None
+    return config
+
+
+@pytest.mark.parametrize("tool", NAMES)
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("adapter", [None, LORA, {"layers": 1}], ids=["all", "lora", "last"])
+def test_an_exported_file_is_read_back_as_the_configuration_that_it_runs(
+    tool: Any, name: str, adapter: Any, tmp_path: Path
+) -> None:
+    study = study_of("llama-tiny", "bf16-mixed", GPUS, global_batch=32)
+    study = study if adapter is None else with_adapter(study, adapter)
+    answer = export(study, contender_of(CONFIGS[name]), tool)
+    for file, text in answer.files.items():
+        (tmp_path / file).write_text(text)
+    values = baseline_file.read(NAMES[tool], tmp_path)
+    config, notes = resolve_with_notes(values, study.spec.workload, GPUS, study.spec.model)
+    expected = answer.lossy_config or CONFIGS[name]
+    assert config == expected.model_copy(
+        update={"strategy": expected.strategy.model_validate({**expected.strategy.model_dump()})}
+    ), notes
+
+
+def test_defaults_are_those_of_the_tool() -> None:
+    assert config_of({"base_model": "x/y", "gradient_accumulation_steps": 2}).micro_batch == 1
+    assert config_of(FACTORY | {"gradient_accumulation_steps": 1}).activation_checkpointing == "full"
+    assert config_of(FACTORY | {"disable_gradient_checkpointing": True}).activation_checkpointing == "none"
+    # ms-swift accumulates to 16 samples.
+    assert config_of(SWIFT).micro_batch == 2
+    assert (
+        config_of({"tuner_type": "full", "torch_dtype": "bfloat16", "gradient_checkpointing": False}).micro_batch == 1
+    )
+
+
+def test_sharding_is_read_in_each_tools_words() -> None:
+    mesh = AXOLOTL | {"fsdp_config": {"reshard_after_forward": False}, "dp_replicate_size": 2, "dp_shard_size": 4}
+    assert config_of(mesh).strategy == Fsdp2Config(
+        dp_replicate=2, dp_shard=4, reshard_after_forward=False, grad_sync="last"
+    )
+    assert isinstance(config_of(FACTORY | {"fsdp": "full_shard auto_wrap"}).strategy, Fsdp1Config)
+    swift = config_of(SWIFT | {"fsdp": "fsdp2"})
+    assert isinstance(swift.strategy, Fsdp2Config) and swift.activation_checkpointing == "full"
+    zero = config_of(SWIFT | {"deepspeed": "zero2"}).strategy
+    assert isinstance(zero, ZeroConfig) and zero.stage == 2 and not zero.overlap_comm
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (AXOLOTL | {"lora_rr": 1}, r"baseline.lora_rr \(1\) is no key of axolotl 0.21.0; did you mean lora_r\?"),
+        (FACTORY | {"lora_rnak": 1}, r"baseline.lora_rnak \(1\) is no key of LLaMA-Factory 0.9.5; did you mean lora_rank\?"),
+        (SWIFT | {"train_typ": "x"}, r"baseline.train_typ \('x'\) is no key of ms-swift 4.6.0"),
+        (AXOLOTL | {"sequence_len": 32}, r"baseline.sequence_len \(32\), but the workload's sequence_length is 64"),
+        (AXOLOTL | {"micro_batch_size": 4}, r"baseline.micro_batch_size × gradient_accumulation_steps × ranks"),
+        (AXOLOTL | {"micro_batch_size": "two"}, r"baseline.micro_batch_size \('two'\) must be a number"),
+        (AXOLOTL | {"adapter": "lora", "lora_r": 8, "lora_alpha": 16, "lora_target_linear": True}, r"baseline.adapter \(LoRA r=8\), but the workload trains all weights; .*\"adapter\": \{\"rank\": 8"),
+        (AXOLOTL | {"adapter": "lora", "lora_r": 0, "lora_alpha": 16, "lora_target_linear": True}, r"baseline.adapter: its rank \(0\)"),
+        (AXOLOTL | {"adapter": "lora", "lora_r": 8, "lora_alpha": 16}, r"baseline.adapter: its targets"),
+        (AXOLOTL | {"adapter": "qlora"}, r"baseline.adapter \('qlora'\) is trained by no trial"),
+        (AXOLOTL | {"load_in_4bit": True}, r"baseline.load_in_4bit \(True\) is trained by no trial"),
+        (AXOLOTL | {"unfrozen_parameters": ["^lm_head"]}, r"baseline.unfrozen_parameters trains a part"),
+        (AXOLOTL | {"deepspeed": {"zero_optimization": {"stage": 2}}, "fsdp_config": {}}, r"baseline.deepspeed and baseline.fsdp_config are both set"),
+        (AXOLOTL | {"fsdp_version": 1, "fsdp_config": {}}, r"baseline.fsdp_version \(1\) is gone from axolotl 0.21; set it to 2"),
+        (AXOLOTL | {"fsdp_config": {}, "dp_replicate_size": 3, "dp_shard_size": 4}, r"dp_replicate × dp_shard \(3 × 4\)"),
+        (AXOLOTL | {"dp_replicate_size": "2"}, r"baseline.dp_replicate_size \('2'\) must be a number of ranks"),
+        (AXOLOTL | {"fsdp_config": ["x"]}, r"baseline.fsdp_config \(\['x'\]\) must be an object"),
+        (AXOLOTL | {"deepspeed": 5}, r"baseline.deepspeed \(5\) must be an object"),
+        (AXOLOTL | {"tensor_parallel_size": 2}, r"baseline.tensor_parallel_size \(2\) is not offered"),
+        (AXOLOTL | {"optimizer": "paged_adamw_8bit"}, r"baseline.optimizer \('paged_adamw_8bit'\), but the workload trains with AdamW"),
+        (AXOLOTL | {"bf16": False}, r"baseline.bf16 \(false\), but the workload's precision"),
+        (FACTORY | {"finetuning_type": "oft"}, r"baseline.finetuning_type \('oft'\) is trained by no trial"),
+        (FACTORY | {"pure_bf16": True}, r"baseline.pure_bf16 \(true\).*use precision 'bf16-true'"),
+        (FACTORY | {"max_grad_norm": 7}, r"baseline.max_grad_norm \(7\), but the workload's max_grad_norm is"),
+        (SWIFT | {"deepspeed": "zero9"}, r"baseline.deepspeed \('zero9'\) must be a JSON file, its content, or one of zero0"),
+        (SWIFT | {"fsdp": "full_shard"}, r"baseline.fsdp \('full_shard'\) must be a JSON file"),
+        ({"tuner_type": "lora", "torch_dtype": "bfloat16"}, r"baseline.tuner_type \(LoRA r=8\), but the workload trains all weights"),
+        (SWIFT | {"quant_bits": 4}, r"baseline.quant_bits \(4\) is trained by no trial"),
+    ],
+)  # fmt: skip
+def test_bad_input_names_field_value_and_remedy_in_the_tools_words(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        read(values)
+
+
+def test_packing_and_grouping_must_agree_with_the_data() -> None:
+    lengths = {"lengths": [[8, 10], [32, 4]], "layout": "grouped"}
+    with pytest.raises(ValueError, match=r"baseline.sample_packing \(true\) packs samples, which no trial does"):
+        read(AXOLOTL | {"sample_packing": True}, workload(data=lengths))
+    with pytest.raises(ValueError, match=r"group_by_length|train_sampling_strategy"):
+        read(AXOLOTL, workload(data=lengths))
+    assert config_of(AXOLOTL | {"group_by_length": True}, workload(data=lengths)).micro_batch == 2
+    assert any("full rows" in note for note in read(AXOLOTL | {"sample_packing": True}).notes)
+
+
+def test_each_adapter_is_compared_with_every_number() -> None:
+    trained = workload(adapter={"rank": 8, "alpha": 16.0, "targets": ["q_proj", "v_proj"]})
+    factory = FACTORY | {"finetuning_type": "lora", "lora_target": "q_proj, v_proj"}
+    assert config_of(factory, trained).micro_batch == 2
+    for change in ({"lora_rank": 4}, {"lora_alpha": 8}, {"lora_target": "q_proj"}, {"use_rslora": True}):
+        with pytest.raises(ValueError, match=r"baseline.finetuning_type .*make them equal"):
+            read(factory | change, trained)
+    assert any("lora_dropout is not applied" in note for note in read(factory | {"lora_dropout": 0.1}, trained).notes)
+
+
+@pytest.mark.parametrize("values", [AXOLOTL | {"bf16": True}, FACTORY, SWIFT], ids=NAMES)
+def test_bf16_under_ddp_means_autocast_where_the_study_states_no_precision(values: dict[str, Any]) -> None:
+    implied = implied_precision(values)
+    assert implied is not None and implied[0].name == "bf16-autocast"
+
+
+@pytest.mark.parametrize(("tool", "name"), NAMES.items())
+def test_what_changes_is_a_diff_of_the_users_own_file(tool: Any, name: str) -> None:
+    study = study_of("llama-tiny", "bf16-mixed", GPUS, global_batch=32)
+    today, best = contender_of(CONFIGS["ddp"]), contender_of(CONFIGS["fsdp2"])
+    values = yaml.safe_load(export(study, today, tool).files[name])
+    study = study.model_copy(update={"spec": study.spec.model_copy(update={"baseline": values})})
+    answer = user_file.diff_of(study, today, best)
+    assert answer is not None
+    assert "micro_batch_size: 1" in answer.diff or "train_batch_size: 1" in answer.diff
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("base_model: !!python/object/apply:os.system ['true']\n", "could not determine a constructor"),
+        ("base_model: x\nsequence_len: [" + "[" * 3000, "cannot be read|correct"),
+        ("base_model: x\n#" + "a" * 1_000_001, "a baseline file may have 1,000,000"),
+        ("- base_model\n", "holds a list"),
+        ("base_model: &a [x, x]\n" + "".join(f"k{i}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(20)), "entries with its aliases"),
+    ],
+    ids=["tag", "nested", "long", "list", "aliases"],
+)  # fmt: skip
+def test_a_hostile_file_is_rejected_before_it_is_interpreted(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "axolotl.yaml").write_text(text)
+    with pytest.raises(InputError, match=says):
+        study_file.validate_study({"model": "llama-tiny", "baseline": "axolotl.yaml"}, tmp_path)

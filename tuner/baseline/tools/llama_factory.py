@@ -1,0 +1,62 @@
+"""Words of LLaMA-Factory's YAML (0.9.5)."""
+
+from pydantic import JsonValue
+
+from shardtune.api_schemas.training.adapters import ALL_LINEAR
+from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
+
+
+def _translate(fields: TrainerFields, _ranks: int) -> None:
+    values = fields.values
+    disabled = values.pop("disable_gradient_checkpointing", False)
+    # It checkpoints unless it is told not to.
+    values["gradient_checkpointing"] = disabled not in (True, "true")
+    fields.names["gradient_checkpointing"] = "disable_gradient_checkpointing"
+    if values.get("fsdp"):
+        # transformers 5.6, which it pins, means FSDP1 where the section names no version.
+        section = values.get("fsdp_config")
+        section = dict(section) if isinstance(section, dict) else {}
+        if not {"version", "fsdp_version"} & section.keys():
+            section["version"] = 1
+        values["fsdp_config"] = section
+
+
+def _adapter(values: Fields) -> StatedAdapter:
+    kind = values.get("finetuning_type", "lora")
+    if kind == "full":
+        return StatedAdapter("finetuning_type", None)
+    if kind == "freeze":
+        layers = values.get("freeze_trainable_layers", 2)
+        is_last = isinstance(layers, int) and layers > 0 and values.get("freeze_trainable_modules", "all") == "all"
+        is_last = is_last and not values.get("freeze_extra_modules") and not values.get("use_llama_pro")
+        return StatedAdapter("freeze_trainable_layers", {"kind": "last_layers", "layers": layers}, is_known=is_last)
+    if kind != "lora":
+        raise ValueError(f"baseline.finetuning_type ({kind!r:.60}) is trained by no trial; use lora, freeze or full")
+    rank = values.get("lora_rank", 8)
+    target = values.get("lora_target", "all")
+    names: JsonValue = [name.strip() for name in target.split(",")] if isinstance(target, str) else target
+    targets: JsonValue = ALL_LINEAR if names == ["all"] else names
+    twice = 2 * rank if isinstance(rank, int) else None
+    return StatedAdapter(
+        "finetuning_type",
+        {
+            "rank": rank,
+            "alpha": values.get("lora_alpha") or twice,
+            "targets": targets,
+            "rslora": bool(values.get("use_rslora")),
+        },
+    )
+
+
+TOOL = Tool(
+    title="LLaMA-Factory",
+    marks=frozenset(["finetuning_type", "cutoff_len", "disable_gradient_checkpointing", "lora_target", "dataset_dir"]),
+    keys_file="llama_factory",
+    length="cutoff_len",
+    packing=("packing", "neat_packing"),
+    quantised=("quantization_bit",),
+    parallel=(),
+    renamed={},
+    translate=_translate,
+    adapter=_adapter,
+)

@@ -1,0 +1,114 @@
+"""Words of ms-swift's arguments, as a YAML or JSON file of them (4.6)."""
+
+import math
+
+from pydantic import JsonValue
+
+from shardtune.api_schemas.training.adapters import ALL_LINEAR
+from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
+
+_SAMPLES = 16
+"""Samples of a step that ms-swift accumulates where no number of micro batches is given."""
+_BUCKETS: dict[str, JsonValue] = {
+    "overlap_comm": False,
+    "contiguous_gradients": True,
+    "allgather_bucket_size": 2e8,
+    "reduce_bucket_size": 2e8,
+}
+_STAGE_3: dict[str, JsonValue] = {
+    "overlap_comm": False,
+    "contiguous_gradients": True,
+    "sub_group_size": 1e9,
+    "reduce_bucket_size": "auto",
+    "stage3_prefetch_bucket_size": "auto",
+    "stage3_param_persistence_threshold": "auto",
+    "stage3_max_live_parameters": 1e9,
+    "stage3_max_reuse_distance": 1e9,
+}
+_ON_HOST: JsonValue = {"device": "cpu", "pin_memory": True}
+_PRESETS: dict[str, dict[str, JsonValue]] = {
+    "zero0": {"stage": 0, **_BUCKETS},
+    "zero1": {"stage": 1, **_BUCKETS},
+    "zero2": {"stage": 2, **_BUCKETS},
+    "zero2_offload": {"stage": 2, **_BUCKETS, "offload_optimizer": _ON_HOST},
+    "zero3": {"stage": 3, **_STAGE_3},
+    "zero3_offload": {"stage": 3, **_STAGE_3, "offload_optimizer": _ON_HOST, "offload_param": _ON_HOST},
+}
+"""Content of ms-swift's own DeepSpeed files by their name."""
+_FSDP2: dict[str, JsonValue] = {
+    "fsdp": "full_shard auto_wrap",
+    "fsdp_config": {"fsdp_version": 2, "reshard_after_forward": True, "activation_checkpointing": True},
+}
+"""Content of ms-swift's own `fsdp2.json`."""
+
+
+def _translate(fields: TrainerFields, ranks: int) -> None:
+    values = fields.values
+    batch = values.setdefault("per_device_train_batch_size", 1)
+    if "gradient_accumulation_steps" not in values and isinstance(batch, int) and batch > 0:
+        values["gradient_accumulation_steps"] = max(1, math.ceil(_SAMPLES / batch / ranks))
+    values.setdefault("gradient_checkpointing", True)
+    if "bf16" not in values and (dtype := values.get("torch_dtype")) is not None:
+        values["bf16"], fields.names["bf16"] = dtype == "bfloat16", "torch_dtype"
+    if isinstance(preset := values.get("deepspeed"), str):
+        if preset not in _PRESETS:
+            raise ValueError(
+                f"baseline.deepspeed ({preset!r:.60}) must be a JSON file, its content, or one of {', '.join(_PRESETS)}"
+            )
+        sizes = (
+            "gradient_accumulation_steps",
+            "gradient_clipping",
+            "train_batch_size",
+            "train_micro_batch_size_per_gpu",
+        )
+        values["deepspeed"] = {"zero_optimization": dict(_PRESETS[preset]), **dict.fromkeys(sizes, "auto")}
+    _translate_fsdp(values)
+
+
+def _translate_fsdp(values: Fields) -> None:
+    document = _FSDP2 if values.get("fsdp") == "fsdp2" else values.get("fsdp")
+    if not document:
+        return
+    if not isinstance(document, dict):
+        raise ValueError(f"baseline.fsdp ({document!r:.60}) must be a JSON file, its content, or fsdp2")
+    section = document.get("fsdp_config")
+    section = dict(section) if isinstance(section, dict) else {}
+    if not {"version", "fsdp_version"} & section.keys():
+        section["version"] = 2
+    values["fsdp"], values["fsdp_config"] = document.get("fsdp", "full_shard auto_wrap"), section
+
+
+def _adapter(values: Fields) -> StatedAdapter:
+    kind = values.get("tuner_type", "lora")
+    if kind == "full":
+        patterns = ("freeze_parameters", "freeze_parameters_ratio", "freeze_parameters_regex", "trainable_parameters")
+        return StatedAdapter("trainable_parameters", None, is_known=not any(values.get(name) for name in patterns))
+    if kind != "lora":
+        raise ValueError(f"baseline.tuner_type ({kind!r:.60}) is trained by no trial; use lora or full")
+    targets = values.get("target_modules", [ALL_LINEAR])
+    names: list[JsonValue] = targets if isinstance(targets, list) else [targets]
+    named: JsonValue = ALL_LINEAR if names == [ALL_LINEAR] else names
+    return StatedAdapter(
+        "tuner_type",
+        {
+            "rank": values.get("lora_rank", 8),
+            "alpha": values.get("lora_alpha", 32),
+            "targets": named,
+            "rslora": values.get("use_rslora") in (True, "true"),
+        },
+        is_known=not values.get("target_regex") and not values.get("target_parameters"),
+    )
+
+
+TOOL = Tool(
+    title="ms-swift",
+    marks=frozenset(["tuner_type", "attn_impl", "torch_dtype", "target_modules", "lora_dtype"]),
+    keys_file="ms_swift",
+    length="max_length",
+    packing=("packing", "padding_free"),
+    quantised=("quant_method", "quant_bits"),
+    parallel=("sequence_parallel_size", "deepspeed_autotp_size"),
+    renamed={},
+    translate=_translate,
+    adapter=_adapter,
+)

@@ -1,0 +1,123 @@
+"""Arguments that the fine-tuning tools share: the Trainer's, in the names of the transformers releases that the tools
+pin (5.6 to 5.20), and the differences from the measured trial that all tools have."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.training.adapters import LastLayers, Lora
+from shardtune.tuner.export import adapters
+from shardtune.tuner.export.backends.registry import Backends
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.trainer import training_arguments
+from shardtune.tuner.export.trainer.repository import SET_ME, repository
+
+DEEPSPEED = "ds_config.json"
+NON_REENTRANT: Mapping[str, Any] = {"use_reentrant": False}
+_REWORDED = ("loss:", "precision: load", "gradient_as_bucket_view:", "dp_replicate × dp_shard")
+"""Beginnings of the Trainer's notes that do not hold for a tool, or that speak of the Trainer's own script."""
+
+
+@dataclass(frozen=True)
+class ToolArguments:
+    """Arguments of a fine-tuning tool, and its differences from the measured trial."""
+
+    values: dict[str, Any]
+    """Fields of `TrainingArguments` by name, without those of sharding and checkpointing."""
+    fsdp: dict[str, Any] | None
+    """Section of FSDP2; None where the trial used another backend."""
+    deepspeed: dict[str, Any] | None
+    """Content of DeepSpeed's JSON; None where the trial used another backend."""
+    checkpoints: bool
+    """Whether the model checkpoints each block whole, other than by FSDP's section."""
+    config: TrialConfig
+    """Configuration that the tool runs, as near as Shardtune's own fields can express it."""
+    lossy: tuple[str, ...]
+
+
+def tool_arguments(source: ExportSource, tool: str, backends: Backends) -> ToolArguments:
+    """Return the arguments of the measured configuration for a fine-tuning tool.
+
+    Raises:
+        ValueError: the Trainer has no such backend, or the configuration divides more than data.
+    """
+    trainer = training_arguments.arguments(source, tool, backends)
+    values = dict(trainer.values)
+    values.pop("fsdp", None)
+    fsdp, deepspeed = values.pop("fsdp_config", None), values.pop("deepspeed", None)
+    # The pinned releases know the older name alone (transformers 5.20).
+    checkpoints = bool(values.pop("activation_checkpointing", False))
+    values.pop("activation_checkpointing_kwargs", None)
+    lossy = [line for line in trainer.lossy if not line.startswith(_REWORDED)]
+    strategy = source.config.strategy
+    if isinstance(strategy, DdpConfig) and strategy.gradient_as_bucket_view:
+        lossy.append(f"gradient_as_bucket_view: True was measured; {tool} has False, as it has no field for it")
+    return ToolArguments(values, fsdp, deepspeed, checkpoints, trainer.config, (*lossy, *_notes(source, tool)))
+
+
+def _notes(source: ExportSource, tool: str) -> tuple[str, ...]:
+    lines = []
+    if source.config.loss == "chunked":
+        lines.append(f"loss: chunks of {source.config.loss_chunk} tokens were measured; {tool} computes whole logits")
+    if source.workload.adapter is None:
+        lines.append(
+            "adapters: all weights were trained; an adapter trains something else, for which another configuration may be "
+            "faster"
+        )
+    if not repository(source).is_named:
+        lines.append(f"model: the study names no repository; set the field with {SET_ME}")
+    return tuple(lines)
+
+
+def one_shard_group(source: ExportSource, config: TrialConfig, tool: str) -> tuple[TrialConfig, tuple[str, ...]]:
+    """Configuration as a tool runs it that shards over all ranks, and a note where the trial had groups of replicas."""
+    strategy = config.strategy
+    if not isinstance(strategy, Fsdp2Config) or strategy.dp_replicate == 1:
+        return config, ()
+    ranks = source.cluster.world_size
+    whole = strategy.model_copy(update={"dp_replicate": 1, "dp_shard": ranks})
+    note = f"dp_replicate: {strategy.dp_replicate} was measured; {tool} has 1, as its file shards over all ranks"
+    return config.model_copy(update={"strategy": whole}), (note,)
+
+
+def lora_of(source: ExportSource) -> tuple[Lora, str | list[str]] | None:
+    """Measured LoRA adapter with the names of the layers that it adapts; None for any other training."""
+    lora = source.workload.adapter
+    return (lora, adapters.lora_targets(source, lora)) if isinstance(lora, Lora) else None
+
+
+def trained_blocks(source: ExportSource) -> list[str]:
+    """Paths of the blocks that a study of last layers trains, such as `model.layers.31`; empty for other studies."""
+    adapter = source.workload.adapter
+    if not isinstance(adapter, LastLayers):
+        return []
+    count = len(source.model_summary.blocks)
+    return [f"{source.block_list}.{number}" for number in range(max(0, count - adapter.layers), count)]
+
+
+def alpha_of(lora: Lora, tool: str) -> int:
+    """Scale of an adapter for a tool that takes a whole number.
+
+    Raises:
+        ValueError: the measured scale is no whole number.
+    """
+    if lora.alpha != int(lora.alpha):
+        raise ValueError(
+            f"adapter.alpha ({lora.alpha}) cannot be expressed in {tool}, which takes a whole number; take --format trl, or "
+            "tune with a whole number"
+        )
+    return int(lora.alpha)
+
+
+def has_masters_apart(source: ExportSource) -> bool:
+    """Whether the trial kept float32 masters beside the weights of the computation, or computed in bfloat16 under
+    autocast."""
+    precision = source.workload.precision
+    return precision.master_dtype == "float32" and precision.compute_dtype == "bfloat16"
+
+
+def is_zero(source: ExportSource, stage: int | None = None) -> bool:
+    """Whether the trial used DeepSpeed ZeRO, of the given stage where one is given."""
+    strategy = source.config.strategy
+    return isinstance(strategy, ZeroConfig) and stage in (None, strategy.stage)

@@ -1,0 +1,31 @@
+"""Repository of weights that a training program loads for the exported study's model."""
+
+from dataclasses import dataclass
+
+from shardtune.api_schemas.training.model_presets import preset_sources
+from shardtune.tuner.export.source import ExportSource
+
+SET_ME = "SET-ME"
+"""Value of a field that only the user knows."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Repository on Hugging Face's hub, at a commit where the study pinned one."""
+
+    id: str
+    revision: str | None = None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the study names a repository; the user sets it otherwise."""
+        return self.id != SET_ME
+
+
+def repository(source: ExportSource) -> Repository:
+    """Repository that the study names, at its commit."""
+    model = source.study.spec.model
+    if model.hub is not None:
+        return Repository(model.hub.id, model.hub.revision)
+    preset = preset_sources().get(model.name)
+    return Repository(preset.hub if preset else SET_ME)

@@ -14,6 +14,7 @@ from shardtune.api_schemas.training.code_references import code_references
 from shardtune.api_schemas.training.hub_source import HubSource, WrittenHubSource, looks_like_id
 from shardtune.api_schemas.training.model_presets import preset_config, preset_names, unknown_model
 from shardtune.api_schemas.training.search_space import Backend
+from shardtune.api_schemas.training.step_trace import StepTrace, TraceFailure
 
 LONGEST_CONFIG = 256 * 1024
 """Maximum characters of a model's JSON configuration; the longest published configurations have some tens of
@@ -234,8 +235,12 @@ class ModelSummary(Schema):
     """Reason why the model's loss cannot be computed in chunks of tokens (`loss`); None if it can, or if that was not
     determined."""
     note: PrintableText | None = Field(default=None, max_length=1000)
-    """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known, or if the
-    user's own code builds the model."""
+    """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known."""
+    step_trace: StepTrace | None = None
+    """Memory and work of one training step of the user's own code; None if no step was traced, or for a model of
+    transformers."""
+    trace_failure: TraceFailure | None = None
+    """Reason why no step of the user's own code was traced; None if one was, or for a model of transformers."""
 
     @property
     def largest_block(self) -> int:

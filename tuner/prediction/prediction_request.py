@@ -102,7 +102,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
         NoClosedForm: the model has to be built to be counted, and the request has no model summary of it.
         ValueError: unknown hardware, a missing model field, a sequence beyond the model's.
     """
-    cluster = catalogue.parse_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+    cluster = cluster_of(request)
     _check_network(request, cluster)
     _check_batch(request, cluster)
     shape = _resolve_shape(request)
@@ -112,10 +112,24 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
             f"sequence_length ({sequence}) must not exceed the model's {shape.max_positions} positions; "
             "shorten it, or raise the positions in the model's config"
         )
-    precision, note = decide(request.precision, [device or _dtypes_of(request, cluster)])
+    precision, note = precision_of(request, device)
     if shape.step_trace is not None:
         own_shape.check_workload(shape.step_trace, sequence, precision)
     return ResolvedRequest(request, cluster, shape, sequence, precision, note)
+
+
+def cluster_of(request: PredictionRequest) -> Cluster:
+    """Cluster of a request.
+
+    Raises:
+        ValueError: its short form names an unknown GPU.
+    """
+    return catalogue.parse_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+
+
+def precision_of(request: PredictionRequest, device: DeviceDtypes | None = None) -> tuple[Precision, str | None]:
+    """Precision of a request, chosen for the cluster's devices where it is open, and a note on the choice."""
+    return decide(request.precision, [device or _dtypes_of(request, cluster_of(request))])
 
 
 def _default_sequence(request: PredictionRequest, shape: ModelShape) -> int:

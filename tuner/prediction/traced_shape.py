@@ -16,6 +16,7 @@ from shardtune.tuner.prediction.adapters.layers import AdaptedLayers
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.traced import own_shape
 from shardtune.tuner.prediction.traced.counted_shape import TracedShape
+
 __all__ = ["TracedShape", "of_study", "summary_of", "why_unpredictable", "window_note", "with_adapter"]
 
 Shape = TypeVar("Shape", bound=ModelShape)

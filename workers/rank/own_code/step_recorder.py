@@ -129,9 +129,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Another storage may get the address of a freed gradient.
         self._storages.ignored -= {address} - self._weights
 
-    def _count_work(
-        self, func: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor], call: Any
-    ) -> None:
+    def _count_work(self, func: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor], call: Any) -> None:
         if func.is_view or str(func.overloadpacket) in _NO_WORK or not outputs:
             return
         work = self.work[self.part]

@@ -24,7 +24,7 @@ from shardtune.workers.rank.own_code import failures, trace_step
 from shardtune.workers.rank.process import parent_death
 from shardtune.workers.rank.training import step as steps
 
-LIMIT_S = 90.0
+LIMIT_S = 120.0
 """Seconds after which a trace is ended, imports included."""
 _MOST_MEMORY = 8 << 30
 _LEAST_MEMORY = 1 << 30

@@ -33,7 +33,7 @@ def with_trace(session: Session, project_id: str | None, request: PredictionRequ
 
 
 def _code(model: ModelSpec) -> tuple[object, ...]:
-    """What decides which model the user's code builds; its display name does not."""
+    """Fields that decide which model the user's code builds; the display name does not."""
     return model.entry_point, model.script, model.config
 
 

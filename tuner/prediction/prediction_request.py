@@ -12,8 +12,8 @@ from shardtune.api_schemas.training.workload import MOST_SAMPLES, SHORTEST_SEQUE
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import catalogue, model_shape, traced_shape, trainable
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes import own_shape
 from shardtune.tuner.prediction.throughput import published_bias
-from shardtune.tuner.prediction.traced import own_shape
 
 DEFAULT_SEQUENCE = 4096
 _SAMPLES_PER_RANK = 8

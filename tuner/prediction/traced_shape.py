@@ -14,8 +14,8 @@ from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, M
 from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.adapters.layers import AdaptedLayers
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.traced import own_shape
-from shardtune.tuner.prediction.traced.counted_shape import TracedShape
+from shardtune.tuner.prediction.shapes import own_shape
+from shardtune.tuner.prediction.shapes.counted_shape import TracedShape
 
 __all__ = ["TracedShape", "of_study", "summary_of", "why_unpredictable", "window_note", "with_adapter"]
 

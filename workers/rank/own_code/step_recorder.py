@@ -23,7 +23,7 @@ _NO_WORK = ("aten.detach", "aten._unsafe_view", "aten.alias", "aten.lift_fresh")
 
 
 @dataclass
-class Work:
+class StepCounts:
     """Counts of one part of a step."""
 
     matmul_flops: float = 0.0
@@ -46,7 +46,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, weights: Iterable[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.part: Part = "outside"
-        self.work: dict[Part, Work] = {"outside": Work(), "blocks": Work(), "backward": Work()}
+        self.work: dict[Part, StepCounts] = {"outside": StepCounts(), "blocks": StepCounts(), "backward": StepCounts()}
         self.live = 0
         """Bytes alive beside weights and the gradients of weights."""
         self.gradients = 0

@@ -19,7 +19,7 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.own_code.block_moments import BlockMoments
-from shardtune.workers.rank.own_code.step_recorder import Part, StepRecorder, Work
+from shardtune.workers.rank.own_code.step_recorder import Part, StepCounts, StepRecorder
 from shardtune.workers.rank.training.step import Step
 
 _CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ class _Pass:
     working: int
     loss: int
     tail: int
-    work: dict[Part, Work]
+    work: dict[Part, StepCounts]
 
 
 def trace(step: Step, workload: Workload) -> StepTrace:
@@ -153,7 +153,7 @@ def _scaled(samples: list[int], amounts: list[float]) -> Scaled:
     return Scaled(fixed=fixed, per_sample=slope) if fixed >= 0 else Scaled(per_sample=max(large, 0.0) / many)
 
 
-def _step_work(samples: list[int], parts: list[Work]) -> StepWork:
+def _step_work(samples: list[int], parts: list[StepCounts]) -> StepWork:
     largest, count = parts[-1], samples[-1]
     return StepWork(
         matmul_flops=largest.matmul_flops / count,

@@ -60,9 +60,7 @@ SUMMARY = ModelSummary(
 
 
 def gib(config: TrialConfig, summary: ModelSummary = SUMMARY) -> float:
-    prediction = learning.predict_trial(
-        traced_shape.of_study(OWN, summary), WORKLOAD, gpus(), config, NO_CALIBRATIONS
-    )
+    prediction = learning.predict_trial(traced_shape.of_study(OWN, summary), WORKLOAD, gpus(), config, NO_CALIBRATIONS)
     assert prediction is not None
     return prediction.memory_gib
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.training.step_trace import StepTrace
 from shardtune.api_schemas.training.workload import Precision
-from shardtune.tuner.prediction.traced.counted_shape import TracedShape
+from shardtune.tuner.prediction.shapes.counted_shape import TracedShape
 
 _SMALLEST_MATRIX = 4096
 """Fewest elements of a parameter that counts as a matrix; smaller ones are biases and norms."""

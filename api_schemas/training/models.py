@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, field_va
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.names import ClassName, ModelName, ModulePath, OwnName, PrintableText, model_name_of
+from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.training.code_references import code_references
 from shardtune.api_schemas.training.hub_source import HubSource, WrittenHubSource, looks_like_id
 from shardtune.api_schemas.training.model_presets import preset_config, preset_names, unknown_model
@@ -236,10 +237,10 @@ class ModelSummary(Schema):
     determined."""
     note: PrintableText | None = Field(default=None, max_length=1000)
     """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known."""
-    step_trace: StepTrace | None = None
+    step_trace: Annotated[StepTrace | None, Since(2, may_be_dropped=True)] = None
     """Memory and work of one training step of the user's own code; None if no step was traced, or for a model of
     transformers."""
-    trace_failure: TraceFailure | None = None
+    trace_failure: Annotated[TraceFailure | None, Since(2, may_be_dropped=True)] = None
     """Reason why no step of the user's own code was traced; None if one was, or for a model of transformers."""
 
     @property

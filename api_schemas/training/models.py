@@ -10,10 +10,12 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, field_va
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.names import ClassName, ModelName, ModulePath, OwnName, PrintableText, model_name_of
+from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.training.code_references import code_references
 from shardtune.api_schemas.training.hub_source import HubSource, WrittenHubSource, looks_like_id
 from shardtune.api_schemas.training.model_presets import preset_config, preset_names, unknown_model
 from shardtune.api_schemas.training.search_space import Backend
+from shardtune.api_schemas.training.step_trace import StepTrace, TraceFailure
 
 LONGEST_CONFIG = 256 * 1024
 """Maximum characters of a model's JSON configuration; the longest published configurations have some tens of
@@ -234,8 +236,12 @@ class ModelSummary(Schema):
     """Reason why the model's loss cannot be computed in chunks of tokens (`loss`); None if it can, or if that was not
     determined."""
     note: PrintableText | None = Field(default=None, max_length=1000)
-    """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known, or if the
-    user's own code builds the model."""
+    """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known."""
+    step_trace: Annotated[StepTrace | None, Since(2, may_be_dropped=True)] = None
+    """Memory and work of one training step of the user's own code; None if no step was traced, or for a model of
+    transformers."""
+    trace_failure: Annotated[TraceFailure | None, Since(2, may_be_dropped=True)] = None
+    """Reason why no step of the user's own code was traced; None if one was, or for a model of transformers."""
 
     @property
     def largest_block(self) -> int:

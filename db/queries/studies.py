@@ -7,7 +7,14 @@ from datetime import datetime
 from sqlalchemy import Select, bindparam, func, select, text, tuple_, union_all
 from sqlalchemy.orm import Session, joinedload, load_only
 
-from shardtune.api_schemas.studies.study import ACTIVE_STUDY_STATES, OPEN_STUDY_STATES, StudyPurpose, StudyState
+from shardtune.api_schemas.studies.study import (
+    ACTIVE_STUDY_STATES,
+    OPEN_STUDY_STATES,
+    StudyPurpose,
+    StudySpec,
+    StudyState,
+)
+from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.tables.studies import RejectionRow, RunRow, StudyRow, TrialRow
 
@@ -86,6 +93,17 @@ def page(
         place = tuple_(time, name)
         query = query.where(place > after if oldest_first else place < after)
     return session.scalars(query).all()
+
+
+def newest_summaries(session: Session, project_id: str | None, limit: int) -> Sequence[tuple[StudySpec, ModelSummary]]:
+    """Return specification and model summary of the newest studies that have one, of a project or of all (None)."""
+    query = select(StudyRow.spec, StudyRow.model_summary).where(
+        StudyRow.deleted_at.is_(None), StudyRow.model_summary.is_not(None)
+    )
+    if project_id is not None:
+        query = query.where(StudyRow.project_id == project_id)
+    rows = session.execute(query.order_by(StudyRow.created_at.desc(), StudyRow.id.desc()).limit(limit))
+    return [(spec, summary) for spec, summary in rows if summary is not None]
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,9 @@ def _read_subject(session: Session, study_id: str) -> Subject | None:
     yet.
     """
     study = _read_study(session, study_id)
-    if study is None or study.model_summary is None or not study.model_summary.blocks or _is_repetition(study):
+    if study is None or study.model_summary is None or _is_repetition(study):
+        return None
+    if not study.model_summary.blocks and study.model_summary.step_trace is None:
         return None
     shape = traced_shape.of_study(study.spec.model, study.model_summary, study.spec.workload.adapter)
     if shape is None:

@@ -4,6 +4,7 @@ and calibrations from its trials.
 
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.hub import named_models
+from shardtune.service.planning import own_traces
 from shardtune.service.process.context import Context
 from shardtune.service.studies.local_machine import local_machine
 from shardtune.tuner.search import fastest
@@ -16,7 +17,7 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
         Invalid: `local` without a worker, or with several clusters; a named model that cannot be read.
         ValueError: unknown hardware or model family, a missing model field, or an impossible mesh.
     """
-    request = named_models.with_config_of(context, request)
+    request = add_trace(context, named_models.with_config_of(context, request))
     # A named cluster is predicted from the catalogue alone, without the database.
     if request.cluster != "local":
         return fastest.answer_request(request)
@@ -24,3 +25,11 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
     hardware = request.hardware or experience.hardware
     resolved_request = request.model_copy(update={"cluster": cluster, "hardware": hardware})
     return fastest.answer_request(resolved_request, experience.calibrations, device)
+
+
+def add_trace(context: Context, request: PredictionRequest) -> PredictionRequest:
+    """Add the trace of the user's own code from an earlier study that the sender can see (see `own_traces`)."""
+    if not request.model.is_own:
+        return request
+    with context.db.read() as session:
+        return own_traces.with_trace(session, context.principal.project_id, request)

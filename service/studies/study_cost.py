@@ -2,7 +2,9 @@
 the page of a new study.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
@@ -16,7 +18,7 @@ from shardtune.service.planning import study_cost
 from shardtune.service.planning.foreseen_run import PlanOf, RunPlan
 from shardtune.service.planning.study_cost import CostPredictions
 from shardtune.service.process.context import Context
-from shardtune.service.studies import validation
+from shardtune.service.studies import predictions, validation
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.local_machine import local_machine
 from shardtune.service.workers import compatibility
@@ -53,7 +55,8 @@ def estimate(context: Context, request: StudyRequest) -> StudyCost:
         ApiError: `hub_unreachable`.
     """
     request = named_models.with_config_of(context, request)
-    return estimate_on(request, _machine_of(context, request), context.settings.measure)
+    machine, traces = _machine_of(context, request), partial(predictions.add_trace, context)
+    return estimate_on(request, machine, context.settings.measure, traces)
 
 
 def _machine_of(context: Context, request: StudyRequest) -> StudyMachine:
@@ -64,8 +67,17 @@ def _machine_of(context: Context, request: StudyRequest) -> StudyMachine:
     return StudyMachine(cluster, device, experience.hardware, experience.calibrations)
 
 
-def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan) -> StudyCost:
-    """Estimate a study on a machine.
+def _without_trace(request: PredictionRequest) -> PredictionRequest:
+    return request
+
+
+def estimate_on(
+    request: StudyRequest,
+    machine: StudyMachine,
+    plan: MeasurePlan,
+    with_trace: Callable[[PredictionRequest], PredictionRequest] = _without_trace,
+) -> StudyCost:
+    """Estimate a study on a machine. `with_trace` adds the trace of the user's own code where one is known.
 
     Raises:
         Invalid: the study would be rejected.
@@ -76,11 +88,10 @@ def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan)
     has_baseline = baseline.config is not None
     configs = (baseline.config,) if baseline.config is not None else tuple(_defaults(spec, machine.cluster))
     forecast = CostPredictions((), ())
-    model = spec.model
-    if not model.is_own and traced_shape.why_unpredictable(model.trained_config) is None:
+    request_of_predictions = with_trace(_prediction_request(spec, machine, configs))
+    if _is_predictable(request_of_predictions):
         # Without a closed form the model has to be built on a worker before anything can be predicted.
         try:
-            request_of_predictions = _prediction_request(spec, machine, configs)
             table = fastest.answer_request(request_of_predictions, machine.calibrations, machine.device, spec.objective)
             forecast = CostPredictions(table.fastest, table.predictions)
         except NoClosedForm:
@@ -90,6 +101,13 @@ def estimate_on(request: StudyRequest, machine: StudyMachine, plan: MeasurePlan)
     return study_cost.estimate(
         spec.budget, machine.cluster, plan_of, forecast, has_baseline=has_baseline, considered=considered
     )
+
+
+def _is_predictable(request: PredictionRequest) -> bool:
+    model, summary = request.model, request.model_summary
+    if model.is_own:
+        return summary is not None and summary.step_trace is not None
+    return traced_shape.why_unpredictable(model.trained_config) is None
 
 
 def _plans(spec: StudySpec, cluster: Cluster, plan: MeasurePlan, forecast: CostPredictions) -> PlanOf:

@@ -9,9 +9,11 @@ import pytest
 
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.trials.failures import FailureKind
-from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, TrialTask
 from shardtune.api_schemas.trials.measurements import RankReport
 from shardtune.api_schemas.trials.resume_check import ResumePlan
+from shardtune.tuner.prediction import learning, traced_shape
+from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
 from shardtune.workers.trial_dir import TrialDir
 from tests.rank.helpers import custom_model_rank
 from tests.support.long_run import IS_LONG, telling
@@ -101,3 +103,16 @@ def test_frozen_parameters_go_on_from_a_checkpoint(folders: dict[str, Path], nam
     for ours, theirs in zip(before.trajectory, after.trajectory, strict=True):
         assert theirs.loss == pytest.approx(ours.loss, rel=1e-5)
         assert theirs.parameter_square_sum == pytest.approx(ours.parameter_square_sum, rel=1e-6)
+
+
+def test_a_traced_step_predicts_the_peak_under_every_backend(folders: dict[str, Path]) -> None:
+    model_summary = ModelSummary.model_validate_json((folders["model_summary"] / "model_summary.json").read_text())
+    assert model_summary.step_trace is not None, model_summary.trace_failure
+    for name in STRATEGIES:
+        task = TrialTask.model_validate_json((folders[name] / "task.json").read_text())
+        shape = traced_shape.of_study(task.model, model_summary)
+        assert shape is not None
+        result = learning.predict_trial(shape, task.workload, task.cluster, task.config, NO_CALIBRATIONS)
+        memory = report(folders[name]).memory
+        assert result is not None and memory is not None and memory.peak_allocated_gib is not None
+        assert result.memory_gib == pytest.approx(memory.peak_allocated_gib, rel=0.05), name

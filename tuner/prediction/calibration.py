@@ -189,6 +189,9 @@ class MemoryCalibration:
 ESTIMATED = MemoryCalibration(sigma=0.25)
 """Memory calibration without trials for models whose widths inside a block are estimated
 (tuner.prediction.traced_shape)."""
+TRACED = MemoryCalibration(sigma=0.15)
+"""Memory calibration without trials for the user's own code: traces leave out work space of kernels
+(docs/measurements/own-code.md)."""
 _MAX_LOG_FACTOR = float(np.log(1.5))
 """Largest absolute logarithm of the calibration factor on memory."""
 

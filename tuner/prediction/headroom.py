@@ -25,6 +25,9 @@ def largest_sizes(shape: ModelShape, result: Evaluation) -> tuple[int, int]:
     """Longest sequence and largest micro batch that fit, before the first size that does not; 0 where no size fits."""
     fits = result.fits[1:]
     longest = _last_fitting(fits[: len(_SEQUENCES)], _SEQUENCES)
+    if shape.step_trace is not None:
+        # Nothing is known of other lengths.
+        longest = shape.step_trace.sequence_length if result.fits[0] else 0
     if shape.max_positions:
         longest = min(longest, shape.max_positions)
     return longest, _last_fitting(fits[len(_SEQUENCES) :], _MICRO_BATCHES)

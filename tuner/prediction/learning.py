@@ -20,6 +20,7 @@ from shardtune.tuner.prediction.calibration import (
     HOST_FACTORS,
     NO_CALIBRATIONS,
     PARTS,
+    TRACED,
     UNCALIBRATED,
     Calibrations,
     MemoryCalibration,
@@ -49,9 +50,11 @@ class MeasuredTrials:
 
 
 def memory_calibration(calibrations: Calibrations, shape: ModelShape | None) -> MemoryCalibration:
-    """Memory calibration for a model; a model whose block widths are estimated has a wider prior."""
+    """Memory calibration for a model; one whose block widths are estimated, or whose step was traced, has a wider prior."""
     if calibrations.memory is not None:
         return calibrations.memory
+    if shape is not None and shape.step_trace is not None:
+        return TRACED
     return ESTIMATED if isinstance(shape, TracedShape) and shape.estimated else MemoryCalibration()
 
 

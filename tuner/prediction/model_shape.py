@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shardtune.api_schemas.training.step_trace import StepTrace
 from shardtune.tuner.prediction.adapters.layers import AdaptedLayers, SavedInputs
 from shardtune.tuner.prediction.config_keys import WatchedConfig, similar_key
 
@@ -51,6 +52,17 @@ class ModelShape:
     """Reason why the model cannot be cut into pipeline stages; None where it can."""
     adapter: AdaptedLayers | None = None
     """Part of the blocks that is trained while the rest is frozen; None: all parameters are trained."""
+
+    @property
+    def step_trace(self) -> StepTrace | None:
+        """Trace of a training step, which replaces the formulas of activations and work; None for models of
+        transformers."""
+        return None
+
+    @property
+    def trained_outside(self) -> float:
+        """Fraction of the parameters in no block that are trained: adapters are in blocks."""
+        return 1.0 if self.adapter is None else 0.0
 
     @property
     def part_widths(self) -> dict[str, tuple[int, int]]:

@@ -12,6 +12,7 @@ from shardtune.api_schemas.training.workload import MOST_SAMPLES, SHORTEST_SEQUE
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import catalogue, model_shape, traced_shape, trainable
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes import own_shape
 from shardtune.tuner.prediction.throughput import published_bias
 
 DEFAULT_SEQUENCE = 4096
@@ -79,6 +80,11 @@ class ResolvedRequest:
                 "parameters were counted on the built model; FLOPs and memory inside a block are those of a Llama block of the "
                 "same size, which is a guess"
             )
+        if self.shape.step_trace is not None:
+            notes.append(
+                "memory and work are those of one traced step of your own code with the CPU's kernels; kernels of a GPU may "
+                "need other work space"
+            )
         if self.request.hardware is not None:
             return (*notes, "rates and links are those measured or entered for this hardware")
         if self.cluster.device == "cpu":
@@ -96,7 +102,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
         NoClosedForm: the model has to be built to be counted, and the request has no model summary of it.
         ValueError: unknown hardware, a missing model field, a sequence beyond the model's.
     """
-    cluster = catalogue.parse_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+    cluster = cluster_of(request)
     _check_network(request, cluster)
     _check_batch(request, cluster)
     shape = _resolve_shape(request)
@@ -106,11 +112,29 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
             f"sequence_length ({sequence}) must not exceed the model's {shape.max_positions} positions; "
             "shorten it, or raise the positions in the model's config"
         )
-    precision, note = decide(request.precision, [device or _dtypes_of(request, cluster)])
+    precision, note = precision_of(request, device)
+    if shape.step_trace is not None:
+        own_shape.check_workload(shape.step_trace, sequence, precision)
     return ResolvedRequest(request, cluster, shape, sequence, precision, note)
 
 
+def cluster_of(request: PredictionRequest) -> Cluster:
+    """Cluster of a request.
+
+    Raises:
+        ValueError: its short form names an unknown GPU.
+    """
+    return catalogue.parse_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
+
+
+def precision_of(request: PredictionRequest, device: DeviceDtypes | None = None) -> tuple[Precision, str | None]:
+    """Precision of a request, chosen for the cluster's devices where it is open, and a note on the choice."""
+    return decide(request.precision, [device or _dtypes_of(request, cluster_of(request))])
+
+
 def _default_sequence(request: PredictionRequest, shape: ModelShape) -> int:
+    if shape.step_trace is not None:
+        return shape.step_trace.sequence_length
     if request.data is not None:
         return max(SHORTEST_SEQUENCE, request.data.padded(request.data.longest))
     return min(shape.max_positions or DEFAULT_SEQUENCE, DEFAULT_SEQUENCE)
@@ -159,7 +183,7 @@ def _check_network(request: PredictionRequest, cluster: Cluster) -> None:
 def _resolve_shape(request: PredictionRequest) -> ModelShape:
     model, model_summary = request.model, request.model_summary
     if model.is_own:
-        raise ValueError("model is your own code, of which nothing is predicted; `shardtune tune` measures it")
+        return _own_shape(request)
     trainable.check(model)
     adapter_targets.check_model(request.adapter, model)
     reason = traced_shape.why_unpredictable(model.trained_config)
@@ -172,6 +196,21 @@ def _resolve_shape(request: PredictionRequest) -> ModelShape:
     if shape is None:
         reason = model_summary.note or "its blocks or FLOPs were not counted"
         raise ValueError(f"model_summary: nothing can be predicted for {model.model_type} from it: {reason}")
+    return shape
+
+
+def _own_shape(request: PredictionRequest) -> ModelShape:
+    model, model_summary = request.model, request.model_summary
+    if model_summary is None:
+        raise ValueError(
+            "model is your own code, which has to be traced to be predicted: a study's worker does by itself, and "
+            "`shardtune predict STUDY --allow-model NAME` does where your package is installed; `model_summary` in a "
+            "request takes what either counted"
+        )
+    shape = own_shape.of_summary(model, model_summary)
+    if shape is None:
+        failure = model_summary.trace_failure
+        raise ValueError(f"model_summary: {'no step of your own code was traced' if failure is None else failure.note}")
     return shape
 
 

@@ -9,6 +9,8 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 def block_modules(shape: ModelShape) -> list[tuple[int, ...]]:
     """Numbers of elements of the weight, and of the bias if there is one, of each module of one block, as transformers
     5 defines them."""
+    if shape.step_trace is not None:
+        return [(size,) for size in shape.step_trace.block_tensors] or [(1,)]
     hidden, ffn, experts = shape.hidden, shape.ffn, shape.experts
     # Models with LayerNorm (GPT-2, GPT-NeoX, MPT) have one projection for q, k and v.
     outputs = [shape.query + 2 * shape.kv] if shape.norm == "layer" else [shape.query, shape.kv, shape.kv]
@@ -37,6 +39,8 @@ def block_tensors(shape: ModelShape) -> tuple[int, ...]:
 
 def outside_tensors(shape: ModelShape) -> tuple[int, ...]:
     """Numbers of elements of each parameter that is in no block."""
+    if shape.step_trace is not None:
+        return shape.step_trace.outside_tensors
     tables = [shape.embedding_parameters] * (1 if shape.tied else 2)
     positions = [shape.learned_positions * shape.hidden] if shape.learned_positions else []
     return (*tables, *positions, *[shape.hidden] * (2 if shape.biases else 1))

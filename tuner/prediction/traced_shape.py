@@ -6,8 +6,7 @@ an estimate.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers
@@ -15,6 +14,10 @@ from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, M
 from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.adapters.layers import AdaptedLayers
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes import own_shape
+from shardtune.tuner.prediction.shapes.counted_shape import TracedShape
+
+__all__ = ["TracedShape", "of_study", "summary_of", "why_unpredictable", "window_note", "with_adapter"]
 
 Shape = TypeVar("Shape", bound=ModelShape)
 
@@ -26,102 +29,12 @@ _ALWAYS_WINDOWED = ("mistral", "mixtral", "gemma2", "gemma3_text", "gpt_oss", "p
 """Architectures whose layers attend within `sliding_window` wherever the configuration has one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TracedShape(ModelShape):
-    """Model shape whose parameters and FLOPs a worker counted on the built model instead of computing them by
-    formula."""
-
-    counted: ModelSummary
-    estimated: bool = False
-    """Whether the model's widths inside a block are estimated rather than known."""
-
-    @cached_property
-    def block_parameters(self) -> int:
-        """Number of elements of one block, on average over the blocks, with those that an adapter adds."""
-        counted = sum(block.parameters for block in self.counted.blocks) // len(self.counted.blocks)
-        return counted + self._uncounted
-
-    @cached_property
-    def matrix_parameters(self) -> int:
-        """Number of elements of all matrices in blocks; by formula where the worker has not counted them."""
-        counts = [block.matrix_parameters for block in self.counted.blocks]
-        by_formula = min(super().matrix_parameters, sum(block.parameters for block in self.counted.blocks))
-        return by_formula if None in counts else sum(count or 0 for count in counts)
-
-    @cached_property
-    def outside_parameters(self) -> int:
-        """Number of elements of the parameters in no block."""
-        return self.counted.outside_blocks
-
-    @property
-    def parameters(self) -> int:
-        """Number of elements of all distinct parameters."""
-        return self.counted.parameters + self.layers * self._uncounted
-
-    @property
-    def added_parameters(self) -> int:
-        """Number of elements that an adapter adds to one block, as the worker counted if it built the adapter."""
-        if self.adapter is None or not self.adapter.rank or not self._counts_adapter:
-            return super().added_parameters
-        return self.counted.trainable // self.layers
-
-    @property
-    def _counts_adapter(self) -> bool:
-        """Whether the worker counted the model with its adapter."""
-        return self.counted.trainable < self.counted.parameters
-
-    @property
-    def _uncounted(self) -> int:
-        """Number of elements that an adapter adds to one block and that the worker did not count."""
-        return 0 if self._counts_adapter else super().added_parameters
-
-    @cached_property
-    def largest_parameter(self) -> int:
-        """Number of elements of the largest single parameter."""
-        return max(self.embedding_parameters, *(block.largest_parameter for block in self.counted.blocks))
-
-    @property
-    def context(self) -> tuple[int | None, str | None]:
-        """Number of attention heads that ranks may divide (context parallel), and the reason why no ranks can, as the
-        worker counted."""
-        return self.counted.context_heads, self.counted.context_note
-
-    @property
-    def tensor(self) -> tuple[int | None, str | None]:
-        """Divisor of the widths that ranks may split (tensor parallel), and the reason why no ranks can, as the worker
-        counted."""
-        return self.counted.tensor_divisor, self.counted.tensor_note
-
-    @property
-    def pipeline(self) -> tuple[int | None, str | None]:
-        """Number of blocks that pipeline stages may divide, and the reason why no stages can, as the worker counted."""
-        return self.counted.pipeline_blocks, self.counted.pipeline_note
-
-    @property
-    def divisible_experts(self) -> tuple[int | None, int | None, str | None]:
-        """Number and width of the experts that ranks may divide, and the reason why no ranks can, as the worker
-        counted."""
-        return self.counted.experts, self.counted.expert_width, self.counted.expert_note
-
-    @property
-    def expert_parameters(self) -> int:
-        """Number of elements of one block's experts."""
-        if self.experts > 1:
-            return super().expert_parameters
-        # The shape does not know the number of experts: at least the elements that a token does not visit are in
-        # experts.
-        return (self.counted.parameters - self.counted.active_parameters) // self.layers
-
-    @property
-    def active_parameters(self) -> int:
-        """Number of parameter elements that take part in one token's forward pass."""
-        return self.counted.active_parameters
-
-
 def of_study(model: ModelSpec, model_summary: ModelSummary, adapter: AdapterSchema | None = None) -> ModelShape | None:
-    """Model shape on which a study's predictions are based; None where the user's own code makes the model, its FLOPs
-    could not be counted, or its attention has no formula."""
-    if model.is_own or model_summary.forward_flops_per_token is None:
+    """Model shape on which a study's predictions are based; None where no step of the user's own code was traced, the
+    model's FLOPs could not be counted, or its attention has no formula."""
+    if model.is_own:
+        return own_shape.of_summary(model, model_summary)
+    if model_summary.forward_flops_per_token is None:
         return None
     # A Llama block of the same size keeps other activations: its figures would be false, not rough.
     if why_unpredictable(model.trained_config) is not None:

@@ -26,8 +26,7 @@ _SAVED_NAMES = (
 
 
 def _saved_operators() -> frozenset[Any]:
-    """Operators whose results selective checkpointing keeps: matrix products and attention kernels, expensive to
-    recompute. Older torch lacks some of them."""
+    # Older torch lacks some of them.
     operators = set()
     for name in _SAVED_NAMES:
         packet, overload = name.split(".")
@@ -36,11 +35,12 @@ def _saved_operators() -> frozenset[Any]:
     return frozenset(operators)
 
 
-_SAVED = _saved_operators()
+SAVED_OPERATORS = _saved_operators()
+"""Operators whose results selective checkpointing keeps: matrix products and attention kernels, expensive to recompute."""
 
 
 def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operator in _SAVED else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if operator in SAVED_OPERATORS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def apply(blocks: list[nn.Module], mode: Checkpointing, every: int = 1) -> None:

@@ -1,7 +1,9 @@
-"""`python -m shardtune.workers.rank.count_model [TOKENS] < MODEL`: parameters and FLOPs of a model, as a JSON `ModelSummary`.
+"""`python -m shardtune.workers.rank.count_model [TOKENS | WORKLOAD] < MODEL`: parameters and FLOPs of a model, as a JSON
+`ModelSummary`.
 
 For predictions of architectures that have no closed form; the model is built without memory for its weights. TOKENS is the
-length of a sample; without it the model's own length, up to 4096.
+length of a sample; without it the model's own length, up to 4096. The user's own code takes a WORKLOAD as JSON, of which
+one step is traced.
 """
 
 import sys
@@ -11,7 +13,9 @@ from pydantic import ValidationError
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.model import build
+from shardtune.workers.rank.own_code import summary as own_code
 from shardtune.workers.rank.training import model_summary
+from shardtune.workers.rank.training.step import UserStepError
 
 _LONGEST = 4096
 
@@ -26,6 +30,21 @@ def count(spec: ModelSpec, tokens: int | None = None) -> ModelSummary:
     return model_summary.of(spec, Workload(sequence_length=length, global_batch=1))
 
 
+def count_own(spec: ModelSpec, workload: Workload) -> ModelSummary:
+    """Build the model of the user's own code, trace one step, and return the summary.
+
+    Raises:
+        UserStepError: the code is missing, or fails while it builds the model.
+    """
+    return own_code.with_trace(model_summary.of(spec, workload), spec, workload)
+
+
+def _summary(spec: ModelSpec, arguments: list[str]) -> ModelSummary:
+    if spec.entry_point is not None and arguments:
+        return count_own(spec, Workload.model_validate_json(arguments[0]))
+    return count(spec, *map(int, arguments))
+
+
 def _positions(spec: ModelSpec) -> int | None:
     positions = getattr(build.config_of(spec).get_text_config(), "max_position_embeddings", None)
     return positions if isinstance(positions, int) and positions > 0 else None
@@ -35,12 +54,12 @@ def main() -> int:
     """Print the model's summary as JSON; the exit code is 2, with the reason printed, where the model cannot be
     built."""
     try:
-        summary = count(ModelSpec.model_validate_json(sys.stdin.read()), *map(int, sys.argv[1:]))
+        summary = _summary(ModelSpec.model_validate_json(sys.stdin.read()), sys.argv[1:])
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         print(f"model: {problems}", file=sys.stderr)
         return 2
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, ImportError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, ImportError, UserStepError) as error:
         print(f"model cannot be built: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
     # Libraries print while they build; the answer is the last line.

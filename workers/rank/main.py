@@ -21,6 +21,7 @@ from shardtune.workers.rank.device import CudaDevice, Device, of_kind
 from shardtune.workers.rank.measure import memory, speed_check
 from shardtune.workers.rank.measure.moments import MomentRecorder
 from shardtune.workers.rank.model import context
+from shardtune.workers.rank.own_code import summary as own_code
 from shardtune.workers.rank.process import cpu_adam, deadline, environment
 from shardtune.workers.rank.rank_context import MakeDevice, RankContext
 from shardtune.workers.rank.strategies.base import Trainer, TrainingSetup
@@ -49,7 +50,7 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.make_trainer, make_device
         task = trial_dir.read_task(folder)
         if isinstance(task, ModelSummaryTask):
             attempt.phase = "building"
-            write_model_summary(task, folder)
+            attempt.write_model_summary(task)
             return 0
         report = attempt.run(task)
     except Exception as error:  # noqa: BLE001 -- the border: every exception becomes the rank's report
@@ -64,14 +65,6 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.make_trainer, make_device
     return 0
 
 
-def write_model_summary(task: ModelSummaryTask, folder: Path) -> None:
-    """Write a summary of the task's model into the trial directory; raises any error of building the model."""
-    if task.model.script is not None:
-        user_script.run_profile(task, folder)
-    else:
-        trial_dir.write_model_summary(folder, model_summary.of(task.model, task.workload))
-
-
 class RankAttempt:
     """Run of a rank's task in stages; `phase` and `device` are kept so that an exception can be classified."""
 
@@ -82,6 +75,18 @@ class RankAttempt:
         self._make_trainer, self._make_device = make_trainer, make_device
         self._progress = trial_dir.ProgressFile(folder, rank)
         self._trainer: Trainer | None = None
+
+    def write_model_summary(self, task: ModelSummaryTask) -> None:
+        """Write a summary of the task's model into the trial directory; raises any error of building the model."""
+        if task.model.script is not None:
+            user_script.run_profile(task, self._folder)
+            return
+        summary = model_summary.of(task.model, task.workload)
+        if task.model.entry_point is not None:
+            # A trace has a limit of its own, beyond that of runs without progress.
+            with self._progress.refreshed(Progress(phase="building")):
+                summary = own_code.with_trace(summary, task.model, task.workload)
+        trial_dir.write_model_summary(self._folder, summary)
 
     def run(self, task: TrialTask | ResumeTask | TraceTask) -> RankReport:
         """Run the task: train and measure, check resuming, or record a trace. Raises any error of the task."""

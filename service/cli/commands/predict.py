@@ -14,10 +14,12 @@ from shardtune.api_schemas.studies.study import Objective
 from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import (
+    AllowModel,
     AsJson,
     DataFile,
     LastLayersCount,
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from shardtune.service.cli import lengths_file, study_file
     from shardtune.service.cli.models import source as model_source
     from shardtune.service.cli.predict import lines, measured_hardware, model_trace
-    from shardtune.tuner.prediction import model_shape
+    from shardtune.tuner.prediction import model_shape, prediction_request
     from shardtune.tuner.search import fastest
 else:
     model_source = LazyModule("shardtune.service.cli.models.source")
@@ -41,6 +43,7 @@ else:
     measured_hardware = LazyModule("shardtune.service.cli.predict.measured_hardware")
     model_trace = LazyModule("shardtune.service.cli.predict.model_trace")
     model_shape = LazyModule("shardtune.tuner.prediction.model_shape")
+    prediction_request = LazyModule("shardtune.tuner.prediction.prediction_request")
     fastest = LazyModule("shardtune.tuner.search.fastest")
 
 app = typer.Typer()
@@ -82,6 +85,8 @@ class PredictOptions:
     """Adapter that is trained; None: the study's, or all weights."""
     data: dict[str, JsonValue] | None = None
     """Fields of the data that options state; None: the study's, or samples of one length."""
+    allowed_models: tuple[str, ...] = ()
+    """Names of the user's own models that may run here to be traced."""
 
 
 def predict(options: PredictOptions) -> PredictionTable:
@@ -131,16 +136,38 @@ def _data(options: PredictOptions) -> dict[str, Any] | None:
 
 def _predict_table(request: PredictionRequest, options: PredictOptions) -> PredictionTable:
     """Predict from the closed form of the architecture, or without one from the model as built here."""
+    if request.model.is_own:
+        return fastest.answer_request(_traced(request, options), objective=options.model.objective)
     if not options.trace:
         try:
             return fastest.answer_request(request, objective=options.model.objective)
         except model_shape.NoClosedForm:
-            # The user's own code is counted by a worker that allows it, never by the command line.
-            if request.model.is_own:
-                raise
+            pass
     model_summary = model_trace.count_model(request.model, request.sequence_length)
     counted = request.model_copy(update={"model_summary": model_summary})
     return fastest.answer_request(counted, objective=options.model.objective)
+
+
+def _traced(request: PredictionRequest, options: PredictOptions) -> PredictionRequest:
+    """Request with a traced step of the user's own code, which runs here only if its name is allowed."""
+    name = request.model.entry_point
+    if name is None or name not in options.allowed_models:
+        what = "script, whose steps cannot be traced; `shardtune tune` measures it"
+        remedy = f"own code, which has to be traced to be predicted; allow it to run here: --allow-model {name}"
+        raise InputError(f"model ({request.model.name}) is your {remedy if name else what}")
+    if request.sequence_length is None:
+        raise InputError("sequence_length is missing: your own code is traced at one length; give it by --seq-len")
+    precision, _ = prediction_request.precision_of(request)
+    ranks = prediction_request.cluster_of(request).world_size
+    # A trace takes up to four samples; the batch itself has no influence on it.
+    workload = Workload(
+        sequence_length=request.sequence_length,
+        global_batch=request.global_batch or 8 * ranks,
+        precision=precision,
+        optimizer=request.optimizer,
+    )
+    model_summary = model_trace.trace_own_code(request.model, workload)
+    return request.model_copy(update={"model_summary": model_summary})
 
 
 def read_model(name: str) -> ModelArgument:
@@ -216,6 +243,7 @@ def command(
     trace: Annotated[
         bool, typer.Option("--trace", help="Count the built model even where its architecture has a closed form.")
     ] = False,
+    allow_model: AllowModel = None,
     hardware: Annotated[
         Path | None, typer.Option(help="Output file of `measure-hardware --json`, of this machine or another.")
     ] = None,
@@ -241,6 +269,7 @@ def command(
         checkpointing,
         adapter_options(lora, last_layers),
         lengths_file.option_values(data, layout),
+        tuple(allow_model or ()),
     )
     table = predict(options)
     if as_json:

@@ -7,6 +7,7 @@ import sys
 from pydantic import ValidationError
 
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.processes import MODULE
 
@@ -25,8 +26,27 @@ def count_model(model: ModelSpec, sequence_length: int | None) -> ModelSummary:
             f"model_type ({model.model_type!r}) has to be built to be counted, and torch is not installed here; install "
             "`shardtune[worker]`, or run this where a worker runs"
         )
+    return _count(model, [str(sequence_length)] if sequence_length else [])
+
+
+def trace_own_code(model: ModelSpec, workload: Workload) -> ModelSummary:
+    """Build the model of the user's own code and trace one step, without memory for weights.
+
+    Raises:
+        InputError: torch or the package is not installed here, or the model cannot be built.
+        PlatformFailure: tracing failed or took more than ten minutes.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise InputError(
+            f"entry_point ({model.entry_point!r}) has to be built to be traced, and torch is not installed here; install "
+            "`shardtune[worker]`, or run this where a worker runs"
+        )
+    return _count(model, [workload.model_dump_json()])
+
+
+def _count(model: ModelSpec, arguments: list[str]) -> ModelSummary:
     sys.stderr.write(f"counting parameters and FLOPs of {model.name} on the built model (some seconds, no weights)\n")
-    command = [*MODULE, "shardtune.workers.rank.count_model", *([str(sequence_length)] if sequence_length else [])]
+    command = [*MODULE, "shardtune.workers.rank.count_model", *arguments]
     model_json = model.model_dump_json()
     try:
         process = subprocess.run(

@@ -18,7 +18,7 @@ from shardtune.service.pages.views.new_study.calculator import ServiceKnowledge,
 from shardtune.service.pages.views.new_study.form import StudyForm, study_request
 from shardtune.service.pages.views.new_study.form_fields import FormErrors
 from shardtune.service.process.context import Context, ContextDep
-from shardtune.service.studies import create_and_read, local_machine
+from shardtune.service.studies import create_and_read, local_machine, predictions
 from shardtune.service.workers import registry
 
 router = APIRouter(prefix="/new")
@@ -62,6 +62,7 @@ def _show_form(
     knowledge = ServiceKnowledge(
         read_model=partial(named_models.with_config, context),
         experience_of=partial(local_machine.worker_experience, context),
+        with_trace=partial(predictions.add_trace, context),
         measure=context.settings.measure,
     )
     shown = new_page(form, live, knowledge, errors, quotas.own_usage(context))

@@ -79,3 +79,67 @@ def test_a_model_is_either_an_entry_point_or_a_script(quick_client: TestClient) 
     both = {"script": "a", "entry_point": "b"}
     answer = quick_client.post("/v1/studies", json=SPEC | {"model": both})
     assert answer.status_code == 422 and "exclude each other" in answer.text
+
+
+TRACE: dict[str, Any] = {
+    "sequence_length": 64,
+    "compute_dtype": "float32",
+    "samples": [2, 4],
+    "peak": {"per_sample": 4e6},
+    **{name: {"per_sample": 1e5} for name in ("outside", "block", "boundary", "selective", "working", "loss", "tail")},
+    **{name: {"matmul_flops": 1e8, "kernels": 100} for name in ("blocks_forward", "outside_forward", "backward")},
+    "block_tensors": [1000],
+    "outside_tensors": [1000],
+    "trained_outside": 1000,
+}
+
+
+def traced_study(client: TestClient, summary: dict[str, Any]) -> dict[str, Any]:
+    """A study of an entry point whose worker reports this model summary, to its end."""
+    worker = SimulatedWorker(client, own_models=("own",)).register()
+    workload = {**SPEC["workload"], "precision": "fp32"}
+    own = {"entry_point": "own", "config": {"layers": 2}}
+    created = client.post("/v1/studies", json=SPEC | {"model": own, "workload": workload})
+    assert created.status_code == 201, created.text
+    lease = worker.lease()
+    assert lease is not None and lease.task.kind == "model_summary"
+    worker.report(lease, MODEL_SUMMARY.model_validate(MODEL_SUMMARY.model_dump() | summary))
+    worker.work()
+    study: dict[str, Any] = client.get(f"/v1/studies/{created.json()['study_id']}").json()
+    study["trials"] = client.get(f"/v1/studies/{study['study_id']}/trials").json()["trials"]
+    return study
+
+
+def test_traced_own_code_is_predicted_in_its_study_and_afterwards_wherever_it_is_named(
+    quick_client: TestClient,
+) -> None:
+    asked = {"model": {"entry_point": "own", "config": {"layers": 2}}, "cluster": "8xh100", "precision": "fp32"}
+    before = quick_client.post("/v1/predictions", json=asked)
+    assert before.status_code == 422 and "traced" in before.json()["errors"][0]["message"]
+    study = traced_study(quick_client, {"step_trace": TRACE})
+    assert all(trial["prediction"] is not None for trial in study["trials"])
+    table = quick_client.post("/v1/predictions", json=asked).json()
+    assert table["predictions"] and table["sequence_length"] == 64
+    page = quick_client.get(
+        "/new",
+        params={
+            "model": "custom",
+            "config": '{"entry_point": "own", "config": {"layers": 2}}',
+            "hardware": "H100-SXM-80GB",
+            "sequence_length": "64",
+            "global_batch": "64",
+            "precision": "fp32",
+        },
+    )
+    assert page.status_code == 200 and "tokens/s" in page.text and "has to be traced" not in page.text
+    other = asked | {"model": {"entry_point": "own", "config": {"layers": 3}}}
+    assert quick_client.post("/v1/predictions", json=other).status_code == 422
+
+
+def test_own_code_that_cannot_be_traced_is_measured_as_before_and_says_why(quick_client: TestClient) -> None:
+    failure = {"code": "data_dependent", "message": "the step reads values"}
+    study = traced_study(quick_client, {"trace_failure": failure, "note": "nothing is predicted (data_dependent)"})
+    assert study["state"] == "complete" and study["result"]["best"] is not None
+    assert all(trial["prediction"] is None for trial in study["trials"])
+    assert study["model_summary"]["trace_failure"] == failure
+    assert any("data_dependent" in note for note in study["result"]["notes"])

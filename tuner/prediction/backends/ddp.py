@@ -40,8 +40,9 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _
     # Each matrix product saves a cast copy of its weight; recomputation makes it again, block by block. Outside the blocks
     # only the head multiplies.
     checkpointed, cast = c.checkpointed(shape.layers), d.compute if d.compute != d.master else 0
-    # Frozen weights beside an adapter are in the lower dtype already.
-    cast_block, cast_blocks = shape.trained_block_parameters, shape.trained_blocks
+    # Frozen weights beside an adapter are in the lower dtype already; those of the user's own code are cast.
+    cast_block = shape.block_parameters if shape.adapter is None else shape.trained_block_parameters
+    cast_blocks = shape.trained_blocks
     checkpointed = checkpointed * cast_blocks / shape.layers
     copies = zero + cast * (cast_blocks - checkpointed) * cast_block
     recomputed = copies + cast * np.minimum(checkpointed, 1.0) * cast_block

@@ -15,8 +15,8 @@ def of_block(shape: ModelShape, impl: Implementation) -> float:
 
 
 def outside(shape: ModelShape, impl: Implementation) -> float:
-    """Fraction of the parameters in no block that are trained: adapters are in blocks."""
-    return impl.trainable if shape.adapter is None else 0.0
+    """Fraction of the parameters in no block that are trained."""
+    return impl.trainable * shape.trained_outside
 
 
 def depth(shape: ModelShape) -> float:

@@ -6,46 +6,19 @@ checked against traces (docs/measurements/tracker.md); the method is that of Kor
 1-2).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
+from shardtune.tuner.prediction.footprint import traced_activations
+from shardtune.tuner.prediction.footprint.block_bytes import BlockBytes
 from shardtune.tuner.prediction.model_shape import ModelShape
-
-
-@dataclass(frozen=True)
-class BlockBytes:
-    """Activation bytes of one block for one micro batch on one rank."""
-
-    checkpointed: Array
-    """Bytes that a checkpointed block keeps from forward to backward under the candidate's checkpointing mode."""
-    not_checkpointed: Array
-    """Bytes that a block without checkpointing keeps from forward to backward."""
-    everything: Array
-    """Bytes of all tensors that a block without checkpointing saves; recomputation restores them for one block at a
-    time."""
-    gradients: Array
-    """Bytes of the gradients of activations that exist at once inside a block's backward."""
-
-    without_backward: int = 0
-    """Number of first blocks that backward does not pass, since nothing in or before them is trained."""
-
-    def kept(self, c: Candidates, blocks: int) -> Array:
-        """Bytes of activations that the first `blocks` blocks keep for backward."""
-        unpassed = min(blocks, self.without_backward)
-        checkpointed = c.checkpointed(blocks) - c.checkpointed(unpassed)
-        return checkpointed * self.checkpointed + (blocks - unpassed - checkpointed) * self.not_checkpointed
-
-    def working(self, c: Candidates, number: int) -> Array:
-        """Bytes that block number `number` needs while it runs backward: restored activations and gradients."""
-        is_checkpointed = c.checkpointed(number) - c.checkpointed(number - 1)
-        return is_checkpointed * np.maximum(self.everything - self.checkpointed, 0.0) + self.gradients
 
 
 def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> BlockBytes:
     """Activation bytes of one block, for each candidate."""
+    if shape.step_trace is not None:
+        return traced_activations.block_bytes(shape.step_trace, c)
     held = held_positions(c, impl)
     eager = _attention_bytes(shape, c, dtypes, impl) + c.tokens * (
         held * _norm_bytes(shape, dtypes, impl) + _mlp_bytes(shape, dtypes, impl)
@@ -206,6 +179,8 @@ def _selective_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
 
 def logits_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
     """Bytes of the output head's logits, and of the fp32 values of log-softmax and its gradients, at their peak."""
+    if shape.step_trace is not None:
+        return traced_activations.loss_bytes(shape.step_trace, c)
     if not impl.language_head:
         return c.tokens * 0.0
     # In forward the head's output stands beside its fp32 copy and log-softmax; in backward it may be gone.

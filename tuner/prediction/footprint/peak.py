@@ -11,6 +11,7 @@ from shardtune.tuner.prediction.backends import registry
 from shardtune.tuner.prediction.backends.states import States
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
+from shardtune.tuner.prediction.footprint.traced_activations import outside_bytes, tail_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 TERMS = (
@@ -137,6 +138,7 @@ def _bytes_by_moment(
     logits = logits_bytes(shape, c, dtypes, impl)
     zero = logits * 0.0
     caches = impl.kept_caches * c.tokens * (2.0 * shape.kv * dtypes.compute * shape.layers)
+    caches = caches + outside_bytes(shape, c)
     # Backward ends at the first block with something to train.
     end = shape.layers - shape.trained_blocks + 1
     last, second = shape.layers, min(end + 1, shape.layers)
@@ -163,7 +165,7 @@ def _bytes_by_moment(
         ),
         (state.gradients_next, state.gathered_middle, state.buckets, kept(second), reducing(second), zero, zero),
         (state.gradients_last, state.gathered_last, state.buckets, kept(end), reducing(end), zero, zero),
-        (state.gradients_late, zero, state.end, zero, zero, zero, zero),
+        (state.gradients_late, zero, state.end, tail_bytes(shape, c), zero, zero, zero),
         (state.gradients_late, zero, state.buckets_step, zero, zero, zero, state.step),
     ), first
 

@@ -14,10 +14,12 @@ from shardtune.tuner.prediction.throughput.adapter_traffic import adapter_traffi
 from shardtune.tuner.prediction.throughput.exchange import exchange_launches, exchange_seconds
 
 # Non-reentrant checkpointing passes each saved tensor through Python, and again in backward (`benchmarks.host_costs`).
-_SAVED_HOOKS = 4.0
+SAVED_HOOKS = 4.0
 """Additional kernel launches per operator in a checkpointed forward."""
-_DISPATCH_MODE = 4.0
+DISPATCH_MODE = 4.0
 """Additional kernel launches per operator in the selective contexts of `torch.utils.checkpoint` (torch 2.13)."""
+COMPILED_KERNELS = 0.35
+"""Part of a block's kernels that remains where the block is compiled."""
 
 _LOSS_FORWARD = 0.4
 """Fraction of the loss's memory traffic that is forward."""
@@ -105,7 +107,7 @@ def compute_times(
         casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + repeated.matmul) / rates.memory_bytes
         elementwise = elementwise + casts
     elementwise = elementwise + accumulation_bytes(shape, c, dtypes, impl) / rates.memory_bytes
-    elementwise = elementwise + _freed_bytes(shape, c, dtypes, impl) / rates.fresh_bytes
+    elementwise = elementwise + freed_bytes(shape, c, dtypes, impl) / rates.fresh_bytes
     loss = c.tokens * vocab * loss_repeats * (22.0 + 2.0 * dtypes.compute) / rates.memory_bytes
     loss = loss * (1.0 + _LOSS_FORWARD * again) + _summed_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     attention_all = attention * (1.0 + passed * (2.5 + repeated.attention))
@@ -139,7 +141,7 @@ def _summed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
     return (c.loss_chunks - 1.0) * head * (8.0 + np.where(dtypes.compute < 4, 2.0 * dtypes.compute, 0.0))
 
 
-def _freed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
+def freed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
     """Bytes of a micro batch that the allocator returns to the system afterwards, and that the next micro batch must
     fault in again."""
     block = block_bytes(shape, c, dtypes, impl)
@@ -224,9 +226,9 @@ def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeat
         # Two products, a scaling and a sum beside each adapted layer.
         forward += 4.0 * len(shape.adapter.matrices)
     # Selective checkpointing passes each operator of forward and recomputation through a Python dispatch mode.
-    python = np.where(c.checkpointing == SELECTIVE, 2.0 * _DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
-    python = (python + _SAVED_HOOKS) * c.checkpointed(shape.layers) / shape.layers
+    python = np.where(c.checkpointing == SELECTIVE, 2.0 * DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
+    python = (python + SAVED_HOOKS) * c.checkpointed(shape.layers) / shape.layers
     per_block = forward * (1.0 + trained_part.depth(shape) * (2.0 + repeated.elementwise + python))
-    per_block = np.where(c.compiled > 0, per_block * 0.35, per_block)
+    per_block = np.where(c.compiled > 0, per_block * COMPILED_KERNELS, per_block)
     kernels: Array = shape.layers * per_block + 60.0 + (c.loss_chunks - 1.0) * _LOSS_KERNELS
     return kernels

@@ -11,7 +11,8 @@ from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Imp
 from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
-from shardtune.tuner.prediction.throughput.compute import compute_times
+from shardtune.tuner.prediction.throughput.compute import ComputeTimes, compute_times
+from shardtune.tuner.prediction.throughput.traced_compute import compute_times as traced_compute_times
 
 HOST_ADAM_BYTES_PER_S = 15e9
 """Bytes per second of memory traffic of one rank's part of a node's CPU Adam (a node streams 100-200 GB/s for eight
@@ -42,7 +43,7 @@ def step_times(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates, network: Network
 ) -> StepTable:
     """Predicted step times of every candidate, without pipeline stages."""
-    compute = compute_times(shape, c, dtypes, impl, rates, network)
+    compute = _compute_times(shape, c, dtypes, impl, rates, network)
     comm = registry.traffic(shape, c, dtypes, impl, network)
     micro = compute.total
     # The backend's collectives also overlap with exchanges: neighbouring ranks exchange over a node's links, those of a
@@ -85,6 +86,14 @@ def step_times(
         tokens_per_s_per_gpu=c.tokens * c.accumulation / total,
         network_bound=comm.network_bound,
     )
+
+
+def _compute_times(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates, network: Network
+) -> ComputeTimes:
+    if shape.step_trace is not None:
+        return traced_compute_times(shape, shape.step_trace, c, dtypes, impl, rates)
+    return compute_times(shape, c, dtypes, impl, rates, network)
 
 
 def _communication_seconds(

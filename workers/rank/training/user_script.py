@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.search_space import Backend
+from shardtune.api_schemas.training.step_trace import TraceFailure
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
 from shardtune.workers import adapter
 from shardtune.workers.blocks.prepare import prepare_blocks
@@ -43,6 +44,11 @@ _PROFILE_CONFIGS: dict[Backend, TrialConfig] = {
 }
 """Configurations for a model summary task, which has none of its own; the script is ended as soon as its model is
 known."""
+
+_NOT_TRACED = TraceFailure(
+    code="script",
+    message="a script runs its steps itself, so none can be traced alone; an entry point with a loss is traced",
+)
 
 
 class ScriptRecorder:
@@ -139,8 +145,8 @@ class _ProfileRecorder:
         return _PROFILE_CONFIGS[backends[0]]
 
     def prepare(self, model: nn.Module) -> None:
-        summary = model_summary.of_model(model)
-        trial_dir.write_model_summary(self._folder, summary.model_copy(update={"backends": self._backends}))
+        facts = {"backends": self._backends, "trace_failure": _NOT_TRACED, "note": _NOT_TRACED.note}
+        trial_dir.write_model_summary(self._folder, model_summary.of_model(model).model_copy(update=facts))
         raise adapter.Stopped
 
     def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:

@@ -9,7 +9,7 @@ from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.training.workload import AUTO, PRECISIONS, Precision
 from shardtune.api_schemas.trials.measurements import MeasurePlan
-from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable, Verdict
+from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable, Verdict
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError, invalid_from_value_error
@@ -34,6 +34,8 @@ class ServiceKnowledge:
     """Function that completes a model which is named by its repository."""
     experience_of: Callable[[WorkerRow], Experience]
     """Function that returns the rates and calibrations measured under a worker's hardware and software."""
+    with_trace: Callable[[PredictionRequest], PredictionRequest]
+    """Function that adds the trace of the user's own code from an earlier study."""
     measure: MeasurePlan
     """Plan of each measurement, from which the study's duration follows."""
 
@@ -160,7 +162,7 @@ def _cost(
         rates = experience.hardware or forms.measured_rates(form, live)
         machine = StudyMachine(cluster, device, rates, experience.calibrations)
         request = request.model_copy(update={"model": knowledge.read_model(request.model)})
-        cost = estimate_on(request, machine, knowledge.measure)
+        cost = estimate_on(request, machine, knowledge.measure, knowledge.with_trace)
     # The errors stand beside their fields once the study is sent; the prediction needs fewer of them.
     except (FormErrors, ApiError, ValueError):
         return ()
@@ -174,6 +176,7 @@ def _table(
         request, cluster = forms.prediction_request(form, live), forms.cluster_of(form, live)
         rates = experience.hardware or request.hardware
         request = request.model_copy(update={"model": knowledge.read_model(request.model), "hardware": rates})
+        request = knowledge.with_trace(request)
         device = next(iter(compatibility.dtypes_of(cluster, live)))
         return fastest.answer_request(request, experience.calibrations, device, forms.objective_of(form)), ()
     except FormErrors as error:

@@ -1,0 +1,120 @@
+"""Step trace: what one training step of the user's own code needs, counted on tensors that have a size but no values.
+
+A worker traces the step at two micro batch sizes, so that amounts that every sample adds and fixed amounts are told
+apart.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt
+
+from shardtune.api_schemas.base import Dtype, Schema
+from shardtune.api_schemas.names import PrintableText
+
+MOST_BYTES = 1e18
+"""Maximum of an amount in a trace: bytes of memory, or bytes of memory traffic."""
+MOST_WORK = 1e24
+"""Maximum number of FLOPs in a trace."""
+_MOST_TENSORS = 4096
+
+Amount = Annotated[float, Field(ge=0, le=MOST_BYTES)]
+Sizes = Annotated[tuple[NonNegativeInt, ...], Field(max_length=_MOST_TENSORS)]
+
+TraceFailureCode = Literal["script", "data_dependent", "custom_operator", "error", "time", "memory", "crashed"]
+
+
+class Scaled(Schema):
+    """Amount that grows with the number of samples in a micro batch."""
+
+    fixed: Amount = 0.0
+    """Part of the amount that every micro batch has, whatever its number of samples."""
+    per_sample: Amount = 0.0
+    """Part of the amount that each sample of a micro batch adds."""
+
+    def at(self, samples: float) -> float:
+        """Amount of a micro batch with this number of samples."""
+        return self.fixed + self.per_sample * samples
+
+
+class StepWork(Schema):
+    """Work of one part of a training step."""
+
+    matmul_flops: Annotated[float, Field(ge=0, le=MOST_WORK)] = 0.0
+    """FLOPs of matrix products and convolutions for each sample; a multiply-add counts as two."""
+    attention_flops: Annotated[float, Field(ge=0, le=MOST_WORK)] = 0.0
+    """FLOPs of fused attention for each sample, counted in full (not halved for causality)."""
+    traffic: Scaled = Scaled()
+    """Bytes that all other operators read and write."""
+    kernels: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    """Number of operators that run."""
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of one sample, attention included."""
+        return self.matmul_flops + self.attention_flops
+
+
+class StepTrace(Schema):
+    """Memory and work of one forward and backward pass of the user's own code, beside its weights, with the CPU's
+    kernels."""
+
+    sequence_length: int = Field(ge=1)
+    """Sequence length of the traced workload; the trace says nothing about another one."""
+    compute_dtype: Dtype
+    """Dtype of the traced computation."""
+    autocast: bool = False
+    """Whether the step was traced under `torch.autocast`."""
+    samples: tuple[int, ...] = Field(min_length=1, max_length=2)
+    """Numbers of samples in the traced micro batches. One number: nothing tells fixed amounts apart, and none is
+    assumed."""
+    peak: Scaled
+    """Bytes at the peak of a first forward and backward pass beside the weights, with the gradients that exist then."""
+    outside: Scaled
+    """Bytes of the batch and of activations that stand while the repeated blocks run, but belong to none of them."""
+    block: Scaled
+    """Bytes that one repeated block keeps for its backward, on average over the blocks."""
+    boundary: Scaled
+    """Bytes of a block's input, which alone a checkpointed block keeps."""
+    selective: Scaled
+    """Bytes of the results of matrix products and attention in a block, which selective checkpointing keeps as well."""
+    working: Scaled
+    """Bytes that the backward of one block needs beside what blocks keep."""
+    loss: Scaled
+    """Bytes at the peak between the last block's forward and its backward, beside what blocks keep."""
+    tail: Scaled
+    """Bytes at the peak of backward behind the repeated blocks, without gradients of weights."""
+    blocks_forward: StepWork
+    """Work of all repeated blocks in forward."""
+    outside_forward: StepWork
+    """Work of forward outside of the repeated blocks, the loss included."""
+    backward: StepWork
+    """Work of the whole backward."""
+    block_tensors: Sizes = ()
+    """Number of elements of each parameter of one repeated block."""
+    outside_tensors: Sizes = ()
+    """Number of elements of each parameter in no repeated block."""
+    trained_outside: NonNegativeInt = 0
+    """Number of parameter elements in no repeated block that are trained."""
+    tied: bool = False
+    """Whether modules share a parameter, such as a token table and an output head."""
+
+    @property
+    def forward(self) -> float:
+        """FLOPs of one sample's forward pass."""
+        return self.blocks_forward.flops + self.outside_forward.flops
+
+
+class TraceFailure(Schema):
+    """Reason why a step of the user's own code was not traced, so that nothing is predicted for it."""
+
+    code: TraceFailureCode
+    """Kind of the reason. `script`: a training script has no step of its own; `data_dependent`: the step reads values of
+    activations; `custom_operator`: an operator that only runs on values; `error`: the step raised; `time`, `memory`: the
+    limits of a trace; `crashed`: the process ended."""
+    message: PrintableText = Field(max_length=600)
+    """Explanation for people."""
+
+    @property
+    def note(self) -> str:
+        """Sentence about the missing predictions, for a study's notes."""
+        return f"nothing is predicted for your own code ({self.code}): {self.message}; trials show which configurations fit"

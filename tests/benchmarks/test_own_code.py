@@ -1,0 +1,54 @@
+"""A traced step of own code: its peak is the measured one, and what cannot be traced names a coded reason."""
+
+from dataclasses import replace
+
+import pytest
+from torch import nn
+
+from benchmarks.own_code import plain_models as plain
+from benchmarks.own_code.__main__ import compare, measured_peak, workload
+from benchmarks.own_code.scripts import SCRIPTS
+from shardtune.api_schemas.training.workload import PRECISIONS
+from shardtune.workers.rank.own_code import trace_step
+
+BY_NAME = {script.name: script for script in SCRIPTS}
+TASK = workload(BY_NAME["nanogpt"])
+
+
+@pytest.mark.parametrize("name", ["nanogpt", "unet", "custom-loss", "control-flow", "lora"])
+def test_the_traced_peak_is_the_measured_one_of_the_same_step(name: str) -> None:
+    for row in compare(BY_NAME[name]):
+        assert row.error == pytest.approx(0, abs=0.01), row
+
+
+@pytest.mark.parametrize("name", ["numpy", "routed-experts"])
+def test_a_step_that_reads_values_of_activations_has_a_coded_reason(name: str) -> None:
+    assert {row.failure for row in compare(BY_NAME[name])} == {BY_NAME[name].expected_failure}
+
+
+def test_blocks_and_loss_add_up_to_the_peak_and_work_to_three_passes() -> None:
+    trace = trace_step.trace(BY_NAME["nanogpt"], TASK)
+    # The token table's head has the only gradient at the loss's peak; both are the same bytes on any machine.
+    at_loss = trace.outside.at(6) + plain.LAYERS * trace.block.at(6) + trace.loss.at(6)
+    assert at_loss == pytest.approx(trace.peak.at(6), rel=0.05)
+    assert trace.forward + trace.backward.flops == pytest.approx(3 * trace.forward, rel=0.15)
+    elements = sum(trace.outside_tensors) + plain.LAYERS * sum(trace.block_tensors)
+    assert elements == sum(parameter.numel() for parameter in plain.NanoGpt().parameters())
+
+
+@pytest.mark.parametrize("precision", ["bf16-autocast", "bf16-mixed"])
+def test_a_lower_precision_keeps_fewer_bytes(precision: str) -> None:
+    lower = trace_step.trace(BY_NAME["nanogpt"], TASK.model_copy(update={"precision": PRECISIONS[precision]}))
+    assert lower.block.per_sample < 0.9 * trace_step.trace(BY_NAME["nanogpt"], TASK).block.per_sample
+
+
+def test_the_work_space_of_convolutions_counts() -> None:
+    script = replace(BY_NAME["unet"], make_model=lambda: nn.Sequential(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 3)))
+    script = replace(script, loss_of=lambda model, batch: model(batch["image"]).square().mean())
+    traced = trace_step.trace(script, workload(script)).peak.at(4)
+    assert traced == pytest.approx(measured_peak(script, 4), rel=0.02)
+
+
+def test_every_script_of_the_benchmark_says_whether_it_can_be_traced() -> None:
+    assert [script.name for script in SCRIPTS if script.expected_failure] == ["numpy", "routed-experts"]
+    assert len(SCRIPTS) >= 10

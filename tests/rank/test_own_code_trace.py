@@ -1,0 +1,127 @@
+"""The process that traces own code: bounded in time and memory, and ended with the process that started it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.step_trace import StepTrace, TraceFailure
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.workers.rank.own_code import trace_process
+from shardtune.workers.rank.own_code.step_recorder import StepRecorder
+
+TASK = Workload(sequence_length=64, global_batch=8, precision=PRECISIONS["fp32"])
+
+
+def test_a_freed_gradient_does_not_hide_the_tensor_that_takes_its_place() -> None:
+    with StepRecorder([]) as recorder:
+        for _ in range(50):
+            gradient = torch.empty(1000)
+            recorder.mark_gradient(gradient)
+            del gradient
+            kept = torch.empty(1000)
+            assert recorder.live == 4000
+            del kept
+
+
+CODE = """
+import os, sys, time, torch
+from torch import nn
+
+def build_model(config, workload):
+    return nn.Sequential(nn.Embedding(512, 32), nn.Linear(32, 512))
+
+def make_batch(config, workload, step, samples, device):
+    return torch.zeros(len(samples), workload.sequence_length, dtype=torch.int64)
+
+def loss(model, batch):
+    {statement}
+    return model(batch).square().mean()
+"""
+
+Install = Callable[[str], ModelSpec]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installer of an entry point whose loss runs a statement."""
+
+    def write(statement: str) -> ModelSpec:
+        facts = tmp_path / "own_code_test-1.dist-info"
+        facts.mkdir()
+        (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: own-code-test\nVersion: 1\n")
+        (facts / "entry_points.txt").write_text("[shardtune.models]\nown-code-test = own_code_test\n")
+        (tmp_path / "own_code_test.py").write_text(CODE.format(statement=statement))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        return ModelSpec(name="own", entry_point="own-code-test")
+
+    return write
+
+
+def test_a_trace_in_a_process_is_the_same(install: Install) -> None:
+    traced = trace_process.trace(install("print('words of the code')"), TASK)
+    assert isinstance(traced, StepTrace)
+    assert traced.outside_tensors == () and traced.block_tensors == (512 * 32, 512 * 32, 512)
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("if model(batch).sum() > 0: return model(batch).mean()", "data_dependent"),
+        ("raise KeyError('a' * 5000 + chr(27))", "error"),
+        ("os._exit(0)", "crashed"),
+        ("torch.ones(1 << 33)", "memory"),
+        ("open(sys.argv[1], 'w').write('{\"trace\": {\"peak\": -1}}') and os._exit(0)", "crashed"),
+    ],
+)
+def test_code_that_cannot_be_traced_costs_a_study_its_predictions_alone(
+    install: Install, statement: str, code: str
+) -> None:
+    failure = trace_process.trace(install(statement), TASK)
+    assert isinstance(failure, TraceFailure)
+    assert failure.code == code, failure
+    assert "\x1b" not in failure.message and f"({code})" in failure.note
+
+
+def test_code_that_hangs_is_ended_in_time(install: Install) -> None:
+    begin = time.monotonic()
+    failure = trace_process.trace(install("time.sleep(1000)"), TASK, limit_s=20)
+    assert isinstance(failure, TraceFailure) and failure.code == "time"
+    assert time.monotonic() - begin < 40
+    assert not any("trace_process" in " ".join(child.cmdline()) for child in psutil.Process().children(recursive=True))
+
+
+def test_a_trace_ends_with_the_process_that_started_it(install: Install, tmp_path: Path) -> None:
+    spec = install(f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from shardtune.api_schemas.training.models import ModelSpec\n"
+        "from shardtune.api_schemas.training.workload import Workload\n"
+        "from shardtune.workers.rank.own_code import trace_process\n"
+        f"trace_process.trace(ModelSpec.model_validate_json({spec.model_dump_json()!r}),"
+        f" Workload.model_validate_json({TASK.model_dump_json()!r}))\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        pid = int(_wait_for(lambda: (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""))
+    finally:
+        os.kill(owner.pid, signal.SIGKILL)
+        owner.wait()
+    _wait_for(lambda: "" if psutil.pid_exists(pid) else "ended")
+
+
+def _wait_for(text: Callable[[], str], patience_s: float = 60.0) -> str:
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if found_text := text():
+            return found_text
+        time.sleep(0.05)
+    raise AssertionError(f"nothing came within {patience_s} s")

@@ -1,0 +1,147 @@
+"""Predictions of the user's own code follow the trace of one step, and nothing is predicted without one."""
+
+import pytest
+
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, ModelSummary
+from shardtune.api_schemas.training.step_trace import Scaled, StepTrace, StepWork, TraceFailure
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.api_schemas.trials.predictions import PredictionRequest
+from shardtune.tuner.prediction import learning, traced_shape
+from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
+from shardtune.tuner.prediction.memory_gate import reject_if_too_large
+from shardtune.tuner.search import fastest
+from tests.support.values.tuner_inputs import gpus
+
+MIB = 1 << 20
+BLOCK = 12_000_000
+OWN = ModelSpec(name="own", entry_point="own")
+WORKLOAD = Workload(sequence_length=512, global_batch=64, precision=PRECISIONS["bf16-mixed"])
+TRACE = StepTrace(
+    sequence_length=512,
+    compute_dtype="bfloat16",
+    samples=(2, 4),
+    peak=Scaled(fixed=1, per_sample=900 * MIB),
+    outside=Scaled(fixed=3 * MIB, per_sample=2 * MIB),
+    block=Scaled(per_sample=100 * MIB),
+    boundary=Scaled(per_sample=2 * MIB),
+    selective=Scaled(per_sample=30 * MIB),
+    working=Scaled(per_sample=40 * MIB),
+    loss=Scaled(per_sample=70 * MIB),
+    tail=Scaled(per_sample=5 * MIB),
+    blocks_forward=StepWork(matmul_flops=8e12, attention_flops=1e11, traffic=Scaled(per_sample=4e9), kernels=160),
+    outside_forward=StepWork(matmul_flops=1e12, traffic=Scaled(per_sample=1e9), kernels=10),
+    backward=StepWork(matmul_flops=18e12, attention_flops=2.5e11, traffic=Scaled(per_sample=8e9), kernels=340),
+    block_tensors=(4_000_000, 8_000_000),
+    outside_tensors=(5_000_000,),
+    trained_outside=5_000_000,
+)
+SUMMARY = ModelSummary(
+    parameters=8 * BLOCK + 5_000_000,
+    active_parameters=8 * BLOCK + 5_000_000,
+    blocks=tuple(
+        BlockSummary(
+            name=f"blocks.{number}",
+            parameters=BLOCK,
+            largest_parameter=8_000_000,
+            matrix_parameters=BLOCK,
+            forward_flops_per_token=None,
+        )
+        for number in range(8)
+    ),
+    block_class="Block",
+    forward_flops_per_token=9.1e12 / 512,
+    hidden_size=0,
+    vocab_size=0,
+    max_positions=None,
+    step_trace=TRACE,
+)
+
+
+def gib(config: TrialConfig, summary: ModelSummary = SUMMARY) -> float:
+    prediction = learning.predict_trial(traced_shape.of_study(OWN, summary), WORKLOAD, gpus(), config, NO_CALIBRATIONS)
+    assert prediction is not None
+    return prediction.memory_gib
+
+
+def test_memory_grows_by_what_the_trace_says_that_a_sample_adds() -> None:
+    one, two = (gib(TrialConfig(strategy=DdpConfig(), micro_batch=size)) for size in (1, 2))
+    # At the loss: eight blocks, what stands outside, the loss itself, and what a GPU's allocator keeps for a block.
+    assert two - one == pytest.approx((8 * 100 + 2 + 70 + 40) / 1024, rel=0.01)
+
+
+def test_checkpointed_blocks_keep_what_was_traced_at_their_boundary() -> None:
+    def kept(mode: str) -> float:
+        return gib(TrialConfig(strategy=DdpConfig(), micro_batch=8, activation_checkpointing=mode))
+
+    assert kept("full") < kept("selective") < kept("none")
+    assert kept("none") - kept("selective") == pytest.approx(8 * 8 * (100 - 32) / 1024, rel=0.15)
+
+
+@pytest.mark.parametrize("strategy", [DdpConfig(), ZeroConfig(stage=2), ZeroConfig(stage=3), Fsdp2Config(dp_shard=8)])
+def test_the_gate_rejects_own_code_that_a_planted_limit_cannot_hold_and_nothing_else(strategy: object) -> None:
+    config = TrialConfig.model_validate({"strategy": strategy, "micro_batch": 8})
+    shape = traced_shape.of_study(OWN, SUMMARY)
+    need = gib(config)
+    for limit, rejected in ((0.6 * need, True), (1.2 * need, False)):
+        cluster = gpus(memory_gib=limit)
+        calibration = learning.memory_calibration(NO_CALIBRATIONS, shape)
+        rejection = reject_if_too_large(config, shape, WORKLOAD, cluster, Objective(), calibration)
+        assert (rejection is not None) == rejected, (limit, rejection)
+
+
+def test_a_model_without_repeated_blocks_is_one_unit() -> None:
+    trace = TRACE.model_copy(update={"block_tensors": (8 * BLOCK,), "outside_tensors": (), "trained_outside": 0})
+    summary = SUMMARY.model_copy(update={"blocks": (), "step_trace": trace})
+    sharded = gib(TrialConfig(strategy=Fsdp2Config(dp_shard=8)), summary)
+    assert 0 < sharded < gib(TrialConfig(strategy=DdpConfig()), summary)
+
+
+def test_frozen_parameters_have_no_states() -> None:
+    frozen = SUMMARY.model_copy(
+        update={"trainable_parameters": 800_000, "step_trace": TRACE.model_copy(update={"trained_outside": 0})}
+    )
+    config = TrialConfig(strategy=DdpConfig(), micro_batch=8)
+    # At the loss of the only micro batch: two moments, buckets for gradients, and the allocator's pool for the buckets.
+    states = 16 * (SUMMARY.parameters - 800_000) / 2**30
+    assert gib(config) - gib(config, frozen) == pytest.approx(states, rel=0.1)
+
+
+def request(**changes: object) -> PredictionRequest:
+    values = {"model": OWN, "cluster": "8xh100", "sequence_length": 512, "precision": "bf16-mixed", "global_batch": 64}
+    return PredictionRequest.model_validate({**values, "model_summary": SUMMARY, **changes})
+
+
+def test_own_code_is_ranked_by_its_traced_work() -> None:
+    table = fastest.answer_request(request())
+    assert table.fastest and table.predictions
+    speeds = [row.speed for row in table.fastest if row.speed is not None]
+    assert speeds[0].mfu is not None and 0.01 < speeds[0].mfu < 1
+    assert {row.longest_sequence for row in table.predictions} == {512}
+    assert any("one traced step" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sequence_length": 1024}, "sequence_length (1024) must be 512"),
+        ({"precision": "fp32"}, "precision (fp32) must compute in bfloat16"),
+        ({"model_summary": None}, "--allow-model"),
+        (
+            {
+                "model_summary": SUMMARY.model_copy(
+                    update={
+                        "step_trace": None,
+                        "trace_failure": TraceFailure(code="data_dependent", message="the step reads values"),
+                    }
+                )
+            },
+            "nothing is predicted for your own code (data_dependent): the step reads values",
+        ),
+    ],
+)
+def test_what_the_trace_does_not_say_is_an_error_that_says_so(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        fastest.answer_request(request(**changes))
+    assert words in str(caught.value)

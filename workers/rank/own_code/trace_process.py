@@ -1,0 +1,100 @@
+"""Process that traces a step of the user's own code, bounded in time and memory, and ended with the process that
+started it.
+
+`python -m shardtune.workers.rank.own_code.trace_process ANSWER < TASK`: TASK is a `ModelSummaryTask`, ANSWER the file for
+a `StepTrace` or a `TraceFailure`. A failed trace costs a study its predictions, never its trials.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.step_trace import StepTrace, TraceFailure
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.leases import ModelSummaryTask
+from shardtune.workers.rank.own_code import failures, trace_step
+from shardtune.workers.rank.process import parent_death
+from shardtune.workers.rank.training import step as steps
+
+LIMIT_S = 120.0
+"""Seconds after which a trace is ended, imports included."""
+_MOST_MEMORY = 8 << 30
+_LEAST_MEMORY = 1 << 30
+_LONGEST_ANSWER = 1 << 20
+
+
+def trace(spec: ModelSpec, workload: Workload, limit_s: float = LIMIT_S) -> StepTrace | TraceFailure:
+    """Trace a step of the user's own code in a process of its own."""
+    task = ModelSummaryTask(model=spec, workload=workload)
+    with tempfile.TemporaryDirectory(prefix="shardtune-trace-") as folder:
+        answer = Path(folder) / "answer.json"
+        command = [sys.executable, "-m", "shardtune.workers.rank.own_code.trace_process", str(answer)]
+        # The entry point may lie on a path that this process was given after its start.
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        environment = {**os.environ, "PYTHONPATH": path, parent_death.PARENT_VARIABLE: str(os.getpid())}
+        environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        try:
+            # What the code prints goes to the log: standard output may carry this process's own answer.
+            code = subprocess.run(
+                command,
+                input=task.model_dump_json().encode(),
+                stdout=sys.stderr.fileno(),
+                env=environment,
+                timeout=limit_s,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return TraceFailure(code="time", message=f"tracing one step took more than {limit_s:.0f} s")
+        return _read(answer, code)
+
+
+def _read(answer: Path, code: int) -> StepTrace | TraceFailure:
+    """Read the answer of a process that has ended with an exit code."""
+    try:
+        with answer.open("rb") as file:
+            content = json.loads(file.read(_LONGEST_ANSWER))
+        if "trace" in content:
+            return StepTrace.model_validate(content["trace"])
+        return TraceFailure.model_validate(content["failure"])
+    except (OSError, ValueError, ValidationError, KeyError, TypeError):
+        ended = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        return TraceFailure(code="crashed", message=f"the process that traced one step ended {ended} without an answer")
+
+
+def _limit_memory() -> None:
+    """Bound the memory that this process can allocate."""
+    pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    limit = max(_LEAST_MEMORY, min(_MOST_MEMORY, pages * size // 2))
+    # Beyond what is mapped already: torch's libraries count as well.
+    mapped = int(Path("/proc/self/statm").read_text().split()[5]) * size
+    resource.setrlimit(resource.RLIMIT_DATA, (limit + mapped, limit + mapped))
+
+
+def main() -> int:
+    """Trace the step of the task on standard input, and write the answer into the file that the argument names."""
+    parent_death.tie_to_parent()
+    task = ModelSummaryTask.model_validate_json(sys.stdin.read())
+    _limit_memory()
+    warnings.simplefilter("ignore")
+    try:
+        traced = trace_step.trace(steps.of(task.model, task.workload), task.workload)
+        content = {"trace": traced.model_dump(mode="json")}
+    # BaseException: the user's code may leave by sys.exit.
+    except BaseException as error:  # noqa: BLE001 -- a border: the user's code may raise anything
+        content = {"failure": failures.failure_of(error).model_dump(mode="json")}
+    Path(sys.argv[1]).write_text(json.dumps(content))
+    sys.stderr.flush()
+    # Threads of the user's code must not keep this process.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -105,8 +105,8 @@ OPTIMIZERS: dict[str, OptimizerSchema] = {"adamw": AdamW(), "muon": Muon()}
 
 
 def replaced(current: "AdamW | Muon", kind: str) -> "AdamW | Muon":
-    """Return the optimizer of a kind for a workload that states another: with its learning rate and weight decay where it
-    has them, so that updates keep their size."""
+    """Return an optimizer of another kind for a workload. It keeps the learning rate and weight decay of `current`
+    where it has them, so that updates keep their size."""
     if isinstance(current, AdamW) and kind == "muon":
         return Muon(lr=current.lr, weight_decay=current.weight_decay, adamw=current)
     return current.adamw if isinstance(current, Muon) else current

@@ -90,7 +90,8 @@ def _check(obs: Observation, whole: Measurement) -> WholeStepCheck:
 
 
 def _undecided(result: StudyResult, field: Finalists) -> StudyResult:
-    """Result whose pairs count as undecided: a user's baseline stays, and of two defaults the faster one."""
+    """Result with an undecided verdict. A user's baseline stays the answer; between two documented defaults the faster
+    one does."""
     comparison = result.final_comparison
     assert comparison is not None
     ratios = comparison.ratios

@@ -173,8 +173,8 @@ class CandidateScores:
 
     @cached_property
     def untried(self) -> list[int]:
-        """Indices of candidates of backends whose speed here no trial has shown and that will probably run, by falling
-        utility."""
+        """Indices of candidates that will probably run and whose backend no trial has measured on this machine, most
+        useful first."""
         backends = (self._pool.backends[row] for row in self.candidates[self._order])
         return [
             int(index)

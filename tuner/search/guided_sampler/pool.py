@@ -128,7 +128,8 @@ class Pool:
         return (*self._encoder.encode(tables), np.array(kinds, dtype=np.intp))
 
     def _family(self, table: Flat) -> int:
-        """Code that is equal for configurations which differ only in knobs that may make twins."""
+        """Code that is equal for configurations that differ only in knobs with `makes_twins` (knobs that may not
+        change the step)."""
         own_knobs = ((knob, value) for knob, value in table.items() if knob not in KNOBS or not KNOBS[knob].makes_twins)
         # As text, because in Python True == 1, but `true` and `1` are different values of a knob.
         key = tuple(sorted((knob, repr(value)) for knob, value in own_knobs))

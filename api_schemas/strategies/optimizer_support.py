@@ -18,15 +18,16 @@ def check(config: TrialConfig, optimizer: OptimizerSchema) -> None:
     Raises:
         ValueError: names the field, its value and the remedy.
     """
-    if not optimizer.needs_matrices:
-        return
     strategy = config.strategy
-    why = strategy.flattens
+    why = _obstacle(strategy.kind, optimizer)
     if why is not None:
-        raise ValueError(f"strategy.kind ({strategy.kind!r}) {_cannot(optimizer, why)}; use ddp or fsdp2")
-    if getattr(strategy, "cpu_offload", False):
+        raise ValueError(f"strategy.kind ({strategy.kind!r}) {_cannot(optimizer, why)}; use {_able(optimizer)}")
+    if getattr(strategy, "cpu_offload", False) and not optimizer.offloads:
         why = "offloaded shards would be gathered over the host's network in every step"
         raise ValueError(f"strategy.cpu_offload (true) {_cannot(optimizer, why)}; set it to false")
+    if getattr(strategy, "offload_optimizer", None) is not None and not optimizer.offloads:
+        why = "DeepSpeed steps offloaded states with its own AdamW"
+        raise ValueError(f"strategy.offload_optimizer {_cannot(optimizer, why)}; leave it out")
 
 
 def can_train(config: TrialConfig, optimizer: OptimizerSchema) -> bool:
@@ -45,23 +46,35 @@ def trainable_backends(backends: Iterable[Backend], optimizer: OptimizerSchema) 
         ValueError: none of them can.
     """
     named = tuple(backends)
-    possible = tuple(kind for kind in named if not optimizer.needs_matrices or _FLATTENS[kind] is None)
+    possible = tuple(kind for kind in named if _obstacle(kind, optimizer) is None)
     if not possible:
-        raise ValueError(f"space.backends ({', '.join(named)}) {_cannot(optimizer, _reasons(named))}; add ddp or fsdp2")
+        why = _cannot(optimizer, _reasons(named, optimizer))
+        raise ValueError(f"space.backends ({', '.join(named)}) {why}; add {_able(optimizer)}")
     return possible
 
 
 def dropped_note(backends: Iterable[Backend], optimizer: OptimizerSchema) -> tuple[str, ...]:
     """Return the note on backends of a search that cannot train with the optimizer; empty where all can."""
-    dropped = [kind for kind in backends if optimizer.needs_matrices and _FLATTENS[kind] is not None]
+    dropped = [kind for kind in backends if _obstacle(kind, optimizer) is not None]
     if not dropped:
         return ()
-    return (f"space.backends ({', '.join(dropped)}) {_cannot(optimizer, _reasons(dropped))}; they are not searched",)
+    why = _cannot(optimizer, _reasons(dropped, optimizer))
+    return (f"space.backends ({', '.join(dropped)}) {why}; they are not searched",)
+
+
+def _obstacle(kind: str, optimizer: OptimizerSchema) -> str | None:
+    """Return the reason why a backend cannot train with the optimizer; None if it can."""
+    return _FLATTENS[kind] if optimizer.needs_matrices else optimizer.excluded.get(kind)
+
+
+def _able(optimizer: OptimizerSchema) -> str:
+    return " or ".join(kind for kind in _FLATTENS if _obstacle(kind, optimizer) is None)
 
 
 def _cannot(optimizer: OptimizerSchema, why: str) -> str:
-    return f"cannot train with {optimizer.title}, which updates whole matrices: {why}"
+    matrices = ", which updates whole matrices" if optimizer.needs_matrices else ""
+    return f"cannot train with {optimizer.title}{matrices}: {why}"
 
 
-def _reasons(kinds: Iterable[Backend]) -> str:
-    return ", ".join(dict.fromkeys(why for kind in kinds if (why := _FLATTENS[kind]) is not None))
+def _reasons(kinds: Iterable[Backend], optimizer: OptimizerSchema) -> str:
+    return ", ".join(dict.fromkeys(why for kind in kinds if (why := _obstacle(kind, optimizer)) is not None))

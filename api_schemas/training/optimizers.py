@@ -19,9 +19,16 @@ class OptimizerSchema(Schema):
     rounds_updates: ClassVar[bool] = False
     """Whether updates are computed in a lower dtype than the master weights', so that backends agree less closely."""
 
-    def state_values(self, elements: float, matrix_elements: float) -> float:
-        """Return the number of values that the optimizer keeps for the trained parameters, each in the dtype of the
-        master weights. `matrix_elements`: elements of the matrices in blocks, a part of `elements`."""
+    excluded: ClassVar[Mapping[str, str]] = {}
+    """Reasons why backends cannot train with the optimizer although it is elementwise, by the backend's kind."""
+    offloads: ClassVar[bool] = True
+    """Whether the host can step the optimizer's part of an offloaded training."""
+    package: ClassVar[str | None] = None
+    """Python package beside torch that the optimizer is from."""
+
+    def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
+        """Return the bytes of the state that the optimizer keeps for the trained parameters. `matrix_elements`: elements
+        of the matrices in blocks, a part of `elements`; `master`: bytes of a master weight."""
         raise NotImplementedError
 
     def to_training_arguments(self) -> dict[str, Any]:
@@ -35,31 +42,66 @@ class OptimizerSchema(Schema):
         return True
 
 
-class AdamW(OptimizerSchema):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), for every backend."""
+class AdamSettings(OptimizerSchema):
+    """Settings that every kind of AdamW has."""
 
-    title: ClassVar[str] = "AdamW"
-    kind: Literal["adamw"] = "adamw"
+    trainer_name: ClassVar[str]
+    """Value of `optim` in Hugging Face `TrainingArguments`."""
     lr: float = Field(default=3e-4, gt=0)
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.1, ge=0)
 
-    def state_values(self, elements: float, matrix_elements: float) -> float:
-        """Return the number of values that AdamW keeps: two moments of each element."""
-        return 2.0 * elements
-
     def to_training_arguments(self) -> dict[str, Any]:
-        """Return the fields of Hugging Face `TrainingArguments` for AdamW."""
+        """Return the fields of Hugging Face `TrainingArguments` for this AdamW."""
         return {
             "learning_rate": self.lr,
             "adam_beta1": self.beta1,
             "adam_beta2": self.beta2,
             "adam_epsilon": self.eps,
             "weight_decay": self.weight_decay,
-            "optim": "adamw_torch_fused",
+            "optim": self.trainer_name,
         }
+
+
+class AdamW(AdamSettings):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), for every backend."""
+
+    title: ClassVar[str] = "AdamW"
+    trainer_name: ClassVar[str] = "adamw_torch_fused"
+    kind: Literal["adamw"] = "adamw"
+
+    def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
+        """Return the bytes of AdamW's state: two moments of each element in the master weights' dtype."""
+        return 2.0 * master * elements
+
+
+_DTENSORS = "bitsandbytes 0.50 cannot update the shards of DTensors"
+_FLAT_STATE = "FSDP1 cannot save states that are not shaped like its flat parameters"
+
+
+class AdamW8bit(AdamSettings):
+    """AdamW with moments in 8 bits (Dettmers et al. 2022) by bitsandbytes, for DDP and DeepSpeed ZeRO."""
+
+    title: ClassVar[str] = "8-bit AdamW"
+    trainer_name: ClassVar[str] = "adamw_bnb_8bit"
+    package: ClassVar[str | None] = "bitsandbytes"
+    excluded: ClassVar[Mapping[str, str]] = {"fsdp2": _DTENSORS, "fsdp1": _FLAT_STATE}
+    offloads: ClassVar[bool] = False
+    rounds_updates: ClassVar[bool] = True
+    kind: Literal["adamw-8bit"] = "adamw-8bit"
+
+    def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
+        """Return the bytes of two moments in one byte each, with a float32 scale for every 256 elements. Tensors below
+        4,096 elements, such as norms, keep float32 moments, which are too few to count."""
+        return 2.0 * elements * (1.0 + 4.0 / EIGHT_BIT_BLOCK)
+
+
+EIGHT_BIT_SINCE = 2
+"""First protocol version whose workers know the 8-bit AdamW."""
+EIGHT_BIT_BLOCK = 256
+"""Elements that share one scale in bitsandbytes' blockwise quantisation (`Optimizer2State.init_state`, 0.50)."""
 
 
 class Muon(OptimizerSchema):
@@ -68,6 +110,7 @@ class Muon(OptimizerSchema):
 
     title: ClassVar[str] = "Muon"
     needs_matrices: ClassVar[bool] = True
+    offloads: ClassVar[bool] = False
     rounds_updates: ClassVar[bool] = True
     kind: Literal["muon"] = "muon"
     lr: float = Field(default=3e-4, gt=0)
@@ -84,9 +127,9 @@ class Muon(OptimizerSchema):
     adamw: AdamW = AdamW()
     """Settings of AdamW for all other parameters."""
 
-    def state_values(self, elements: float, matrix_elements: float) -> float:
-        """Return the number of values that the optimizers keep: the momentum of matrices, AdamW's moments of the rest."""
-        return matrix_elements + self.adamw.state_values(elements - matrix_elements, 0.0)
+    def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
+        """Return the bytes of the optimizers' state: the momentum of matrices, AdamW's moments of the rest."""
+        return master * matrix_elements + self.adamw.state_bytes(elements - matrix_elements, 0.0, master)
 
     def to_training_arguments(self) -> dict[str, Any]:
         """Return the fields of `TrainingArguments` for AdamW, which Trainer then uses for all parameters."""
@@ -100,16 +143,20 @@ class Muon(OptimizerSchema):
 
 DEFAULT_OPTIMIZER = "adamw"
 """Kind of the optimizer of workloads that name none, also of those that were stored without a kind."""
-OPTIMIZERS: dict[str, OptimizerSchema] = {"adamw": AdamW(), "muon": Muon()}
+OPTIMIZERS: dict[str, OptimizerSchema] = {"adamw": AdamW(), "adamw-8bit": AdamW8bit(), "muon": Muon()}
 """Optimizers with their documented defaults, by kind."""
 
 
-def replaced(current: "AdamW | Muon", kind: str) -> "AdamW | Muon":
-    """Return an optimizer of another kind for a workload. It keeps the learning rate and weight decay of `current`
-    where it has them, so that updates keep their size."""
-    if isinstance(current, AdamW) and kind == "muon":
-        return Muon(lr=current.lr, weight_decay=current.weight_decay, adamw=current)
-    return current.adamw if isinstance(current, Muon) else current
+def replaced(current: "AdamW | AdamW8bit | Muon", kind: str) -> "AdamW | AdamW8bit | Muon":
+    """Return the optimizer of a kind for a workload that states another: with its learning rate and weight decay where it
+    has them, so that updates keep their size."""
+    if current.kind == kind:
+        return current
+    adam = current.adamw if isinstance(current, Muon) else current
+    settings = adam.model_dump(exclude={"kind"})
+    if kind == "muon":
+        return Muon(lr=adam.lr, weight_decay=adam.weight_decay, adamw=AdamW(**settings))
+    return AdamW8bit(**settings) if kind == "adamw-8bit" else AdamW(**settings)
 
 
 def _with_kind(value: object) -> object:
@@ -130,7 +177,10 @@ def _class_name(value: object) -> str:
     return type(value if isinstance(value, OptimizerSchema) else OPTIMIZERS[str(value["kind"])]).__name__  # type: ignore[index]
 
 
-_Settings = Annotated[Annotated[AdamW, Tag("AdamW")] | Annotated[Muon, Tag("Muon")], Discriminator(_class_name)]
+_Settings = Annotated[
+    Annotated[AdamW, Tag("AdamW")] | Annotated[AdamW8bit, Tag("AdamW8bit")] | Annotated[Muon, Tag("Muon")],
+    Discriminator(_class_name),
+]
 Optimizer = Annotated[_Settings, BeforeValidator(_with_kind, json_schema_input_type=_Settings | str)]
 """Optimizer in full, or by its kind."""
 

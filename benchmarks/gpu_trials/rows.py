@@ -14,6 +14,8 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.tuner.prediction import learning, model_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.traced_shape import with_adapter
 
 TESTS = "tests"
 """Source of the rows that tests/gpu wrote; the others are a study's runs, of another model."""
@@ -74,7 +76,7 @@ def calibrations(rows: Iterable[Row]) -> Calibrations:
         group = list(equal)
         runs += learning.compare(
             learning.MeasuredTrials(
-                model_shape.from_config(group[0].model),
+                _shape(group[0]),
                 group[0].workload,
                 group[0].cluster,
                 [row.config for row in group],
@@ -85,7 +87,7 @@ def calibrations(rows: Iterable[Row]) -> Calibrations:
 
 
 def _errors(row: Row, calibrated: Calibrations | None) -> Errors:
-    shape = model_shape.from_config(row.model)
+    shape = _shape(row)
 
     def predict(calibrations: Calibrations) -> tuple[float, float]:
         predicted = learning.predict_trial(shape, row.workload, row.cluster, row.config, calibrations)
@@ -104,6 +106,10 @@ def _errors(row: Row, calibrated: Calibrations | None) -> Errors:
         speed_once_calibrated=None if calibrated is None else _percent(predict(calibrated)[0], measured),
         memory=_percent(memory, used),
     )
+
+
+def _shape(row: Row) -> ModelShape:
+    return with_adapter(model_shape.from_config(row.model), row.model.get("model_type"), row.workload.adapter)
 
 
 def _percent(predicted: float, measured: float) -> float:

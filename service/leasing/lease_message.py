@@ -3,6 +3,7 @@
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION, CannotExpress, expressed
+from shardtune.api_schemas.training.optimizers import EIGHT_BIT_SINCE, AdamW8bit
 from shardtune.api_schemas.training.workload import LOW_STATES_SINCE
 from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import MeasurePlan
@@ -61,10 +62,12 @@ def why_inexpressible(context: Context, study: StudyRow, run: RunRow, protocol_v
     if protocol_version >= PROTOCOL_VERSION:
         return None
     task = task_of(context, study, run)
-    precision = task.workload.precision
+    precision, optimizer = task.workload.precision, task.workload.optimizer
     if precision.has_low_states and protocol_version < LOW_STATES_SINCE:
         # It would let DeepSpeed keep float32 states without a word.
         return f"precision ({precision.name}) came with version {LOW_STATES_SINCE} of the protocol; upgrade the worker"
+    if isinstance(optimizer, AdamW8bit) and protocol_version < EIGHT_BIT_SINCE:
+        return f"optimizer ({optimizer.kind}) came with version {EIGHT_BIT_SINCE} of the protocol; upgrade the worker"
     try:
         expressed(task, protocol_version)
     except CannotExpress as error:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
+from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit
 from shardtune.tuner.export import files
 from tests.support.long_run import wide
 from tests.support.processes import preloaded_forks
-from tests.support.values.synthetic_studies import CPU, contender_of, study_of, with_muon
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of, with_muon, with_optimizer
 
 pytestmark = pytest.mark.ranks
 
@@ -125,6 +126,25 @@ def test_scripts_with_muon_train(tmp_path: Path) -> None:
     adamw, ddp, fsdp2 = results
     assert ddp[0] == pytest.approx(adamw[0], rel=2e-4) and ddp[-1] != pytest.approx(adamw[-1], rel=2e-4)
     assert all(math.isfinite(value) for step in fsdp2 for value in step)
+
+
+def test_scripts_with_8_bit_adamw_train_the_same(tmp_path: Path) -> None:
+    results, plain = [], study_of()
+    low = with_optimizer(plain, AdamW8bit(lr=1e-3))
+    for name, study, strategy in (
+        ("adamw", with_optimizer(plain, AdamW(lr=1e-3)), DdpConfig()),
+        ("ddp", low, DdpConfig()),
+        ("zero", low, ZeroConfig(stage=2)),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        exported = files(study, contender_of(TrialConfig(strategy=strategy, micro_batch=2)))
+        for file, text in exported.items():
+            (folder / file).write_text(text)
+        results.append(train(folder))
+    adamw, ddp, zero = results
+    assert ddp[0] == pytest.approx(adamw[0], rel=1e-5)
+    assert zero == [pytest.approx(step, rel=2e-3) for step in ddp]
 
 
 def test_a_script_with_a_loss_in_chunks_trains_as_one_of_all_logits(tmp_path: Path) -> None:

@@ -124,7 +124,11 @@ def test_a_trace_says_what_device_memory_was_made_of(machine: GpuMachine, strate
         memory.kinds["parameters"] > 0 and memory.reserved_bytes is not None and memory.reserved_bytes >= memory.bytes
     )
     assert counted.peak_allocated_gib is not None
-    assert memory.peak_bytes / GIB == pytest.approx(counted.peak_allocated_gib, rel=0.05)
+    # NCCL holds DDP's first buckets until a collective after its watchdog's look (`TensorShelf` of ProcessGroupNCCL), so a
+    # second step can meet both sets of buckets.
+    again = memory.kinds["parameters"] / GIB if strategy == DDP else 0.0
+    counted_gib = counted.peak_allocated_gib
+    assert 0.95 * counted_gib <= memory.peak_bytes / GIB <= 1.05 * counted_gib + again
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])

@@ -32,6 +32,10 @@ from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 pytestmark = pytest.mark.ranks
 
 HOST = {"device": "cpu"}
+EIGHT_BIT: dict[str, Any] = {
+    "optimizer": "adamw-8bit",
+    "model": LLAMA | {"hidden_size": 128, "intermediate_size": 512, "vocab_size": 512, "num_hidden_layers": 2},
+}
 INTERLEAVED = {"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": 2}
 PLAN = ResumePlan(fewest_steps=4, most_steps=6, steps_after=4)
 
@@ -96,6 +100,9 @@ PIPELINE = FSDP2 | {"dp_shard": 1, "pipeline_parallel": 2}
             id="tensor",
         ),
         pytest.param({"kind": "ddp"}, {"optimizer": "muon"}, id="ddp, muon"),
+        pytest.param({"kind": "ddp"}, EIGHT_BIT, id="ddp, 8 bits"),
+        pytest.param({"kind": "zero", "stage": 3}, EIGHT_BIT | {"micro_batch": 2}, id="zero-3, 8 bits"),
+        wide({"kind": "zero", "stage": 2}, EIGHT_BIT, id="zero-2, 8 bits"),
         wide(FSDP2, {"optimizer": "muon"}, id="fsdp2, muon"),
     ],
 )

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Collection, Iterable
 
-from shardtune.api_schemas.training.optimizers import AdamW
+from shardtune.api_schemas.training.optimizers import AdamSettings
 from shardtune.api_schemas.training.workload import Precision, Workload
 from shardtune.tuner.baseline.section import Section
 
@@ -82,7 +82,7 @@ def check_adamw(fields: Iterable[tuple[Section, str, str]], workload: Workload) 
     optimizer = workload.optimizer
     named_values = [(section.name(key), name, section.number(key)) for section, key, name in fields]
     stated = [(field, name, value) for field, name, value in named_values if value is not None]
-    if stated and not isinstance(optimizer, AdamW):
+    if stated and not isinstance(optimizer, AdamSettings):
         field, _, value = stated[0]
         raise ValueError(f"{field} ({value}) is AdamW's, but the workload trains with {optimizer.title}; drop it")
     differing = [

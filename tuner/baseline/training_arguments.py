@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.training.optimizers import AdamW
+from shardtune.api_schemas.training.optimizers import AdamSettings, AdamW, AdamW8bit, OptimizerSchema
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import accelerate, deepspeed, fsdp
 from shardtune.tuner.baseline import precision as precisions
@@ -160,12 +160,19 @@ def _check_numbers(top: Section, workload: Workload) -> None:
     """Check fields of TrainingArguments that change the numbers of the training against the workload."""
     optimizer = top.word("optim")
     trained = workload.optimizer
-    if optimizer is not None and not (isinstance(trained, AdamW) and optimizer.startswith("adamw_torch")):
-        remedy = "use adamw_torch" if isinstance(trained, AdamW) else "drop it"
+    if optimizer is not None and not _names(optimizer, trained):
+        remedy = f"use {trained.trainer_name}" if isinstance(trained, AdamSettings) else "drop it"
         raise ValueError(f"{top.name('optim')} ({optimizer!r}), but the workload trains with {trained.title}; {remedy}")
     for key, reason in _NUMERIC.items():
         if top.number(key):
             raise ValueError(f"{top.name(key)} ({top.number(key)}) changes the training, but {reason}; drop it")
+
+
+def _names(optimizer: str, trained: OptimizerSchema) -> bool:
+    """Whether a value of `optim` names the workload's optimizer."""
+    if isinstance(trained, AdamW8bit):
+        return optimizer in ("adamw_bnb_8bit", "adamw_8bit")
+    return isinstance(trained, AdamW) and optimizer.startswith("adamw_torch")
 
 
 def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> int:

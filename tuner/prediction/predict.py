@@ -270,12 +270,12 @@ def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:
     # With bf16 weights, fp32 gradients are 4 bytes more than mixed-precision Adam's usual 16 (bf16 gradients).
     mixed = size["compute"] < size["master"]
     trained = shape.trained_parameters
-    values = workload.optimizer.state_values(trained, min(trained, shape.matrix_parameters))
+    states = workload.optimizer.state_bytes(trained, min(trained, shape.matrix_parameters), size["master"])
     return {
         "parameters": shape.parameters * size["compute"] / GIB,
         "gradients": trained * size["reduce"] / GIB,
         "masters": trained * (size["master"] if mixed else 0) / GIB,
-        "optimizer": values * size["master"] / GIB,
+        "optimizer": states / GIB,
     }
 
 

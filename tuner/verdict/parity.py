@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.training.optimizers import AdamW, OptimizerSchema
+from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit, OptimizerSchema
 from shardtune.api_schemas.training.workload import Precision
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.measurements import StepRecord
@@ -33,6 +33,9 @@ class Tolerance:
 FP32 = Tolerance(loss=1e-5, grad_norm=1e-4, parameter_square_sum=1e-6, parameter_sum=1e-4)
 # The same runs with Muon, whose iterations round to bf16 (6 steps, lr 1.25e-3): 9e-6, 1.8e-4, 7e-7, 3e-5 from step 1 on.
 FP32_ROUNDED_UPDATES = Tolerance(loss=1e-4, grad_norm=2e-3, parameter_square_sum=1e-5, parameter_sum=1e-3)
+# 8-bit AdamW, whose scales are those of 256 elements of a tensor or of ZeRO's partition: 8e-6, 1.9e-4, 4e-6, 4e-5; of LoRA's
+# few small weights 2.2e-5, and a sum near zero 5e-3.
+FP32_EIGHT_BIT = Tolerance(loss=1e-4, grad_norm=2e-3, parameter_square_sum=1e-4, parameter_sum=3e-2)
 BF16 = Tolerance(loss=2e-3, grad_norm=3e-2, parameter_square_sum=1e-4, parameter_sum=3e-2)
 # Weights that are rounded at each step. Over 6 steps of the same model: 4e-5, 1.3e-2 (torch rounds norms to bfloat16), 8e-6;
 # of LoRA's few small weights 1.8e-4.
@@ -56,6 +59,8 @@ def tolerance(precision: Precision, optimizer: OptimizerSchema = _ADAMW) -> Tole
     exact = precision.compute_dtype == precision.reduce_dtype == precision.master_dtype == "float32"
     if not exact:
         return BF16_STATES if precision.has_low_states else BF16
+    if isinstance(optimizer, AdamW8bit):
+        return FP32_EIGHT_BIT
     return FP32_ROUNDED_UPDATES if optimizer.rounds_updates else FP32
 
 

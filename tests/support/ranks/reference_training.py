@@ -5,11 +5,12 @@ Shares with the ranks only what defines the task: the model's structure, initial
 
 from collections.abc import Iterable
 
+import bitsandbytes
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from shardtune.api_schemas.training.optimizers import AdamW, Muon
+from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit, Muon
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
@@ -65,7 +66,11 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     return tuple(records)
 
 
-def _optimizers(network: nn.Module, settings: AdamW | Muon, *, fused: bool) -> list[torch.optim.Optimizer]:
+def _optimizers(network: nn.Module, settings: AdamW | AdamW8bit | Muon, *, fused: bool) -> list[torch.optim.Optimizer]:
+    if isinstance(settings, AdamW8bit):
+        betas = (settings.beta1, settings.beta2)
+        trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        return [bitsandbytes.optim.AdamW8bit(trained, settings.lr, betas, settings.eps, settings.weight_decay)]
     if isinstance(settings, AdamW):
         return [_adamw(network.parameters(), settings, fused=fused)]
     tables = ("embed_tokens", "lm_head", "wte", "wpe")

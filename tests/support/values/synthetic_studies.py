@@ -7,7 +7,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Contender, Study, StudyPhase, StudySpec, StudyState
 from shardtune.api_schemas.training.models import BlockSummary, ModelSummary, preset
-from shardtune.api_schemas.training.optimizers import Muon
+from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit, Muon
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
@@ -38,7 +38,12 @@ def study_of(
 
 def with_muon(study: Study) -> Study:
     """The same study with Muon in its workload."""
-    workload = study.spec.workload.model_copy(update={"optimizer": Muon()})
+    return with_optimizer(study, Muon())
+
+
+def with_optimizer(study: Study, optimizer: AdamW | AdamW8bit | Muon) -> Study:
+    """The same study with another optimizer in its workload."""
+    workload = study.spec.workload.model_copy(update={"optimizer": optimizer})
     return study.model_copy(update={"spec": study.spec.model_copy(update={"workload": workload})})
 
 

@@ -11,12 +11,14 @@ from shardtune.api_schemas.strategies import (
     DdpConfig,
     Fsdp1Config,
     Fsdp2Config,
+    Offload,
     TrialConfig,
     ZeroConfig,
+    optimizer_support,
     sample_groups,
 )
 from shardtune.api_schemas.training.models import ModelSpec
-from shardtune.api_schemas.training.optimizers import OPTIMIZERS, AdamW, Muon
+from shardtune.api_schemas.training.optimizers import OPTIMIZERS, AdamW, AdamW8bit, Muon, replaced
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.service.http.validation_errors import error_path
 
@@ -63,7 +65,20 @@ def test_an_error_names_the_field_without_the_branch_of_the_union() -> None:
 
 
 def test_muon_keeps_one_value_of_a_matrix_and_two_of_the_rest() -> None:
-    assert (AdamW().state_values(100, 80), Muon().state_values(100, 80)) == (200, 80 + 2 * 20)
+    assert (AdamW().state_bytes(100, 80, 4), Muon().state_bytes(100, 80, 4)) == (800, 4 * 80 + 8 * 20)
+
+
+def test_8_bit_moments_have_a_scale_for_256_elements_whatever_the_masters_are() -> None:
+    assert AdamW8bit().state_bytes(256, 0, 4) == AdamW8bit().state_bytes(256, 0, 2) == 2 * 256 + 2 * 4
+
+
+def test_a_recipe_of_another_optimizer_keeps_the_settings_that_both_have() -> None:
+    stated = AdamW(lr=1e-4, beta2=0.99, weight_decay=0.0)
+    low = replaced(stated, "adamw-8bit")
+    assert isinstance(low, AdamW8bit) and (low.lr, low.beta2, low.weight_decay) == (1e-4, 0.99, 0.0)
+    muon = replaced(low, "muon")
+    assert isinstance(muon, Muon) and muon.adamw == stated
+    assert replaced(muon, "adamw") == stated and replaced(muon, "muon") == muon
 
 
 @pytest.mark.parametrize(
@@ -91,3 +106,27 @@ def test_a_backend_that_can_train_with_muon_is_not_rejected() -> None:
 def test_an_unknown_kind_is_rejected_with_the_kinds_there_are() -> None:
     with pytest.raises(ValidationError, match=r"optimizer \('sgd'\) is unknown; use one of adamw"):
         Workload.model_validate(SIZES | {"optimizer": "sgd"})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (Fsdp2Config(dp_shard=2), r"strategy.kind \('fsdp2'\) cannot train with 8-bit AdamW: .* use ddp or zero"),
+        (Fsdp1Config(dp_shard=2), r"strategy.kind \('fsdp1'\) cannot train with 8-bit AdamW: .* use ddp or zero"),
+        (ZeroConfig(stage=2, offload_optimizer=Offload()), r"strategy.offload_optimizer cannot .* leave it out"),
+    ],
+    ids=["fsdp2", "fsdp1", "offload"],
+)
+def test_a_backend_that_cannot_train_with_8_bit_adamw_says_why(strategy: Any, message: str) -> None:
+    workload = Workload.model_validate(SIZES | {"optimizer": "adamw-8bit"})
+    with pytest.raises(ValueError, match=message):
+        optimizer_support.check(TrialConfig(strategy=strategy), workload.optimizer)
+
+
+def test_a_search_leaves_out_backends_without_8_bit_adamw_and_says_so() -> None:
+    backends = ("ddp", "zero", "fsdp2")
+    assert optimizer_support.trainable_backends(backends, AdamW8bit()) == ("ddp", "zero")
+    (note,) = optimizer_support.dropped_note(backends, AdamW8bit())
+    assert note.startswith("space.backends (fsdp2) cannot train with 8-bit AdamW: bitsandbytes")
+    with pytest.raises(ValueError, match=r"space.backends \(fsdp2\) cannot .* add ddp or zero"):
+        optimizer_support.trainable_backends(("fsdp2",), AdamW8bit())

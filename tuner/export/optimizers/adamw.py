@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from shardtune.api_schemas.training.optimizers import AdamW
+from shardtune.api_schemas.training.optimizers import AdamSettings, AdamW
 from shardtune.tuner.export.optimizers.record import ExportedOptimizer
 from shardtune.tuner.export.quoting import literal
 
 
-def constants(settings: AdamW) -> list[str]:
+def constants(settings: AdamSettings) -> list[str]:
     """Line of `train_snippet.py` that defines AdamW's settings."""
     return [f"ADAMW = {literal(_settings(settings))}"]
 
@@ -19,12 +19,12 @@ def make(parameters: str, _blocks: str, several_meshes: bool) -> str:
     return f"torch.optim.AdamW({groups}, fused=True, **ADAMW)"
 
 
-def torchtitan(settings: AdamW) -> dict[str, Any]:
+def torchtitan(settings: AdamSettings) -> dict[str, Any]:
     """Arguments of torchtitan's `default_adamw`, which makes a fused AdamW."""
     return _settings(settings)
 
 
-def _settings(settings: AdamW) -> dict[str, Any]:
+def _settings(settings: AdamSettings) -> dict[str, Any]:
     return {
         "lr": settings.lr,
         "betas": (settings.beta1, settings.beta2),

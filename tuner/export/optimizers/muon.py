@@ -27,5 +27,5 @@ def _torchtitan(settings: Muon) -> dict[str, Any]:
 
 
 OPTIMIZER = ExportedOptimizer[Muon](
-    _constants, _make, _torchtitan, helpers=_helpers, needs_blocks=True, known_elsewhere=False
+    _constants, _make, _torchtitan, helpers=_helpers, needs_blocks=True, known_in=frozenset()
 )

@@ -27,5 +27,5 @@ class ExportedOptimizer(Generic[Settings]):
     """Function that returns the source of what `train_snippet.py` defines for the optimizer. Its flag is that of `make`."""
     needs_blocks: bool = False
     """Whether the exported script uses the list of the model's repeated blocks to make the optimizer."""
-    known_elsewhere: bool = True
-    """Whether other training programs (Trainer, torchtitan) have a name for the optimizer."""
+    known_in: frozenset[str] | None = None
+    """Other training programs (`Trainer`, `torchtitan`) that have a name for the optimizer; None: all have."""

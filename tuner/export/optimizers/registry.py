@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardtune.tuner.export.optimizers import adamw, muon
+from shardtune.tuner.export.optimizers import adamw, adamw_8bit, muon
 from shardtune.tuner.export.optimizers.record import ExportedOptimizer
 from shardtune.tuner.export.source import ExportSource
 
-OPTIMIZERS: Mapping[str, ExportedOptimizer[Any]] = {"adamw": adamw.OPTIMIZER, "muon": muon.OPTIMIZER}
+OPTIMIZERS: Mapping[str, ExportedOptimizer[Any]] = {
+    "adamw": adamw.OPTIMIZER,
+    "adamw-8bit": adamw_8bit.OPTIMIZER,
+    "muon": muon.OPTIMIZER,
+}
 
 
 def exported(source: ExportSource) -> ExportedOptimizer[Any]:
@@ -22,14 +26,15 @@ def make(source: ExportSource, parameters: str, blocks: str, several_meshes: boo
 
 def own_note(source: ExportSource, place: str) -> tuple[str, ...]:
     """Note that a program leaves the optimizer to the user's code; empty for an optimizer that torch makes in one call."""
-    if exported(source).known_elsewhere:
+    if exported(source).known_in is None:
         return ()
     return (f"optimizer: make {source.workload.optimizer.title} in {place}: see {source.shown_in}",)
 
 
 def lost_note(source: ExportSource, consumer: str) -> tuple[str, ...]:
     """Note that a program without the study's optimizer trains with AdamW; empty where it has the optimizer."""
-    if exported(source).known_elsewhere:
+    known_in = exported(source).known_in
+    if known_in is None or consumer in known_in:
         return ()
     title = source.workload.optimizer.title
     return (f"optimizer: {title} was measured; {consumer} trains with AdamW here. Make it as in {source.shown_in}",)

@@ -95,7 +95,7 @@ def peak_memory(
     is_cuda = device == "cuda"
     dtypes = optimizers.with_states(shape, dtypes, impl)
     state = registry.states(shape, c, dtypes, impl, gloo=not is_cuda)
-    state = replace(state, step=state.step + optimizers.step_bytes(shape, c, dtypes, impl))
+    state = replace(state, step=state.step + optimizers.step_bytes(shape, c, dtypes, impl, not is_cuda))
     moments, working = _bytes_by_moment(shape, c, dtypes, impl, state)
     moments = _add_activations(moments, waiting, buffers)
     zero = working * 0.0

@@ -7,7 +7,7 @@ from shardtune.tuner.prediction.optimizers.record import PredictedOptimizer
 from shardtune.tuner.prediction.rates import Network, Rates
 
 
-def _step_bytes(_settings: AdamW, _shape: ModelShape, c: Candidates, _d: Dtypes) -> Array:
+def _step_bytes(_settings: AdamW, _shape: ModelShape, c: Candidates, _d: Dtypes, _on_cpu: bool) -> Array:
     # The backends know the temporaries of an AdamW that is not fused, which are those of their shards.
     return c.tokens * 0.0
 

@@ -27,7 +27,7 @@ def _shards(c: Candidates) -> Array:
     return np.where(c.backend == FSDP2, c.shard, 1.0)
 
 
-def _step_bytes(_settings: Muon, shape: ModelShape, c: Candidates, d: Dtypes) -> Array:
+def _step_bytes(_settings: Muon, shape: ModelShape, c: Candidates, d: Dtypes, _on_cpu: bool) -> Array:
     """Bytes of the largest matrix's update: in the masters' dtype, in bf16 twice, and two squares of its shorter side."""
     ranks, largest = _shards(c), c.tokens * 0.0
     for rows, columns in set(shape.block_matrices):

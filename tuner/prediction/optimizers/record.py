@@ -15,8 +15,9 @@ Settings = TypeVar("Settings")
 class PredictedOptimizer(Generic[Settings]):
     """Predictor of one optimizer, beyond its states: functions over many candidates at once."""
 
-    step_bytes: Callable[[Settings, ModelShape, Candidates, Dtypes], Array]
-    """Function that returns the bytes of an optimizer step's temporaries on one rank."""
+    step_bytes: Callable[[Settings, ModelShape, Candidates, Dtypes, bool], Array]
+    """Function that returns the bytes of an optimizer step's temporaries on one rank. Its flag is whether ranks
+    are on the CPU."""
     step_seconds: Callable[[Settings, ModelShape, Candidates, Rates, Network], Array]
     """Function that returns the seconds of an optimizer step beyond its passes over parameters, gradients and states:
     matrix products, launches and exchanges."""

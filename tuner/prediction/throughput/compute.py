@@ -10,6 +10,7 @@ from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candid
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
+from shardtune.tuner.prediction.throughput.adapter_traffic import adapter_traffic
 from shardtune.tuner.prediction.throughput.exchange import exchange_launches, exchange_seconds
 
 # Non-reentrant checkpointing passes each saved tensor through Python, and again in backward (`benchmarks.host_costs`).
@@ -96,6 +97,9 @@ def compute_times(
     elementwise_forward = blocks * elementwise_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     # Backward reads what forward saved and the incoming gradient and writes one per input: twice forward's traffic.
     elementwise = elementwise_forward * (1.0 + passed * (2.0 + repeated.elementwise))
+    beside = adapter_traffic(shape, c.compiled, dtypes.compute)
+    adapted = beside.forward * (1.0 + passed * repeated.elementwise) + beside.backward * passed
+    elementwise = elementwise + blocks * adapted / rates.memory_bytes
     if impl.autocast and dtypes.compute < dtypes.master:
         # Every weight is cast on its way into forward, and its gradient on the way out.
         casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + repeated.matmul) / rates.memory_bytes

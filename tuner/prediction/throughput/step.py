@@ -16,6 +16,9 @@ from shardtune.tuner.prediction.throughput.compute import compute_times
 HOST_ADAM_BYTES_PER_S = 15e9
 """Bytes per second of memory traffic of one rank's part of a node's CPU Adam (a node streams 100-200 GB/s for eight
 ranks)."""
+CONVERTED_COPY_BYTES_PER_S = 1.9e9
+"""Bytes per second of a copy from the device that torch converts on the host: into new pageable memory, then in another
+dtype. Measured with 3.4 GB on one machine with an H200 (docs/measurements/gpu/h200.md)."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ def step_times(
     optimizer = _optimizer_seconds(shape, c, dtypes, impl, rates)
     optimizer = optimizer + optimizers.step_seconds(shape, c, impl, rates, network)
     host = _host_transfers(shape, c, dtypes, impl, network)
+    if not rates.serial:
+        host = host + _returned_weights(shape, c, dtypes, impl, network)
     # fp32 products without TF32 run on other units than bf16's, with a rate of their own.
     matmul, zero = c.accumulation * compute.matmul, c.tokens * 0.0
     vector = dtypes.linear_bits == 32
@@ -125,3 +130,17 @@ def _host_transfers(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impl
     )
     parameters = c.offload_parameters * 2.0 * c.accumulation * shape.parameters / c.holders * size / network.host_link
     return adam + gradients + updated + parameters
+
+
+def _returned_weights(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, network: Network
+) -> Array:
+    """Seconds in which an optimizer on the device returns updated weights to parameters on the host.
+
+    ZeRO-3 copies masters into parameters of a lower dtype (`_reassign_or_swap_out_partitioned_parameters`). torch converts
+    on the host then (`aten/src/ATen/native/cuda/Copy.cu`), so page-locked parameters do not help.
+    """
+    converts = dtypes.under(impl).compute < dtypes.master
+    returned = c.offload_parameters * (1.0 - c.offload_optimizer) * shape.parameters / c.holders
+    rate = CONVERTED_COPY_BYTES_PER_S if converts else network.host_link
+    return returned * trained_part.fraction(shape, impl) * dtypes.master / rate

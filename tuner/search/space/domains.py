@@ -56,8 +56,8 @@ class Domains:
 
     @property
     def offloads_optimizer(self) -> bool:
-        """Whether the host may step the optimizer: of GPU ranks, with an optimizer that updates any shard alone."""
-        return self.on_gpu and not self.workload.optimizer.needs_matrices
+        """Whether the host may step the optimizer: of GPU ranks, with an optimizer that the host can step."""
+        return self.on_gpu and self.workload.optimizer.offloads
 
     @cached_property
     def context_parallel(self) -> tuple[tuple[int, ...], str | None]:

@@ -8,16 +8,24 @@ from collections.abc import Iterable
 
 import torch
 
+from shardtune.api_schemas.training.optimizers import AdamW8bit
 from shardtune.workers.rank.classify import NumericsError
 from shardtune.workers.rank.strategies.base import TrainingSetup
+
+_MOMENTS = ("state1", "state2")
+"""Names of bitsandbytes' moments."""
+_QUANTISED = 4096
+"""Number of elements from which on bitsandbytes keeps a tensor's moments in 8 bits (`min_8bit_size`)."""
 
 
 class StateCheck:
     """Check that is due once, after the first step of a training whose states are below float32."""
 
     def __init__(self, setting: TrainingSetup) -> None:
-        precision = setting.task.workload.precision
-        self._is_due, self._name, self._dtype = precision.has_low_states, precision.name, setting.master_dtype
+        workload = setting.task.workload
+        precision, self._is_8bit = workload.precision, isinstance(workload.optimizer, AdamW8bit)
+        self._is_due = precision.has_low_states or self._is_8bit
+        self._name, self._dtype = precision.name, setting.master_dtype
 
     def after_step(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Compare the states' dtype with that of the master weights.
@@ -28,6 +36,9 @@ class StateCheck:
         if not self._is_due:
             return
         self._is_due = False
+        if self._is_8bit:
+            require_8bit_moments(optimizers)
+            return
         for optimizer in optimizers:
             for name, dtype in kept_dtypes(optimizer).items():
                 if dtype != self._dtype:
@@ -35,6 +46,23 @@ class StateCheck:
                         f"precision ({self._name}) keeps optimizer states in {self._dtype}, and {type(optimizer).__name__} keeps "
                         f"{name} in {dtype}; use precision 'bf16-mixed', or another backend"
                     )
+
+
+def require_8bit_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
+    """Check that the moments of every tensor that bitsandbytes quantises are in 8 bits.
+
+    Raises:
+        NumericsError: moments are in another dtype, or the optimizer is another one.
+    """
+    for optimizer in optimizers:
+        for parameter, held in optimizer.state.items():
+            dtypes = {name: held[name].dtype for name in _MOMENTS if name in held}
+            if len(dtypes) < len(_MOMENTS) or (parameter.numel() >= _QUANTISED and {*dtypes.values()} != {torch.uint8}):
+                kept = ", ".join(f"{name} in {dtype}" for name, dtype in dtypes.items()) or "no such moments"
+                raise NumericsError(
+                    f"optimizer.kind ('adamw-8bit') keeps moments in torch.uint8, and {type(optimizer).__name__} keeps {kept}; use "
+                    "adamw, or another backend"
+                )
 
 
 def kept_dtypes(optimizer: torch.optim.Optimizer) -> dict[str, torch.dtype]:

@@ -13,11 +13,11 @@ from torch import nn
 from torch.utils import cpp_extension
 
 from shardtune.api_schemas.strategies import ZeroConfig
-from shardtune.api_schemas.training.optimizers import AdamW
+from shardtune.api_schemas.training.optimizers import AdamSettings
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import moe, weights
-from shardtune.workers.rank.strategies import base
+from shardtune.workers.rank.strategies import base, optimizers
 from shardtune.workers.rank.strategies.optimizers import adamw
 from shardtune.workers.rank.strategies.state_dtypes import StateCheck
 
@@ -45,7 +45,7 @@ class ZeroTrainer:
         parameters = [p for p in model.parameters() if p.requires_grad]
         settings = workload.optimizer
         # `wrap.make_trainer` has rejected other optimizers: DeepSpeed steps flat partitions.
-        assert isinstance(settings, AdamW), settings
+        assert isinstance(settings, AdamSettings), settings
         optimizer = (
             DeepSpeedCPUAdam(
                 parameters,
@@ -55,7 +55,7 @@ class ZeroTrainer:
                 **adamw.options(settings),
             )
             if config.offload_optimizer is not None
-            else adamw.make(settings, parameters)
+            else optimizers.make(settings, parameters).members[0]
         )
         self._engine: Any = deepspeed.initialize(
             model=model, optimizer=optimizer, model_parameters=parameters, config=document, dist_init_required=False

@@ -191,8 +191,9 @@ def _precision(precision: Precision, kind: str, table: PredictionTable | None) -
     gradients, parameters = DTYPE_BYTES[precision.reduce_dtype], table.parameters if table else None
     # Without a model, every parameter counts as one that is in no matrix of a block.
     optimizer = OPTIMIZERS.get(kind, OPTIMIZERS[DEFAULT_OPTIMIZER])
-    values = optimizer.state_values(table.parameters, table.matrix_parameters) / table.parameters if table else 0.0
-    state = master * (values or optimizer.state_values(1.0, 0.0))
+    state = optimizer.state_bytes(1.0, 0.0, master)
+    if table is not None and table.parameters:
+        state = optimizer.state_bytes(table.parameters, table.matrix_parameters, master) / table.parameters
     total = copy + master + gradients + state
     whole = None
     if table is not None and parameters:

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
+from shardtune.api_schemas.training.optimizers import AdamW8bit
 from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.trainer import training_arguments
-from tests.support.values.synthetic_studies import contender_of, study_of, with_muon
+from tests.support.values.synthetic_studies import contender_of, study_of, with_muon, with_optimizer
 
 
 def source(strategy: Any, model: str = "llama-tiny") -> ExportSource:
@@ -21,6 +22,18 @@ def source(strategy: Any, model: str = "llama-tiny") -> ExportSource:
 def test_a_program_without_muon_says_that_it_trains_with_adamw(renderer: Any) -> None:
     rendered = renderer.render(source(DdpConfig()))
     assert any(line.startswith("optimizer: Muon was measured") and "AdamW" in line for line in rendered.lossy)
+
+
+def test_trainer_has_8_bit_adamw_by_name_and_torchtitan_has_not() -> None:
+    low = ExportSource.of(
+        with_optimizer(study_of(), AdamW8bit()), contender_of(TrialConfig(strategy=DdpConfig(), micro_batch=2))
+    )
+    exported = training_arguments.render(low)
+    assert '"adamw_bnb_8bit"' in exported.files["training_arguments.json"] and not any(
+        "8-bit" in line for line in exported.lossy
+    )
+    assert any(line.startswith("optimizer: 8-bit AdamW was measured") for line in torchtitan.render(low).lossy)
+    assert "eight_bit_adamw(self.parameters)" in snippet.source(low)
 
 
 def test_a_program_that_leaves_the_optimizer_to_its_user_says_so() -> None:

@@ -12,6 +12,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.tuner.prediction import predict, traced_shape
 from shardtune.tuner.prediction.model_shape import ModelShape, from_config
+from shardtune.tuner.prediction.throughput.adapter_traffic import adapter_traffic
 from shardtune.tuner.prediction.traced_shape import summary_of, with_adapter
 from shardtune.tuner.search import fastest
 
@@ -119,3 +120,15 @@ def test_the_search_space_of_predictions_has_no_mesh_that_splits_adapters() -> N
 
 def test_a_model_without_an_adapter_is_predicted_as_before() -> None:
     assert np.isclose(shape_of("llama-tiny", None).trained_parameters, shape_of("llama-tiny", None).parameters)
+
+
+def test_lora_moves_outputs_more_often_than_a_frozen_model_does() -> None:
+    """PEFT scales each adapted layer's output and adds it to the layer's own; two targets do so for two layers alone."""
+    size, compiled = 2, np.array([0.0, 1.0])
+    everywhere = adapter_traffic(shape_of("llama-3.1-8b", Lora()), compiled, size)
+    two = adapter_traffic(shape_of("llama-3.1-8b", Lora(targets=("q_proj", "v_proj"))), compiled, size)
+    inputs, outputs = 6 * 4096 + 14_336, 3 * 4096 + 2 * 1024 + 2 * 14_336
+    assert everywhere.forward.tolist() == [size * (inputs + 6 * outputs), size * (inputs + 4 * outputs)]
+    assert everywhere.backward.tolist() == [size * (5 * inputs + 4 * outputs)] * 2
+    assert (two.forward < 0.2 * everywhere.forward).all()
+    assert not adapter_traffic(shape_of("llama-3.1-8b", None), compiled, size).forward.any()

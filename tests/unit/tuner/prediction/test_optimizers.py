@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.training.models import preset
-from shardtune.api_schemas.training.optimizers import Muon
+from shardtune.api_schemas.training.optimizers import AdamW8bit, Muon
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.tuner.prediction.candidates import DDP, FSDP2, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.footprint import peak_memory
@@ -39,6 +39,15 @@ def test_muon_halves_the_state_of_matrices_in_blocks() -> None:
     rest = LLAMA.parameters - LLAMA.matrix_parameters
     assert whole == pytest.approx(4 * LLAMA.matrix_parameters + 8 * rest)
     assert shard == pytest.approx(whole / 8)
+
+
+def test_8_bit_moments_take_a_quarter_of_float32_ones() -> None:
+    rows = from_rows([{"backend": DDP, "replicate": 8}])
+    plain, low = (
+        float(peak_memory(LLAMA, rows, FP32, impl).terms["optimizer"][0])
+        for impl in (ADAMW, Implementation(optimizer=AdamW8bit(), fused_optimizer=True))
+    )
+    assert low / plain == pytest.approx((1 + 4 / 256) / 4)
 
 
 def test_the_states_of_pipeline_stages_are_those_of_their_own_parameters() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from shardtune.api_schemas.training.optimizers import AdamW
+from shardtune.api_schemas.training.optimizers import AdamSettings, AdamW
 from shardtune.workers.rank.strategies import base
 
 
-def options(settings: AdamW) -> dict[str, Any]:
-    """Keyword arguments that torch's AdamW and DeepSpeed's CPU Adam share; weight decay applies to all parameters."""
+def options(settings: AdamSettings) -> dict[str, Any]:
+    """Keyword arguments that every AdamW takes: torch's, DeepSpeed's CPU Adam and bitsandbytes'; weight decay applies to all parameters."""
     return {
         "lr": settings.lr,
         "betas": (settings.beta1, settings.beta2),

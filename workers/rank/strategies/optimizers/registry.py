@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from shardtune.api_schemas.training.optimizers import OptimizerSchema
-from shardtune.workers.rank.strategies.optimizers import adamw, muon
+from shardtune.workers.rank.strategies.optimizers import adamw, adamw_8bit, muon
 
 Maker = Callable[[Any, list[nn.Parameter], list[nn.Parameter]], list[torch.optim.Optimizer]]
 """Function that makes the torch optimizers of some settings from all trained parameters and from those among them that
 are matrices of blocks."""
 
-MAKERS: Mapping[str, Maker] = {"adamw": adamw.members, "muon": muon.members}
+MAKERS: Mapping[str, Maker] = {"adamw": adamw.members, "adamw-8bit": adamw_8bit.members, "muon": muon.members}
 
 
 @dataclass(frozen=True)

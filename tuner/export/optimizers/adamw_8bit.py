@@ -1,0 +1,25 @@
+"""8-bit AdamW's parts of exported files: Trainer has it by name, torchtitan 0.3 has not."""
+
+from typing import Any
+
+from shardtune.api_schemas.training.optimizers import AdamW8bit
+from shardtune.tuner.export.optimizers import adamw
+from shardtune.tuner.export.optimizers.record import ExportedOptimizer
+from shardtune.tuner.export.templates import fill
+
+
+def _make(parameters: str, _blocks: str, _several_meshes: bool) -> str:
+    return f"eight_bit_adamw({parameters})"
+
+
+def _helpers(_several_meshes: bool) -> str:
+    return fill("adamw_8bit")
+
+
+def _torchtitan(settings: AdamW8bit) -> dict[str, Any]:
+    return adamw.torchtitan(settings)
+
+
+OPTIMIZER = ExportedOptimizer[AdamW8bit](
+    adamw.constants, _make, _torchtitan, helpers=_helpers, known_in=frozenset({"Trainer"})
+)

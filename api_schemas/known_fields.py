@@ -35,7 +35,7 @@ def suggest_field(name: str, known: Sequence[str]) -> str:
 
 
 def _place_of_knob(name: str, known: Sequence[str]) -> str | None:
-    """Return where a setting of trials belongs, if `known` are the fields of an object beside that place."""
+    """Suggest the right place for a setting of trials that stands in the wrong object, whose fields are `known`."""
     of_strategy = {field for kind in _strategies() for field in kind.model_fields} - {"kind"}
     of_config = set(TrialConfig.model_fields) - {"strategy"}
     if name in known or name not in of_strategy | of_config:

@@ -65,7 +65,7 @@ class Segments:
         return np.clip(np.searchsorted(self._cuts, moments, side="right") - 1, 0, last)
 
     def first_active(self, layers: int) -> NDArray[np.int64]:
-        """Return for each piece the index of the first active one among the first `layers` layers; `layers` if none is
-        active."""
+        """Return for each piece of the window its first active layer among the first `layers` layers; `layers` if none
+        is active."""
         some = self.active[:layers]
         return np.where(some.any(axis=0), np.argmax(some, axis=0), layers)

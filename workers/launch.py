@@ -35,7 +35,7 @@ class Launch(Schema):
     """Environment variables besides the launcher's own, such as those of the rendezvous of several hosts."""
     program: Program = "trial"
     resumes: bool = False
-    """Whether this is the second launch of a resume check, which loads what the first one saved."""
+    """Whether this is the second launch of a resume check, which loads the checkpoint that the first launch saved."""
     checkpoint: str | None = None
     """Folder for the checkpoint of a resume check, which every host sees; None: in the trial directory."""
 

@@ -19,8 +19,8 @@ class Key:
 
 @dataclass(frozen=True)
 class Call:
-    """Method of the sharded model that is called with the knob's value, unless the value is the default. The trial's own
-    trainer and the adapter call those of `script`."""
+    """Method of the sharded model that takes the knob's value, called unless the value is the default. The trial's
+    trainer and the adapter call the methods listed for the consumer `script`."""
 
     method: str
 

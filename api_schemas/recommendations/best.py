@@ -26,7 +26,7 @@ class RecommendationState(StrEnum):
 
 
 class EarlierVerdict(Schema):
-    """Verdict on a configuration at its first recommendation, before a retune measured it again."""
+    """Verdict of the study that first recommended the configuration; later retunes do not change it."""
 
     recommendation_id: str
     study_id: str

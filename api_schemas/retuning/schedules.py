@@ -32,7 +32,7 @@ class Overlap(StrEnum):
 
     SKIP = "skip"
     QUEUE = "queue"
-    """The tick waits until the retunes of the previous tick have ended."""
+    """The schedule waits: the retunes of its previous tick have not ended."""
 
 
 class CatchUp(StrEnum):

@@ -45,7 +45,7 @@ class Extension(Schema):
 
     @property
     def searches(self) -> bool:
-        """Whether the extension continues the search; otherwise it continues only the final comparison."""
+        """Whether the larger budget continues the search; otherwise only the final comparison continues."""
         return any(value is not None for value in (self.add_trials, self.add_gpu_seconds, self.add_wall_seconds))
 
 

@@ -48,7 +48,7 @@ class TimedRows(NamedTuple):
 
 
 def padding_of(plan: SamplePlan, split: Split) -> Padding:
-    """Padding of a division of a plan's steps."""
+    """Measure the padding of the plan's timed steps, divided into micro batches by `split`."""
     computed = waited = 0
     for step in plan.timed_steps:
         by_group = plan.padded_lengths(step, split)

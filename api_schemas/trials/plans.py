@@ -39,7 +39,7 @@ class PlanMeasurement(Schema):
 
 
 class Goodput(Schema):
-    """Assumptions about the time of a run in which no step advances it."""
+    """Assumptions about the time that a training run loses to evaluation, restarts, failures and checkpoints."""
 
     overhead: float = Field(default=0.15, ge=0, le=5)
     """Time for evaluation, data, restarts by hand and other pauses, as a fraction of step time. Four published runs that

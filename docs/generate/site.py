@@ -36,8 +36,9 @@ def generate(folder: Path, site: Path) -> None:
     """Build `site` from what `assemble` wrote to `folder`; a warning is an error.
 
     Raises:
-        SiteError: the generator did not succeed.
+        SiteError: the generator did not succeed, or `site` is a folder with other files.
     """
+    _check_replaceable(site)
     config = folder / "zensical.toml"
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "--config-file", str(config)]
     if subprocess.run(command, check=False).returncode:
@@ -50,10 +51,34 @@ def generate(folder: Path, site: Path) -> None:
     # The buttons of a code block are a navigation region to the theme; as such they would need a name each.
     bundle.write_text(bundle.read_text().replace('"nav",{class:"md-code__nav"}', '"div",{class:"md-code__nav"}'))
     (built / HASHES).write_text("\n".join(_style_hashes(bundle)) + "\n")
-    # The generator writes only below its configuration. Moved when complete: a running service never serves half a site.
-    shutil.rmtree(site, ignore_errors=True)
+    replace(site, built)
+
+
+def _check_replaceable(site: Path) -> None:
+    """Reject a folder whose files are not those of a site: it would be deleted.
+
+    Raises:
+        SiteError: the folder has other files, or is none.
+    """
+    if site.is_dir() and ((site / HASHES).is_file() or not any(site.iterdir())):
+        return
+    if site.exists():
+        raise SiteError(f"FOLDER ({site}) is no documentation site and would be deleted; name a new or an empty folder")
+
+
+def replace(site: Path, built: Path) -> None:
+    """Put a complete site where an earlier one may be; a running service never serves half of one."""
     site.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(built, site)
+    # Renamed within one folder: removal file by file takes long enough to be seen, and so does a copy between file systems.
+    fresh, earlier = (site.with_name(f".{site.name}-{state}") for state in ("fresh", "earlier"))
+    for folder in (fresh, earlier):
+        shutil.rmtree(folder, ignore_errors=True)
+    # The generator writes only below its configuration.
+    shutil.move(built, fresh)
+    if site.exists():
+        site.rename(earlier)
+    fresh.rename(site)
+    shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _move_scripts(page: Path, site: Path) -> None:

@@ -135,7 +135,7 @@ async def authenticate_before_body(request: Request) -> None:
 
 
 def _authenticated_sender(request: Request) -> Principal | None:
-    """Sender that an earlier step of this request has authenticated; None if there was no such step."""
+    """Sender of this request as authenticated before its body was read; None if it was not authenticated then."""
     sender = getattr(request.state, "sender", None)
     return sender if isinstance(sender, Principal) else None
 

@@ -72,9 +72,10 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     code = _HTTP_CODES.get(error.status_code, "bad_request")
     detail = f"{request.method} {truncate(request.url.path)}: {error.detail}; see /openapi.json for what exists"
-    headers = (
-        {"Allow": _allowed_methods(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
-    )
+    headers = error.headers
+    # Mounted files are no routes with methods: they name their own in the error.
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and (methods := _allowed_methods(request)):
+        headers = {"Allow": methods}
     return problem(error.status_code, code, detail, headers=headers)
 
 

@@ -74,7 +74,8 @@ class MemoryBudgetMiddleware:
 
 
 def _send_in_pieces(send: Send, responses: ByteBudget, sender: str) -> Send:
-    """Wrap the ASGI `send` function to pass on large response bodies piece by piece, and to count them meanwhile."""
+    """Wrap the ASGI `send` function: large response bodies are sent piece by piece, and count against the memory
+    budget until they are sent."""
 
     async def send_pieces(message: Message) -> None:
         body = message.get("body", b"")

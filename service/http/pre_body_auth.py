@@ -30,7 +30,7 @@ MCP = "/mcp"
 
 _KIB = 1024
 DEFAULT_MAX_BYTES = 64 * _KIB
-"""Maximum size in bytes of a request body whose address has no entry in the table below."""
+"""Maximum size in bytes of a request body; `_MAX_BYTES_BY_PATH` has the exceptions."""
 # Each value may be a mistake, whose description takes about a kilobyte. A prediction for a thousand configurations has
 # half as many values.
 _MAX_VALUES = 50_000

@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 SEEN_WRITE_INTERVAL = timedelta(seconds=15)
 """Minimum interval between two writes of a worker's last-seen time."""
 _MOST_RACES = 16
-"""Number of plans that other processes may make obsolete before the worker is told to request work again."""
+"""Maximum number of attempts to plan a run while other processes change the study; then the worker requests work
+again."""
 
 
 def lease_run(

@@ -14,7 +14,7 @@ from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.tuner.verdict import disturbance
 
 _MEASURING = (RunPurpose.SEARCH, RunPurpose.VALIDATION, RunPurpose.RECIPE)
-"""Purposes of the runs that wait: those whose speed a verdict or a comparison of recipes rests on."""
+"""Purposes of the runs that wait for a quiet machine: their speeds decide a verdict or a comparison of recipes."""
 
 
 def order(session: Session, study: StudyRow, run: RunRow) -> QuietWait | None:

@@ -22,7 +22,8 @@ _OVERDUE_FACTOR = 2
 before the launch, and to send traces and the report after the end.
 """
 _MOST_EXTENSION = 10
-"""Largest factor by which progress extends a deadline, for the worker as well (`workers.agent.supervise`)."""
+"""Largest factor by which progress extends a run's deadline. Service and worker (`workers.agent.supervise`) use the
+same factor."""
 
 
 class LeaseLimits(NamedTuple):

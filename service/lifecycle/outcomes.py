@@ -29,8 +29,7 @@ _MAX_EQUAL_ENDS = 2
 # The study, or a measured trial, depends on these runs, so they get one try more. A lost node never counts by itself:
 # only the total number of tries ends the run.
 _MAX_EQUAL_ENDS_LENIENT = 3
-"""Number of equal ends of attempts after which a model-summary or validation run is not repeated, if its worker was
-lost each time.
+"""Number of attempts with the same failure after which a model-summary or validation run is not repeated.
 """
 # A run that never ends the same way twice would otherwise be retried forever.
 _MAX_TRIES = 4

@@ -47,7 +47,7 @@ def gpu_seconds(value: float, study_id: str) -> Figure:
 
 
 def trained(adapter: AdapterSchema | None, model: ModelSpec) -> str:
-    """Return in words what is trained."""
+    """Describe in words which model and workload is trained."""
     if model.is_own and adapter is None:
         return "what the own code trains"
     return "all weights" if adapter is None else adapter.describe()

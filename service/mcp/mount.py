@@ -50,7 +50,8 @@ class _ServiceHost:
 
     @asynccontextmanager
     async def slot(self, context: Context) -> AsyncIterator[None]:
-        """Slot of the sender in a queue of its own; the requests of the call queue with those of the REST API."""
+        """Slot of the sender in the queue of tool calls; the REST requests that a call makes wait in the queue of the
+        REST API."""
         async with self._queue.slot(_sender_of(_request_of(context)).sender):
             yield
 

@@ -3,11 +3,16 @@
 The site is files of this repository and says nothing about the installation, so it needs no key, as the pages' own static files.
 """
 
+import os
 import re
+from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
-from starlette.responses import Response
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -15,6 +20,7 @@ from shardtune.service.pages.rendering import render
 from shardtune.service.settings import Settings
 
 ADDRESS = "/docs"
+_FIRST_PAGE = "index.html"
 _STYLE_HASHES = "assets/style-hashes.txt"
 """File of the site with the hashes of styles that its scripts add: the search dialog has one."""
 _HASH = re.compile(r"'sha256-[A-Za-z0-9+/]{43}='")
@@ -33,12 +39,14 @@ def site_folder(settings: Settings, built: Path = _BUILT) -> Path | None:
     """Folder of the site: the one that is set, else the one that was built in this checkout; None where there is none."""
     if settings.docs_dir is not None:
         return settings.docs_dir
-    return built if (built / "index.html").is_file() else None
+    return built if (built / _FIRST_PAGE).is_file() else None
 
 
 def install(app: FastAPI, settings: Settings) -> None:
     """Mount the site, or a page that says how to build it."""
     folder = site_folder(settings)
+    # The framework would redirect to the host that the request names, and leave TLS behind a proxy that it does not trust.
+    app.add_api_route(ADDRESS, _redirect_to_start, include_in_schema=False)
     if folder is not None:
         app.mount(ADDRESS, _Site(directory=folder), name="docs")
     else:
@@ -50,10 +58,18 @@ def _show_how_to_build(request: Request) -> Response:
     return render(request, "no_docs.html")
 
 
+def _redirect_to_start(request: Request) -> Response:
+    """Redirect from the address without its slash, against which a page's relative links would be wrong."""
+    return RedirectResponse(f"{request.scope.get('root_path', '')}{ADDRESS}/")
+
+
 def policy(folder: Path) -> str:
     """Content security policy of the site: scripts and styles are its own files, and nothing comes from another host."""
-    file = folder / _STYLE_HASHES
-    hashes = _HASH.findall(file.read_text()) if file.is_file() else []
+    try:
+        hashes = _HASH.findall((folder / _STYLE_HASHES).read_text(errors="replace"))
+    except OSError:
+        # A site of another generator has no such file, and one that is being replaced lacks it for a moment.
+        hashes = []
     styles = " ".join(["'self'", *hashes])
     # `data:` for the theme's icons, which are pictures within its style sheet.
     return (
@@ -65,8 +81,27 @@ def policy(folder: Path) -> str:
 class _Site(StaticFiles):
     """Files of the site, under a policy that lets them load nothing from another host."""
 
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        """Find a file or folder; None for hidden ones, and for what the file system refuses to look up."""
+        if any(part.startswith(".") for part in path.split("/")):
+            return "", None
+        try:
+            return super().lookup_path(path)
+        except (OSError, ValueError):
+            # Starlette 1.10 answers 500 for a link that leads to itself, and 401 for a folder that is closed to the service.
+            # A NUL character is a ValueError.
+            return "", None
+
     async def get_response(self, path: str, scope: Scope) -> Response:
-        response = await super().get_response("index.html" if path in ("", ".") else path, scope)
+        """Return a file of the site, or a redirect from a folder to its first page."""
+        path = _FIRST_PAGE if path in ("", ".") else path
+        try:
+            response = await super().get_response(path, scope)
+        except HTTPException as error:
+            page = f"{path}/{_FIRST_PAGE}"
+            if error.status_code != HTTPStatus.NOT_FOUND or not await self._has(page):
+                raise
+            return RedirectResponse(f"{scope['root_path']}/{quote(page)}")
         response.headers.update(_HEADERS)
         # Read anew: the site may have been built since.
         is_picture = path.endswith(".svg")
@@ -74,3 +109,7 @@ class _Site(StaticFiles):
             _PICTURE_POLICY if is_picture else policy(Path(str(self.directory)))
         )
         return response
+
+    async def _has(self, path: str) -> bool:
+        _, status = await run_in_threadpool(self.lookup_path, path)
+        return status is not None

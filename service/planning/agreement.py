@@ -27,8 +27,8 @@ class FinalParity:
 def measured_differences(
     history: Sequence[Observation], precision: Precision, cluster: Cluster, groups: ParityGroups
 ) -> tuple[str, ...]:
-    """Note on the largest differences between trials that count as the same training, beside the bounds; none on CPU
-    ranks or without such trials.
+    """Note that gives the largest differences between trials that count as the same training, with their bounds. Empty
+    on CPU ranks, and without such trials.
 
     The bounds were chosen on CPU ranks: these figures of real studies show how far they are from what GPUs need.
     """

@@ -9,7 +9,7 @@ from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import Prediction
 
 _WHOLE_STEPS = 3
-"""Whole steps of the run that times them after the verdict: one of warm-up and two windows."""
+"""Number of steps in the run that times whole steps after the verdict: one of warm-up and two timed."""
 
 
 class RunPlan(NamedTuple):
@@ -17,7 +17,7 @@ class RunPlan(NamedTuple):
 
     measure: MeasurePlan
     micro_batches: int = 1
-    """Micro batches of a whole step on each rank; not used where all steps are whole."""
+    """Micro batches of a whole step on each rank; used only where runs have short steps."""
     cycle_steps: int = 1
     """Number of steps that are timed together, because their samples have several lengths."""
 
@@ -56,7 +56,7 @@ class ForeseenRun:
         )
 
     def of_whole_steps(self) -> "ForeseenRun":
-        """Return the same run with whole steps."""
+        """Return this run, but with whole steps instead of short ones."""
         return replace(self, plan=self.plan.model_copy(update={"short_steps": None}))
 
     def whole_steps_s(self, start_s: float) -> float:

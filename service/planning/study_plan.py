@@ -253,8 +253,8 @@ def _finish(snapshot: StudySnapshot, finalists: Finalists, result: StudyResult) 
 def confirm_extension(
     snapshot: StudySnapshot, finalists: Finalists, result: StudyResult
 ) -> NewValidationRun | StudyResult:
-    """Plan the next run of whole steps that a result of extended step times needs, else return the result with their
-    figures.
+    """Plan the next run that times whole steps, which a result from short steps needs. Where none is missing, return
+    the result with the figures of these runs.
     """
     number = whole_steps.due(result, snapshot.history)
     if number is not None:

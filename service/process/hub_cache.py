@@ -43,7 +43,7 @@ class HubCache:
 
     @contextmanager
     def read_slot(self, wait_s: float) -> Iterator[bool]:
-        """Hold one of the slots for reading the hub; yields whether one became free in time."""
+        """Hold one of the slots for reading the hub; yields False if no slot became free within `wait_s`."""
         is_free = self._reads.acquire(timeout=wait_s)
         try:
             yield is_free

@@ -30,7 +30,7 @@ _Address = tuple[IPv4Address | IPv6Address, int]
 
 
 class PeerUser:
-    """User at the other end of one connection; looked up when it is asked for, once."""
+    """User at the other end of one connection, looked up at first use and then kept."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -75,7 +75,7 @@ def _diagnosed_uid(local: _Address, remote: _Address) -> int | None:
 
 
 def _uid_of(local: _Address, remote: _Address) -> int | None:
-    """User id of the open socket with these ends."""
+    """Id of the user who opened the socket with these two addresses."""
     ports = f":{local[1]:04X}", f":{remote[1]:04X}"
     for table in _TABLES:
         for line in table.read_text().splitlines()[1:]:

@@ -3,6 +3,9 @@
 from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyCost
 from shardtune.service.wording import study_words
 
+_WHOLE_HOURS = 10.0
+"""GPU-hours from which no decimals are shown: `.2g` would write 120 as `1.2e+02`."""
+
 
 def cost_rows(cost: StudyCost, *, on_cpu: bool) -> list[tuple[str, str]]:
     """Return the estimate as rows of a name and a text."""
@@ -29,12 +32,14 @@ def _times(minutes: Range) -> str:
 
 
 def _hours(hours: Range) -> str:
-    return f"{hours.low:.2g} to {hours.high:.2g}"
+    return " to ".join(
+        f"{value:,.0f}" if value >= _WHOLE_HOURS else f"{value:.2g}" for value in (hours.low, hours.high)
+    )
 
 
 def _gain(gain: ExpectedGain | None) -> str:
     if gain is None:
-        return "not known: speeds cannot be predicted, or nothing is predicted to fit"
+        return "not known: no baseline or no configuration is predicted to fit, or speeds cannot be predicted"
     return (
         f"predicted {gain.value:.2f}x [{gain.low:.2f}, {gain.high:.2f}] ({gain.fastest} over {gain.baseline}; "
         "90 % band, from predictions alone)"

@@ -45,7 +45,7 @@ SHOWN = (
     EventType.TRIAL_PRUNED,
     EventType.RUN_ENDED,
 )
-"""Types of events that have a sentence; the others repeat one of these."""
+"""Types of events that the log describes by a sentence; other types would repeat one of these events."""
 
 
 def event_sentence(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shardtune.api_schemas.studies.study import MOST_PAIRS, Study, StudyResult
 
 FEWEST_MORE_PAIRS = 6
-"""Minimum number of further pairs to propose: if one of them is lost, the smallest sufficient number no longer suffices."""
+"""Minimum number of further pairs to propose, so that the candidate may lose one of them and still win."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def finish(row: PlanRow) -> str:
 
 
 def choices(plan: Plan) -> list[tuple[str, PlanRow | None, str]]:
-    """Return the choices of a plan: name, row, and what is said where there is none."""
+    """Return the choices of a plan: name, row, and the text shown where no row qualifies."""
     in_time = f"cheapest that ends by {plan.deadline}" if plan.deadline is not None else "cheapest"
     missing = "no row is expected to" if plan.deadline is not None else "no row"
     rows: list[tuple[str, PlanRow | None, str]] = [(in_time, plan.cheapest_in_time, missing)]

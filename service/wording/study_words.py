@@ -29,7 +29,7 @@ _RUN_NAMES = {
 
 
 def trained_parts(workload: Workload) -> tuple[str, ...]:
-    """Describe what of a workload is not usual: an optimizer other than the default, an adapter, samples of several
+    """Describe the unusual parts of a workload: an optimizer other than the default, an adapter, samples of several
     lengths."""
     optimizer = () if workload.optimizer.kind == DEFAULT_OPTIMIZER else (workload.optimizer.title,)
     parts = (workload.adapter, workload.data)

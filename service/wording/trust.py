@@ -121,7 +121,7 @@ def _uneven_pairs(result: StudyResult) -> list[Trust]:
 
 
 def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
-    """Name the other trials with validation runs, which did not go into the pairs."""
+    """Name the trials that had validation runs but were not compared in pairs."""
     # An undecided comparison recommends the baseline: the candidate, not the best, is what was paired.
     paired = result.candidate or result.best
     others = stored.repeated_besides(paired.trial_number, result.baseline.trial_number)

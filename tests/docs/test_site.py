@@ -3,6 +3,10 @@
 import re
 from urllib.parse import unquote, urlsplit
 
+import pytest
+
+from docs.generate.site import SiteError, generate, replace
+
 LOADS = re.compile(
     r"<(?:script|img|source|iframe|video|audio|embed|object|link)\b[^>]*?\b(?:src|srcset|href|data)=\"([^\"]+)\""
 )
@@ -55,3 +59,21 @@ def test_every_link_leads_to_a_page_and_every_anchor_to_a_place_in_it(built_site
 
 def test_nothing_is_left_of_a_marker(built_site):
     assert not any("generated:" in page.read_text() for page in (built_site / "reference").glob("*.html"))
+
+
+def test_a_folder_with_other_files_is_not_replaced_by_a_site(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(
+        SiteError, match=r"is no documentation site and would be deleted; name a new or an empty folder"
+    ):
+        generate(tmp_path / "pages", tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_a_site_replaces_an_earlier_one_and_leaves_nothing_beside_it(tmp_path):
+    site, built = tmp_path / "site", tmp_path / "built"
+    for folder, text in ((site, "earlier"), (built, "new")):
+        folder.mkdir()
+        (folder / "index.html").write_text(text)
+    replace(site, built)
+    assert (site / "index.html").read_text() == "new" and list(tmp_path.iterdir()) == [site]

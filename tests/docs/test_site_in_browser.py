@@ -86,7 +86,7 @@ def test_the_site_can_be_searched(page):
     page.goto("index.html")
     page.keyboard.press("/")
     page.keyboard.type("webhook", delay=50)
-    expect(page.get_by_text("Receive webhooks").last).to_be_visible()
+    expect(page.get_by_text("Receive webhooks").last).to_be_visible(timeout=20_000)
 
 
 @pytest.mark.parametrize("path", PAGES)

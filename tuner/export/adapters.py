@@ -157,7 +157,8 @@ def accelerate_notes(source: ExportSource) -> list[str]:
 
 
 def trainer_notes(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Notes on an adapter for a program that is handed a model, such as transformers' Trainer; empty without one."""
+    """Notes on the workload's adapter for a program that takes a model, such as transformers' Trainer; empty without
+    an adapter."""
     adapter = source.workload.adapter
     if adapter is None:
         return ()

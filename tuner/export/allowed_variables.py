@@ -172,7 +172,8 @@ _VALUES = {
 ALLOWED = {name: re.compile(values, re.ASCII) for name, values in _VALUES.items()}
 """Regular expression of the values that an exported job sets, by name of the variable."""
 LONGEST_VALUE = 150
-"""Maximum number of characters of a value that is set. Workers cut values at 200, and a cut value is another value."""
+"""Maximum length of a value that an exported job sets. Workers cut values at 200 characters, and a cut value would be
+wrong."""
 
 
 def is_allowed(name: str, value: str) -> bool:

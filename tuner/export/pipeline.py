@@ -47,8 +47,8 @@ def standard_modules(source: ExportSource) -> tuple[str, ...]:
 
 
 def of_root(source: ExportSource, lines: list[str]) -> list[str]:
-    """Lines of the `Trainer` class in `train_snippet.py`, with the stage's root module in place of the model where
-    there are several pipeline stages."""
+    """Lines of the `Trainer` class in `train_snippet.py`; with several pipeline stages they use the stage's root
+    module instead of the model."""
     if not has_stages(source):
         return lines
     return [line.replace("self.model.", "root.").replace("in model.", "in root.") for line in lines]

@@ -86,7 +86,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
 
 
 def _sample_groups(source: ExportSource) -> dict[str, str]:
-    """Values for the script's template where ranks that train the same samples count as one rank."""
+    """Values for the script's template if ranks that train on the same samples count as one rank."""
     near = [*(["CONTEXT"] if context.is_shared(source) else []), *(["TENSOR"] if tensor.is_split(source) else [])]
     names = [*near, *(["STAGES"] if pipeline.has_stages(source) else [])]
     if not names:
@@ -107,7 +107,7 @@ def _product(names: list[str]) -> str:
 
 
 def _figures(source: ExportSource) -> str:
-    """Describe what was measured and what the script leaves out, escaped apart: each has a limit of its own."""
+    """Describe what was measured and what the script leaves out, as text that is safe in a docstring."""
     lines = in_docstring(sample_lengths.snippet_lines(source))
     return in_docstring(_describe_measurement(source)) + (f" {lines}" if lines else "")
 

@@ -28,7 +28,7 @@ class ExpectedSpeed:
     """Expected speed of a canary (a repeated run of a known configuration), with its spread."""
 
     level: float
-    """Median of the logarithms of the normal runs' speeds."""
+    """Median of the log speeds of the canary's earlier undisturbed runs."""
     spread: float
 
 

@@ -30,8 +30,8 @@ class TargetMeasurement:
     """Differences of the machine that is most similar to the measurement's, including those that only lower the
     confidence."""
     stale_changes: tuple[FieldChange, ...] = ()
-    """Differences that make the measurement stale, of any machine that would run the tuning target, one per field;
-    empty while some machine is comparable."""
+    """Differences that make the measurement stale, one per field, from all machines that could run the tuning target.
+    Empty while one of these machines is comparable."""
     values: tuple[str, ...] = ()
     """Differences that make the measurement stale, as texts `field=value`."""
     changed_at: datetime | None = None

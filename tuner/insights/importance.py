@@ -37,8 +37,8 @@ FASTEST = 5
 _TOP = 0.25
 """Fraction of a study's trials that count as the fastest, where it gives more than the minimum number."""
 _SHUFFLINGS = 19
-"""Number of random assignments of speeds to trials; by chance, a knob without effect is more important than in all of
-them one time in twenty (Barnard's Monte Carlo test, 1963)."""
+"""Number of random assignments of speeds to trials. A knob counts as important if its importance exceeds all of them:
+for a knob without effect the chance is one in twenty (Barnard's Monte Carlo test, 1963)."""
 
 Row = tuple[tuple[tuple[str, KnobValue], ...], float]
 """Knob values of a trial, with the trial's speed."""

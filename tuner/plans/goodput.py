@@ -16,8 +16,8 @@ class ExpectedGoodput(NamedTuple):
 
 
 def expected_goodput(assumptions: Goodput, gpus: int) -> ExpectedGoodput:
-    """Goodput with checkpoints as often as loses least: the square root of twice their cost times the time between
-    failures (Young 1974, Daly 2006)."""
+    """Goodput (fraction of time that trains) with the best checkpoint interval: the square root of twice a
+    checkpoint's cost times the time between failures (Young 1974, Daly 2006)."""
     planned = 1.0 / (1.0 + assumptions.overhead)
     rate_s = assumptions.failures_per_gpu_hour * gpus / 3600.0
     if rate_s == 0:

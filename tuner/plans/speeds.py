@@ -29,7 +29,7 @@ _PROJECTED = 32
 
 @dataclass(frozen=True)
 class ConfigSpeed:
-    """Speed of one configuration of a plan, and its place among the plan's layouts."""
+    """Speed of one configuration of a plan; `index` is its position among the plan's layouts."""
 
     index: int
     tokens_per_s_per_gpu: Band
@@ -52,8 +52,8 @@ class KindSpeeds:
         return self.evaluation.step is not None
 
     def fastest(self, gpus: int) -> ConfigSpeed | None:
-        """Fastest configuration on a number of GPUs: among those that surely fit, else among those that may; None where
-        none does."""
+        """Fastest configuration on a number of GPUs: among those that certainly fit in memory, else among those that
+        may fit; None where no configuration fits."""
         at_count = self.layouts.gpus == gpus
         for fits in (self.surely_fits & at_count, self._may_fit & at_count):
             if fits.any():

@@ -28,7 +28,7 @@ class FactorSpread(NamedTuple):
     shared: float
     """Deviation of the factor that all parts of a step share."""
     part: float
-    """Deviation of the factor on one part."""
+    """Deviation of the factor that only one part of a step has, such as communication."""
 
     @property
     def deviations(self) -> Array:

@@ -55,7 +55,7 @@ class ResolvedRequest:
         return self.cluster.world_size * micro_batch * passes
 
     def batch_of(self, config: TrialConfig) -> int:
-        """Number of samples in a step of one configuration that is predicted beside the search.
+        """Number of samples per step for a configuration that is predicted in addition to the search space.
 
         Raises:
             ValueError: the configuration's micro batches do not divide the global batch.

@@ -43,7 +43,8 @@ class Projection:
 
 
 def project(anchors: Sequence[MeasuredSize], target: PredictedSize, error: StructuralError | None = None) -> Projection:
-    """Project to `target` from the measured sizes of the same layout; without any of it, from those of other layouts.
+    """Project speed and memory to `target` from the measured sizes with the same layout; without any, from sizes with
+    other layouts.
 
     Raises:
         ValueError: no measured size, or none that is at most as large as the target.
@@ -104,7 +105,8 @@ def _slowness_of_others(used: Sequence[MeasuredSize], target: PredictedSize) -> 
 
 
 def _memory(used: Sequence[MeasuredSize], target: PredictedSize, doublings: float, same_layout: bool) -> ProjectedValue:
-    """Projected peak: the predicted one, and what was measured beyond the prediction on the largest measured size."""
+    """Projected memory peak: the prediction, and the excess of measurement over prediction at the largest measured
+    size."""
     measured = [size for size in used if size.memory_gib is not None]
     if not measured:
         spread = math.exp(1.64 * 0.10)

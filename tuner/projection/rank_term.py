@@ -28,7 +28,7 @@ class RankTerm:
     per_rank_sigma_s: float
     """Standard error of `per_rank_s`."""
     largest: int
-    """Number of GPUs of the largest size that the term was fitted on."""
+    """Number of GPUs of the largest measured run to which the term was fitted."""
 
     def seconds(self, target: PredictedSize) -> float:
         """Seconds of a step at the target."""

@@ -42,7 +42,7 @@ class PredictedSize:
     seconds: float
     """Predicted seconds of a step."""
     communication_s: float
-    """Predicted seconds of a step in which nothing but communication goes on."""
+    """Predicted seconds of a step in which the GPU waits for communication and computes nothing."""
     tokens_per_gpu: float
     """Number of tokens of a step for each GPU."""
     memory_gib: float

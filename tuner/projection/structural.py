@@ -17,12 +17,12 @@ _FIRST = 1.0
 
 
 class ScalingError(NamedTuple):
-    """Error of one projection of a published run."""
+    """Error of one projection from a published run to a run with more GPUs."""
 
     doublings: float
     """Number of doublings of the GPUs between the anchor and the target."""
     unseen: int
-    """Number of axes that the anchor did not show."""
+    """Number of parallel axes that the target uses and the anchor does not."""
     slowness: float
     """Logarithm of measured over projected time, without any drift."""
     open_width: float
@@ -31,7 +31,7 @@ class ScalingError(NamedTuple):
 
 @dataclass(frozen=True)
 class StructuralError:
-    """Drift and band of projections, learnt from published runs."""
+    """Correction and uncertainty of projections to more GPUs, fitted to published runs."""
 
     drift: float
     """Logarithm by which a step slows down with each doubling of the GPUs, beyond the predicted ratio."""
@@ -48,7 +48,7 @@ class StructuralError:
 
 @lru_cache(maxsize=64)
 def learnt(without: frozenset[str] = frozenset()) -> StructuralError:
-    """Structural error from the published runs, leaving out some owners of sources (such as `mosaicml`)."""
+    """Fit the structural error to the published runs, without those of the owners in `without` (such as `mosaicml`)."""
     return learn({name: errors for name, errors in PUBLISHED_ERRORS.items() if owner(name) not in without})
 
 
@@ -58,7 +58,7 @@ def owner(source: str) -> str:
 
 
 def learn(errors: Mapping[str, Sequence[tuple[float, int, float, float]]]) -> StructuralError:
-    """Drift and width from errors by source; sources count equally, however many runs they have."""
+    """Fit drift and width to errors by source; sources count equally, however many runs they have."""
     sources = {name: [ScalingError(*error) for error in listed] for name, listed in errors.items() if listed}
     if not sources:
         return StructuralError(drift=0.015, width=0.05)

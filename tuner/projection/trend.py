@@ -13,16 +13,16 @@ from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize
 Array = NDArray[np.float64]
 
 _COMMUNICATION_SIGMA = 1.0
-"""Prior standard deviation of the log factor on exposed communication: a hidden fraction of it is small next to what is
-sent, so what remains is known to a factor."""
+"""Prior standard deviation of the log factor on exposed communication, the part that computation does not hide. It is
+wide, since a small error in the hidden part changes the exposed part by a factor."""
 _LARGEST_LOG_FACTOR, _SMALLEST_LOG_FACTOR = 1.5, -3.0
 _DRIFT_SIGMA = 0.01
-"""Prior standard deviation of the slow-down by doubling, around that of published runs."""
+"""Prior standard deviation of the slow-down at each doubling of the GPUs, around its mean in published runs."""
 _NOISE_SIGMA = 0.01
 """Standard deviation of the logarithm of one measured step time."""
 _WALK_SIGMA = 0.015
-"""Standard deviation by which two sizes differ after one doubling, for reasons that no term has: the nearer of two
-measured sizes counts more."""
+"""Standard deviation of the unexplained log difference between two sizes, one of which has twice the GPUs. Because of
+it, the nearer of two measured sizes counts more."""
 _ITERATIONS = 8
 _DEVIATIONS = 1.645
 """Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""

@@ -18,7 +18,7 @@ _AXES = {
     "tensor_parallel": "split each block over {} ranks",
     "pipeline_parallel": "split the model into {} stages",
 }
-"""Mesh axes that are searched only where a study names them, with what they do."""
+"""Mesh axes that are searched only where a study names them, each with a description."""
 _DEGREES = (2, 4, 8, 16)
 _AMONG = 10
 """Number of fastest configurations among which one that surely fits is sought."""

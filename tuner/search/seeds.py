@@ -96,8 +96,8 @@ def _speed(obs: Observation) -> float:
 
 
 def _has_two_axes(config: TrialConfig) -> bool:
-    """Whether a configuration is both sharded and replicated; the only such defaults are those that follow the
-    nodes."""
+    """Whether a configuration is both sharded and replicated, which among the documented defaults means that its mesh
+    follows the nodes."""
     flat = flatten(config)
     return flat.get("dp_replicate", 1) != 1 and flat.get("dp_shard", 1) != 1
 

@@ -67,7 +67,8 @@ class Pair:
 
     @property
     def is_even(self) -> bool:
-        """Whether both runs had the same conditions: undisturbed, or about as many cores left by other programs."""
+        """Whether both runs had the same conditions: neither was disturbed, or other programs left both about as many
+        cores."""
         return is_even(*self.loads)
 
 
@@ -118,13 +119,13 @@ class ComparisonBlocks:
         )
 
     def pairs_by_evenness(self, challenger: int, baseline: int) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
-        """Pairs of two trials whose runs had equal load, and those whose runs had not."""
+        """Pairs of runs of two trials: those with equal load from other programs, and those with unequal load."""
         pairs = self.pairs(challenger, baseline)
         return tuple(pair for pair in pairs if pair.is_even), tuple(pair for pair in pairs if not pair.is_even)
 
     def is_far_behind(self, trial: int, other: int) -> bool:
-        """Whether undisturbed validation runs beside those of another trial, and nothing else, show that a trial is far
-        slower than it."""
+        """Whether a trial is far slower than another trial, judged only by undisturbed validation runs made side by
+        side."""
         least = math.log(NEAR_FRACTION)
         fresh = [pair.log_ratio for pair in self.pairs(trial, other) if not pair.disturbed_runs]
         if not fresh or max(fresh) >= least:

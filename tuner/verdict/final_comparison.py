@@ -63,8 +63,8 @@ class RankingState:
 
     @property
     def speedup(self) -> Speedup | None:
-        """Speed-up by the test that ended the pairs; None with too few pairs, and where runs beside the baseline's
-        ended them because the challenger is far behind."""
+        """Speed-up with the interval of the test that ended the comparison. None with too few pairs, and where the
+        comparison ended because the challenger was far slower."""
         # Pairs that showed the challenger far behind chose nothing and may be few: they show no interval.
         if self.is_far_behind:
             return None
@@ -79,8 +79,8 @@ class RankingState:
 def finalists_among(
     search_speeds: Mapping[int, float], disturbed_searches: Collection[int], baseline: int
 ) -> tuple[int, ...]:
-    """Trials of a search that the final comparison runs again beside the baseline: the fastest one, and all that are
-    near it and near the baseline, fastest first.
+    """Trials that the final comparison runs again beside the baseline, fastest first: the fastest trial, and all whose
+    speed is near both the fastest trial's and the baseline's.
 
     `search_speeds` contains the tokens_per_s_per_gpu of the search runs, by trial number. `disturbed_searches` names
     the trials whose search run was disturbed.
@@ -192,8 +192,8 @@ def _run_pairs(
 
 
 def _find_fastest_default(field: Finalists, blocks: ComparisonBlocks) -> int | NextRun:
-    """Number of the fastest documented default by its validation runs, or the next validation run needed to determine
-    it."""
+    """Trial number of the documented default that is fastest in validation runs; until that is known, the next
+    validation run to make."""
     assert field.baseline is not None
     alive = field.defaults or (field.baseline,)
     for _ in range(DEFAULT_BLOCKS):
@@ -222,8 +222,8 @@ def _screen(field: Finalists, baseline: int, blocks: ComparisonBlocks) -> int | 
 
 
 def _near_baseline(alive: tuple[int, ...], baseline: int, blocks: ComparisonBlocks) -> tuple[int, ...]:
-    """Numbers of the trials that their own runs beside the baseline's do not show far behind; the first trial where
-    there are none."""
+    """Numbers of the trials that are not far slower than the baseline in runs beside it; the first trial where all
+    are."""
     return tuple(trial for trial in alive if not blocks.is_far_behind(trial, baseline)) or alive[:1]
 
 

@@ -39,7 +39,7 @@ machine."""
 
 
 def decide(pairs: Sequence[Pair], uneven_pairs: int = 0) -> Decision:
-    """Decide from the size of the log-ratios; `open` also where the test may not judge these pairs."""
+    """Decide by the size of the log-ratios; `open` also where the test does not apply to these pairs."""
     interval = log_interval(pairs) if uneven_pairs == 0 else None
     if interval is None:
         return "open"
@@ -53,7 +53,8 @@ def decide(pairs: Sequence[Pair], uneven_pairs: int = 0) -> Decision:
 
 
 def log_interval(pairs: Sequence[Pair]) -> tuple[float, float] | None:
-    """Interval of the mean log-ratio that the test does not reject; None where the test may not judge these pairs."""
+    """Interval of the mean log-ratios that the test does not reject; None where the test does not apply to these
+    pairs."""
     quantile = _QUANTILES.get(len(pairs))
     if quantile is None or not _is_quiet(pairs):
         return None

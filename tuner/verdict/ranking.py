@@ -22,7 +22,7 @@ from shardtune.tuner.verdict.final_comparison import RankingState, finalists_amo
 from shardtune.tuner.verdict.parity import ParityGroups
 
 REPLACED_BASELINE = "the given baseline was replaced"
-"""First words of the note of a result whose baseline is not the one that the user gave."""
+"""First words of the note that another configuration took the place of the user's baseline."""
 NOTHING_ELSE = "no other configuration is feasible: there is nothing to compare"
 """Note of a result in which the baseline is the only feasible trial."""
 
@@ -66,7 +66,7 @@ def disturbed_searches(history: Sequence[Observation]) -> frozenset[int]:
 
 
 def result_of_baseline(history: Sequence[Observation], field: Finalists) -> StudyResult:
-    """Result of a study in which the baseline is the only feasible trial: without a pair nothing is known of others."""
+    """Result of a study in which the baseline is the only feasible trial, so that no pair of runs compares anything."""
     trials = {obs.number: obs for obs in history}
     trial = next(obs for obs in history if obs.number == field.baseline)
     best, notes = contender(trial), (*field.notes, *_default_note(trial, field, trials), *_co_tenant_note(trial))

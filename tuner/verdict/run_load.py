@@ -23,7 +23,7 @@ class RunLoad:
 
     @classmethod
     def of(cls, measurement: Measurement) -> "RunLoad":
-        """Load during a measured run, as the service judged it."""
+        """Load of other programs during a measured run, as the service judged it from its measurement."""
         # No clock is exact to the last digit: a half-width of 0 was not measured.
         spread = measurement.step_time_half_width_s / measurement.step_time_s or None
         is_throttled = throttling(measurement) is not None

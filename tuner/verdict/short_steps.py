@@ -103,12 +103,14 @@ def accumulations(config: TrialConfig, whole: int) -> Accumulations | None:
 
 
 def whole_step_plan(plan: MeasurePlan) -> MeasurePlan:
-    """Measurement plan of the one run that times whole steps after the verdict: no more than shows a wrong extension."""
+    """Measurement plan of the run that times whole steps after the verdict, with just enough steps to reveal a wrong
+    extension."""
     return plan.model_copy(update={"max_warmup_steps": 1, "min_windows": 2, "max_windows": 2, "undecided_s": None})
 
 
 def _parity_accumulation(samples: int, config: TrialConfig, cluster: Cluster, whole: int) -> int:
-    """Least number of micro batches whose slots hold equal copies of the samples, with the whole step's peak memory."""
+    """Least number of micro batches over which the samples divide evenly and which reaches the whole step's peak
+    memory."""
     stages = config.strategy.stages
     per_micro_batch = config.micro_batch * config.data_ranks(cluster.world_size)
     fewest = min(_FEWEST_RECORDED[cluster.device], whole) if stages == 1 else FEWER * stages

@@ -12,7 +12,7 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.tuner.history import Observation
 
 WHOLE_STEP_BLOCK = -1
-"""Number of the comparison block of the runs that time whole steps: no pair is in it, and its runs share a worker."""
+"""Block number of the runs that time whole steps. They form no pairs, but run on one worker."""
 MOST_OFF = 0.03
 """Relative error of an extended step time above which pairs of such times decide nothing."""
 _MOST_DEVIATIONS = 2.5
@@ -44,8 +44,8 @@ def checked(result: StudyResult, history: Sequence[Observation], field: Finalist
 
 
 def _turned(result: StudyResult, runs: Sequence[tuple[Observation, Measurement]]) -> tuple[str, ...]:
-    """Note where the whole steps put the baseline before a winner that the pairs confirmed: errors of 3 % on both sides
-    may hide a gain of 6 %."""
+    """Note for a confirmed winner that is slower than the baseline when whole steps are timed; empty otherwise. Errors
+    of 3 % on both sides may hide a gain of 6 %."""
     speeds = {obs.number: run.tokens_per_s_per_gpu for obs, run in runs if run.disturbed is None}
     best, baseline = (speeds.get(side.trial_number) for side in (result.best, result.baseline))
     if result.verdict is not Verdict.CONFIRMED or best is None or baseline is None or best >= baseline:
@@ -90,7 +90,8 @@ def _check(obs: Observation, whole: Measurement) -> WholeStepCheck:
 
 
 def _undecided(result: StudyResult, field: Finalists) -> StudyResult:
-    """Result whose pairs count as undecided: a user's baseline stays, and of two defaults the faster one."""
+    """Result with an undecided verdict. A user's baseline stays the answer; between two documented defaults the faster
+    one does."""
     comparison = result.final_comparison
     assert comparison is not None
     ratios = comparison.ratios

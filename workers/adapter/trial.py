@@ -159,8 +159,8 @@ class ScriptTrial:
         raise Rejected(reason)
 
     def _check_low_weights(self, model: nn.Module) -> None:
-        """Reject a model whose weights are not in the dtype of a precision that keeps no float32 copy of them: its
-        training would be another one, under the stated name."""
+        """Reject a model whose weights have another dtype than the precision, if the precision keeps no float32 copy
+        of weights. The training would not be the stated one."""
         precision = self.workload.precision
         if not precision.has_low_states:
             return

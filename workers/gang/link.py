@@ -35,7 +35,7 @@ _SILENCE = 0.75
 """Fraction of the lease after which a silent host counts as lost; the rest of the lease is for the node agent to end
 the host's ranks."""
 _SLACK_S = 0.5
-"""Seconds after the lease until processes that were killed at its end have ended."""
+"""Seconds that processes need to end after they were killed at the end of the lease."""
 
 Answer = OrderDone | LaunchEnded
 

@@ -107,7 +107,7 @@ class Launcher(Protocol):
 
 
 class Observer(Protocol):
-    """Observer of the conditions on one host; see `workers.machine.conditions`."""
+    """Observer of one host's devices and load before and during a run; see `workers.machine.conditions`."""
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
         """Wait until the host's devices are healthy and free; see `Launcher.require_fit`."""

@@ -95,7 +95,7 @@ def _is_bound(lock: socket.socket, address: str) -> bool:
 
 
 def _holder(address: str) -> str:
-    """Process that has a lock, in words; the kernel's record of who began to listen."""
+    """Describe the process that holds a lock. The kernel knows it as the process that listens on the lock's socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as question:
         question.setblocking(False)
         try:

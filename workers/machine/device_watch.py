@@ -93,8 +93,9 @@ class DeviceWatch:
             self._keep_base(self._observations[-1])
 
     def _reason_after_release(self, release_s: float, give_up: Callable[[], bool]) -> str | None:
-        """Reason why the GPUs are not free, once the driver had this many seconds to release what this worker's own last
-        ranks held: NVML lists an ended process for up to a second (driver 580 on an H200), which is no other program."""
+        """Reason why the GPUs are not free, after waiting this many seconds for the driver to release what this
+        worker's last ranks held. NVML lists an ended process for up to a second (driver 580 on an H200), which is no
+        other program."""
         until_s = now_s() + release_s
         while (reason := self._unfit_reason()) is not None and now_s() < until_s and not give_up():
             time.sleep(0.1)

@@ -135,7 +135,8 @@ def _data(options: PredictOptions) -> dict[str, Any] | None:
 
 
 def _predict_table(request: PredictionRequest, options: PredictOptions) -> PredictionTable:
-    """Predict from the closed form of the architecture, or without one from the model as built here."""
+    """Predict by formulas for the model's architecture; a model without formulas is built here, and its parameters and
+    FLOPs are counted."""
     if request.model.is_own:
         return fastest.answer_request(_traced(request, options), objective=options.model.objective)
     if not options.trace:

@@ -29,7 +29,7 @@ Request = TypeVar("Request", PredictionRequest, PlanRequest)
 
 
 def local_product(state_dir: Path, client: ServiceClient | None) -> Product:
-    """Return the functions of this machine; a service computes and stores where there is one.
+    """Return the functions behind the tools: those of the service where there is one, else those of this machine.
 
     The service knows calibrations that this machine does not.
     """
@@ -40,7 +40,7 @@ def local_product(state_dir: Path, client: ServiceClient | None) -> Product:
 
 @contextmanager
 def _cli_errors() -> Iterator[None]:
-    """Turn an expected failure of a command's function into one of a tool."""
+    """Turn an expected error of a command into a `ToolRejected`."""
     try:
         yield
     except CliError as error:

@@ -149,13 +149,14 @@ class CompareAnswer(ToolAnswer):
     """Answer of `compare`."""
 
     configurations: tuple[ComparedSide, ...]
-    """Configurations in the order of the picks."""
+    """Compared configurations, in the order of the call's `picks`."""
     differences: dict[str, tuple[JsonValue, ...]]
     """Knobs that differ, with the value of each configuration."""
     is_one_subject: bool
-    """Whether all train the same model and workload on the same cluster; otherwise their speeds are not comparable."""
+    """Whether all configurations train the same model and workload on the same cluster; otherwise their speeds are not
+    comparable."""
     not_found: tuple[str, ...]
-    """Picks that do not exist, or have no measurement."""
+    """Entries of `picks` that name no trial, or a trial without a measurement."""
 
 
 class DiagnosedFinding(Schema):

@@ -96,8 +96,8 @@ class StudiesCreateArguments(Schema):
     study_id: StudyId | None = None
     """Id of the new study; null: chosen by the service."""
     confirmation: str | None = None
-    """Code of the estimate that the user has agreed to, from the same call without it. Never make one up.
-    The same call repeated with it answers with the first study."""
+    """Code that a call without `confirmation` returns with its estimate. Send it once the user has agreed; never make
+    one up. A repeated call with the same code returns the first study."""
 
 
 class DiagnoseArguments(Schema):

@@ -243,7 +243,7 @@ def _fraction(text: str) -> float | str | None:
 
 
 def _number(text: str) -> float | str | None:
-    """Convert text to a number; other text stays, for the error beside it."""
+    """Convert text to a number; return any other text unchanged, so that the form shows it beside its error."""
     # An empty field means no limit, not 0.
     try:
         return float(text) if text else None

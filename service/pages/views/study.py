@@ -113,7 +113,7 @@ class StudyContext:
     since: Plot | None
     """Speed of the tuning target at each of its measurements."""
     has_unusable: bool
-    """Whether some measured trials do not count."""
+    """Whether the charts leave out measured trials, such as those that train differently."""
 
 
 def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page, now: datetime) -> StudyContext:

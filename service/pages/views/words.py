@@ -74,7 +74,7 @@ ENDS = FAILURES | {"complete": "complete", "released": "returned by its worker",
 
 
 def cluster_memory(value: Cluster) -> str:
-    """Describe the memory of one rank."""
+    """Describe the memory that each rank of a cluster has, such as `80 GiB each`."""
     return f"{memory(value.memory_gib)} each"
 
 

@@ -69,14 +69,14 @@ def diff_of(study: Study, today: Contender, best: Contender) -> UserFile | None:
 
 
 def _settings_outside(today: Contender, best: Contender, render: Render) -> tuple[str, ...]:
-    """Return the changed settings of which the format holds nothing: the file reads the same with and without them."""
+    """Return the changed settings that the file's format cannot express: the file is the same with and without them."""
     units = shares.knobs_by_change(flatten(today.config), flatten(best.config))
     return tuple(name for name, knobs in units.items() if not _is_held(today, best, knobs, render))
 
 
 def _is_held(today: Contender, best: Contender, knobs: Sequence[str], render: Render) -> bool:
-    """Whether the file changes with these knobs alone; True where neither side takes them alone, so that nothing is
-    claimed."""
+    """Whether the file's text changes when only these knobs change. True also where neither configuration is legal
+    with them, since then nothing is known."""
     for base, other in ((best, today), (today, best)):
         config = shares.with_settings_of(base.config, other.config, knobs)
         if config is None or config == base.config:

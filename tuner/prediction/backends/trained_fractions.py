@@ -25,8 +25,8 @@ def depth(shape: ModelShape) -> float:
 
 
 def master_bytes(shape: ModelShape, d: Dtypes, impl: Implementation) -> float:
-    """Bytes of a parameter, on average, where a backend keeps trained ones as masters: beside an adapter, frozen ones
-    have the dtype of the computation."""
+    """Mean bytes of a parameter where a backend keeps trained parameters as float32 masters; with an adapter, frozen
+    parameters have the dtype of computation."""
     if shape.adapter is None:
         return float(d.master)
     trained = fraction(shape, impl)

@@ -66,7 +66,7 @@ class MemoryTable:
     context: Array
     communication: Array
     host: Array
-    """Bytes in host memory per rank."""
+    """Predicted bytes in host memory per rank."""
 
     @property
     def reserved(self) -> Array:

@@ -9,8 +9,8 @@ from shardtune.tuner.prediction.candidates import DDP, ZERO, Candidates, Mask
 
 
 def with_timed_rows(candidates: Candidates, workload: Workload) -> Candidates:
-    """Candidates whose micro batches take as long as the workload's mean one; memory follows from the longest row, so it
-    is not theirs."""
+    """Candidates for predicting time: their micro batches have the workload's mean length. Memory follows from the
+    longest micro batch and must not be predicted from them."""
     if workload.data is None:
         return candidates
     columns = np.broadcast_arrays(candidates.micro_batch, candidates.accumulation, _meets_once(candidates))
@@ -31,7 +31,7 @@ def _timed(workload: Workload, micro_batch: int, accumulation: int, meets_once: 
 
 
 def _meets_once(candidates: Candidates) -> Mask:
-    """Whether ranks wait for each other once a step: those with whole parameters that reduce after the last micro
-    batch."""
+    """Whether ranks wait for each other only once a step: backends with whole parameters that reduce after the last
+    micro batch."""
     is_whole = (candidates.backend <= DDP) | ((candidates.backend == ZERO) & (candidates.stage <= 1))
     return np.asarray(is_whole & (candidates.sync_last > 0))

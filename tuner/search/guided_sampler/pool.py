@@ -18,7 +18,7 @@ from shardtune.tuner.search.space.backends.registry import KNOBS
 from shardtune.tuner.search.space.legal_values import Flat
 
 ENUMERATED = 20_000
-"""Largest number of configurations in a search space for which the pool contains all of them."""
+"""Size up to which a whole search space is the pool of candidates; from a larger space the pool is a sample."""
 DRAWN = 2_500
 """Number of configurations that the pool draws from a search space too large to enumerate."""
 _CHUNK = 4_000
@@ -113,8 +113,8 @@ class Pool:
         return [self._rows[key] for key in keys]
 
     def neighbour_rows(self, row: int) -> list[int]:
-        """Rows of the pool for configurations that differ from this row's in one choice; cached, because the same rows
-        are requested repeatedly."""
+        """Rows of the pool whose configurations differ from this row's in one knob; cached, because the same rows are
+        requested repeatedly."""
         near_rows = self._near.get(row)
         if near_rows is None:
             near_rows = self._near[row] = self.rows(list(neighbours(self.space, self.config(row))))
@@ -128,7 +128,8 @@ class Pool:
         return (*self._encoder.encode(tables), np.array(kinds, dtype=np.intp))
 
     def _family(self, table: Flat) -> int:
-        """Code that is equal for configurations which differ only in knobs that may make twins."""
+        """Code that is equal for configurations that differ only in knobs with `makes_twins` (knobs that may not
+        change the step)."""
         own_knobs = ((knob, value) for knob, value in table.items() if knob not in KNOBS or not KNOBS[knob].makes_twins)
         # As text, because in Python True == 1, but `true` and `1` are different values of a knob.
         key = tuple(sorted((knob, repr(value)) for knob, value in own_knobs))
@@ -182,8 +183,7 @@ def sample_evenly(space: Space, count: int) -> Iterator[TrialConfig]:
 
 
 def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
-    """Configurations of the space that differ from one configuration in one choice, and in the values that depend on
-    that choice."""
+    """Configurations of the space that differ from `config` in one knob, and in the knobs that depend on it."""
     try:
         answers = space.sampler_answers(config)
     except ValueError:
@@ -198,6 +198,6 @@ def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
 
 
 def sample_near(space: Space, answers: dict[str, KnobValue]) -> TrialConfig | None:
-    """Draw the configuration with these answers to the sampler's parameters; a parameter without one has its first
-    candidate."""
+    """Draw the configuration with these values of the sampler's parameters; a parameter without a value takes its
+    first candidate."""
     return space.sample(lambda param, values: answers[param] if answers.get(param) in values else values[0])

@@ -70,7 +70,7 @@ class Knowledge:
 
 
 class GuidedSampler:
-    """Guided sampler of one study with the knowledge at one moment."""
+    """Guided sampler of one study. `knowledge` holds what was measured before this search."""
 
     def __init__(self, pool: Pool, knowledge: Knowledge) -> None:
         self._pool, self._knowledge = pool, knowledge
@@ -173,8 +173,8 @@ class CandidateScores:
 
     @cached_property
     def untried(self) -> list[int]:
-        """Indices of candidates of backends whose speed here no trial has shown and that will probably run, by falling
-        utility."""
+        """Indices of candidates that will probably run and whose backend no trial has measured on this machine, most
+        useful first."""
         backends = (self._pool.backends[row] for row in self.candidates[self._order])
         return [
             int(index)
@@ -358,7 +358,8 @@ class CandidateScores:
 
 
 GATE_DEVIATIONS = 2.33
-"""Standard deviations of safety in `tuner.prediction.memory_gate`, which checks every proposal."""
+"""Number of standard deviations of the memory prediction that a proposal must leave free, as
+`tuner.prediction.memory_gate` requires."""
 
 
 def _has_time(obs: Observation) -> bool:

@@ -24,7 +24,7 @@ from shardtune.tuner.verdict.recipes.summary import Arm
 from shardtune.tuner.verdict.run_load import RunLoad
 
 MOST_BLOCKS = FEWEST_PAIRS + 3
-"""Most comparison blocks: as many pairs as the sign test needs, and some in the place of uneven ones."""
+"""Maximum number of comparison blocks: as many pairs as the sign test needs, and some to replace uneven pairs."""
 _PRECISE = math.log1p(0.02)
 """Half-width of a ratio's logarithm at which fewer pairs are enough, whichever recipe is faster."""
 _STATED = 0

@@ -67,7 +67,7 @@ def summarize(spec: StudySpec, own: Arm, stated: Arm, even: Sequence[Pair], winn
 
 
 def _losses(arm: Arm, steps: int) -> tuple[float, ...]:
-    """Losses of the first run that reported those of enough steps; otherwise those of the first run."""
+    """Losses of the first run that reported enough steps; otherwise the losses of the first run."""
     first = arm.measured[0].losses if arm.measured else ()
     return next((run.losses for run in arm.measured if len(run.losses) >= steps), first)
 

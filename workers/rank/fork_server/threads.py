@@ -11,7 +11,7 @@ _BETWEEN_LOOKS_S = 0.05
 
 
 def that_forbid_forking() -> list[str]:
-    """Names of the other threads of this process, but for those of NVIDIA's driver that slept while they were watched.
+    """Names of this process's other threads, without threads of NVIDIA's driver that slept while they were watched.
 
     The driver starts one where a library links it, as DeepSpeed's imports do. A thread that sleeps holds no lock that a
     forked rank would wait for, and whether CUDA works in a fork, the probe tries. Other libraries get no such trust: a

@@ -39,8 +39,8 @@ _BETWEEN = 256
 _SHORTEST_S = 1e-5
 """Lower bound in seconds of a collective's time, after the computation between calls is subtracted."""
 _LONG_S = 0.3
-"""Seconds of one collective beyond which no larger size is measured: the link's rate is known, and larger tensors would
-take minutes."""
+"""Seconds of one collective after which no larger message is measured: the link's rate is known by then, and larger
+messages would take minutes."""
 _ENOUGH_S = 1.0
 """Seconds of repetitions from which a median is taken."""
 Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]

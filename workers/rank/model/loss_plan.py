@@ -50,7 +50,8 @@ class LossPlan:
         return logits if self.scale == 1.0 else logits * self.scale
 
     def gradient(self, values: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """Gradient with respect to the head's logits, in place of `values`, that with respect to the finished ones."""
+        """Gradient with respect to the head's logits, from `values`, the gradient with respect to the scaled or capped
+        logits. It is written over `values`."""
         if self.cap is not None:
             return values.mul_(1.0 - torch.tanh(logits / self.cap).square())
         return values if self.scale == 1.0 else values.mul_(self.scale)
@@ -104,7 +105,7 @@ def of_model(model: nn.Module) -> LossPlan:
 
 
 def _plan(model: nn.Module, head: nn.Linear) -> LossPlan:
-    """Plan from what the model makes of known logits, which replace the head's.
+    """Plan found by replacing the head's logits with known values and reading what the model returns.
 
     Raises:
         ValueError: it does more than scale or cap them.
@@ -131,7 +132,7 @@ def _plan(model: nn.Module, head: nn.Linear) -> LossPlan:
 
 
 def _explanation(model: nn.Module, known: torch.Tensor, logits: torch.Tensor) -> LossPlan:
-    """Plan that makes the model's logits of the known ones.
+    """Plan (scale or cap) by which the known logits become the logits that the model returned.
 
     Raises:
         ValueError: no scale or cap does.

@@ -102,7 +102,8 @@ def cut(model: nn.Module, plan: StagePlan, index: int, stages: int, loss: _Loss,
 
 
 def _copy(module: nn.Module, names: Iterable[str]) -> nn.Module:
-    """Copy a module tree so far that the modules of the given names can be replaced; all other modules are shared."""
+    """Copy a module tree just enough to replace the modules of the given names; all other modules are shared with the
+    original."""
     # A shallow copy: parameters must stay the model's own objects, whose names are looked up by identity.
     twin = copy.copy(module)
     twin._modules = dict(module._modules)

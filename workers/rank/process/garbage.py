@@ -7,7 +7,7 @@ _GENERATION = 1
 
 
 class StepwiseCollection:
-    """Collection of garbage every so many steps instead of whenever Python wants; without a number Python decides."""
+    """Garbage collection after every `every` steps instead of at moments that Python chooses; 0: Python chooses."""
 
     def __init__(self, every: int) -> None:
         self._every, self._steps = every, 0
@@ -18,7 +18,7 @@ class StepwiseCollection:
             gc.disable()
 
     def end_step(self) -> None:
-        """Count a step, and collect if it is one after which garbage is collected."""
+        """Count a step, and collect garbage after every `every` steps."""
         self._steps += 1
         if self._every and self._steps % self._every == 0:
             gc.collect(_GENERATION)

@@ -15,7 +15,8 @@ class ExchangeBuffers:
     """
 
     def __init__(self, stages: Sequence[PipelineStage], whole: int, hidden: torch.Tensor, *, holds_sent: bool) -> None:
-        """`hidden`: one micro batch's hidden states; `holds_sent`: whether sent ones are held until the step's end."""
+        """`hidden`: one micro batch's hidden states; `holds_sent`: whether sent hidden states stay in memory until the
+        step ends."""
         self._whole, self._device = whole, stages[0].device
         exchanged = sum((not stage.is_first) + (not stage.is_last) for stage in stages)
         if holds_sent:
@@ -32,7 +33,7 @@ class ExchangeBuffers:
         self._most, self._held = 0, torch.empty(0, dtype=torch.uint8)
 
     def hold_for(self, micro_batches: int) -> None:
-        """Allocate what steps of at most this number of micro batches, and of those before, leave out."""
+        """Allocate the exchange buffers that a whole step would have beyond a step of this many micro batches."""
         if micro_batches > self._most:
             self._most = micro_batches
             # Released first: both at once would be a peak of their own.

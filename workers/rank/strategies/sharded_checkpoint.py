@@ -20,7 +20,7 @@ class CheckpointParts:
     in_stages: bool = False
     """Whether ranks have different parts of the model."""
     trained_only: bool = False
-    """Whether frozen weights are left out; a trainer has them from their source before it loads."""
+    """Whether frozen weights are left out of the checkpoint: the trainer loads them from the base model."""
 
 
 ALL_PARTS = CheckpointParts()

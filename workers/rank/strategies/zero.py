@@ -137,7 +137,7 @@ def _masters(optimizer: Any) -> list[torch.Tensor]:
 
 
 def _stepped(optimizer: Any) -> list[torch.optim.Optimizer]:
-    """Torch optimizers that one of DeepSpeed's optimizers steps: a part that stays on the device has one of its own."""
+    """Torch optimizers behind one DeepSpeed optimizer: with partial offload there are two, one for each device."""
     inner = (optimizer.optimizer, getattr(optimizer, "backup_optimizer", None))
     return [member for member in inner if member is not None]
 

@@ -232,7 +232,7 @@ class Loop:
         )
 
     def _reuse_steady_steps(self, window_steps: int) -> None:
-        """Count the last steps of the warm-up as timed windows where windows of slow steps would be the same."""
+        """Count the last warm-up steps as timed windows, where a step is so slow that a window is a single step."""
         # A script's waits for data are counted within its windows alone, so its warm-up cannot stand in for them.
         if self._micro_batches.are_own:
             return

@@ -116,8 +116,7 @@ def _mean_attended(length: int, window: int | None) -> int:
     """Upper bound of the number of positions that a token attends to on average with a causal mask: half the sequence,
     or the window.
 
-    The cost of attention per token depends on this number alone: unmasked, a sequence of this length costs as much per
-    token.
+    The cost of attention per token is that of an unmasked sequence of this length.
     """
     return max(1, min(length // 2, window or length))
 

@@ -67,8 +67,8 @@ def run(task: ResumeTask, built: RankTraining, folder: Path, progress: ProgressF
 
 
 class ResumeLoop(Loop):
-    """Loop over the steps of a resume plan. They are compared only with each other, so where a study has short steps
-    they are as short as its recorded ones."""
+    """Loop over the steps of a resume plan. In a study with short steps they are as short as its recorded steps,
+    because they are compared only with each other."""
 
     def continue_at(self, step: int) -> None:
         """Continue the training data at a given step."""

@@ -59,7 +59,7 @@ def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshne
 
 
 def is_open(result: StudyResult) -> bool:
-    """Whether further runs may decide the verdict: without another configuration there is nothing to decide."""
+    """Whether further runs may decide the verdict; False where the baseline is the only configuration that runs."""
     has_pairs = result.verdict is Verdict.UNDECIDED and result.final_comparison is not None
     return has_pairs or result.verdict is Verdict.TOO_BUSY
 

@@ -87,7 +87,7 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
         least_flops_per_token=study.model_summary.least_flops_per_token,
     )
     if run.purpose == RunPurpose.TRACE:
-        return TraceTask(trial=trial.model_copy(update={"plan": context.settings.measure}))
+        return TraceTask.of(trial.model_copy(update={"plan": context.settings.measure}))
     return (
         ResumeTask(trial=trial, plan=context.settings.resume_check) if run.purpose == RunPurpose.RESUME_CHECK else trial
     )

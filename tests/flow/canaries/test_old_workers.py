@@ -82,7 +82,7 @@ def test_a_canary_ends_when_its_worker_returns_with_an_older_release(quick_clien
 
 
 def test_a_retune_that_no_live_worker_can_read_says_so(quick_client, clock):
-    context, key = tuned(quick_client, LENGTHS)
+    context, _ = tuned(quick_client, LENGTHS)
     clock.turn(DAY_S)
     OldWorker(quick_client, name="a-old").register(**OLD)
     with context.db.read() as session:

@@ -151,6 +151,7 @@ class ConsideredRecipe(Schema):
     loss: LossComparison | None = None
     """Comparison of the losses; None if a run failed before they were known."""
     failure: str | None = Field(default=None, examples=["loss is nan at step 12"])
-    """Reason why the recipe could not be compared; None if it was."""
+    """Reason why the recipe could not be compared, or failed after its first pairs, whose figures stand beside it; None
+    if it was compared to the end."""
     notes: tuple[str, ...] = ()
     """Notes for people, such as runs that did not repeat their losses."""

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training import attention_dtypes
 from shardtune.api_schemas.training.optimizers import OPTIMIZERS, replaced
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload, WorkloadRequest
 
@@ -39,6 +40,7 @@ def changed(workload: Workload, name: str) -> Workload:
         ValueError: the workload cannot be trained with the recipe; the message names the field and the remedy.
     """
     if name in PRECISIONS:
+        attention_dtypes.check(workload.attention, PRECISIONS[name])
         return workload.with_precision(PRECISIONS[name])
     fields = {field: getattr(workload, field) for field in WorkloadRequest.model_fields}
     try:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.retuning.canaries import CanaryVerdict
-from shardtune.db.queries import best, canaries, trials
+from shardtune.db.queries import canaries, trials
+from shardtune.db.queries.recommendations import history
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.studies import StudyRow
@@ -80,7 +81,7 @@ def _lineage(session: Session, recommended: RecommendationRow, drifted: Collecti
     # Without the earlier ones, a slow decline could hide in retunes that follow each other. After drift was announced,
     # the retune's own runs are the new reference.
     lineage, config = [recommended], recommended.answer.result.best.config
-    for earlier in best.earlier_recommendations(session, recommended):
+    for earlier in history.earlier_recommendations(session, recommended):
         if lineage[0].answer.renewed is None or earlier.id in drifted:
             break
         if earlier.answer.result.best.config == config:

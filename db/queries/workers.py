@@ -151,6 +151,7 @@ def forget_gone(session: Session, before: datetime, now: datetime) -> int:
 
 
 def serving(project_id: str | None) -> list[ColumnElement[bool]]:
+    """Return the conditions of registered workers that serve a project (None: any)."""
     conditions: list[ColumnElement[bool]] = [WorkerRow.forgotten_at.is_(None)]
     whose = or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == project_id)
     return conditions if project_id is None else [*conditions, whose]

@@ -121,7 +121,7 @@ def max_body_bytes(path: str) -> int:
 
 
 def _remedy(path: str) -> str:
-    """What the sender of too large a body can do."""
+    """Remedy for the sender of a body that is too large for a path."""
     return _FEWER_LENGTHS if path == MCP or re.fullmatch(_WITH_WORKLOAD, path) is not None else "send less"
 
 

@@ -12,7 +12,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.studies.changes import study_page
 from shardtune.service.studies.changes.page import FILE as CHANGES_FILE
 from shardtune.service.studies.create_and_read import get_study, study_views
-from shardtune.service.studies.results.stored import stored_result
+from shardtune.service.studies.results.study_result import stored_result
 from shardtune.tuner import export
 from shardtune.tuner.verdict import contenders
 

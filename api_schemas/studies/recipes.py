@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training import attention_dtypes
 from shardtune.api_schemas.training.optimizers import OPTIMIZERS, replaced
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload, WorkloadRequest
 
@@ -39,6 +40,7 @@ def changed(workload: Workload, name: str) -> Workload:
         ValueError: the workload cannot be trained with the recipe; the message names the field and the remedy.
     """
     if name in PRECISIONS:
+        attention_dtypes.check(workload.attention, PRECISIONS[name])
         return workload.with_precision(PRECISIONS[name])
     fields = {field: getattr(workload, field) for field in WorkloadRequest.model_fields}
     try:
@@ -151,6 +153,7 @@ class ConsideredRecipe(Schema):
     loss: LossComparison | None = None
     """Comparison of the losses; None if a run failed before they were known."""
     failure: str | None = Field(default=None, examples=["loss is nan at step 12"])
-    """Reason why the recipe could not be compared; None if it was."""
+    """Reason why the recipe could not be compared, or failed after its first pairs, whose figures stand beside it; None
+    if it was compared to the end."""
     notes: tuple[str, ...] = ()
     """Notes for people, such as runs that did not repeat their losses."""

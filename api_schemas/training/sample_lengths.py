@@ -14,8 +14,9 @@ from shardtune.api_schemas.base import Schema
 
 MOST_BINS = 256
 """Maximum number of bins of a histogram; more different lengths are merged with their neighbours."""
-MOST_ENTRIES = 100_000
-"""Maximum number of lengths, or of bins before they are merged, in one request."""
+MOST_ENTRIES, MOST_PAIRS = 48_000, 16_000
+"""Maximum number of lengths, and of pairs of length and samples, in one request. A body of more values is rejected before
+anything reads it (`service.http.pre_body_auth`); a pair has three of its separators."""
 MOST_SAMPLES_COUNTED = 10**12
 MOST_PLANNED = 65_536
 """Maximum number of samples of a step whose lengths differ."""
@@ -112,9 +113,11 @@ def _histogram(value: object) -> object:
         )
     if not value:
         raise ValueError("lengths (an empty list) has no samples; give the length of at least one")
-    if len(value) > MOST_ENTRIES:
+    pairs = sum(isinstance(entry, list | tuple) for entry in value)
+    if len(value) - pairs + pairs * MOST_ENTRIES // MOST_PAIRS > MOST_ENTRIES:
         raise ValueError(
-            f"lengths ({len(value):,} entries) may have {MOST_ENTRIES:,}; count equal lengths into [length, samples] pairs"
+            f"lengths ({len(value):,} entries) may have {MOST_ENTRIES:,} lengths or {MOST_PAIRS:,} [length, samples] pairs; "
+            "count equal lengths into pairs, or give the command line a file of them (--data), which it counts"
         )
     return merge_lengths(count_lengths(value))
 

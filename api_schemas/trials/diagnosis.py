@@ -75,7 +75,8 @@ class ProfilerRecording(Schema):
     step_s: Seconds
     """Seconds of a step recorded under the profiler, on the slowest rank."""
     plain_step_s: Seconds
-    """Seconds of the last step before the recording, without the profiler."""
+    """Seconds of the last step before the recording, without the profiler; the mean over a cycle of steps where samples
+    differ in length."""
     elapsed_s: Seconds
     """Seconds of the whole profiled run."""
     foreign_cpu_cores: float | None = Field(default=None, ge=0, le=1e6, examples=[0.1])

@@ -3,7 +3,7 @@
 A change of a message needs a new protocol version (api_schemas.protocol); tests/protocol notices one without.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -107,6 +107,13 @@ class TraceTask(DerivedTrialTask):
     warmup_steps: int = Field(default=5, ge=1, le=100)
     steps: int = Field(default=3, ge=1, le=20)
     """Number of steps to record; each gives some megabytes of JSON."""
+
+    @classmethod
+    def of(cls, trial: TrialTask) -> Self:
+        """Return the task that records a trial over whole cycles of its samples, so that its means compare with the
+        trial's step time."""
+        cycle, fewest = trial.workload.steps_per_cycle, cls.model_fields["steps"].default
+        return cls(trial=trial, steps=cycle * -(-fewest // cycle))
 
 
 Task = Annotated[ModelSummaryTask | TrialTask | ResumeTask | TraceTask, Field(discriminator="kind")]

@@ -16,7 +16,8 @@ from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialOrig
 from shardtune.service.lifecycle.outcomes import JudgedEnd, next_state
 from shardtune.service.planning import study_plan
 from shardtune.service.planning.planner_cache import PlannerCache
-from shardtune.service.planning.study_plan import (
+from shardtune.service.planning.study_snapshot import StudySnapshot
+from shardtune.service.planning.study_steps import (
     Complete,
     Fail,
     NewResumeRun,
@@ -24,7 +25,6 @@ from shardtune.service.planning.study_plan import (
     NewValidationRun,
     StartFinalComparison,
 )
-from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner import objective
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate

@@ -1,20 +1,19 @@
-"""Queries on workers and their measured hardware."""
+"""Queries on workers: registration, sessions, lists, and those that may take work; their hardware is in
+`db.queries.offered_hardware`."""
 
 import secrets
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import JSON, ColumnElement, Select, bindparam, func, or_, select, tuple_, type_coerce, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, undefer
 
-from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory, MeasuredHardware
+from shardtune.api_schemas.machines.hardware import Inventory
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import fingerprints
-from shardtune.db.tables.studies import FingerprintRow, RunRow, StudyRow, WorkerRow
+from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 
-_MOST_MACHINES = 500
 # Statements of every request of a worker are made once: making one costs more than running it.
 _BY_SESSION = select(WorkerRow).where(WorkerRow.session == bindparam("worker_session"))
 _NOTE_SEEN = (
@@ -127,42 +126,14 @@ def live_first(
 ) -> tuple[Sequence[WorkerRow], int]:
     """Return workers that serve a project (None: any) starting at `offset`, first those with requests since
     `live_since`, then by name; and their total number."""
-    total = session.scalar(select(func.count()).select_from(WorkerRow).where(*_serving(project_id))) or 0
+    total = session.scalar(select(func.count()).select_from(WorkerRow).where(*serving(project_id))) or 0
     query = _with_inventory(project_id).order_by((WorkerRow.seen_at >= live_since).desc(), WorkerRow.name, WorkerRow.id)
     return session.scalars(query.offset(offset).limit(limit)).all(), total
 
 
 def _with_inventory(project_id: str | None) -> Select[WorkerRow]:
     """Make a query load the workers' inventories, for display."""
-    return select(WorkerRow).options(undefer(WorkerRow.inventory)).where(*_serving(project_id))
-
-
-@dataclass(frozen=True)
-class OfferedMachine:
-    """Hardware and software of registered workers; of several with the same, the most recently active."""
-
-    name: str
-    project_id: str | None
-    seen_at: datetime
-    cluster: Cluster
-    fingerprint: Fingerprint
-
-
-def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachine]:
-    """Return the hardware of workers that serve a project (None: any), without the rest of their offers; at most 500."""
-    cluster = _offer("cluster")
-    alike = (WorkerRow.project_id, WorkerRow.fingerprint_key, cluster)
-    columns = (WorkerRow.name, WorkerRow.project_id, WorkerRow.seen_at, WorkerRow.fingerprint_key)
-    place = func.row_number().over(partition_by=alike, order_by=WorkerRow.seen_at.desc())
-    ranked = select(*columns, cluster.label("cluster"), place.label("place")).where(*_serving(project_id)).subquery()
-    query = select(ranked.c.name, ranked.c.project_id, ranked.c.seen_at, ranked.c.cluster, FingerprintRow.value)
-    query = query.join(FingerprintRow, FingerprintRow.key == ranked.c.fingerprint_key).where(ranked.c.place == 1)
-    return [
-        OfferedMachine(name, whose, seen_at, Cluster.model_validate_json(text), value)
-        for name, whose, seen_at, text, value in session.execute(
-            query.order_by(ranked.c.seen_at.desc()).limit(_MOST_MACHINES)
-        )
-    ]
+    return select(WorkerRow).options(undefer(WorkerRow.inventory)).where(*serving(project_id))
 
 
 def forget(row: WorkerRow, now: datetime) -> None:
@@ -179,19 +150,11 @@ def forget_gone(session: Session, before: datetime, now: datetime) -> int:
     return len(rows)
 
 
-def _serving(project_id: str | None) -> list[ColumnElement[bool]]:
+def serving(project_id: str | None) -> list[ColumnElement[bool]]:
+    """Return the conditions of registered workers that serve a project (None: any)."""
     conditions: list[ColumnElement[bool]] = [WorkerRow.forgotten_at.is_(None)]
     whose = or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == project_id)
     return conditions if project_id is None else [*conditions, whose]
-
-
-def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -> MeasuredHardware | None:
-    """Return the hardware measurement of a worker with a fingerprint; of several, the most recently active. Only the
-    project's own workers and those that serve every project count, since a project must not trust measurements of
-    others."""
-    parameters = {"measured_on": fingerprint_key, "of_project": project_id}
-    offer = session.scalars(_MEASURED, parameters).one_or_none()
-    return offer.measured if offer is not None else None
 
 
 def seen_since(
@@ -201,14 +164,14 @@ def seen_since(
     project (None: any), by name."""
     if only is not None and project_id is None:
         return session.scalars(_OF_THESE, {"moment": moment, "ids": list(only)}).all()
-    query = select(WorkerRow).where(WorkerRow.seen_at >= moment, *_serving(project_id)).order_by(WorkerRow.name)
+    query = select(WorkerRow).where(WorkerRow.seen_at >= moment, *serving(project_id)).order_by(WorkerRow.name)
     return session.scalars(query if only is None else query.where(WorkerRow.id.in_(only))).all()
 
 
 def fingerprints_seen_since(session: Session, moment: datetime, project_id: str) -> Sequence[str]:
     """Return the fingerprint key of each worker that serves a project and sent a request since a given moment."""
     return session.scalars(
-        select(WorkerRow.fingerprint_key).where(WorkerRow.seen_at >= moment, *_serving(project_id))
+        select(WorkerRow.fingerprint_key).where(WorkerRow.seen_at >= moment, *serving(project_id))
     ).all()
 
 
@@ -218,12 +181,12 @@ def workers_supporting(session: Session, task_kind: str, moment: datetime) -> li
     query = select(WorkerRow).where(
         WorkerRow.seen_at >= moment,
         WorkerRow.is_draining.is_(False),
-        _offer("task_kinds").contains(f'"{task_kind}"'),
+        offered("task_kinds").contains(f'"{task_kind}"'),
     )
     return [row for row in session.scalars(query) if task_kind in row.offer.task_kinds]
 
 
-def _offer(name: str) -> ColumnElement[str]:
+def offered(name: str) -> ColumnElement[str]:
     """Return an SQL expression for a field of the workers' offers, as text."""
     field: ColumnElement[str] = type_coerce(WorkerRow.offer, JSON)[name].as_string()
     return field
@@ -237,17 +200,6 @@ _OF_THESE = (
         WorkerRow.id.in_(bindparam("ids", expanding=True)),
     )
     .order_by(WorkerRow.name)
-)
-_MEASURED = (
-    select(WorkerRow.offer)
-    .where(
-        WorkerRow.fingerprint_key == bindparam("measured_on"),
-        _offer("measured").is_not(None),
-        WorkerRow.forgotten_at.is_(None),
-        or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == bindparam("of_project")),
-    )
-    .order_by(WorkerRow.seen_at.desc())
-    .limit(1)
 )
 
 

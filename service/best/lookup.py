@@ -17,6 +17,7 @@ from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import decide
 from shardtune.api_schemas.training.workload import PRECISIONS, WorkloadRequest
 from shardtune.db.queries import best
+from shardtune.db.queries.recommendations import proposals
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.service.best import local_clusters, pending_approval, target_distance
 from shardtune.service.http import etags
@@ -45,7 +46,7 @@ def find_by_key(
         row = best.current_target(session, project_of(context, project_id), target_key)
         if row is None or row.recommended is None:
             raise pending_approval.awaits_approval(
-                best.newest_proposal(session, row.project_id, row.target_key) if row else None
+                proposals.newest_proposal(session, row.project_id, row.target_key) if row else None
             ) or unknown_target(target_key)
         return reject_too_busy(_best_config(row, (), context.now(), target_key), lowest)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
-from shardtune.db.queries import best
+from shardtune.db.queries.recommendations import proposals
 from shardtune.db.tables.best import RecommendationRow
 from shardtune.service.http.errors import NotFound
 
@@ -15,7 +15,7 @@ def newest_proposal(session: Session, project_id: str, cases: Sequence[TuningTar
     rejected.
     """
     keys = [case.target_key_without_fingerprint for case in cases]
-    return best.newest_proposal_on_any_fingerprint(session, project_id, keys)
+    return proposals.newest_proposal_on_any_fingerprint(session, project_id, keys)
 
 
 def awaits_approval(recommendation: RecommendationRow | None) -> NotFound | None:

@@ -6,6 +6,7 @@ from shardtune.api_schemas.recommendations.best import BestConfig, Resolved, Res
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.studies.study import StudyState
 from shardtune.db.queries import best
+from shardtune.db.queries.recommendations import study_recommendations
 from shardtune.service.best import lookup, pending_approval
 from shardtune.service.http.errors import Conflict, Invalid, NotFound
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
@@ -124,7 +125,9 @@ def _find_running_study(context: Context, project_id: str, case: TuningTarget) -
                 "study_failed",
                 f"study {last_study.id} of this tuning target failed: {last_study.reason}; remove the cause and create a study yourself",
             )
-        if last_study.state is StudyState.COMPLETE and not best.active_recommendations(session, last_study.id):
+        if last_study.state is StudyState.COMPLETE and not study_recommendations.active_recommendations(
+            session, last_study.id
+        ):
             raise Conflict(
                 "answer_rejected",
                 f"the result of study {last_study.id} of this tuning target was rejected; approve it (GET /v1/recommendations has its id), "

@@ -106,9 +106,11 @@ def _cancel_without_worker(
     """
     worker = session.get(WorkerRow, canary.worker_id)
     assert worker is not None
-    if worker.seen_at >= live_since(context) and compatibility.can_run(worker, study):
+    unreadable = send.why_unreadable(canary.recommendation, worker)
+    if unreadable is None and worker.seen_at >= live_since(context) and compatibility.can_run(worker, study):
         return False
-    transitions.end_study(session, study, StudyState.CANCELLED, f"worker {worker.name} is gone, or has changed", now)
+    reason = f"worker {worker.name} is gone, or has changed" if unreadable is None else f"{worker.name}: {unreadable}"
+    transitions.end_study(session, study, StudyState.CANCELLED, reason, now)
     return True
 
 

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.retuning.canaries import CanaryVerdict
-from shardtune.db.queries import best, canaries, trials
+from shardtune.db.queries import canaries, trials
+from shardtune.db.queries.recommendations import history
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning import study_snapshot
 from shardtune.tuner.freshness import drift
 from shardtune.tuner.freshness.drift import ExpectedSpeed
+from shardtune.tuner.verdict import short_steps
 
 _REFERENCE_RUNS = 9
 """Number of runs below which a reference speed also includes the first normal canaries (repeated runs of recommended
@@ -49,17 +51,20 @@ def reference_of(
         recommended,
         {canary.recommendation_id for canary in target_canaries if canary.verdict == CanaryVerdict.DRIFT},
     )
+    # Short steps and whole steps of one configuration differ by the error of the extension, which is no drift.
+    is_extended = _canary_is_extended(recommended)
     # The oldest recommendation of the lineage comes first, so its runs fill the reference before later ones.
     runs, earlier = list[float](), list[float]()
     for recommendation in lineage:
         if len(runs) < drift.FEWEST:
-            runs += _recommendation_speeds(session, recommendation)
+            runs += _recommendation_speeds(session, recommendation, is_extended)
     lineage_ids = {recommendation.id for recommendation in lineage}
     for canary in target_canaries:
         if (
             canary.recommendation_id not in lineage_ids
             or canary.verdict != CanaryVerdict.NORMAL
             or not canary.tokens_per_s_per_gpu
+            or not trial_speeds(session, canary.study, is_extended=is_extended)
         ):
             continue
         if len(runs) < _REFERENCE_RUNS:
@@ -76,7 +81,7 @@ def _lineage(session: Session, recommended: RecommendationRow, drifted: Collecti
     # Without the earlier ones, a slow decline could hide in retunes that follow each other. After drift was announced,
     # the retune's own runs are the new reference.
     lineage, config = [recommended], recommended.answer.result.best.config
-    for earlier in best.earlier_recommendations(session, recommended):
+    for earlier in history.earlier_recommendations(session, recommended):
         if lineage[0].answer.renewed is None or earlier.id in drifted:
             break
         if earlier.answer.result.best.config == config:
@@ -84,9 +89,19 @@ def _lineage(session: Session, recommended: RecommendationRow, drifted: Collecti
     return lineage
 
 
-def _recommendation_speeds(session: Session, recommendation: RecommendationRow) -> list[float]:
+def _canary_is_extended(recommended: RecommendationRow) -> bool:
+    """Whether the step time of a recommendation's next canary (repeated run) is extended from short steps."""
+    samples, answer = recommended.study.parity_samples, recommended.answer
+    if samples is None:
+        return False
+    micro_batches = short_steps.of_run(samples, answer.result.best.config, answer.workload, answer.cluster)
+    return micro_batches.accumulations is not None
+
+
+def _recommendation_speeds(session: Session, recommendation: RecommendationRow, is_extended: bool) -> list[float]:
     """Speeds of the runs that led to a recommendation, in tokens per second of one rank."""
-    return trial_speeds(session, recommendation.study, recommendation.answer.result.best.trial_number)
+    number = recommendation.answer.result.best.trial_number
+    return trial_speeds(session, recommendation.study, number, is_extended=is_extended)
 
 
 def _canary_speeds(session: Session, canary: CanaryRow) -> list[float]:
@@ -100,11 +115,17 @@ def _canary_speeds(session: Session, canary: CanaryRow) -> list[float]:
     return [canary.tokens_per_s_per_gpu]
 
 
-def trial_speeds(session: Session, study: StudyRow, trial_number: int = 0) -> list[float]:
-    """Speeds of the runs of a trial, in tokens per second of one rank."""
+def trial_speeds(
+    session: Session, study: StudyRow, trial_number: int = 0, *, is_extended: bool | None = None
+) -> list[float]:
+    """Speeds of the runs of a trial, in tokens per second of one rank.
+
+    `is_extended`: whether to read only runs whose step time was extended from short steps, or only those that timed
+    whole steps; None: all.
+    """
     trial = trials.by_number(session, study.id, trial_number)
     if trial is None:
         return []
     observed = study_snapshot.observation(trial, study.comparison_round)
     runs = (*observed.validation_runs, *([observed.measurement] if observed.measurement is not None else []))
-    return [run.tokens_per_s_per_gpu for run in runs]
+    return [run.tokens_per_s_per_gpu for run in runs if is_extended in (None, run.is_extended)]

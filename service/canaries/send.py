@@ -26,7 +26,7 @@ from shardtune.service.canaries import reference
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import system_studies
 from shardtune.service.retuning.target_selection import includes
-from shardtune.service.workers import compatibility
+from shardtune.service.workers import compatibility, protocol_limits
 from shardtune.tuner.freshness import drift
 
 _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
@@ -119,8 +119,32 @@ def suitable_workers(
     context: Context, session: Session, row: TuningTargetRow, recommended: RecommendationRow
 ) -> list[WorkerRow]:
     """Live workers with a fingerprint (hardware and software versions) on which the recommendation was measured, so
-    that speeds are comparable.
+    that speeds are comparable, and whose protocol version can express a canary's run.
     """
+    return [
+        worker
+        for worker in _workers_of_fingerprint(context, session, row, recommended)
+        if why_unreadable(recommended, worker) is None
+    ]
+
+
+def why_unreadable(recommended: RecommendationRow, worker: WorkerRow) -> str | None:
+    """Reason why a worker's protocol version cannot express the canary (repeated run) of a recommendation; None if it
+    can.
+    """
+    answer = recommended.answer
+    return protocol_limits.why_not_repeatable(
+        answer.workload,
+        answer.result.best.config,
+        worker.protocol_version,
+        has_short_steps=recommended.study.parity_samples is not None,
+    )
+
+
+def _workers_of_fingerprint(
+    context: Context, session: Session, row: TuningTargetRow, recommended: RecommendationRow
+) -> list[WorkerRow]:
+    """Live workers with a fingerprint on which the recommendation was measured."""
     answer = recommended.answer
     live_workers = system_studies.suitable_workers(context, session, row.project_id, answer.model, answer.cluster)
     return [worker for worker in live_workers if not compatibility.changed_fields(worker, recommended.study)]
@@ -158,9 +182,13 @@ def _choose_worker(context: Context, session: Session, row: TuningTargetRow, mom
         return NotSent("it was measured since")
     if retunes.page(session, retunes.RetuneFilter(row.project_id, row.target_key, states=OPEN_RETUNE_STATES), None, 1):
         return NotSent("a retune of it is unfinished")
-    suitable = suitable_workers(context, session, row, row.recommended)
-    if not suitable:
+    live_workers = _workers_of_fingerprint(context, session, row, row.recommended)
+    if not live_workers:
         return NotSent("no live worker has the fingerprint it was measured on")
+    reasons = {worker: why_unreadable(row.recommended, worker) for worker in live_workers}
+    suitable = [worker for worker in live_workers if reasons[worker] is None]
+    if not suitable:
+        return NotSent(f"no live worker can read its run: {live_workers[0].name} {reasons[live_workers[0]]}")
     last_canary_at = {canary.worker_id: canary.created_at for canary in target_canaries}
     return min(suitable, key=lambda worker: (last_canary_at.get(worker.id, _EPOCH), worker.name))
 

@@ -12,6 +12,11 @@ from shardtune.api_schemas.training.sample_lengths import checked_length, merge_
 from shardtune.service.cli.errors import InputError
 
 _MOST_BYTES = 1 << 30
+MOST_LINES = 10_000_000
+"""Maximum number of lines: a histogram of 256 bins has no use for more samples, whose parsing takes minutes."""
+_CHUNK = 1 << 22
+_SHORT_LINE, _MOST_KNOWN = 16, 65_536
+"""Bytes of a line that holds a number alone, and number of such lines whose lengths are remembered."""
 _LONGEST_LINE = 64 << 20
 """Bytes of the longest line: the ids of the longest sample take half as many."""
 _KEYS = ("input_ids", "length")
@@ -25,6 +30,7 @@ def read(path: Path) -> list[JsonValue]:
         InputError: the file cannot be read, is too large, or a line holds no sample.
     """
     counts: Counter[int] = Counter()
+    known: dict[bytes, int] = {}
     lines = lists = 0
     try:
         if not path.is_file():
@@ -35,8 +41,14 @@ def read(path: Path) -> list[JsonValue]:
                 f"data ({path}) has {size / (1 << 30):.1f} GiB, and 1 GiB is read; write the lengths alone, one number a line"
             )
         with path.open("rb") as file:
+            _check_number_of_lines(path, file)
             for number, line in _lines(path, file):
-                counts[_length_of(line, f"{path}, line {number}")] += 1
+                length = known.get(line)
+                if length is None:
+                    length = _length_of(line, f"{path}, line {number}")
+                    if len(line) <= _SHORT_LINE and len(known) < _MOST_KNOWN:
+                        known[line] = length
+                counts[length] += 1
                 lines, lists = lines + 1, lists + line.lstrip().startswith(b"[")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -65,6 +77,19 @@ def with_file(data: JsonValue, folder: Path) -> JsonValue:
     if isinstance(data, dict) and isinstance(name := data.get("lengths"), str):
         return {**data, "lengths": read(folder / name)}
     return data
+
+
+def _check_number_of_lines(path: Path, file: BinaryIO) -> None:
+    """Reject a file of too many lines before any of them is parsed, and return to its beginning."""
+    lines = 0
+    while chunk := file.read(_CHUNK):
+        lines += chunk.count(b"\n")
+        if lines > MOST_LINES:
+            raise InputError(
+                f"data ({path}) has more than {MOST_LINES:,} lines; a random part has the same lengths: "
+                f"shuf -n 1000000 {path.name} > part.jsonl"
+            )
+    file.seek(0)
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -41,11 +41,14 @@ parsed."""
 _MAX_SHOWN = 80
 _COMPRESSED = r"/v1/runs/[^/]+/traces/[^/]+"
 """Path of compressed request bodies, whose separators are not counted because nobody parses them."""
+_WITH_WORKLOAD = r"/v1/(studies|best:resolve|predictions|plans)|/v1/studies/[^/]+:clone|/(new(/calculate)?|plans)"
+"""Addresses that take a model's config.json and the lengths of samples."""
+_FEWER_LENGTHS = "count equal lengths of samples (workload.data.lengths) into [length, samples] pairs, or send less"
 _MAX_BYTES_BY_PATH = tuple(
     (re.compile(pattern), kibibytes * _KIB)
     for pattern, kibibytes in (
         # A model's config.json: the class names of a large classifier are in it.
-        (r"/v1/(studies|best:resolve|predictions|plans)|/v1/studies/[^/]+:clone|/(new(/calculate)?|plans)", 1024),
+        (_WITH_WORKLOAD, 1024),
         # A call with a model's config.json.
         (MCP, 1024),
         # Steps and devices of each rank, and the ends of two outputs.
@@ -103,18 +106,23 @@ class _PreBodyAuth:
         is_trace = re.fullmatch(_COMPRESSED, scope["path"]) is not None
         if is_trace and _media_type(request) != OCTET_STREAM:
             raise _wrong_media_type(request)
-        max_bytes = max_body_bytes(scope["path"])
+        max_bytes, remedy = max_body_bytes(scope["path"]), _remedy(scope["path"])
         declared = request.headers.get("content-length", "0")
         # A longer number exceeds every limit, and Python limits the digits that int() converts.
         if len(declared) > 18 or int(declared) > max_bytes:
-            raise _too_large(max_bytes)
+            raise _too_large(max_bytes, remedy)
         max_values = max_bytes if is_trace else _MAX_VALUES
-        await self._app(scope, _limit_body(receive, max_bytes, max_values), send)
+        await self._app(scope, _limit_body(receive, max_bytes, max_values, remedy), send)
 
 
 def max_body_bytes(path: str) -> int:
     """Maximum size in bytes of a request body at an address."""
     return next((limit for pattern, limit in _MAX_BYTES_BY_PATH if pattern.fullmatch(path)), DEFAULT_MAX_BYTES)
+
+
+def _remedy(path: str) -> str:
+    """Remedy for the sender of a body that is too large for a path."""
+    return _FEWER_LENGTHS if path == MCP or re.fullmatch(_WITH_WORKLOAD, path) is not None else "send less"
 
 
 def _media_type(request: Request) -> str:
@@ -128,7 +136,7 @@ def _wrong_media_type(request: Request) -> ApiError:
     )
 
 
-def _limit_body(receive: Receive, max_bytes: int, max_values: int) -> Receive:
+def _limit_body(receive: Receive, max_bytes: int, max_values: int, remedy: str) -> Receive:
     """Wrap the ASGI `receive` function to count the bytes and separators that arrive, whatever Content-Length
     claims.
     """
@@ -141,13 +149,13 @@ def _limit_body(receive: Receive, max_bytes: int, max_values: int) -> Receive:
         received_bytes += len(body)
         values += sum(map(body.count, (b",", b"[", b"{")))
         if received_bytes > max_bytes:
-            raise _too_large(max_bytes)
+            raise _too_large(max_bytes, remedy)
         if values > max_values:
-            raise HTTPException(413, f"the body has more than {max_values} values, which no request needs; send less")
+            raise HTTPException(413, f"the body has more than {max_values} values, which no request needs; {remedy}")
         return message
 
     return receive_counted
 
 
-def _too_large(max_bytes: int) -> HTTPException:
-    return HTTPException(413, f"the body exceeds the {max_bytes} bytes that this address takes; send less")
+def _too_large(max_bytes: int, remedy: str) -> HTTPException:
+    return HTTPException(413, f"the body exceeds the {max_bytes} bytes that this address takes; {remedy}")

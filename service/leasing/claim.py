@@ -76,11 +76,13 @@ def record_request(context: Context, request: LeaseRequest) -> Lease | Idle:
     # would make the studies' writers wait on SQLite.
     with context.db.read() as session:
         worker, leased_run = with_lease(context, session, request.session)
-    if leased_run is not None or context.now() - worker.seen_at >= SEEN_WRITE_INTERVAL:
+    # A replica of an older release registered it, or the schema was upgraded while it ran.
+    has_other_version = worker.protocol_version != request.protocol_version
+    if leased_run is not None or has_other_version or context.now() - worker.seen_at >= SEEN_WRITE_INTERVAL:
         with context.db.write() as session:
             worker, leased_run = with_lease(context, session, request.session)
             lease = renew_lease(context, session, leased_run) if leased_run is not None else None
-            worker.seen_at = context.now()
+            worker.seen_at, worker.protocol_version = context.now(), request.protocol_version
         if lease is not None:
             return lease
         if leased_run is not None and unread_leases.take_back_unread(context, leased_run):

@@ -22,8 +22,8 @@ from shardtune.service.leasing import host_exclusivity, lease_message, run_limit
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, NoWaitingRun, StudyBusy, WorkRequest
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import calibrations, study_snapshot
-from shardtune.service.planning.study_plan import NewRecipeRun, NewResumeRun, NewTrial, Step, Wait
 from shardtune.service.planning.study_snapshot import StudySnapshot
+from shardtune.service.planning.study_steps import NewRecipeRun, NewResumeRun, NewTrial, Step, Wait
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.registry import has_worker_for, understands, with_lease

@@ -2,15 +2,14 @@
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.protocol import PROTOCOL_VERSION, CannotExpress, expressed
-from shardtune.api_schemas.training.optimizers import EIGHT_BIT_SINCE, AdamW8bit
-from shardtune.api_schemas.training.workload import LOW_STATES_SINCE
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialOrigin, TrialState
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.leasing import host_exclusivity, quiet_waits, run_limits
 from shardtune.service.process.context import Context
+from shardtune.service.workers import protocol_limits
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.verdict import run_length, short_steps
 from shardtune.tuner.verdict.recipes import configs
@@ -58,21 +57,10 @@ def _parameters(study: StudyRow) -> int:
 
 def why_inexpressible(context: Context, study: StudyRow, run: RunRow, protocol_version: int) -> str | None:
     """Reason why a run's task cannot be expressed in a worker's protocol version; None if it can."""
-    # A worker that ignores a field which it does not know would measure something else than the trial.
     if protocol_version >= PROTOCOL_VERSION:
         return None
     task = task_of(context, study, run)
-    precision, optimizer = task.workload.precision, task.workload.optimizer
-    if precision.has_low_states and protocol_version < LOW_STATES_SINCE:
-        # It would let DeepSpeed keep float32 states without a word.
-        return f"precision ({precision.name}) came with version {LOW_STATES_SINCE} of the protocol; upgrade the worker"
-    if isinstance(optimizer, AdamW8bit) and protocol_version < EIGHT_BIT_SINCE:
-        return f"optimizer ({optimizer.kind}) came with version {EIGHT_BIT_SINCE} of the protocol; upgrade the worker"
-    try:
-        expressed(task, protocol_version)
-    except CannotExpress as error:
-        return str(error)
-    return None
+    return protocol_limits.why_inexpressible(task.workload, task, protocol_version)
 
 
 def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
@@ -99,7 +87,7 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
         least_flops_per_token=study.model_summary.least_flops_per_token,
     )
     if run.purpose == RunPurpose.TRACE:
-        return TraceTask(trial=trial.model_copy(update={"plan": context.settings.measure}))
+        return TraceTask.of(trial.model_copy(update={"plan": context.settings.measure}))
     return (
         ResumeTask(trial=trial, plan=context.settings.resume_check) if run.purpose == RunPurpose.RESUME_CHECK else trial
     )

@@ -17,7 +17,8 @@ from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import traces, transitions
 from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.service.planning import study_plan, study_snapshot, system_study_plan
-from shardtune.service.planning.study_plan import (
+from shardtune.service.planning.study_snapshot import StudySnapshot
+from shardtune.service.planning.study_steps import (
     Complete,
     Fail,
     NewRecipeRun,
@@ -28,7 +29,6 @@ from shardtune.service.planning.study_plan import (
     Step,
     Wait,
 )
-from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.background import sum_unlocked
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import record

@@ -52,6 +52,8 @@ def read_config(values: dict[str, JsonValue], request: PredictionRequest) -> tup
             global_batch=request.global_batch,
             optimizer=request.optimizer,
             adapter=request.adapter,
+            data=request.data,
+            attention=request.attention,
         )
         precision, _ = decide(request.precision, [catalogue.dtypes_of(cluster)])
         resolved = baseline.resolve_with_notes(values, workload.with_precision(precision), cluster, request.model)

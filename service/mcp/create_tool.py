@@ -60,6 +60,8 @@ def _spec(arguments: StudiesCreateArguments) -> StudyRequest:
         "precision": arguments.precision,
         "optimizer": arguments.optimizer,
         "adapter": arguments.adapter,
+        "data": arguments.data,
+        "attention": arguments.attention,
     }
     return StudyRequest.model_validate(
         {

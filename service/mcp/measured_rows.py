@@ -3,6 +3,7 @@
 from shardtune.api_schemas.studies.study import Contender, Speedup, Study, StudyResult
 from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.service.mcp.configs import short_config
 from shardtune.service.mcp.schemas.figures import BAND_95, GIB, SPEED, Figure, figure
 from shardtune.service.mcp.schemas.study_answers import ListedStudy, MeasuredConfig, StudyOutcome
@@ -53,6 +54,11 @@ def trained(adapter: AdapterSchema | None, model: ModelSpec) -> str:
     return "all weights" if adapter is None else adapter.describe()
 
 
+def samples(data: SampleLengths | None) -> str:
+    """Return in words how long the samples are."""
+    return "equal lengths" if data is None else data.describe()
+
+
 def listed_study(study: Study) -> ListedStudy:
     """Return a study as a row of a list."""
     best = study.result.best if study.result is not None else study.best_so_far
@@ -65,6 +71,7 @@ def listed_study(study: Study) -> ListedStudy:
         sequence_length=study.spec.workload.sequence_length,
         global_batch=study.spec.workload.global_batch,
         trained=trained(study.spec.workload.adapter, study.spec.model),
+        samples=samples(study.spec.workload.data),
         trials=sum(study.trials.values()),
         gpu_seconds=gpu_seconds(study.gpu_seconds, study.study_id),
         created_at=study.created_at,

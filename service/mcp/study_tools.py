@@ -59,6 +59,8 @@ def best(product: Product, arguments: BestArguments) -> BestAnswer:
             "precision": arguments.precision,
             "optimizer": arguments.optimizer,
             "adapter": None if arguments.adapter is None else arguments.adapter.model_dump(mode="json"),
+            "data": None if arguments.data is None else arguments.data.model_dump(mode="json"),
+            "attention": arguments.attention,
         }
         return _best_answer(client.find_best(model, cluster, workload, arguments.match, arguments.lowest_confidence))
 
@@ -77,6 +79,7 @@ def _best_answer(known: BestConfig) -> BestAnswer:
         reasons=known.confidence.reasons,
         freshness=known.freshness.value,
         trained=measured_rows.trained(known.workload.adapter, known.model),
+        samples=measured_rows.samples(known.workload.data),
         study_id=known.study_id,
         measured_at=known.measured_at,
         verdict=known.verdict,

@@ -18,7 +18,7 @@ from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials.measurements import Measurement
-from shardtune.db.queries import studies, trials, workers
+from shardtune.db.queries import offered_hardware, studies, trials
 from shardtune.db.queries.trials import MeasuredRun
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning.planner_cache import PlannerCache, Subject
@@ -55,7 +55,7 @@ def experience_of(
     """
     if fingerprint_key is None:
         return Experience()
-    hardware = workers.measured_hardware(session, fingerprint_key, project_id)
+    hardware = offered_hardware.measured_hardware(session, fingerprint_key, project_id)
     run_ids = trials.measured_ids(session, fingerprint_key, project_id, MOST_RUNS)
 
     def compare(new_run_ids: Sequence[str]) -> dict[str, ComparedRun]:

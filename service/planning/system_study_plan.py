@@ -14,7 +14,9 @@ from shardtune.api_schemas.studies.study import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.trials.trial import Rejection, TrialOrigin, TrialState
 from shardtune.service.planning import agreement
-from shardtune.service.planning.study_plan import (
+from shardtune.service.planning.final_steps import confirm_extension, result_of, validation_run
+from shardtune.service.planning.study_snapshot import StudySnapshot
+from shardtune.service.planning.study_steps import (
     Complete,
     Fail,
     NewTrial,
@@ -22,11 +24,7 @@ from shardtune.service.planning.study_plan import (
     StartFinalComparison,
     Step,
     Wait,
-    confirm_extension,
-    result_of,
-    validation_run,
 )
-from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.search import suggest

@@ -20,6 +20,7 @@ from shardtune.api_schemas.recommendations.best import (
     UserDecision,
 )
 from shardtune.db.queries import best
+from shardtune.db.queries.recommendations import history, proposals
 from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTargetRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound
@@ -112,7 +113,7 @@ def list_recommendations(
     filters = (project_id, target_key, *states)
     after = paging.parse_token(token, filters, paging.moment_and_id)
     with context.db.read() as session:
-        rows = best.recommendations(session, project_id, target_key, states, after, limit + 1)
+        rows = history.recommendations(session, project_id, target_key, states, after, limit + 1)
         page_rows, next_token = paging.split_page(
             rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id]
         )
@@ -132,7 +133,7 @@ def list_decisions(
         case = best.get_target(session, project_id, target_key)
         if case is None:
             raise unknown_target(target_key)
-        rows = best.decisions(session, project_id, target_key, after, limit + 1)
+        rows = history.decisions(session, project_id, target_key, after, limit + 1)
         page_rows, next_token = paging.split_page(rows, limit, filters, lambda row: row.id)
         # A decision under an old key concerns the target that superseded it.
         current = best.current_target(session, project_id, target_key) or case
@@ -177,9 +178,9 @@ def _choose(
         return recommendation
     # Without an id: the action itself says which one is meant.
     if action in (UserDecision.APPROVE, UserDecision.REJECT):
-        recommendation = best.newest_proposal(session, row.project_id, row.target_key)
+        recommendation = proposals.newest_proposal(session, row.project_id, row.target_key)
     elif action is UserDecision.ROLLBACK:
-        recommendation = best.previous_recommendation(session, row)
+        recommendation = history.previous_recommendation(session, row)
     else:
         recommendation = row.recommended
     if recommendation is None:

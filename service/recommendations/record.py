@@ -26,6 +26,7 @@ from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.studies.study import StudyResult, Verdict
 from shardtune.db import outbox
 from shardtune.db.queries import best
+from shardtune.db.queries.recommendations import study_recommendations
 from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http.errors import NotFound
@@ -169,7 +170,7 @@ def notify(
 def record_earlier_results(context: Context) -> None:
     """Record the results of studies that ended before the database stored recommendations."""
     with context.db.write() as session:
-        for study in best.studies_without_recommendation(session):
+        for study in study_recommendations.studies_without_recommendation(session):
             if study.result is not None and study.fingerprint is not None:
                 record_result(context, session, study, study.finished_at or context.now())
 

@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.recommendations.best import DecisionAction, RecommendationState
 from shardtune.db.queries import best
+from shardtune.db.queries.recommendations import history
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.service.recommendations.record import DecidedBy, make_current, notify, record_decision
 
@@ -17,7 +18,7 @@ def withdraw(session: Session, recommendation: RecommendationRow, by: DecidedBy,
     assert row is not None, recommendation.id
     earlier = None
     if row.recommended_id == recommendation.id:
-        earlier = best.previous_recommendation(session, row)
+        earlier = history.previous_recommendation(session, row)
         _make_current_instead(session, row, earlier, now)
     # Rejected, not retired: a later rollback must not bring it back.
     recommendation.state = RecommendationState.REJECTED
@@ -33,7 +34,7 @@ def is_decided(session: Session, recommendation: RecommendationRow) -> bool:
     """Whether an administrator has pinned or approved a recommendation. The caller has locked the study."""
     row = best.lock(session, recommendation.project_id, recommendation.target_key)
     is_pinned = row is not None and row.is_pinned and row.recommended_id == recommendation.id
-    return is_pinned or best.is_approved(session, recommendation.id)
+    return is_pinned or history.is_approved(session, recommendation.id)
 
 
 def _make_current_instead(

@@ -27,7 +27,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.recommendations import renewals
 from shardtune.service.retuning import challenge_findings, challengers, queue, system_studies
 from shardtune.service.retuning.records import end_retune
-from shardtune.service.workers import compatibility
+from shardtune.service.workers import compatibility, protocol_limits
 from shardtune.tuner.verdict import challenge
 
 log = logging.getLogger(__name__)
@@ -175,12 +175,17 @@ class _Step:
 
     def give_up_without_worker(self) -> None:
         """End the study of a retune (repeated measurement of a recommendation) whose fingerprint no worker has any
-        more, and request the retune again.
+        more, or whose runs no such worker can read, and request the retune again.
         """
         recent_workers = workers.seen_since(self.session, self.now - _WORKER_PATIENCE)
-        if any(compatibility.can_run(worker, self.study) for worker in recent_workers):
+        able = [worker for worker in recent_workers if compatibility.can_run(worker, self.study)]
+        if any(protocol_limits.reads_runs_of(self.study, worker) for worker in able):
             return
-        reason = "no worker has the fingerprint of the measurement any longer"
+        reason = (
+            "no worker that reads its runs has the fingerprint of the measurement any longer"
+            if able
+            else "no worker has the fingerprint of the measurement any longer"
+        )
         # Ended and requested again, not continued: runs on another fingerprint would not compare with those before.
         transitions.end_study(self.session, self.study, StudyState.CANCELLED, reason, self.now)
         cause, changes = self.retune.cause, self.retune.changes

@@ -20,7 +20,7 @@ from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
 from shardtune.service.http.errors import Conflict
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility, registry
+from shardtune.service.workers import compatibility, protocol_limits, registry
 
 
 def add_system_study(
@@ -106,11 +106,16 @@ def choose_worker(context: Context, session: Session, row: TuningTargetRow, caus
     live_workers = suitable_workers(context, session, row.project_id, answer.model, answer.cluster)
     if not live_workers:
         raise Conflict("no_worker", "no live worker could measure it")
-    has_changed = cause == RetuneCause.FINGERPRINT
-    preferred = [
-        worker for worker in live_workers if bool(compatibility.changed_fields(worker, measured)) == has_changed
+    config = answer.result.best.config
+    reasons = [
+        protocol_limits.why_not_repeatable(answer.workload, config, worker.protocol_version) for worker in live_workers
     ]
-    return max(preferred or live_workers, key=lambda worker: (worker.registered_at, worker.name))
+    readers = [worker for worker, reason in zip(live_workers, reasons, strict=True) if reason is None]
+    if not readers:
+        raise Conflict("no_worker", f"no live worker can read its runs: {live_workers[0].name} {reasons[0]}")
+    has_changed = cause == RetuneCause.FINGERPRINT
+    preferred = [worker for worker in readers if bool(compatibility.changed_fields(worker, measured)) == has_changed]
+    return max(preferred or readers, key=lambda worker: (worker.registered_at, worker.name))
 
 
 def _study_spec(

@@ -21,6 +21,7 @@ from shardtune.service.http.paging import LimitParam, PageTokenParam
 from shardtune.service.http.timestamps import Timestamp
 from shardtune.service.process.context import ContextDep
 from shardtune.service.studies import actions, create_and_read, deletion, extension, insights
+from shardtune.service.studies.results import export_config, study_result
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 
@@ -250,7 +251,7 @@ def read_importance(context: ContextDep, study_id: StudyIdParam) -> Importance:
 @router.get("/{study_id}/best", dependencies=READ, responses=problems("unknown_study", "study_unfinished"))
 def read_best(context: ContextDep, study_id: StudyIdParam) -> StudyResult:
     """Read the result of a complete study. Answers 409 with the study's state before the study is complete."""
-    return create_and_read.read_result(context, study_id)
+    return study_result.read_result(context, study_id)
 
 
 @router.get(
@@ -265,4 +266,4 @@ def export_study(
     form: Annotated[ExportFormat, Query(alias="format")] = "standard",
 ) -> Export:
     """Read the configuration files of a study's `best`, of its `baseline`, or of a trial by its number."""
-    return create_and_read.export_as(context, study_id, which, form)
+    return export_config.export_as(context, study_id, which, form)

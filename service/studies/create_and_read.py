@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, replace
 
 from sqlalchemy.exc import IntegrityError
@@ -10,14 +10,11 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.recommendations.best import Resolved
-from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.api_schemas.studies.study import (
-    Contender,
     Study,
     StudyPage,
     StudyPhase,
     StudyRequest,
-    StudyResult,
     StudyState,
 )
 from shardtune.api_schemas.trials.trial import RejectionPage, RunPurpose, TrialPage, TrialState
@@ -29,16 +26,11 @@ from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.hub import named_models
-from shardtune.service.planning import study_snapshot
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
-from shardtune.service.studies.changes import study_page
-from shardtune.service.studies.changes.page import FILE as CHANGES_FILE
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import place_study
 from shardtune.service.workers import compatibility, offered_adapters, registry
-from shardtune.tuner import export
-from shardtune.tuner.verdict import contenders
 
 log = logging.getLogger(__name__)
 
@@ -172,77 +164,6 @@ def list_rejections(context: Context, study_id: str, token: str | None, limit: i
         rows = trials.rejections(session, study_id, after, limit + 1)
         page_rows, next_token = paging.split_page(rows, limit, [study_id], lambda row: row.id)
         return RejectionPage(rejections=tuple(row.value for row in page_rows), next_page_token=next_token)
-
-
-def read_result(context: Context, study_id: str) -> StudyResult:
-    """Result of a study that is complete.
-
-    Raises:
-        Conflict: the study has no result (yet).
-    """
-    with context.db.read() as session:
-        return _result(get_study(context, session, study_id))
-
-
-def export_files(context: Context, study_id: str, which: str) -> Mapping[str, str]:
-    """Ready-to-use files of a configuration: the study's result, the baseline, or a trial by its number.
-
-    Raises:
-        Conflict: the configuration has not been measured (yet).
-    """
-    with context.db.read() as session:
-        row = get_study(context, session, study_id)
-        contender = _contender(session, row, which)
-        study = study_views(session, [row])[0]
-    return export.files(study, contender)
-
-
-def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -> Export:
-    """Export a configuration in the format of one consumer, with notes on settings that the format cannot express.
-
-    Raises:
-        Conflict: the configuration has not been measured (yet).
-        Invalid: the consumer has no such backend.
-    """
-    with context.db.read() as session:
-        row = get_study(context, session, study_id)
-        contender = _contender(session, row, which)
-        study = study_views(session, [row])[0]
-        page = (
-            study_page.changes_page_of(context, session, row, study) if (which, form) == ("best", "standard") else None
-        )
-    try:
-        exported = export.export(study, contender, form)
-    except ValueError as error:
-        raise invalid("format", form, f"format ({form!r}): {error}") from error
-    if page is None:
-        return exported
-    return exported.model_copy(update={"files": {**exported.files, CHANGES_FILE: page}})
-
-
-def _contender(session: Session, row: StudyRow, which: str) -> Contender:
-    if which == "best":
-        return _result(row).best
-    if which == "baseline":
-        return _result(row).baseline
-    trial = trials.by_number(session, row.id, int(which)) if which.isdecimal() and len(which) < 10 else None
-    if trial is None:
-        raise NotFound("unknown_trial", f"which ({which!r}) is not best, baseline or the number of a trial of {row.id}")
-    observed = study_snapshot.observation(trial, row.comparison_round)
-    if observed.measurement is None:
-        raise Conflict(
-            "trial_unmeasured", f"trial {which} is {trial.state.value} and has no measurement; choose another"
-        )
-    return contenders.contender(observed)
-
-
-def _result(row: StudyRow) -> StudyResult:
-    if row.result is None:
-        reason = f": {row.reason}" if row.reason else ""
-        remedy = "; wait until it is complete, or go on with an interrupted one: shardtune tune --resume"
-        remedy = remedy if row.state.is_open else ""
-        raise Conflict("study_unfinished", f"study {row.id} is {row.state.value} ({row.phase.value}){reason}{remedy}")
-    return row.result
 
 
 def get_study(context: Context, session: Session, study_id: str) -> StudyRow:

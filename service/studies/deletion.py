@@ -7,7 +7,8 @@ import logging
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.study import Study, StudyState
-from shardtune.db.queries import best, studies
+from shardtune.db.queries import studies
+from shardtune.db.queries.recommendations import study_recommendations
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.access.actions import SCOPES, Action
 from shardtune.service.http import etags
@@ -79,7 +80,7 @@ def undelete(
 def _withdraw_recommendations(context: Context, session: Session, row: StudyRow) -> None:
     decided_by = DecidedBy(context.principal.name, context.principal.key_id)
     may_decide = not context.principal.scopes.isdisjoint(SCOPES[Action.DECIDE_ON_BEST])
-    for recommendation in best.active_recommendations(session, row.id):
+    for recommendation in study_recommendations.active_recommendations(session, row.id):
         if not may_decide and withdrawal.is_decided(session, recommendation):
             raise Forbidden(
                 "scope_missing",

@@ -1,7 +1,7 @@
 """Check the model of a new study before any worker reads the model: reject it with a reason, or add notes."""
 
 from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
-from shardtune.api_schemas.training import adapter_targets
+from shardtune.api_schemas.training import adapter_targets, attention_dtypes
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.service.http.errors import invalid, invalid_from_value_error
 from shardtune.tuner.prediction import model_shape, trainable
@@ -42,6 +42,22 @@ def check(spec: StudySpec) -> None:
     if spec.workload.attention == "flash_attention_2" and on_cpu:
         message = "attention ('flash_attention_2') runs on GPUs only; use sdpa or eager"
         raise invalid("workload.attention", "flash_attention_2", message)
+    check_attention(spec)
+
+
+def check_attention(request: StudyRequest) -> None:
+    """Reject flash attention in a precision for which it has no kernels, as far as the precision is known.
+
+    Raises:
+        Invalid: names the field, its value and the remedy.
+    """
+    if request.model.is_own:
+        return
+    workload = request.workload
+    try:
+        attention_dtypes.check(workload.attention, workload.precision)
+    except ValueError as error:
+        raise invalid("workload.attention", workload.attention, str(error)) from None
 
 
 def check_adapter(request: StudyRequest) -> None:

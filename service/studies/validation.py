@@ -94,6 +94,7 @@ def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None
         model_checks.check_architecture(request.model)
         model_checks.check_adapter(request)
         model_checks.check_data(request)
+        model_checks.check_attention(request)
         _check_positions(request)
         _check_sampler(request)
         return

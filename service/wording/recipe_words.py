@@ -41,11 +41,20 @@ def loss_text(loss: LossComparison) -> str:
     return f"{verdict}: {difference}, {basis}"
 
 
+def _failure_text(recipe: ConsideredRecipe, failure: str) -> str:
+    """Describe a failed run of a comparison: it leaves nothing to compare, or the runs before it."""
+    if recipe.tokens_per_s_per_gpu is None or recipe.stated_tokens_per_s_per_gpu is None:
+        return f"not compared: {failure}"
+    pairs = len(recipe.ratios)
+    before = "its first runs" if pairs == 0 else "1 pair" if pairs == 1 else f"{pairs} pairs"
+    return f"failed after {before}, whose figures are below: {failure}"
+
+
 def lines(recipe: ConsideredRecipe) -> tuple[Trust, ...]:
     """Describe a recipe in lines, each with a tone: what it costs in training, what it brings, and notes."""
     described = [] if recipe.loss is None else [Trust(_TONES[recipe.loss.verdict], loss_text(recipe.loss))]
     if recipe.failure is not None:
-        described.append(Trust("bad", f"not compared: {recipe.failure}"))
+        described.append(Trust("bad", _failure_text(recipe, recipe.failure)))
     if recipe.tokens_per_s_per_gpu is not None:
         figures = [speed_text(recipe), memory_text(recipe)]
         described.append(Trust("quiet", ", ".join(text for text in figures if text)))

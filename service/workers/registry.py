@@ -44,6 +44,7 @@ def register(context: Context, registration: Registration, idempotency: Idempote
         _check_holder(context, session, worker)
         if requested_session is not None and requested_session != worker.session:
             raise _unknown_session()
+        worker.protocol_version = protocol_version
         workers.begin(session, worker, requested_session or issued, registration.inventory, now, sender.holder_id)
         lost_runs = [run.id for run in leases.runs_of_earlier_sessions(session, worker)]
         registered = Registered(

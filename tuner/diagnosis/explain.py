@@ -1,9 +1,11 @@
 """Explanation of a trace's diagnosis with the trial that made the trace: findings, and the expected time of each part
 of a step."""
 
+from typing import Any
+
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding
-from shardtune.tuner.diagnosis import largest_part
+from shardtune.tuner.diagnosis import largest_part, traced_samples
 from shardtune.tuner.diagnosis.expected_parts import expected_parts
 from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.find import find_all
@@ -21,12 +23,11 @@ def explain(diagnosis: Diagnosis, trial: TracedTrial | None, measured: MeasuredH
     link = None if measured is None else measured.fastest_link_bytes_per_s(trial.cluster.world_size)
     speed = None if trial.predict is None else trial.predict(trial.config).speed
     explained = _with_findings(diagnosis, find_all(diagnosis, trial, link))
-    update = {"expected": () if speed is None else expected_parts(diagnosis, speed)}
+    update: dict[str, Any] = {"expected": () if speed is None else expected_parts(diagnosis, speed)}
     # The findings stay: a disturbed trace still shows sizes and counts, only its fractions are off.
     disturbed = Facts(diagnosis, trial).disturbed
-    return explained.model_copy(
-        update=update | ({} if disturbed is None else {"notes": (*explained.notes, _disturbance_note(disturbed))})
-    )
+    notes = (traced_samples.note(diagnosis, trial.workload), disturbed and _disturbance_note(disturbed))
+    return explained.model_copy(update=update | {"notes": (*explained.notes, *filter(None, notes))})
 
 
 def _with_findings(diagnosis: Diagnosis, findings: tuple[Finding, ...]) -> Diagnosis:

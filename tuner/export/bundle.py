@@ -4,7 +4,7 @@ import json
 
 from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.api_schemas.studies.study import Contender, Study
-from shardtune.tuner.export import accelerate, launch, lightning, snippet, torchtitan
+from shardtune.tuner.export import accelerate, launch, lightning, sample_lengths, snippet, torchtitan
 from shardtune.tuner.export.backends.registry import BACKENDS
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
@@ -29,7 +29,9 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
         ValueError: the study has measured nothing yet, or the program exported for lacks the backend.
     """
     if form == "standard":
-        return Export(format=form, files=files(study, contender))
+        source = ExportSource.of(study, contender)
+        lossy = () if study.spec.model.is_own else sample_lengths.snippet_notes(source)
+        return Export(format=form, files=files(study, contender), lossy=lossy)
     source = ExportSource.of(study, contender)
     rendered = _RENDERERS[form](source)
     return Export(

@@ -64,13 +64,44 @@ def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
     data = source.workload.data
     if data is None:
         return ()
-    return (f"data: {data.describe()} measured; torchtitan packs documents into full rows, which pads nothing",)
+    packed = "torchtitan packs documents into full rows, which pads nothing"
+    return (f"data: {data.describe()} measured; {packed}. {_full_rows(source)}",)
 
 
-def snippet_lines(source: ExportSource) -> str:
-    """Lines of the docstring of `train_snippet.py`, whose random samples all have one length; empty where the trial's
+def snippet_notes(source: ExportSource) -> tuple[str, ...]:
+    """Notes on the samples for `train_snippet.py`, whose random samples all have one length; empty where the trial's
     had, too."""
-    return "".join(f"\n{line}." for line in script_notes(source))
+    if source.workload.data is None:
+        return ()
+    own = f"data: train_snippet.py does not read the lengths: its rows are random and full. {_full_rows(source)}"
+    return (*script_notes(source), own)
+
+
+def _full_rows(source: ExportSource) -> str:
+    """Sentence on the tokens of a step of full rows, beside those that the trial trained."""
+    workload = source.workload
+    full = workload.global_batch * workload.sequence_length
+    return (
+        f"A step trains {full:,} tokens, where the trial's had {workload.tokens_per_step:,.0f} without padding: time, memory "
+        "and tokens/s do not compare"
+    )
+
+
+def row_remark(source: ExportSource) -> str:
+    """Comment beside the constant `SEQUENCE_LENGTH`; empty where the trial's samples had this length, too."""
+    data = source.workload.data
+    return "" if data is None else f"  # of every row below; the trial's samples had {data.describe()}"
+
+
+def loader_remark(source: ExportSource) -> tuple[str, ...]:
+    """Comment where the reader's data loader goes; empty where all samples have one length."""
+    data = source.workload.data
+    if data is None:
+        return ()
+    return (
+        f"# The trial's samples had {data.describe()}. These rows are full; yours need their mask,",
+        "# -100 as the labels of padding, and a loss divided by the labels of the whole step.",
+    )
 
 
 def _multiple(data: SampleLengths) -> str:

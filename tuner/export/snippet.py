@@ -72,7 +72,8 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         upload=".to(device)" if source.on_cpu else _UPLOAD,
         accumulation=source.accumulation,
         global_batch=workload.global_batch,
-        sequence_length=workload.sequence_length,
+        sequence_length=f"{workload.sequence_length}{sample_lengths.row_remark(source)}",
+        rows=indent(sample_lengths.loader_remark(source), 4),
         optimizer="\n".join(optimizers.exported(source).constants(workload.optimizer)),
         constants=_constants(source, parts),
         seed=workload.seed,
@@ -108,8 +109,9 @@ def _product(names: list[str]) -> str:
 
 def _figures(source: ExportSource) -> str:
     """Describe what was measured and what the script leaves out, as text that is safe in a docstring."""
-    lines = in_docstring(sample_lengths.snippet_lines(source))
-    return in_docstring(_describe_measurement(source)) + (f" {lines}" if lines else "")
+    # Escaped apart: each line has a limit of its own.
+    notes = (f"{line}." for line in sample_lengths.snippet_notes(source))
+    return "\n".join(in_docstring(line) for line in (_describe_measurement(source), *notes))
 
 
 def _describe_measurement(source: ExportSource) -> str:

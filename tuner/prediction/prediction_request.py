@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.training import adapter_targets
+from shardtune.api_schemas.training import adapter_targets, attention_dtypes
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, SHORTEST_SEQUENCE, Precision, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
@@ -113,6 +113,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
             "shorten it, or raise the positions in the model's config"
         )
     precision, note = precision_of(request, device)
+    attention_dtypes.check(request.attention, precision)
     if shape.step_trace is not None:
         own_shape.check_workload(shape.step_trace, sequence, precision)
     return ResolvedRequest(request, cluster, shape, sequence, precision, note)

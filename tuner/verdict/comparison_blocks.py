@@ -110,6 +110,11 @@ class ComparisonBlocks:
         self.block += 1
         return runs
 
+    def take_rest(self) -> None:
+        """Take the further blocks that have runs, whoever of the trials ran: after a failure nothing completes them."""
+        while any(block >= self.block for block in self._runs):
+            self.take(())
+
     def pairs(self, challenger: int, baseline: int) -> tuple[Pair, ...]:
         """Pairs of two trials: their runs in each complete block that has both."""
         return tuple(

@@ -109,7 +109,10 @@ def trace_record(
         bytes=sum(path.stat().st_size for path in folder.iterdir()),
         steps=task.steps,
         step_s=max(report.window_step_times_s[0] for report in reports),
-        plain_step_s=max(report.warmup_step_times_s[-1] for report in reports),
+        # Over a cycle, as the recorded steps: single steps of samples of several lengths differ.
+        plain_step_s=max(
+            statistics.fmean(report.warmup_step_times_s[-task.workload.steps_per_cycle :]) for report in reports
+        ),
         elapsed_s=ended.elapsed_s,
         memory=max((report.moment for report in reports if report.moment is not None), key=_fullness, default=None),
     )

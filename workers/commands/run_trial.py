@@ -71,7 +71,7 @@ def trace_task(task: Task) -> TraceTask:
         raise ValueError(
             f"--trace: kind ({task.kind}) must be trial; give the file of a trial, such as best/config.json"
         )
-    return TraceTask(trial=task)
+    return TraceTask.of(task)
 
 
 def read_task(path: Path) -> Task:

@@ -22,6 +22,7 @@ from shardtune.service.cli.models import source as model_source
 from shardtune.service.cli.processes import detect_inventory
 from shardtune.service.cli.signals import raise_on_signals
 from shardtune.service.cli.terminal import PrintableConsole
+from shardtune.service.cli.tune.offloads import may_offload_optimizer
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.progress_lines import LineView
 
@@ -142,8 +143,7 @@ def _run_study(
     expected = study.spec if study else spec
     assert expected is not None
     early_checks.check_own_code(expected.model, options.allowed)
-    # Only ZeRO has configurations that need DeepSpeed's CPU Adam, which takes minutes to build.
-    offloads = "zero" in expected.space.backends
+    offloads = may_offload_optimizer(expected)
     further_options = (*options.allowed, *_host_options(study.cluster if study else expected.cluster, options.hosts))
     worker = local_stack.LocalWorker(client, state_dir, ranks, memory_gib, further_options, may_offload=offloads)
     continuation.pause_others(client, study)

@@ -11,6 +11,7 @@ from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 
+AttentionName = Literal["sdpa", "eager", "flash_attention_2"]
 PrecisionName = Literal["auto", "bf16-mixed", "bf16-autocast", "bf16-true", "fp32"]
 _MODELS = ["llama-3.1-8b", "Qwen/Qwen3-8B"]
 
@@ -35,7 +36,7 @@ class JobArguments(Schema):
     """Part of the model that is trained while all other weights stay frozen; null: all weights are trained."""
     data: SampleLengths | None = None
     """Lengths of the samples; null: every sample has `sequence_length` tokens."""
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    attention: AttentionName = "sdpa"
     """Attention by the name that transformers uses; `eager` keeps the scores of every pair of tokens."""
 
     def request(self, **more: Any) -> PredictionRequest:

@@ -35,6 +35,8 @@ class ListedStudy(Schema):
     """Samples per step."""
     trained: str
     """Part of the model that is trained: `all weights`, or the adapter in words."""
+    samples: str
+    """Lengths of the samples: `equal lengths`, or their range, mean and layout."""
     trials: int
     """Number of trials so far."""
     gpu_seconds: Figure
@@ -118,6 +120,8 @@ class BestAnswer(ToolAnswer):
     """Whether hardware and software are as they were measured."""
     trained: str
     """Part of the model that is trained: `all weights`, or the adapter in words."""
+    samples: str
+    """Lengths of the samples: `equal lengths`, or their range, mean and layout."""
     study_id: str
     measured_at: datetime
     verdict: Verdict

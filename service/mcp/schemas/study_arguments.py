@@ -11,7 +11,8 @@ from shardtune.api_schemas.studies.comparisons import MOST_COMPARED
 from shardtune.api_schemas.studies.exports import ExportFormat
 from shardtune.api_schemas.studies.study import StudyState
 from shardtune.api_schemas.training.adapters import Adapter
-from shardtune.service.mcp.schemas.arguments import PrecisionName
+from shardtune.api_schemas.training.sample_lengths import SampleLengths
+from shardtune.service.mcp.schemas.arguments import AttentionName, PrecisionName
 
 
 class BestArguments(Schema):
@@ -35,6 +36,10 @@ class BestArguments(Schema):
         default=None, examples=[{"kind": "lora", "rank": 16}, {"kind": "last_layers", "layers": 2}]
     )
     """Part of the model that is trained while all other weights stay frozen; null: all weights are trained."""
+    data: SampleLengths | None = None
+    """Lengths of the samples; null: every sample has `sequence_length` tokens."""
+    attention: AttentionName = "sdpa"
+    """Attention by the name that transformers uses."""
     match: Literal["nearest", "exact"] = "nearest"
     """`exact`: this tuning target only; `nearest`: also the most similar one, with its differences."""
     lowest_confidence: ConfidenceLevel = ConfidenceLevel.MEDIUM
@@ -83,6 +88,10 @@ class StudiesCreateArguments(Schema):
         default=None, examples=[{"kind": "lora", "rank": 16}, {"kind": "last_layers", "layers": 2}]
     )
     """Part of the model that is trained while all other weights stay frozen; null: all weights are trained."""
+    data: SampleLengths | None = None
+    """Lengths of the samples; null: every sample has `sequence_length` tokens."""
+    attention: AttentionName = "sdpa"
+    """Attention by the name that transformers uses."""
     max_gpu_seconds: float | None = None
     """Budget that the user states: GPU-seconds (seconds × GPUs) that all runs of the study may take. Nothing starts
     without it."""

@@ -13,6 +13,7 @@ from shardtune.service.http.errors import Invalid, NotFound
 from shardtune.service.pages.rendering import render
 from shardtune.service.process.context import Context, ContextDep
 from shardtune.service.studies import create_and_read as rules
+from shardtune.service.studies.results import export_config
 
 router = APIRouter(prefix="/studies/{study_id}/export")
 
@@ -27,7 +28,7 @@ def show_export(
     study = rules.read_study(context, study_id)
     chosen = _form(form)
     try:
-        export, rejected = rules.export_as(context, study_id, which, chosen), ""
+        export, rejected = export_config.export_as(context, study_id, which, chosen), ""
     except Invalid as error:
         # A format whose consumer lacks the backend: the page stays usable to choose another one.
         export, rejected = Export(format=chosen, files={}), error.errors[0].message
@@ -39,7 +40,7 @@ def download(context: ContextDep, study_id: str, name: str, which: str = "best",
     """Download a file; `all.zip` holds every possible format of the configuration, one folder each."""
     if name == "all.zip":
         return _attached(_zipped(_every_form(context, study_id, which)), f"{study_id}-{which}.zip", "application/zip")
-    files = rules.export_as(context, study_id, which, _form(form)).files
+    files = export_config.export_as(context, study_id, which, _form(form)).files
     if name not in files:
         raise NotFound("unknown_file", f"There is no file {name} in this export; it has {', '.join(files)}.")
     return _attached(files[name].encode(), name, PlainTextResponse.media_type)
@@ -58,7 +59,7 @@ def _every_form(context: Context, study_id: str, which: str) -> dict[str, str]:
     contents: dict[str, str] = {}
     for form in FORMS:
         try:
-            files = rules.export_as(context, study_id, which, form).files
+            files = export_config.export_as(context, study_id, which, form).files
         except Invalid:
             continue
         contents |= {f"{form}/{name}": text for name, text in files.items()}

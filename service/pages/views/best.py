@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.studies.study import OPEN_STUDY_STATES, Contender, Study, StudyState
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, RunPurpose, TrialState
 from shardtune.db.listing import Page
-from shardtune.db.queries import overview, studies, workers
+from shardtune.db.queries import offered_hardware, overview, studies
+from shardtune.db.queries.offered_hardware import OfferedMachine
 from shardtune.db.queries.overview import RunCosts
-from shardtune.db.queries.workers import OfferedMachine
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.pages.views import freshness, purpose, words
 from shardtune.service.pages.views.freshness import StudyFreshness
@@ -71,7 +71,7 @@ class Home:
 
 def home(session: Session, project_id: str | None, text: str, device: str | None, page: Page, now: datetime) -> Home:
     """Return the matching rows and the open studies."""
-    machines = workers.machines(session, project_id)
+    machines = offered_hardware.machines(session, project_id)
     ids, total = overview.best_ids(session, project_id, text, device, page)
     answered = read_models(session, overview.by_ids(session, ids))
     active, _ = overview.studies(session, project_id, "", OPEN_STUDY_STATES, Page("age", descending=True, limit=6))

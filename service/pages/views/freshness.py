@@ -6,7 +6,7 @@ from typing import Literal
 
 from shardtune.api_schemas.machines.fingerprints import Effect, FieldChange
 from shardtune.api_schemas.studies.study import Study
-from shardtune.db.queries.workers import OfferedMachine
+from shardtune.db.queries.offered_hardware import OfferedMachine
 from shardtune.service.workers import compatibility
 from shardtune.tuner.freshness.fingerprints import changes
 

@@ -11,7 +11,8 @@ from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.recommendations.best import DecisionAction, EarlierVerdict, RecommendationState
 from shardtune.api_schemas.retuning.retunes import RetuneState
 from shardtune.api_schemas.studies.study import StudyResult, Verdict
-from shardtune.db.queries import best, retunes, study_recommendations
+from shardtune.db.queries import best, retunes
+from shardtune.db.queries.recommendations import history, proposals, study_recommendations
 from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.wording import retune_words
@@ -110,11 +111,11 @@ def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommen
     rows = study_recommendations.of_studies(session, study_ids)
     # A fixed number of queries for any number of studies.
     cases = {_target_id(row) for row in rows.values()}
-    recommended, proposals = best.get_targets(session, cases), best.newest_proposals(session, cases)
+    recommended, proposed = best.get_targets(session, cases), proposals.newest_proposals(session, cases)
     again, first = retunes.newest(session, cases), _first_times(session, list(rows.values()))
     return {
         study: _combine(
-            row, recommended.get(_target_id(row)), proposals.get(_target_id(row)), again.get(_target_id(row)), first
+            row, recommended.get(_target_id(row)), proposed.get(_target_id(row)), again.get(_target_id(row)), first
         )
         for study, row in rows.items()
     }
@@ -125,7 +126,7 @@ def of_study(session: Session, study_id: str) -> Recommended | None:
     row = study_recommendations.newest_of_study(session, study_id)
     if row is None:
         return None
-    proposal = best.newest_proposal(session, *_target_id(row))
+    proposal = proposals.newest_proposal(session, *_target_id(row))
     case, again = best.get_target(session, *_target_id(row)), retunes.newest(session, [_target_id(row)])
     # A change of hardware gives the tuning target a new key: what is recommended now is stored under that one.
     now = best.get_target(session, row.project_id, case.superseded_by) if case and case.superseded_by else None
@@ -211,7 +212,7 @@ def _actions(row: RecommendationRow, case: TuningTargetRow | None) -> tuple[tupl
 
 
 def _decisions(session: Session, row: RecommendationRow) -> tuple[ShownDecision, ...]:
-    rows = best.decisions(session, row.project_id, row.target_key, None, _MOST_DECISIONS)
+    rows = history.decisions(session, row.project_id, row.target_key, None, _MOST_DECISIONS)
     return tuple(_decision(decision, row) for decision in rows)
 
 

@@ -11,7 +11,7 @@ from shardtune.api_schemas.studies.insights import Importance, ParetoPoint
 from shardtune.api_schemas.studies.study import Study, StudyState
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.listing import Page
-from shardtune.db.queries import trial_points, trials, workers
+from shardtune.db.queries import offered_hardware, trial_points, trials
 from shardtune.db.queries.trial_points import TrialFilter, TrialPoint
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.pages.charts.interval import Interval, interval
@@ -135,7 +135,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     complete = [config for config, p in zip(configs, points, strict=True) if p.state == TrialState.COMPLETE]
     recommended = of_study(session, row.id)
     fresh = freshness.of(
-        study, workers.machines(session, row.project_id), recommended.stale_fields if recommended else ()
+        study, offered_hardware.machines(session, row.project_id), recommended.stale_fields if recommended else ()
     )
     fastest = max((p.tokens_per_s_per_gpu or 0 for p in points if p.state == TrialState.COMPLETE), default=0.0)
     reasons_to_trust = _reasons(session, study, complete, fresh, sentence) if study.result else None

@@ -6,7 +6,8 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.recommendations.best import RecommendationState
 from shardtune.api_schemas.retuning.canaries import CanaryVerdict
-from shardtune.db.queries import canaries, study_recommendations
+from shardtune.db.queries import canaries
+from shardtune.db.queries.recommendations import study_recommendations
 from shardtune.db.tables.best import RecommendationRow
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.service.pages.charts.over_time import SpeedMeasurement, over_time

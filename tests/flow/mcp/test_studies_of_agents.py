@@ -68,6 +68,22 @@ def test_answers_say_what_a_study_trains(service):
 
 
 @pytest.mark.answered
+def test_a_study_of_samples_of_several_lengths_is_created_and_told_apart(service):
+    SimulatedWorker(service).register()
+    data = {"lengths": [16, 16, 40, 64], "layout": "grouped"}
+    asked = STUDY | {"data": data, "attention": "eager", "max_gpu_seconds": 600}
+    code = ask(service, "studies_create", **asked).structured_content["confirmation"]
+    study = ask(service, "studies_create", **asked, confirmation=code).structured_content["study"]
+    assert study["samples"] == "16 to 64 tokens (mean 34), grouped"
+    workload = service.get(f"/v1/studies/{study['study_id']}").json()["spec"]["workload"]
+    assert workload["data"]["lengths"] == [[16, 2], [40, 1], [64, 1]] and workload["attention"] == "eager"
+    job = {name: STUDY[name] for name in ("model", "sequence_length", "global_batch", "cluster")}
+    assert ask(service, "best", **job).structured_content["samples"] == "equal lengths"
+    other = ask(service, "best", **job, data=data, match="exact")
+    assert other.is_error, "it is another tuning target"
+
+
+@pytest.mark.answered
 def test_a_confirmation_belongs_to_one_project(service, keys):
     scopes = ("studies:read", "studies:write", "configs:read", "workers:lease")
     mine, theirs = (keys(*scopes, project=name) for name in ("mine", "other"))

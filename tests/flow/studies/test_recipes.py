@@ -141,6 +141,28 @@ def test_without_the_stated_recipes_run_nothing_is_compared(quick_client):
     assert "the stated recipe's run failed: loss is nan at step 7" in recipe["failure"]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "words"), [("bf16-true", "no memory"), ("bf16-mixed", "stated recipe's run failed")]
+)
+def test_a_recipe_that_fails_after_its_first_pairs_keeps_them_and_says_so(quick_client, recipe, words):
+    compared = []
+
+    def behave(lease, task):
+        if not is_recipe_run(quick_client, lease):
+            return of_recipe(task)
+        compared.append(recipe_of(task))
+        failed = failure(FailureKind.OOM, "no memory")
+        return failed if len(compared) > 4 and recipe_of(task) == recipe else of_recipe(task)
+
+    worker = SimulatedWorker(quick_client, behave=behave, **NEW).register()
+    study_id = create(quick_client, consider=["bf16-true"])
+    worker.work()
+    (summary,) = quick_client.get(f"/v1/studies/{study_id}/best").json()["recipes"]
+    assert words in summary["failure"] and len(summary["ratios"]) == 2 and summary["loss"]["verdict"] == "worse"
+    page = quick_client.get(f"/studies/{study_id}").text
+    assert "failed after 2 pairs, whose figures are below" in page and "not compared" not in page
+
+
 def test_muon_takes_the_fastest_trial_that_can_train_with_it(quick_client):
     slow_fsdp2 = {"ddp": 1.0, "zero": 2.0, "fsdp2": 0.5}
 

@@ -11,7 +11,7 @@ from shardtune.api_schemas.protocol import CannotExpress, expressed
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.padding import padding_of, timed_rows
-from shardtune.api_schemas.training.sample_lengths import MOST_BINS, MOST_ENTRIES, SampleLengths
+from shardtune.api_schemas.training.sample_lengths import MOST_BINS, MOST_ENTRIES, MOST_PAIRS, SampleLengths
 from shardtune.api_schemas.training.sample_plan import PEAK_STEP, SamplePlan, Split, plan_samples
 from shardtune.api_schemas.training.workload import Workload
 
@@ -41,7 +41,8 @@ def plan(layout: str = "padded", lengths: Any = LENGTHS, global_batch: int = 16,
         ({"lengths": [[5, 0]]}, "lengths[0] has 0 samples"),
         ({"lengths": [[5, 1, 1]]}, "[tokens, samples]; correct it"),
         ({"lengths": {"5": 1}}, "must be a list of lengths"),
-        ({"lengths": [9] * (MOST_ENTRIES + 1)}, "count equal lengths into [length, samples] pairs"),
+        ({"lengths": [9] * (MOST_ENTRIES + 1)}, "count equal lengths into pairs, or give the command line a file"),
+        ({"lengths": [[9, 1]] * (MOST_PAIRS + 1)}, r"lengths (16,001 entries) may have 48,000 lengths or 16,000"),
         ({"lengths": [33]}, "data.lengths (longest 33) exceeds sequence_length (32); raise sequence_length to 33"),
         ({"lengths": [31], "pad_to_multiple_of": 64}, "pads the longest sample (31) to 64 tokens"),
         ({"lengths": [9], "layout": "packed"}, "layout ('packed') puts several samples into one row"),

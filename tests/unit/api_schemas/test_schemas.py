@@ -233,6 +233,21 @@ def test_cases_of_precisions_without_autocast_keep_the_keys_they_have_always_had
     assert canonical("bf16-mixed") == dtypes and canonical("bf16-autocast") == dtypes | {"autocast": True}
 
 
+def test_precisions_of_different_training_never_share_a_tuning_target() -> None:
+    """Their dtypes are in the key; the name follows from these, and another name for them is the same training."""
+
+    def key(precision: Any) -> str:
+        workload = Workload(sequence_length=64, global_batch=8, precision=precision)
+        return TuningTarget(preset("llama-tiny"), workload, cpu(2)).target_key_without_fingerprint
+
+    assert len({key(precision) for precision in PRECISIONS.values()}) == len(PRECISIONS)
+    # A known name beside other dtypes is dropped on input: it cannot carry them into its own target.
+    mislabelled = PRECISIONS["bf16-mixed"].model_dump() | {"name": "bf16-true"}
+    request = WorkloadRequest.model_validate({"sequence_length": 64, "global_batch": 8, "precision": mislabelled})
+    assert request.precision is not None and request.precision.name == "bf16-mixed"
+    assert key(request.precision) == key(PRECISIONS["bf16-mixed"]) != key(PRECISIONS["bf16-true"])
+
+
 def test_under_autocast_fsdp1_may_reduce_once_a_step() -> None:
     """Gathered parameters are float32 then, and so is what adds up."""
     Fsdp1Config(dp_shard=2, grad_sync="last").check_accumulation(PRECISIONS["bf16-autocast"], 2)

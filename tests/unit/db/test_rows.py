@@ -11,7 +11,7 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.study import StudyPhase, StudySpec, StudyState
 from shardtune.api_schemas.trials.leases import TASK_KINDS
 from shardtune.api_schemas.trials.trial import TrialState
-from shardtune.db.queries import events, leases, studies, trials, workers
+from shardtune.db.queries import events, leases, offered_hardware, studies, trials, workers
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.types import Stored
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC
@@ -145,8 +145,8 @@ def test_workers_are_found_by_what_they_offer(database):
         rows["drained"].is_draining = True
         ids, key = {name: row.id for name, row in rows.items()}, rows["old"].fingerprint_key
     with database.read() as session:
-        assert workers.measured_hardware(session, key, "default") == measured
-        assert workers.measured_hardware(session, "another", "default") is None
+        assert offered_hardware.measured_hardware(session, key, "default") == measured
+        assert offered_hardware.measured_hardware(session, "another", "default") is None
         for kind, moment, names in (
             ("resume_check", NOON, ["new"]),
             ("resume_check", NOON + timedelta(1), []),

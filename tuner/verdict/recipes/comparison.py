@@ -121,6 +121,8 @@ class _Comparison:
         while self._blocks.block < MOST_BLOCKS:
             open_arms = [number for number in range(1, len(self._arms)) if self._is_open(number)]
             if not open_arms or self._arms[_STATED].failure is not None:
+                # The pairs before a failure stay known.
+                self._blocks.take_rest()
                 return None
             block = self._blocks.take((_STATED, *open_arms))
             if isinstance(block, NextRun):
@@ -130,9 +132,10 @@ class _Comparison:
     def summaries(self) -> tuple[ConsideredRecipe, ...]:
         """Summary of each considered recipe."""
         return tuple(
-            summary.summarize(self._spec, arm, self._arms[_STATED], self._even_pairs(number), self._winner)
+            summary.summarize(self._spec, arm, self._arms[_STATED], even, self._winner, is_settled=is_settled(even))
             for number, arm in enumerate(self._arms)
             if number != _STATED
+            for even in (self._even_pairs(number),)
         )
 
     def _recipe_of(self, arm: Arm) -> RecipeRun:

@@ -30,12 +30,15 @@ class Arm:
     """Final failure of a run."""
 
 
-def summarize(spec: StudySpec, own: Arm, stated: Arm, even: Sequence[Pair], winner: TrialConfig) -> ConsideredRecipe:
+def summarize(
+    spec: StudySpec, own: Arm, stated: Arm, even: Sequence[Pair], winner: TrialConfig, *, is_settled: bool
+) -> ConsideredRecipe:
     """Summarize the runs of a considered recipe.
 
     Args:
         even: pairs of the two recipes that ran under equal load.
         winner: configuration that is the study's answer.
+        is_settled: whether the pairs are enough, so that a later failure of the stated recipe says nothing.
     """
     assert own.name is not None, "the stated recipe is what the others are compared with"
     if own.config is None:
@@ -50,10 +53,10 @@ def summarize(spec: StudySpec, own: Arm, stated: Arm, even: Sequence[Pair], winn
         failure=own.failure.message if own.failure is not None else None,
         notes=_notes(spec, own, stated),
     )
+    if own.failure is None and stated.failure is not None and not is_settled:
+        reason = f"the stated recipe's run failed: {stated.failure.message}"
+        summary = summary.model_copy(update={"failure": reason})
     if not own.measured or not stated.measured:
-        if own.failure is None and stated.failure is not None:
-            reason = f"the stated recipe's run failed: {stated.failure.message}"
-            return summary.model_copy(update={"failure": reason})
         return summary
     return summary.model_copy(
         update={

@@ -105,3 +105,13 @@ def test_the_next_command_names_the_file_again(tmp_path: Path) -> None:
     resumed = TuneOptions(**{**vars(options), "study": None, "resume": True})
     with pytest.raises(InputError, match="--data"):
         check_unchanged(resumed)
+
+
+def test_a_file_of_too_many_lines_is_rejected_before_it_is_parsed(tmp_path, monkeypatch):
+    monkeypatch.setattr(lengths_file, "MOST_LINES", 3)
+    file = tmp_path / "many.jsonl"
+    file.write_text("no JSON\n" * 4)
+    with pytest.raises(InputError, match=r"more than 3 lines; .*shuf -n 1000000 many.jsonl"):
+        lengths_file.read(file)
+    file.write_text("7\n7\n8\n")
+    assert lengths_file.read(file) == [[7, 2], [8, 1]]

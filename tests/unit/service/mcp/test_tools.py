@@ -76,6 +76,18 @@ def test_a_file_of_another_program_is_read_for_an_adapter(ask):
     assert not answer.is_error and answer.structured_content["trained"] == "LoRA r=16", text(answer)
 
 
+def test_a_file_of_another_program_is_checked_against_the_lengths_of_samples(ask):
+    file = {"train_micro_batch_size_per_gpu": 2, "train_batch_size": 64, "zero_optimization": {"stage": 3}}
+    job = JOB | {"sequence_length": 4096, "global_batch": 64}
+    rejected = ask("explain_config", **job, data={"lengths": [128, 8192]}, config=file)
+    assert rejected.is_error and "longest 8192" in text(rejected)
+    short, full = (
+        ask("explain_config", **job, **given, config=file).structured_content["configuration"]["memory"]["value"]
+        for given in ({"data": {"lengths": [128, 512]}}, {})
+    )
+    assert short < full
+
+
 def test_a_configuration_of_an_answer_is_input_of_the_next_call(ask):
     config = ask("predict", **JOB, top=1, backends=["zero"]).structured_content["configurations"][0]["config"]
     assert TrialConfig.model_validate(config).backend == "zero"

@@ -12,8 +12,8 @@ from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Budget, StudyPhase
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.service.planning import study_plan
 from shardtune.service.planning.planner_cache import PlannerCache
-from shardtune.service.planning.study_plan import Complete, NewValidationRun, StartFinalComparison
 from shardtune.service.planning.study_snapshot import StudySnapshot
+from shardtune.service.planning.study_steps import Complete, NewValidationRun, StartFinalComparison
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
 from shardtune.tuner.verdict.run_load import RunLoad

@@ -2,10 +2,12 @@
 
 import pytest
 
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import ModelSpec, preset
+from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.http.errors import Invalid
-from shardtune.service.studies import model_checks
+from shardtune.service.studies import model_checks, validation
+from shardtune.tuner.prediction import catalogue, prediction_request
 from tests.support.values.synthetic_studies import study_of
 
 LLAMA = preset("llama-tiny").config
@@ -68,6 +70,47 @@ def test_a_key_that_is_nearly_a_dimension_is_remarked_upon():
 def test_flash_attention_is_rejected_on_cpu_ranks():
     with pytest.raises(Invalid, match="runs on GPUs only"):
         model_checks.check(spec(LLAMA, attention="flash_attention_2"))
+
+
+GPUS = {"cluster": "8xh100"}
+FLASH = {"sequence_length": 64, "global_batch": 64, "attention": "flash_attention_2"}
+
+
+@pytest.mark.parametrize(
+    "precision", ["fp32", {"master_dtype": "float32", "compute_dtype": "float32", "reduce_dtype": "float32"}]
+)
+def test_flash_attention_is_rejected_where_it_has_no_kernels(precision):
+    request = StudyRequest.model_validate({"model": "llama-tiny", "workload": FLASH | {"precision": precision}, **GPUS})
+    with pytest.raises(Invalid, match=r"precision \(fp32\)") as rejected:
+        validation.check_without_worker(request, catalogue.parse_cluster("8xh100"))
+    (error,) = rejected.value.errors
+    assert (
+        error.field == "workload.attention" and "use attention sdpa or eager, or precision bf16-mixed" in error.message
+    )
+    with pytest.raises(Invalid, match="flash_attention_2"):
+        validation.check_without_worker(request, None)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-autocast", "bf16-true", "auto"])
+def test_flash_attention_passes_where_it_computes_in_bfloat16(precision):
+    request = StudyRequest.model_validate({"model": "llama-tiny", "workload": FLASH | {"precision": precision}, **GPUS})
+    validation.check_without_worker(request, catalogue.parse_cluster("8xh100"))
+
+
+def test_a_recipe_without_flash_attention_is_no_recipe_to_consider_with_it():
+    request = StudyRequest.model_validate(
+        {"model": "llama-tiny", "workload": FLASH | {"precision": "bf16-mixed"}, "consider": ["fp32"], **GPUS}
+    )
+    with pytest.raises(Invalid, match=r"consider \('fp32'\): attention \('flash_attention_2'\)"):
+        validation.check_without_worker(request, catalogue.parse_cluster("8xh100"))
+
+
+def test_a_prediction_of_flash_attention_in_float32_is_rejected():
+    request = PredictionRequest.model_validate(
+        {"model": "llama-2-7b", "precision": "fp32", "attention": "flash_attention_2", **GPUS}
+    )
+    with pytest.raises(ValueError, match="computes in float16 or bfloat16"):
+        prediction_request.resolve(request)
 
 
 @pytest.mark.parametrize("config", [LLAMA, {"model_type": "bert", "is_decoder": True}, preset("gpt2").config])

@@ -65,6 +65,15 @@ def test_what_could_not_be_compared_says_why():
     assert few[1][1] == "1,300 tokens/s/GPU beside 1,000, 3 pairs are too few for an interval"
 
 
+def test_a_recipe_that_failed_after_its_first_pairs_says_that_beside_their_figures():
+    loss, failed, figures = texts(failure="no memory", speed=None, ratios=(1.3, 1.31))
+    assert failed == ("bad", "failed after 2 pairs, whose figures are below: no memory")
+    assert loss[1].startswith("trains worse") and "2 pairs are too few" in figures[1]
+    assert texts(failure="no memory", speed=None, ratios=(1.3,))[1][1].startswith("failed after 1 pair, whose")
+    alone = texts(failure="no memory", speed=None, ratios=(), loss=None, stated_tokens_per_s_per_gpu=None)
+    assert alone[0] == ("bad", "not compared: no memory")
+
+
 def test_recipes_close_the_answer_of_the_command_line_and_its_json():
     study, best = study_of(), contender_of(TrialConfig(strategy=DdpConfig()))
     plain = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED)

@@ -8,7 +8,7 @@ import yaml
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan
+from shardtune.tuner.export import accelerate, export, lightning, snippet, torchtitan
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.trainer import training_arguments, trl
 from tests.support.values.synthetic_studies import contender_of, study_of
@@ -59,3 +59,28 @@ def test_scripts_with_their_own_loss_are_warned_of_a_mean_of_means(data: Any) ->
 def test_torchtitan_says_that_it_packs() -> None:
     lossy = torchtitan.render(source(LENGTHS, Fsdp2Config(dp_shard=2))).lossy
     assert any("torchtitan packs documents into full rows" in line for line in lossy)
+
+
+def test_torchtitan_says_how_many_tokens_its_full_rows_hold() -> None:
+    exported = source(LENGTHS, Fsdp2Config(dp_shard=2))
+    (line,) = [line for line in torchtitan.render(exported).lossy if line.startswith("data:")]
+    full = exported.workload.global_batch * exported.workload.sequence_length
+    assert f"A step trains {full:,} tokens, where the trial's had 82 without padding" in line
+    assert "do not compare" in "".join(torchtitan.render(exported).files.values())
+
+
+def test_the_script_and_the_list_of_losses_say_that_its_rows_are_full() -> None:
+    exported = source(LENGTHS)
+    text = snippet.source(exported)
+    assert "train_snippet.py does not read the lengths: its rows are random and full" in text
+    assert "of every row below; the trial's samples had 8 to 30 tokens (mean 10), padded" in text
+    assert "yours need their mask" in text and "A step trains" in text
+    listed = export(exported.study, exported.contender, "standard").lossy
+    assert any("train_snippet.py does not read the lengths" in line for line in listed)
+
+
+def test_samples_of_one_length_add_nothing_to_the_script() -> None:
+    exported = source(None)
+    text = snippet.source(exported)
+    assert "full" not in text and "\n\n    generator" not in text
+    assert export(exported.study, exported.contender, "standard").lossy == ()

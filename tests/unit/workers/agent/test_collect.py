@@ -6,9 +6,10 @@ import os
 import pytest
 
 from shardtune.api_schemas.machines.conditions import Conditions, NodeConditions
+from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure
-from shardtune.api_schemas.trials.leases import ModelSummaryTask
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, TraceTask
 from shardtune.api_schemas.trials.measurements import Measurement, Memory, RankReport
 from shardtune.workers.agent.collect import attempt_outcome
 from shardtune.workers.agent.rank_figures import half_width, largest
@@ -184,3 +185,14 @@ def test_profile_tasks_return_their_profile_or_say_why_not(directory, task):
     write_text = (directory.path / "model_summary.json").write_text
     write_text(json.dumps(model_summary))
     assert attempt_outcome(profiling, directory, ended(0), None).parameters == 10
+
+
+def test_the_step_before_a_trace_is_a_mean_over_a_cycle_of_samples_of_several_lengths(directory):
+    data = SampleLengths(lengths=((8, 60), (64, 30), (128, 10)))
+    traced = TraceTask.of(make_task(workload=Workload(sequence_length=128, global_batch=32, data=data)))
+    for rank in range(2):
+        times = (9.0, 9.0, 1.0, 3.0 + rank)
+        write(directory, rank, status="complete", warmup_step_times_s=times, window_step_times_s=(5.0,))
+    (directory.path / "traces").mkdir()
+    recorded = attempt_outcome(traced, directory, ended(0, 0), None)
+    assert (recorded.steps, recorded.plain_step_s) == (4, 2.5)

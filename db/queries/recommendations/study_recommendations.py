@@ -1,4 +1,4 @@
-"""Queries for the web pages about recommendations of studies."""
+"""Queries on the recommendations of studies and of tuning targets."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -7,7 +7,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.recommendations.best import RecommendationState
+from shardtune.api_schemas.studies.study import StudyState
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
+from shardtune.db.tables.studies import StudyRow
 
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, RecommendationRow]:
@@ -53,3 +55,19 @@ def times(session: Session, recommendation_ids: Collection[str]) -> dict[str, da
         return {}
     query = select(RecommendationRow.id, RecommendationRow.created_at)
     return dict(session.execute(query.where(RecommendationRow.id.in_(recommendation_ids))).all())
+
+
+def active_recommendations(session: Session, study_id: str) -> Sequence[RecommendationRow]:
+    """Return a study's recommendations that are current or wait for approval."""
+    states = (RecommendationState.RECOMMENDED, RecommendationState.PROPOSED)
+    query = select(RecommendationRow).where(RecommendationRow.study_id == study_id, RecommendationRow.state.in_(states))
+    return session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id)).all()
+
+
+def studies_without_recommendation(session: Session) -> Sequence[StudyRow]:
+    """Return complete studies without a recommendation, from before recommendations existed."""
+    recommended = select(RecommendationRow.study_id)
+    query = select(StudyRow).where(
+        StudyRow.state == StudyState.COMPLETE, StudyRow.id.not_in(recommended), StudyRow.system_study.is_(None)
+    )
+    return session.scalars(query.order_by(StudyRow.finished_at)).all()

@@ -1,0 +1,23 @@
+"""Column with the protocol version in which each worker reads its leases.
+
+Revision ID: 0007_worker_protocol
+Revises: 0006_recipes
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007_worker_protocol"
+down_revision = "0006_recipes"
+branch_labels = None
+depends_on = None
+# Code of the revision before inserts workers with the default, which the next request for work replaces.
+oldest_code = "0006_recipes"
+
+
+def upgrade() -> None:
+    op.add_column("workers", sa.Column("protocol_version", sa.Integer(), nullable=False, server_default="1"))
+
+
+def downgrade() -> None:
+    op.drop_column("workers", "protocol_version")

@@ -1,0 +1,112 @@
+"""Plan the steps of a study after its search: paired runs of the finalists, whole steps, the resume check, and the recipes
+that the study considers.
+"""
+
+from collections.abc import Mapping
+
+from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.study import StudyResult, Verdict
+from shardtune.service.planning.study_snapshot import StudySnapshot
+from shardtune.service.planning.study_steps import (
+    Complete,
+    NewRecipeRun,
+    NewResumeRun,
+    NewValidationRun,
+    Step,
+    Wait,
+)
+from shardtune.tuner.verdict import final_comparison, ranking, resume_check, run_length, whole_steps
+from shardtune.tuner.verdict.comparison_blocks import NextRun
+from shardtune.tuner.verdict.recipes import comparison
+
+
+def next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
+    """Plan the next step of a study whose finalists are chosen."""
+    if snapshot.has_open_run and not snapshot.is_stranded:
+        # A stranded run can never take place, so it does not hold up the result.
+        return Wait()
+    if not finalists.needs_runs:
+        return _finish(snapshot, finalists, ranking.result_of_baseline(snapshot.history, finalists))
+    searched = ranking.search_speeds(snapshot.history)
+    ranking_state = final_comparison.ranking_state(
+        finalists,
+        searched,
+        snapshot.validation_runs,
+        snapshot.spec.budget.max_pairs,
+        snapshot.study_id,
+        disturbed_searches=ranking.disturbed_searches(snapshot.history),
+    )
+    if ranking_state.next is not None:
+        return validation_run(snapshot, ranking_state.next, searched)
+    return _finish(snapshot, finalists, result_of(snapshot, finalists, ranking_state))
+
+
+def _finish(snapshot: StudySnapshot, finalists: Finalists, result: StudyResult) -> Step:
+    confirmed = confirm_extension(snapshot, finalists, result)
+    return confirmed if isinstance(confirmed, NewValidationRun) else _check_resume(snapshot, confirmed)
+
+
+def confirm_extension(
+    snapshot: StudySnapshot, finalists: Finalists, result: StudyResult
+) -> NewValidationRun | StudyResult:
+    """Plan the next run of whole steps that a result of extended step times needs, else return the result with their
+    figures.
+    """
+    number = whole_steps.due(result, snapshot.history)
+    if number is not None:
+        return NewValidationRun(number, whole_steps.WHOLE_STEP_BLOCK)
+    return whole_steps.checked(result, snapshot.history, finalists)
+
+
+def result_of(
+    snapshot: StudySnapshot, finalists: Finalists, ranking_state: final_comparison.RankingState
+) -> StudyResult:
+    """Result of a study whose final comparison has ended."""
+    cost, number = snapshot.final_comparison_cost, snapshot.comparison_number
+    return ranking.result(snapshot.history, finalists, ranking_state, cost, number)
+
+
+def validation_run(snapshot: StudySnapshot, next_run: NextRun, searched: Mapping[int, float]) -> NewValidationRun:
+    """Plan the next validation run of a final comparison, with timed windows as long as its comparison block needs."""
+    tokens_per_rank = snapshot.spec.workload.tokens_per_step / snapshot.cluster.world_size
+    return NewValidationRun(
+        next_run.trial,
+        next_run.comparison_block,
+        run_length.block_range(next_run, searched, snapshot.validation_runs, tokens_per_rank),
+    )
+
+
+def _check_resume(snapshot: StudySnapshot, result: StudyResult) -> Step:
+    """Plan the resume check of the best trial (train, save, resume), which must pass before the study's result is
+    stored.
+    """
+    check = resume_check.next_step(result, snapshot.spec, snapshot.resume_runs, snapshot.has_resume_worker)
+    if isinstance(check, resume_check.CheckDue):
+        return NewResumeRun(result.best.trial_number)
+    return _consider_recipes(snapshot, result.model_copy(update={"resume_check": check}))
+
+
+def _consider_recipes(snapshot: StudySnapshot, result: StudyResult) -> Step:
+    """Plan the next run of the recipes that the study considers beside its answer, which they never change."""
+    # A study of the service confirms an answer; its recipes were considered when the answer was found.
+    if not snapshot.spec.consider or snapshot.system_study is not None:
+        return Complete(result)
+    number = result.best.trial_number
+    recipes = comparison.state(
+        snapshot.spec, snapshot.cluster, snapshot.history, number, snapshot.recipe_runs, snapshot.study_id
+    )
+    if recipes.next is None:
+        return Complete(result.model_copy(update={"recipes": recipes.summaries}))
+    reason = _why_no_recipe_run(snapshot, result)
+    if reason is None:
+        return NewRecipeRun(number, recipes.next.recipe, recipes.next.comparison_block)
+    missing = [recipe.name for recipe in recipes.summaries if recipe not in recipes.known]
+    notes = [f"recipes ({', '.join(missing)}) were not compared: {reason}"] if missing else []
+    return Complete(result.model_copy(update={"recipes": recipes.known, "notes": (*result.notes, *notes)}))
+
+
+def _why_no_recipe_run(snapshot: StudySnapshot, result: StudyResult) -> str | None:
+    """Reason why no further run can compare recipes now; None if one can."""
+    if result.verdict is Verdict.TOO_BUSY:
+        return "the machine was too busy for a verdict; extend the study on a quiet machine to compare them"
+    return None if snapshot.has_recipe_worker else "no live worker is of a release that knows such runs"

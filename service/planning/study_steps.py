@@ -1,0 +1,92 @@
+"""Steps of a study that a plan may name: wait, a run of some kind, the final comparison, or the end."""
+
+from dataclasses import dataclass
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.recipes import RecipeRun
+from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.trials.measurements import StepTimeRange
+from shardtune.api_schemas.trials.predictions import TrialPrediction
+from shardtune.api_schemas.trials.trial import Rejection, TrialOrigin, TrialReason
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Step of a study: wait until a run ends or a worker requests work."""
+
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True)
+class NewTrial:
+    """Step of a study: add a trial of this configuration."""
+
+    config: TrialConfig
+    origin: TrialOrigin
+    rejections: tuple[Rejection, ...]
+    prediction: TrialPrediction | None
+    reason: TrialReason | None = None
+    undecided_s: StepTimeRange | None = None
+    """Range of step times, in seconds, within which the trial's measurement has to be precise."""
+
+
+@dataclass(frozen=True)
+class NewValidationRun:
+    """Step of a study: add a validation run of this trial to this block of the final comparison (paired runs that
+    decide).
+    """
+
+    trial_number: int
+    comparison_block: int
+    undecided_s: StepTimeRange | None = None
+
+
+@dataclass(frozen=True)
+class NewResumeRun:
+    """Step of a study: add a resume check (save, resume from the checkpoint, compare losses) of this trial, for which
+    the final comparison is already decided.
+    """
+
+    trial_number: int
+
+
+@dataclass(frozen=True)
+class NewRecipeRun:
+    """Step of a study: add a run of a considered recipe, or of the stated one beside it, to this block of their
+    comparison.
+    """
+
+    trial_number: int
+    """Number of the trial that is the study's answer."""
+    recipe: RecipeRun
+    comparison_block: int
+
+
+@dataclass(frozen=True)
+class StartFinalComparison:
+    """Step of a study: end the search, and compare these finalists, or check the only finalist."""
+
+    final_comparison: Finalists
+    reason: str | None
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Step of a study: complete the study with its result."""
+
+    result: StudyResult
+    reason: str | None = None
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Step of a study: fail the study, because it cannot have a result."""
+
+    reason: str
+    rejections: tuple[Rejection, ...] = ()
+
+
+Step = Wait | NewTrial | NewValidationRun | NewResumeRun | NewRecipeRun | StartFinalComparison | Complete | Fail

@@ -1,0 +1,1 @@
+"""Results of studies: read and export them."""

@@ -1,0 +1,53 @@
+"""Decide which tasks a worker's protocol version can express: a worker that ignores a field which it does not know would
+measure something else.
+"""
+
+from pydantic import BaseModel
+
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION, CannotExpress, expressed
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.optimizers import EIGHT_BIT_SINCE, AdamW8bit
+from shardtune.api_schemas.training.workload import LOW_STATES_SINCE, Workload
+from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
+from shardtune.db.tables.studies import StudyRow, WorkerRow
+
+
+def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int) -> str | None:
+    """Reason why a task on a workload cannot be expressed in a protocol version; None if it can."""
+    if protocol_version >= PROTOCOL_VERSION:
+        return None
+    precision, optimizer = workload.precision, workload.optimizer
+    if precision.has_low_states and protocol_version < LOW_STATES_SINCE:
+        # It would let DeepSpeed keep float32 states without a word.
+        return f"precision ({precision.name}) came with version {LOW_STATES_SINCE} of the protocol; upgrade the worker"
+    if isinstance(optimizer, AdamW8bit) and protocol_version < EIGHT_BIT_SINCE:
+        return f"optimizer ({optimizer.kind}) came with version {EIGHT_BIT_SINCE} of the protocol; upgrade the worker"
+    try:
+        expressed(task, protocol_version)
+    except CannotExpress as error:
+        return str(error)
+    return None
+
+
+def why_not_repeatable(
+    workload: Workload, config: TrialConfig, protocol_version: int, *, has_short_steps: bool = False
+) -> str | None:
+    """Reason why a worker of a protocol version cannot run a configuration again; None if it can.
+
+    `has_short_steps`: whether the runs that it is compared with share samples of short steps, so that the run must,
+    too.
+    """
+    if has_short_steps and protocol_version < SHORT_STEPS_SINCE:
+        return f"short steps came with version {SHORT_STEPS_SINCE} of the protocol; upgrade the worker"
+    return why_inexpressible(workload, workload, protocol_version) or why_inexpressible(
+        workload, config, protocol_version
+    )
+
+
+def reads_runs_of(study: StudyRow, worker: WorkerRow) -> bool:
+    """Whether a worker's protocol version can express the runs of a study's baseline."""
+    if study.baseline is None:
+        return True
+    has_short_steps = study.parity_samples is not None
+    workload, version = study.spec.workload, worker.protocol_version
+    return why_not_repeatable(workload, study.baseline, version, has_short_steps=has_short_steps) is None

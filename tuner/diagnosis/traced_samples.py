@@ -1,0 +1,22 @@
+"""Note on the batches that a trace holds, where samples have several lengths."""
+
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.diagnosis import Diagnosis
+
+
+def note(diagnosis: Diagnosis, workload: Workload) -> str | None:
+    """Sentence on the batches that were traced; None where all samples have one length, or the recording is unknown."""
+    plan, recorded = workload.sample_plan, diagnosis.recorded
+    if plan is None or recorded is None:
+        return None
+    shortest, longest = (limit(map(limit, plan.cycle)) for limit in (min, max))
+    batches = f"the {plan.steps} batches of {shortest:,} to {longest:,} tokens a sample that all trials repeat"
+    whole, rest = divmod(recorded.steps, plan.steps)
+    if rest == 0:
+        traced = f"the trace holds {batches}, {'once' if whole == 1 else f'{whole} times'}: its means compare with the step time"
+    else:
+        traced = (
+            f"the trace holds {recorded.steps} steps of {batches}, no whole number of times: its means are those of these "
+            "steps; restart the service and the worker with one release to trace whole cycles"
+        )
+    return f"data: {traced}. Memory is recorded in a step of the longest samples ({plan.data.longest:,} tokens)"

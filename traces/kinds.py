@@ -67,7 +67,7 @@ def is_collective_kernel(name: str) -> bool:
 
 
 def computes(operator: str) -> bool:
-    """Whether an operator itself computes, and neither communicates nor only encloses other operators that may wait."""
+    """Whether an operator does computation of its own: it is no collective, and no mere frame around other operators."""
     return "::" in operator and not _COMMUNICATES.match(operator) and not _CONTAINS_OTHERS.match(operator)
 
 

@@ -25,9 +25,9 @@ class BestArguments(Schema):
     cluster: str | dict[str, JsonValue] | None = Field(default=None, examples=["8xh100"])
     """Nodes × GPUs per node × GPU, or `local` for the service's workers."""
     sequence_length: int | None = None
-    """Tokens per sample; required without a target key."""
+    """Tokens per sample; required unless `target` is given."""
     global_batch: int | None = None
-    """Samples per optimizer step; required without a target key."""
+    """Samples per optimizer step; required unless `target` is given."""
     precision: PrecisionName = "auto"
     """Dtypes of training."""
     optimizer: str | dict[str, JsonValue] = "adamw"

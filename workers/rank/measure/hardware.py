@@ -158,8 +158,10 @@ def _collective(
     square: torch.Tensor,
     alone_s: float,
 ) -> float:
-    """Seconds of one collective called between computations, as in a training step: products of `square`, which take
-    `alone_s` without it."""
+    """Seconds that one collective adds when it runs between matrix products of `square`, as in a training step.
+
+    `alone_s`: seconds of these products without the collective.
+    """
     count = size // 4 // ranks
     full = torch.ones(count * ranks, device=place.device)
     part = torch.ones(count, device=place.device)

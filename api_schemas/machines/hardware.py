@@ -248,6 +248,8 @@ class Offer(Schema):
     adapters: tuple[Word, ...] = Field(default=(), max_length=50)
     """Kinds of adapters that the worker can train (`lora`, `last_layers`). Workers of older releases send none, and get
     no study with an adapter."""
+    optimizers: tuple[Word, ...] = Field(default=(), max_length=50)
+    """Kinds of optimizers whose package the worker has (`adamw-8bit`). Those of torch need none and are not listed."""
     peak_flops: float | None = None
     """Peak FLOP/s of one GPU in bf16 without sparsity, used for MFU; None if the GPU model is unknown."""
     matmul_flops: dict[Dtype, float] = {}

@@ -12,7 +12,6 @@ from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Invent
 from shardtune.api_schemas.machines.host_partition import HostWait
 from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.notifications.webhooks import DeliveryState
-from shardtune.api_schemas.protocol import OLDEST_PROTOCOL_VERSION
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.recipes import RecipeRun
@@ -76,8 +75,9 @@ class WorkerRow(Row):
     """Id of the key holder whose keys may register under this name (`ApiKeyRow.holder_id`); None: the next holder to
     register."""
     session: Mapped[str] = mapped_column(String(64), unique=True)
-    protocol_version: Mapped[int] = mapped_column(default=OLDEST_PROTOCOL_VERSION, server_default="1")
-    """Protocol version in which the worker reads leases; the oldest until the worker registers or asks for work."""
+    protocol_version: Mapped[int | None]
+    """Protocol version in which the worker reads leases. None: unknown until the worker asks for work, since a release
+    before this column registered it."""
     offer: Mapped[Offer] = mapped_column(Stored(Offer))
     """Part of the worker's inventory that is read for all workers at once."""
     inventory: Mapped[Inventory] = mapped_column(Stored(Inventory), deferred=True)

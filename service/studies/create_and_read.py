@@ -30,7 +30,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import place_study
-from shardtune.service.workers import compatibility, offered_adapters, registry
+from shardtune.service.workers import compatibility, offered_adapters, offered_optimizers, registry
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ def create_study(
         if worker is not None:
             compatibility.check_model(request.model, worker)
             offered_adapters.check_adapter(request.workload, worker)
+            offered_optimizers.check_optimizers(request, worker)
         precision, precision_notes = choose_precision(request, compatibility.dtypes_of(cluster, live))
         spec = request.with_precision(precision)
         baseline = validation.check(spec, cluster)

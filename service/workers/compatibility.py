@@ -11,6 +11,7 @@ from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error, suggest_names
 from shardtune.service.workers.offered_adapters import trains_adapter
+from shardtune.service.workers.offered_optimizers import trains_optimizer
 from shardtune.tuner.freshness.fingerprints import changes, stale_fields
 from shardtune.tuner.prediction import catalogue
 
@@ -72,6 +73,7 @@ def can_begin_waiting_study(worker: WorkerRow, study: StudyRow) -> bool:
         and has_hardware(worker.offer, study.cluster)
         and allows_model(worker.offer, study.spec.model)
         and trains_adapter(worker.offer, study.spec.workload)
+        and trains_optimizer(worker.offer, study.spec.workload)
     )
 
 
@@ -155,7 +157,8 @@ def allows_model(offer: Offer, model: ModelSpec) -> bool:
 
 
 def _can_train(offer: Offer, spec: StudyRequest) -> bool:
-    return allows_model(offer, spec.model) and trains_adapter(offer, spec.workload)
+    trains = trains_adapter(offer, spec.workload) and trains_optimizer(offer, spec.workload)
+    return trains and allows_model(offer, spec.model)
 
 
 def _check_model_type(model_type: str, worker: WorkerRow) -> None:
@@ -183,6 +186,7 @@ def can_run(worker: WorkerRow, study: StudyRow) -> bool:
         and not changed_fields(worker, study)
         and allows_model(worker.offer, study.spec.model)
         and trains_adapter(worker.offer, study.spec.workload)
+        and trains_optimizer(worker.offer, study.spec.workload)
     )
 
 

@@ -30,13 +30,16 @@ def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int
 
 
 def why_not_repeatable(
-    workload: Workload, config: TrialConfig, protocol_version: int, *, has_short_steps: bool = False
+    workload: Workload, config: TrialConfig, protocol_version: int | None, *, has_short_steps: bool = False
 ) -> str | None:
-    """Reason why a worker of a protocol version cannot run a configuration again; None if it can.
+    """Reason why a worker of a protocol version cannot run a configuration again; None if it can, or if the version is
+    unknown (None): a request for work tells it before the worker gets a lease.
 
     `has_short_steps`: whether the runs that it is compared with share samples of short steps, so that the run must,
     too.
     """
+    if protocol_version is None:
+        return None
     if has_short_steps and protocol_version < SHORT_STEPS_SINCE:
         return f"short steps came with version {SHORT_STEPS_SINCE} of the protocol; upgrade the worker"
     return why_inexpressible(workload, workload, protocol_version) or why_inexpressible(

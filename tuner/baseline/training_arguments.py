@@ -117,6 +117,8 @@ def read_fields(top: Section, workload: Workload, cluster: Cluster, notes: list[
     precisions.check_clipping(top, "max_grad_norm", workload, notes)
     precisions.check_adamw([(top, key, name) for key, name in _ADAM.items()], workload)
     _check_numbers(top, workload)
+    if isinstance(workload.optimizer, AdamW8bit):
+        notes.append("measured with 8-bit moments of embeddings, too: under DDP the Trainer keeps float32 ones")
     micro_batch = _micro_batch(top, workload, cluster, notes)
     config = _strategy(top, workload, cluster, notes, micro_batch)
     update: dict[str, object] = {"micro_batch": micro_batch}

@@ -104,6 +104,8 @@ class Libraries(BaseModel):
     causal_lm_types: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
     """Kinds of adapters that ranks can train: LoRA only where PEFT is installed."""
+    optimizers: tuple[str, ...] = ()
+    """Kinds of optimizers that are from another package than torch, where it is installed."""
     cpu_dtypes: str | None = None
     """Dtypes that this processor computes natively, as torch uses the processor."""
     matmul_flops: dict[Dtype, float] = {}
@@ -239,6 +241,7 @@ def inventory(
         own_models=tuple(sorted(allowed.models)),
         own_scripts=tuple(sorted(allowed.scripts)),
         adapters=libraries.adapters,
+        optimizers=libraries.optimizers,
         matmul_flops=libraries.matmul_flops,
         peak_flops=figures(offered.gpu).peak_bf16_flops,
         host_partition=partition,

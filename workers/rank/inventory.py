@@ -12,6 +12,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from shardtune.workers.rank.measure import dtypes
 from shardtune.workers.rank.model import adapters
+from shardtune.workers.rank.strategies import optimizers
 from shardtune.workers.rank.versions import library_versions
 
 
@@ -22,6 +23,7 @@ def describe(ranks: int | None = None) -> dict[str, Any]:
         **library_versions(),
         "causal_lm_types": sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
         "adapters": adapters.trainable_kinds(),
+        "optimizers": optimizers.installed_kinds(),
         "cpu_dtypes": dtypes.native_on_cpu(),
         "matmul_flops": dtypes.matmul_flops(ranks) if ranks else {},
     }

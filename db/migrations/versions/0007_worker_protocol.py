@@ -11,12 +11,12 @@ revision = "0007_worker_protocol"
 down_revision = "0006_recipes"
 branch_labels = None
 depends_on = None
-# Code of the revision before inserts workers with the default, which the next request for work replaces.
+# Code of the revision before inserts workers without a version, which the next request for work sets.
 oldest_code = "0006_recipes"
 
 
 def upgrade() -> None:
-    op.add_column("workers", sa.Column("protocol_version", sa.Integer(), nullable=False, server_default="1"))
+    op.add_column("workers", sa.Column("protocol_version", sa.Integer()))
 
 
 def downgrade() -> None:

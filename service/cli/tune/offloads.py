@@ -19,7 +19,7 @@ def may_offload_optimizer(request: StudyRequest) -> bool:
     else:
         # A file of another program, such as a DeepSpeed JSON; read in full by the service.
         offloads = isinstance(baseline, Mapping) and "offload" in repr(baseline)
-    if offloads or "zero" not in request.space.backends:
+    if offloads or "zero" not in request.space.backends or not request.workload.optimizer.offloads:
         return offloads
     named = request.space.knobs.get(_KNOB)
     values = named if isinstance(named, list | tuple) else (named,)

@@ -101,3 +101,17 @@ def test_a_request_for_work_renews_a_workers_protocol_version(quick_client):
 
     assert stored() == 2
     assert worker.lease() is None and stored() == 1
+
+
+def test_an_upgrade_of_the_schema_ends_no_canary_of_a_worker_that_has_not_asked_since(quick_client, clock):
+    """The release before this column registered the worker, so that its version is unknown."""
+    context, key = tuned(quick_client, LENGTHS)
+    clock.turn(DAY_S)
+    SimulatedWorker(quick_client, name="new").register()
+    assert isinstance(send_next(context, clock, key), send.Sent)
+    with context.db.write() as session:
+        for row in session.scalars(select(WorkerRow)):
+            row.protocol_version = None
+    assert judge.judge_and_begin(context) == 0
+    ((_, verdict, _),) = sent(context)
+    assert verdict is None

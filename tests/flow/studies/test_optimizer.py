@@ -55,7 +55,7 @@ def test_a_wrong_setting_is_rejected_with_its_field(client):
     workload = SPEC["workload"] | {"optimizer": {"kind": "muon", "adamw": {"lr": -1}}}
     assert rejection(client, SPEC | {"workload": workload})["field"] == "workload.optimizer.adamw.lr"
     workload = SPEC["workload"] | {"optimizer": {"kind": "sgd"}}
-    assert "use one of adamw, muon" in rejection(client, SPEC | {"workload": workload})["message"]
+    assert "use one of adamw, adamw-8bit, muon" in rejection(client, SPEC | {"workload": workload})["message"]
 
 
 @pytest.mark.answered
@@ -77,3 +77,22 @@ def test_predictions_are_made_for_the_optimizer(quick_client):
         return next(term["gib"] for term in row["memory"]["terms"] if term["name"] == "optimizer")
 
     assert state(muon) < 0.6 * state(adamw)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"workload": WORKLOAD | {"optimizer": "adamw-8bit"}}, "workload.optimizer"),
+        ({"consider": ["adamw-8bit"]}, "consider"),
+    ],
+    ids=["stated", "considered"],
+)
+def test_a_study_whose_optimizer_needs_a_package_that_the_worker_lacks_is_rejected(quick_client, changes, field):
+    lacking = SimulatedWorker(quick_client, name="lacking").register()
+    rejected = rejection(quick_client, SPEC | changes)
+    assert rejected["field"] == field and "needs bitsandbytes, which worker lacking lacks" in rejected["message"]
+    assert "install shardtune[8bit] there" in rejected["message"]
+    SimulatedWorker(quick_client, name="able", optimizers=("adamw-8bit",)).register()
+    assert quick_client.post("/v1/studies", json=SPEC | changes).status_code == 201
+    if field == "workload.optimizer":
+        assert lacking.lease() is None

@@ -5,6 +5,7 @@ from typing import Any
 from shardtune.api_schemas.training.optimizers import AdamW8bit
 from shardtune.tuner.export.optimizers import adamw
 from shardtune.tuner.export.optimizers.record import ExportedOptimizer
+from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
 
 
@@ -20,6 +21,19 @@ def _torchtitan(settings: AdamW8bit) -> dict[str, Any]:
     return adamw.torchtitan(settings)
 
 
+def _differs_in_trainer(source: ExportSource) -> tuple[str, ...]:
+    """The Trainer asks bitsandbytes for 32 bits of every `nn.Embedding` (transformers 5.23). ZeRO's flat partitions hide
+    them from it; adapters leave them frozen."""
+    if source.config.backend != "ddp" or source.workload.adapter is not None:
+        return ()
+    return ("optimizer: the Trainer keeps float32 moments of embeddings, 6 bytes per element more than was measured",)
+
+
 OPTIMIZER = ExportedOptimizer[AdamW8bit](
-    adamw.constants, _make, _torchtitan, helpers=_helpers, known_in=frozenset({"Trainer"})
+    adamw.constants,
+    _make,
+    _torchtitan,
+    helpers=_helpers,
+    differs_in_trainer=_differs_in_trainer,
+    known_in=frozenset({"Trainer"}),
 )

@@ -4,12 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from shardtune.tuner.export.source import ExportSource
+
 Settings = TypeVar("Settings")
 
 
 def no_helpers(_divided: bool) -> str:
     """Empty source, for an optimizer that torch makes in one call."""
     return ""
+
+
+def no_differences(_source: ExportSource) -> tuple[str, ...]:
+    """No notes, for an optimizer that the Trainer trains as it was measured."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -27,5 +34,7 @@ class ExportedOptimizer(Generic[Settings]):
     """Function that returns the source of what `train_snippet.py` defines for the optimizer. Its flag is that of `make`."""
     needs_blocks: bool = False
     """Whether the exported script uses the list of the model's repeated blocks to make the optimizer."""
+    differs_in_trainer: Callable[[ExportSource], tuple[str, ...]] = no_differences
+    """Function that returns how Hugging Face's Trainer, and what is built on it, trains the optimizer otherwise."""
     known_in: frozenset[str] | None = None
     """Other training programs (`Trainer`, `torchtitan`) that have a name for the optimizer; None: all have."""

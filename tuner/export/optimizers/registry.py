@@ -32,9 +32,9 @@ def own_note(source: ExportSource, place: str) -> tuple[str, ...]:
 
 
 def lost_note(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note that a program without the study's optimizer trains with AdamW; empty where it has the optimizer."""
+    """Note that a program without the study's optimizer trains with AdamW, or how a program with it differs."""
     known_in = exported(source).known_in
     if known_in is None or consumer in known_in:
-        return ()
+        return exported(source).differs_in_trainer(source)
     title = source.workload.optimizer.title
     return (f"optimizer: {title} was measured; {consumer} trains with AdamW here. Make it as in {source.shown_in}",)

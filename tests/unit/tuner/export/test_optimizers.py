@@ -32,6 +32,7 @@ def test_trainer_has_8_bit_adamw_by_name_and_torchtitan_has_not() -> None:
     assert '"adamw_bnb_8bit"' in exported.files["training_arguments.json"] and not any(
         "8-bit" in line for line in exported.lossy
     )
+    assert any("float32 moments of embeddings" in line for line in exported.lossy)
     assert any(line.startswith("optimizer: 8-bit AdamW was measured") for line in torchtitan.render(low).lossy)
     assert "eight_bit_adamw(self.parameters)" in snippet.source(low)
 

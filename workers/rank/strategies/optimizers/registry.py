@@ -1,5 +1,6 @@
 """Registry of optimizers by kind, and the set of torch optimizers that a trainer steps together."""
 
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shardtune.api_schemas.training.optimizers import OptimizerSchema
+from shardtune.api_schemas.training.optimizers import OPTIMIZERS, OptimizerSchema
 from shardtune.workers.rank.strategies.optimizers import adamw, adamw_8bit, muon
 
 Maker = Callable[[Any, list[nn.Parameter], list[nn.Parameter]], list[torch.optim.Optimizer]]
@@ -32,6 +33,12 @@ class OptimizerSet:
         """Clear the gradients of all parameters."""
         for member in self.members:
             member.zero_grad(set_to_none=set_to_none)
+
+
+def installed_kinds() -> list[str]:
+    """Kinds of optimizers that are from another package than torch, where this installation has the package."""
+    packages = {kind: settings.package for kind, settings in OPTIMIZERS.items()}
+    return [kind for kind, package in packages.items() if package and importlib.util.find_spec(package)]
 
 
 def make(

@@ -1,6 +1,6 @@
 """Backends that can train with an optimizer, and the reasons why others cannot."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.optimizers import OptimizerSchema
@@ -37,6 +37,23 @@ def can_train(config: TrialConfig, optimizer: OptimizerSchema) -> bool:
     except ValueError:
         return False
     return True
+
+
+def check_limits(knobs: Mapping[str, object], optimizer: OptimizerSchema) -> None:
+    """Reject limits of a search that leave only offloaded states for an optimizer that no host can step.
+
+    Raises:
+        ValueError: names the knob, its values and the remedy.
+    """
+    if optimizer.offloads:
+        return
+    for name, without in (("offload_optimizer", "none"), ("cpu_offload", False)):
+        named = knobs.get(name, without)
+        values = named if isinstance(named, list | tuple) else (named,)
+        if without not in values:
+            raise ValueError(
+                f"space.knobs.{name} ({', '.join(map(str, values))}) {_cannot(optimizer, 'no host can step it')}; leave it out"
+            )
 
 
 def trainable_backends(backends: Iterable[Backend], optimizer: OptimizerSchema) -> tuple[Backend, ...]:

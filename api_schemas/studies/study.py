@@ -185,6 +185,7 @@ class StudySpec(StudyRequest):
             ValueError: none of them can.
         """
         backends = optimizer_support.trainable_backends(self.space.backends, self.workload.optimizer)
+        optimizer_support.check_limits(self.space.knobs, self.workload.optimizer)
         return self.model_copy(update={"space": self.space.model_copy(update={"backends": backends})})
 
 

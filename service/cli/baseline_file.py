@@ -50,7 +50,7 @@ def read_object(path: Path) -> dict[str, JsonValue]:
         value = (
             parse_json(path, text)
             if path.suffix == ".json"
-            else json.loads(json.dumps(_within_limits(yaml.safe_load(text)), default=str))
+            else json.loads(json.dumps(_within_limits(yaml.load(text, _BoundedLoader)), default=str))
         )
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -63,6 +63,24 @@ def read_object(path: Path) -> dict[str, JsonValue]:
     if not isinstance(value, dict):
         raise InputError(f"file ({path}) holds a {type(value).__name__}; it must hold an object")
     return value
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Safe loader that ends where merge keys (`<<`) make more entries than a file may have: half a kilobyte of nested
+    ones would take hours."""
+
+    _merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace a mapping's merge keys by their entries.
+
+        Raises:
+            ValueError: the file's mappings have too many entries.
+        """
+        super().flatten_mapping(node)
+        self._merged += len(node.value)
+        if self._merged > _MOST_ENTRIES:
+            raise ValueError(f"its merge keys make more than {_MOST_ENTRIES:,} entries")
 
 
 def _within_limits(value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from shardtune.api_schemas.printable_text import printable
+
 BAD_INPUT = 2
 NOTHING_FEASIBLE = 3
 PLATFORM_FAILURE = 4
@@ -15,8 +17,9 @@ class CliError(Exception):
     exit_code = PLATFORM_FAILURE
 
     def __init__(self, *lines: str) -> None:
-        super().__init__("\n".join(lines))
-        self.lines: Sequence[str] = lines
+        # A file's own words, such as a key, may hold what a terminal takes for commands.
+        self.lines: Sequence[str] = ["\n".join(map(printable, line.split("\n"))) for line in lines]
+        super().__init__("\n".join(self.lines))
 
 
 class InputError(CliError):

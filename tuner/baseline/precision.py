@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Collection, Iterable
 
-from shardtune.api_schemas.training.optimizers import AdamSettings
+from shardtune.api_schemas.training.optimizers import AdamSettings, AdamW
 from shardtune.api_schemas.training.workload import Precision, Workload
 from shardtune.tuner.baseline.section import Section
 
@@ -93,7 +93,8 @@ def check_adamw(fields: Iterable[tuple[Section, str, str]], workload: Workload) 
     if differing:
         field, name, value = differing[0]
         # The remedy is one line that takes over all differing values at once.
-        line = json.dumps({name: value for _, name, value in differing})
+        kind = {} if isinstance(optimizer, AdamW) else {"kind": optimizer.kind}
+        line = json.dumps({**kind, **{name: value for _, name, value in differing}})
         raise ValueError(
             f"{field} ({value}), but the workload's optimizer.{name} is {getattr(optimizer, name)}; make them equal "
             f'("optimizer": {line} in the study\'s workload), or drop {field}'

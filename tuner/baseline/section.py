@@ -11,6 +11,10 @@ from shardtune.api_schemas.training.search_space import BACKENDS
 _AUTO = "auto"
 
 
+_LARGEST = 2**63
+"""Magnitude beyond which an integer of a file is no size of anything, and becomes no float."""
+
+
 class Section:
     """Section of a configuration file that records which keys were read, so that unread keys can be reported."""
 
@@ -35,6 +39,8 @@ class Section:
         value = self.get(key)
         if isinstance(value, str):
             value = _parse_number(value)
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise ValueError(f"{self.name(key)} is an integer beyond 64 bits; give a smaller number")
         # JSON reads 1e999 as infinity, and YAML has words for it.
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f'{self.name(key)} ({value}) must be a finite number; give one, or "auto"')

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardtune.api_schemas.training.model_presets import preset_sources
+from shardtune.api_schemas.training.model_presets import preset_config, preset_sources
 from shardtune.tuner.export.source import ExportSource
 
 SET_ME = "SET-ME"
@@ -28,4 +28,6 @@ def repository(source: ExportSource) -> Repository:
     if model.hub is not None:
         return Repository(model.hub.id, model.hub.revision)
     preset = preset_sources().get(model.name)
-    return Repository(preset.hub if preset else SET_ME)
+    # A model of the user's own may have a preset's name: its weights are others.
+    is_preset = preset is not None and not model.is_own and model.config == preset_config(model.name)
+    return Repository(preset.hub if preset is not None and is_preset else SET_ME)

@@ -256,6 +256,7 @@ def build(
             backend that can train with the workload's optimizer.
     """
     backends = optimizer_support.trainable_backends(limits.backends, workload.optimizer)
+    optimizer_support.check_limits(limits.knobs, workload.optimizer)
     checked = KnobLimits(limits.model_copy(update={"backends": backends}), KNOBS)
     domains = Domains(workload, cluster, model_summary, cores=cores)
     space = Space(domains, checked)

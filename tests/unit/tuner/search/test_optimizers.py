@@ -1,9 +1,12 @@
-"""What a search may draw under an optimizer that updates whole matrices."""
+"""What a search may draw under an optimizer that some backends cannot train with, or that no host can step."""
+
+from itertools import islice
 
 import pytest
 
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import optimizer_support
-from shardtune.api_schemas.training.optimizers import AdamW, Muon
+from shardtune.api_schemas.training.optimizers import OPTIMIZERS, AdamW, AdamW8bit, Muon
 from shardtune.api_schemas.training.search_space import BACKENDS, SpaceLimits
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.tuner.search import space
@@ -32,3 +35,21 @@ def test_backends_that_are_left_out_are_said_to_be() -> None:
     assert note.startswith("space.backends (zero, fsdp1) cannot train with Muon")
     assert optimizer_support.dropped_note(BACKENDS, AdamW()) == ()
     assert optimizer_support.dropped_note(("ddp",), Muon()) == ()
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("cluster", [cpu(), gpus()], ids=["cpu", "gpus"])
+def test_every_configuration_that_is_drawn_can_train_with_the_optimizer(kind: str, cluster: Cluster) -> None:
+    workload = WORKLOAD.model_copy(update={"optimizer": OPTIMIZERS[kind]})
+    built = space.build(workload, cluster, TINY, SpaceLimits())
+    drawn = [*built.lightest(), *islice(built.enumerate(), 0, 20_000, 50)]
+    assert {config.backend for config in drawn} >= {"ddp"}
+    for config in drawn:
+        optimizer_support.check(config, workload.optimizer)
+
+
+def test_a_space_of_offloaded_states_alone_is_rejected_where_no_host_steps_the_optimizer() -> None:
+    workload = WORKLOAD.model_copy(update={"optimizer": AdamW8bit()})
+    limits = SpaceLimits.model_validate({"backends": ["zero"], "knobs": {"offload_optimizer": ["cpu"]}})
+    with pytest.raises(ValueError, match="offload_optimizer"):
+        list(space.build(workload, gpus(), TINY, limits).lightest())

@@ -95,7 +95,7 @@ class ZeroSizes:
 def _draw(drawing: DefineByRun, _accumulates: bool) -> None:
     drawing.draw("stage")
     stage, sizes = int(drawing.table["stage"]), drawing.domains.backend_sizes(ZeroSizes)
-    drawing.draw("offload_optimizer")
+    drawing.draw("offload_optimizer", effective=drawing.domains.workload.optimizer.offloads)
     offloads = drawing.table["offload_optimizer"] != "none"
     drawing.draw("reduce_bucket_size", sizes.reduce_bucket_size)
     # The documented default is true at stage 3 alone. gloo reduces on the calling thread: nothing overlaps.

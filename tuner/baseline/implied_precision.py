@@ -14,35 +14,34 @@ _AUTOCAST = "bf16-autocast"
 def implied_precision(baseline: TrialConfig | dict[str, JsonValue] | None) -> tuple[Precision, str] | None:
     """Numeric precision that a baseline file implies, with a note for the user; None where the device decides the
     precision."""
-    # bf16 under DDP is autocast in the Trainer and in Accelerate; their other backends have mixed precision of their
-    # own, and so has DeepSpeed unless its JSON enables `torch_autocast`.
-    tool = (
-        _autocasting_tool(baseline)
-        if isinstance(baseline, dict) and not {"strategy", "kind"} & baseline.keys()
-        else None
-    )
-    if tool is None:
+    if not isinstance(baseline, dict) or {"strategy", "kind"} & baseline.keys():
         return None
-    return PRECISIONS[
-        _AUTOCAST
-    ], f"precision (of the baseline): {_AUTOCAST}, because {tool} computes in bfloat16 under autocast"
-
-
-def _autocasting_tool(baseline: dict[str, JsonValue]) -> str | None:
-    """Name of the tool that would train the baseline with autocast, None where none would."""
-    top = Section(baseline, "baseline")
     try:
-        if accelerate.KEYS & baseline.keys():
-            return "Accelerate under DDP" if accelerate.autocasts(top) else None
-        if (tool := tools.recognised(baseline)) is not None:
-            # The number of ranks changes no switch of precision.
-            fields = tools.fields_of(tool, baseline, 1)
-            return (
-                f"{tool.title} under DDP" if training_arguments.autocasts(Section(fields.values, "baseline")) else None
-            )
-        if training_arguments.is_training_arguments(baseline):
-            return "the Trainer under DDP" if training_arguments.autocasts(top) else None
-        return "DeepSpeed by torch_autocast" if top.section("torch_autocast").flag("enabled") else None
+        name, reason = _implied(baseline) or (None, "")
     except ValueError:
         # Some value has the wrong type; reading the baseline reports it.
         return None
+    return None if name is None else (PRECISIONS[name], f"precision (of the baseline): {name}, because {reason}")
+
+
+def _implied(baseline: dict[str, JsonValue]) -> tuple[str, str] | None:
+    """Name of the precision in which the file's own tool would train, with the reason; None where the file does not
+    decide it."""
+    if not accelerate.KEYS & baseline.keys() and (tool := tools.recognised(baseline)) is not None:
+        # The number of ranks changes no switch of precision.
+        fields = tools.fields_of(tool, baseline, 1)
+        return tools.implied(tool, Section(fields.values, "baseline", fields.names))
+    program = _autocasting_program(baseline)
+    return None if program is None else (_AUTOCAST, f"{program} computes in bfloat16 under autocast")
+
+
+def _autocasting_program(baseline: dict[str, JsonValue]) -> str | None:
+    """Name of the program that would train the baseline with autocast, None where none would."""
+    # bf16 under DDP is autocast in the Trainer and in Accelerate; their other backends have mixed precision of their
+    # own, and so has DeepSpeed unless its JSON enables `torch_autocast`.
+    top = Section(baseline, "baseline")
+    if accelerate.KEYS & baseline.keys():
+        return "Accelerate under DDP" if accelerate.autocasts(top) else None
+    if training_arguments.is_training_arguments(baseline):
+        return "the Trainer under DDP" if training_arguments.autocasts(top) else None
+    return "DeepSpeed by torch_autocast" if top.section("torch_autocast").flag("enabled") else None

@@ -101,26 +101,33 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         ValueError: a contradiction with the workload or the cluster.
     """
     _check_names(top)
+    precision = workload.precision
+    check = precisions.check_bf16 if top.get("deepspeed") is not None else precisions.check_mixed
+    check(top.name("bf16"), top.flag("bf16"), precision, notes, "bf16-mixed" if is_sharded(top) else "bf16-autocast")
+    if not is_sharded(top):
+        # Without DeepSpeed and FSDP the Trainer wraps the model in DDP.
+        precisions.note_autocast("the Trainer", precision, notes)
     return read_fields(top, workload, cluster, notes)
 
 
-def read_fields(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
-    """Read a baseline configuration from fields of TrainingArguments whose names are known to be right.
+def read_fields(
+    top: Section, workload: Workload, cluster: Cluster, notes: list[str], owner: str = "the Trainer"
+) -> TrialConfig:
+    """Read a baseline configuration from fields of TrainingArguments whose names and `bf16` are known to be right.
+    `owner`: program whose file it is, for notes.
 
     Raises:
         ValueError: a contradiction with the workload or the cluster.
     """
-    precision = workload.precision
-    precisions.check_fp16(top.name("fp16"), top.flag("fp16"), precision)
-    check = precisions.check_bf16 if top.get("deepspeed") is not None else precisions.check_mixed
-    check(top.name("bf16"), top.flag("bf16"), precision, notes, "bf16-mixed" if _is_sharded(top) else "bf16-autocast")
+    precisions.check_fp16(top.name("fp16"), top.flag("fp16"), workload.precision)
+    top.get("bf16")
     precisions.check_clipping(top, "max_grad_norm", workload, notes)
     precisions.check_adamw([(top, key, name) for key, name in _ADAM.items()], workload)
     _check_numbers(top, workload)
     if isinstance(workload.optimizer, AdamW8bit):
-        notes.append("measured with 8-bit moments of embeddings, too: under DDP the Trainer keeps float32 ones")
+        notes.append(f"measured with 8-bit moments of embeddings, too: under DDP {owner} keeps float32 ones")
     micro_batch = _micro_batch(top, workload, cluster, notes)
-    config = _strategy(top, workload, cluster, notes, micro_batch)
+    config = _strategy(top, workload, cluster, notes, micro_batch, owner)
     update: dict[str, object] = {"micro_batch": micro_batch}
     if top.flag("gradient_checkpointing") or top.flag("activation_checkpointing"):
         update["activation_checkpointing"] = "full"
@@ -160,10 +167,11 @@ def _check_names(top: Section) -> None:
 
 def autocasts(top: Section) -> bool:
     """Whether transformers' Trainer runs the file's training with autocast alone: bf16 under DDP."""
-    return top.flag("bf16") is True and not _is_sharded(top)
+    return top.flag("bf16") is True and not is_sharded(top)
 
 
-def _is_sharded(top: Section) -> bool:
+def is_sharded(top: Section) -> bool:
+    """Whether the file's training runs under DeepSpeed or FSDP instead of DDP."""
     return top.get("deepspeed") is not None or top.get("fsdp") not in _NO_FSDP
 
 
@@ -202,7 +210,9 @@ def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list
     return micro
 
 
-def _strategy(top: Section, workload: Workload, cluster: Cluster, notes: list[str], micro_batch: int) -> TrialConfig:
+def _strategy(
+    top: Section, workload: Workload, cluster: Cluster, notes: list[str], micro_batch: int, owner: str
+) -> TrialConfig:
     bucket, static = top.integer("ddp_bucket_cap_mb"), bool(top.flag("ddp_static_graph"))
     unused = top.flag("ddp_find_unused_parameters")
     if top.get("deepspeed") is not None:
@@ -210,15 +220,13 @@ def _strategy(top: Section, workload: Workload, cluster: Cluster, notes: list[st
     if (switch := top.get("fsdp")) not in _NO_FSDP:
         values = fsdp.without_prefix(top.section("fsdp_config").values())
         _read_legacy_options(switch, values, top.name("fsdp"))
-        fsdp.note_precision(workload.precision, "the Trainer's bf16", notes)
+        fsdp.note_precision(workload.precision, f"{owner}'s bf16", notes)
         return fsdp.read(Section(values, top.name("fsdp_config")), 2, True, None, cluster, notes)
     # The Trainer reads fsdp_config only where `fsdp` switches it on.
     if "fsdp_config" in top:
         notes.append(f"{top.name('fsdp_config')} has no effect without fsdp")
     if unused:
         notes.append(f"{top.name('ddp_find_unused_parameters')} is not applied: every parameter of a trial is used")
-    # Without DeepSpeed and FSDP the Trainer wraps the model in DDP.
-    precisions.note_autocast("the Trainer", workload.precision, notes)
     return TrialConfig(strategy=DdpConfig(static_graph=static, **({} if bucket is None else {"bucket_cap_mb": bucket})))
 
 

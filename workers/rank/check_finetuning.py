@@ -37,7 +37,7 @@ def read_axolotl(folder: Path) -> str:
 def read_llama_factory(folder: Path) -> str:
     """Read the export with LLaMA-Factory's own parser, which refuses unknown keys, in a process of one rank."""
     values = yaml.safe_load((folder / "llama_factory.yaml").read_text())
-    values |= {"output_dir": tempfile.mkdtemp(), "report_to": "none", **_without_gpu()}
+    values |= {"report_to": "none", **_without_gpu()}
     if not torch.cuda.is_available() and values.pop("pure_bf16", False):
         # It asks the GPU whether it computes in bfloat16.
         values["bf16"] = False
@@ -45,8 +45,8 @@ def read_llama_factory(folder: Path) -> str:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     os.environ.update({"DISABLE_VERSION_CHECK": "1", **alone})
     parser = importlib.import_module("llamafactory.hparams")
-    with _working_in(folder):
-        _, data, training, tuning, _ = parser.get_train_args(values)
+    with tempfile.TemporaryDirectory() as output, _working_in(folder):
+        _, data, training, tuning, _ = parser.get_train_args(values | {"output_dir": output})
     adapter = f", LoRA r={tuning.lora_rank}" if tuning.finetuning_type == "lora" else ""
     batch = f"{training.per_device_train_batch_size} × {training.gradient_accumulation_steps}"
     return f"batch {batch}, cutoff_len {data.cutoff_len}{adapter}"
@@ -56,14 +56,13 @@ def read_ms_swift(folder: Path) -> str:
     """Read the export with ms-swift's own command line, which hands unknown arguments back."""
     command, utilities = importlib.import_module("swift.cli.main"), importlib.import_module("swift.utils")
     arguments = importlib.import_module("swift.arguments").SftArguments
-    model = Path(tempfile.mkdtemp())
-    (model / "config.json").write_text(json.dumps(_STAND_IN))
     words = [str(folder / "ms_swift.yaml")]
     command.parse_yaml_args(words)
-    stated = {"model": str(model), "model_type": "llama", "template": "dummy", "output_dir": tempfile.mkdtemp()}
-    for name, value in {**stated, "add_version": False, "report_to": "none", **_without_gpu()}.items():
-        words += [f"--{name}", str(value)]
-    with _working_in(folder):
+    with tempfile.TemporaryDirectory() as model, tempfile.TemporaryDirectory() as output, _working_in(folder):
+        (Path(model) / "config.json").write_text(json.dumps(_STAND_IN))
+        stated = {"model": model, "model_type": "llama", "template": "dummy", "output_dir": output}
+        for name, value in {**stated, "add_version": False, "report_to": "none", **_without_gpu()}.items():
+            words += [f"--{name}", str(value)]
         parsed, unknown = utilities.parse_args(arguments, words)
     _check_known([word.removeprefix("--") for word in unknown if word.startswith("--")], (), "ms_swift.yaml")
     adapter = f", LoRA r={parsed.lora_rank}" if parsed.tuner_type == "lora" else ""

@@ -4,6 +4,7 @@ Each tool's words become fields of transformers' TrainingArguments, which one re
 own keys.
 """
 
+from shardtune.tuner.baseline.tools.precision import implied
 from shardtune.tuner.baseline.tools.read import fields_of, read, recognised
 
-__all__ = ["fields_of", "read", "recognised"]
+__all__ = ["fields_of", "implied", "read", "recognised"]

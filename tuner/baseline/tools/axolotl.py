@@ -1,15 +1,33 @@
 """Words of axolotl's YAML (0.21)."""
 
 from shardtune.api_schemas.training.adapters import ALL_LINEAR
+from shardtune.tuner.baseline.section import Section
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _RENAMED = {
     "micro_batch_size": "per_device_train_batch_size",
     "optimizer": "optim",
+    "float16": "fp16",
     "lr_scheduler": "lr_scheduler_type",
     "eval_batch_size": "per_device_eval_batch_size",
     "num_epochs": "num_train_epochs",
 }
+PLUGIN_PREFIXES: tuple[str, ...] = (
+    "liger_",
+    "cut_cross_entropy",
+    "kd_",
+    "spectrum_",
+    "lm_eval_",
+    "swanlab_",
+    "grokfast_",
+    "nemo_gym_",
+)
+PLUGIN_PREFIXES += ("expert_parallel_", "autotune_", "dsv4_", "gemma4_", "moe_", "nvfp4_")
+"""Beginnings of the keys of axolotl's own plugins, which its schema has only where `plugins` names them."""
+PLUGIN_KEYS = frozenset(["context_parallel", "coreweave", "dense_mixer", "diffusion", "diffusion_decision", "hatchery"])
+PLUGIN_KEYS |= {"expert_backend", "nonexpert_quantization", "use_scattermoe", "use_sonicmoe", "use_dsv4_kernels"}
+PLUGIN_KEYS |= {"use_glm_dsa_kernels", "llmcompressor", "mora", "use_swanlab"}
+"""Further keys of axolotl's own plugins (0.21)."""
 
 
 def _translate(fields: TrainerFields, _ranks: int) -> None:
@@ -24,12 +42,33 @@ def _translate(fields: TrainerFields, _ranks: int) -> None:
     if values.pop("selective_checkpointing", None):
         fields.after["activation_checkpointing"] = "selective"
         fields.notes.append("baseline.selective_checkpointing is measured with the results that trials keep")
+    is_bfloat16 = Section(values, "baseline").flag("bfloat16")
+    values.pop("bfloat16", None)
+    if values.get("bf16") == "full" or (is_bfloat16 and "bf16" not in values):
+        values["bf16"] = True
+    _translate_mesh(fields)
+    _translate_fsdp(fields)
+
+
+def _translate_mesh(fields: TrainerFields) -> None:
     for key, name in (("dp_replicate_size", "dp_replicate"), ("dp_shard_size", "dp_shard")):
-        if (size := values.pop(key, None)) is None:
+        if (size := fields.values.pop(key, None)) is None:
             continue
-        if not isinstance(size, int) or size < 1:
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(f"baseline.{key} ({size!r:.60}) must be a number of ranks; give one, or drop it")
+        if size > 1 and fields.values.get("fsdp_config") is None:
+            if name == "dp_shard":
+                raise ValueError(
+                    f"baseline.{key} ({size}) needs fsdp_config in axolotl; add fsdp_config, or drop {key}"
+                )
+            fields.notes.append(
+                f"baseline.{key} ({size}) has no effect without fsdp_config: all ranks hold all weights"
+            )
         fields.after[name] = size
+
+
+def _translate_fsdp(fields: TrainerFields) -> None:
+    values = fields.values
     version = values.pop("fsdp_version", None)
     section = values.get("fsdp_config")
     if section is None:
@@ -40,35 +79,41 @@ def _translate(fields: TrainerFields, _ranks: int) -> None:
     version = section.get("fsdp_version", section.get("version", version))
     if version not in (None, 2, "2"):
         raise ValueError(f"baseline.fsdp_version ({version!r:.60}) is gone from axolotl 0.21; set it to 2")
-    if (pinned := section.pop("cpu_offload_pin_memory", None)) is not None:
-        fields.after["pin_memory"] = bool(pinned)
+    if (pinned := Section(section, "baseline.fsdp_config").flag("cpu_offload_pin_memory")) is not None:
+        fields.after["pin_memory"] = pinned
+    section.pop("cpu_offload_pin_memory", None)
     values["fsdp_config"], values["fsdp"] = section | {"version": 2}, True
     fields.names["fsdp"] = "fsdp_config"
 
 
 def _adapter(values: Fields) -> StatedAdapter:
+    top = Section(values, "baseline")
     kind = values.get("adapter")
     if kind is None:
-        return StatedAdapter("unfrozen_parameters", None, is_known=not values.get("unfrozen_parameters"))
+        patterns = values.get("unfrozen_parameters")
+        return StatedAdapter("unfrozen_parameters" if patterns else "adapter", None, is_known=not patterns)
     if kind != "lora":
         raise ValueError(f"baseline.adapter ({kind!r:.60}) is trained by no trial; use lora, or leave it out")
-    targets = ALL_LINEAR if values.get("lora_target_linear") else values.get("lora_target_modules")
+    targets = ALL_LINEAR if top.flag("lora_target_linear") else values.get("lora_target_modules")
     return StatedAdapter(
         "adapter",
         {
             "rank": values.get("lora_r"),
             "alpha": values.get("lora_alpha"),
             "targets": targets,
-            "rslora": bool(values.get("peft_use_rslora")),
+            "rslora": bool(top.flag("peft_use_rslora")),
         },
     )
 
 
 TOOL = Tool(
     title="axolotl",
-    marks=frozenset(["base_model", "micro_batch_size", "sequence_len", "sample_packing", "lora_target_linear"]),
+    marks=frozenset(["base_model", "micro_batch_size", "lora_target_linear"]),
     keys_file="axolotl",
     length="sequence_len",
+    default_length=512,
+    loads_low=True,
+    dtype_key=None,
     packing=("sample_packing", "batch_flattening"),
     quantised=("load_in_4bit", "load_in_8bit", "gptq", "quantization", "qat"),
     parallel=("tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree", "expert_parallel_size"),

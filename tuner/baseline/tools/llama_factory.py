@@ -3,15 +3,24 @@
 from pydantic import JsonValue
 
 from shardtune.api_schemas.training.adapters import ALL_LINEAR
+from shardtune.tuner.baseline.section import Section
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 
 def _translate(fields: TrainerFields, _ranks: int) -> None:
     values = fields.values
-    disabled = values.pop("disable_gradient_checkpointing", False)
     # It checkpoints unless it is told not to.
-    values["gradient_checkpointing"] = disabled not in (True, "true")
+    values["gradient_checkpointing"] = not Section(values, "baseline").flag("disable_gradient_checkpointing")
+    values.pop("disable_gradient_checkpointing", None)
     fields.names["gradient_checkpointing"] = "disable_gradient_checkpointing"
+    stage = values.get("stage", "sft")
+    if stage not in ("sft", "pt"):
+        raise ValueError(
+            f"baseline.stage ({stage!r:.60}) is trained by no trial; use sft or pt, or bring your own code "
+            "(docs/how-to/own-code.md)"
+        )
+    if stage == "pt" and values.get("packing") is None:
+        values["packing"], fields.names["packing"] = True, "packing (by stage pt)"
     if values.get("fsdp"):
         # transformers 5.6, which it pins, means FSDP1 where the section names no version.
         section = values.get("fsdp_config")
@@ -43,16 +52,19 @@ def _adapter(values: Fields) -> StatedAdapter:
             "rank": rank,
             "alpha": values.get("lora_alpha") or twice,
             "targets": targets,
-            "rslora": bool(values.get("use_rslora")),
+            "rslora": bool(Section(values, "baseline").flag("use_rslora")),
         },
     )
 
 
 TOOL = Tool(
     title="LLaMA-Factory",
-    marks=frozenset(["finetuning_type", "cutoff_len", "disable_gradient_checkpointing", "lora_target", "dataset_dir"]),
+    marks=frozenset(["finetuning_type", "cutoff_len", "disable_gradient_checkpointing", "lora_target"]),
     keys_file="llama_factory",
     length="cutoff_len",
+    default_length=2048,
+    loads_low=False,
+    dtype_key=None,
     packing=("packing", "neat_packing"),
     quantised=("quantization_bit",),
     parallel=(),

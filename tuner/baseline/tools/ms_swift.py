@@ -5,6 +5,7 @@ import math
 from pydantic import JsonValue
 
 from shardtune.api_schemas.training.adapters import ALL_LINEAR
+from shardtune.tuner.baseline.section import Section
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _SAMPLES = 16
@@ -42,14 +43,22 @@ _FSDP2: dict[str, JsonValue] = {
 """Content of ms-swift's own `fsdp2.json`."""
 
 
+_PATTERNS: tuple[str, ...] = (
+    "trainable_parameters",
+    "trainable_parameters_regex",
+    "freeze_parameters",
+    "freeze_parameters_ratio",
+)
+_PATTERNS += ("freeze_parameters_regex",)
+
+
 def _translate(fields: TrainerFields, ranks: int) -> None:
     values = fields.values
     batch = values.setdefault("per_device_train_batch_size", 1)
     if "gradient_accumulation_steps" not in values and isinstance(batch, int) and batch > 0:
         values["gradient_accumulation_steps"] = max(1, math.ceil(_SAMPLES / batch / ranks))
     values.setdefault("gradient_checkpointing", True)
-    if "bf16" not in values and (dtype := values.get("torch_dtype")) is not None:
-        values["bf16"], fields.names["bf16"] = dtype == "bfloat16", "torch_dtype"
+    _translate_dtype(fields)
     if isinstance(preset := values.get("deepspeed"), str):
         if preset not in _PRESETS:
             raise ValueError(
@@ -62,7 +71,29 @@ def _translate(fields: TrainerFields, ranks: int) -> None:
             "train_micro_batch_size_per_gpu",
         )
         values["deepspeed"] = {"zero_optimization": dict(_PRESETS[preset]), **dict.fromkeys(sizes, "auto")}
+    if values.get("optimizer") is not None:
+        # A plugin takes priority over `optim`.
+        values["optim"], fields.names["optim"] = values.pop("optimizer"), "optimizer"
+    if (task := values.pop("task_type", None)) not in (None, "causal_lm"):
+        raise ValueError(f"baseline.task_type ({task!r:.60}) is trained by no trial; use causal_lm, or drop it")
     _translate_fsdp(values)
+
+
+def _translate_dtype(fields: TrainerFields) -> None:
+    values = fields.values
+    dtype = values.get("torch_dtype")
+    if dtype in (None, "bfloat16"):
+        return
+    if dtype != "float32":
+        raise ValueError(
+            f"baseline.torch_dtype ({dtype!r:.60}) is no dtype of a trial's weights; use bfloat16 or float32"
+        )
+    if values.get("fp16") is None:
+        raise ValueError(
+            "baseline.torch_dtype ('float32') means fp16 in ms-swift, which no trial uses; add fp16: false"
+        )
+    if values.get("bf16") is None:
+        values["bf16"], fields.names["bf16"] = False, "bf16 (by torch_dtype float32)"
 
 
 def _translate_fsdp(values: Fields) -> None:
@@ -81,8 +112,8 @@ def _translate_fsdp(values: Fields) -> None:
 def _adapter(values: Fields) -> StatedAdapter:
     kind = values.get("tuner_type", "lora")
     if kind == "full":
-        patterns = ("freeze_parameters", "freeze_parameters_ratio", "freeze_parameters_regex", "trainable_parameters")
-        return StatedAdapter("trainable_parameters", None, is_known=not any(values.get(name) for name in patterns))
+        pattern = next((name for name in _PATTERNS if values.get(name)), None)
+        return StatedAdapter(pattern or "tuner_type", None, is_known=pattern is None)
     if kind != "lora":
         raise ValueError(f"baseline.tuner_type ({kind!r:.60}) is trained by no trial; use lora or full")
     targets = values.get("target_modules", [ALL_LINEAR])
@@ -94,7 +125,7 @@ def _adapter(values: Fields) -> StatedAdapter:
             "rank": values.get("lora_rank", 8),
             "alpha": values.get("lora_alpha", 32),
             "targets": named,
-            "rslora": values.get("use_rslora") in (True, "true"),
+            "rslora": bool(Section(values, "baseline").flag("use_rslora")),
         },
         is_known=not values.get("target_regex") and not values.get("target_parameters"),
     )
@@ -102,9 +133,12 @@ def _adapter(values: Fields) -> StatedAdapter:
 
 TOOL = Tool(
     title="ms-swift",
-    marks=frozenset(["tuner_type", "attn_impl", "torch_dtype", "target_modules", "lora_dtype"]),
+    marks=frozenset(["tuner_type", "tuner_backend", "freeze_parameters_ratio", "split_dataset_ratio"]),
     keys_file="ms_swift",
     length="max_length",
+    default_length=None,
+    loads_low=True,
+    dtype_key="torch_dtype",
     packing=("packing", "padding_free"),
     quantised=("quant_method", "quant_bits"),
     parallel=("sequence_parallel_size", "deepspeed_autotp_size"),

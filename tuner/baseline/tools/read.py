@@ -16,47 +16,28 @@ from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import training_arguments
 from shardtune.tuner.baseline.section import Section
-from shardtune.tuner.baseline.tools import axolotl, llama_factory, ms_swift
+from shardtune.tuner.baseline.tools import axolotl, keys, llama_factory, ms_swift, precision
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _TOOLS = (axolotl.TOOL, llama_factory.TOOL, ms_swift.TOOL)
-_TRUE = (True, "true", "True")
+_TRAINERS = "per_device_train_batch_size"
+"""Key that every file of the Trainer's family may have, and axolotl has not."""
 _DROPOUT, _DORA = "lora_dropout", ("peft_use_dora", "use_dora")
-_SILENT_PREFIXES: tuple[str, ...] = (
-    *("data", "test_data", "val_", "eval", "hub", "wandb", "mlflow", "comet", "swanlab", "save", "log", "report_to"),
-    *("lora_", "peft_", "freeze_", "chat_template", "special_tokens", "generat", "output_dir"),
-)
-"""Beginnings of keys that change no step, or that are compared with the workload."""
-_SILENT = frozenset(
-    ["adapter", "base_model", "model_name_or_path", "model", "model_revision", "revision_of_model", "use_hf"]
-)
-_SILENT |= {
-    "template",
-    "stage",
-    "do_train",
-    "finetuning_type",
-    "tuner_type",
-    "target_modules",
-    "use_rslora",
-    "cutoff_len",
-}
-_SILENT |= {
-    "sequence_len",
-    "max_length",
-    "tokenizer_type",
-    "model_type",
-    "type",
-    "overwrite_cache",
-    "overwrite_output_dir",
-}
-_SILENT |= {"trust_remote_code", "max_samples", "preprocessing_num_workers", "plot_loss", "torch_dtype", "strict"}
-_SILENT |= {"gradient_checkpointing_kwargs", "use_reentrant_gc", "trainable_parameters", "unfrozen_parameters", "ENV"}
-_SILENT |= {"attn_implementation", "attn_impl", "flash_attn", "use_cpu", "add_version", "excess_length_strategy"}
+_CLOSE = 0.85
+"""Similarity from which an unknown key beside `plugins` counts as a misspelling of axolotl's own key."""
 
 
 def recognised(values: Mapping[str, JsonValue]) -> Tool | None:
     """Tool whose file an object is; None for any other."""
-    return next((tool for tool in _TOOLS if tool.marks & values.keys()), None)
+    # A script's own file of TrainingArguments may have keys of these tools beside the Trainer's.
+    return next(
+        (
+            tool
+            for tool in _TOOLS
+            if tool.marks & values.keys() and (tool is not axolotl.TOOL or _TRAINERS not in values)
+        ),
+        None,
+    )
 
 
 def fields_of(tool: Tool, values: Mapping[str, JsonValue], ranks: int) -> TrainerFields:
@@ -65,8 +46,8 @@ def fields_of(tool: Tool, values: Mapping[str, JsonValue], ranks: int) -> Traine
     Raises:
         ValueError: the tool does not know a key, or takes no such value.
     """
-    _check_names(tool, values)
     fields = TrainerFields(dict(values))
+    _check_names(tool, fields)
     for key, name in tool.renamed.items():
         fields.rename(key, name)
     tool.translate(fields, ranks)
@@ -88,18 +69,18 @@ def read(
     """
     notes += fields.notes
     values = top.values()
+    _check_method(values, workload)
+    _check_length(tool, top, workload, notes)
     _check_rows(tool, top, workload, notes)
     _check_adapter(tool, values, workload, notes)
     _check_parallel(tool, top)
-    names = {key for key in values if key in _SILENT or key.startswith(_SILENT_PREFIXES)} - _READ
-    names |= {*tool.packing, *tool.quantised, *tool.parallel, *_DORA}
-    shown = Section({key: value for key, value in values.items() if key not in names}, "baseline", fields.names)
-    config = training_arguments.read_fields(_with_precision(tool, shown, workload), workload, cluster, notes)
+    precision.check(tool, top, workload, notes)
+    _note_optimizer(tool, top, workload, notes)
+    silent = {key for key, value in values.items() if keys.is_silent(key, value)}
+    silent |= {*tool.packing, *tool.quantised, *tool.parallel, *_DORA, *keys.REJECTED, "pure_bf16"}
+    shown = Section({key: value for key, value in values.items() if key not in silent}, "baseline", fields.names)
+    config = training_arguments.read_fields(shown, workload, cluster, notes, tool.title)
     return _with_rest(config, fields.after)
-
-
-_READ = frozenset(["lr_scheduler_type", "adam_beta1"])
-"""Fields that the Trainer's reader reads, although their beginning is one of data or logging."""
 
 
 @cache
@@ -108,37 +89,85 @@ def _known_keys(name: str) -> tuple[str, frozenset[str]]:
     return document["version"], frozenset(document["keys"])
 
 
-def _check_names(tool: Tool, values: Mapping[str, JsonValue]) -> None:
-    """Reject keys that the tool does not know: axolotl and ms-swift would train with a default, without a word."""
+def _check_names(tool: Tool, fields: TrainerFields) -> None:
+    """Reject keys that the tool does not know: axolotl and ms-swift would train with a default, without a word. Beside
+    axolotl's `plugins` an unknown key may be a plugin's."""
     version, known = _known_keys(tool.keys_file)
-    for key, value in values.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, sorted(known), n=1)
-            remedy = f"did you mean {near[0]}?" if near else "drop it"
-            raise ValueError(f"baseline.{key:.100} ({value!r:.60}) is no key of {tool.title} {version}; {remedy}")
+    has_plugins = bool(fields.values.get("plugins"))
+    for key, value in list(fields.values.items()):
+        if key in known or (has_plugins and key in tool.parallel):
+            continue
+        is_plugins = tool is axolotl.TOOL and (key in axolotl.PLUGIN_KEYS or key.startswith(axolotl.PLUGIN_PREFIXES))
+        near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=_CLOSE if has_plugins else 0.6)
+        if has_plugins and (is_plugins or not near):
+            if key not in keys.REJECTED:
+                fields.notes.append(f"baseline.{key:.100} is not applied: trials load no plugin of {tool.title}")
+                del fields.values[key]
+            continue
+        remedy = f"did you mean {near[0]}?" if near else "drop it"
+        remedy = "it belongs to a plugin: name that in plugins, or drop the key" if is_plugins else remedy
+        raise ValueError(f"baseline.{key:.100} ({value!r:.60}) is no key of {tool.title} {version}; {remedy}")
 
 
-def _check_rows(tool: Tool, top: Section, workload: Workload, notes: list[str]) -> None:
+def _check_method(values: Fields, workload: Workload) -> None:
+    """Reject what changes the trained parameters, their optimizer or the method."""
+    key = next((key for key, value in values.items() if key in keys.REJECTED and keys.is_set(value)), None)
+    if key == "use_muon" and workload.optimizer.kind == "muon":
+        key = None
+    plugin = keys.plugin_that_trains_otherwise(values.get("plugins"))
+    if key is not None or plugin is not None:
+        shown = f"{key} ({values[key]!r:.60})" if key is not None else f"plugins ({plugin!r:.100})"
+        raise ValueError(
+            f"baseline.{shown} changes what is trained, which no trial does; drop it, or bring your own code "
+            "(docs/how-to/own-code.md)"
+        )
+
+
+def _check_length(tool: Tool, top: Section, workload: Workload, notes: list[str]) -> None:
     length = top.integer(tool.length)
+    if length is None and tool.default_length != workload.sequence_length:
+        default = "the model's own limit" if tool.default_length is None else tool.default_length
+        notes.append(
+            f"{top.name(tool.length)} is absent, which means {default} in {tool.title}; measured with the workload's "
+            f"sequence_length {workload.sequence_length}"
+        )
     if length is not None and length != workload.sequence_length:
         raise ValueError(
             f"{top.name(tool.length)} ({length}), but the workload's sequence_length is {workload.sequence_length}; make them "
             "equal"
         )
-    packing = next((key for key in tool.packing if top.get(key) in _TRUE), None)
+
+
+def _check_rows(tool: Tool, top: Section, workload: Workload, notes: list[str]) -> None:
+    packing = next((key for key in tool.packing if top.flag(key)), None)
     if packing is not None and workload.data is not None:
         raise ValueError(
             f"{top.name(packing)} (true) packs samples, which no trial does; set it to false, or leave out data"
         )
     if packing is not None:
         notes.append(f"{top.name(packing)}: measured with full rows of one sample each")
-    grouped = top.get("group_by_length") in _TRUE or top.get("train_sampling_strategy") == "group_by_length"
+    known = _known_keys(tool.keys_file)[1]
+    has_switch = "group_by_length" in known and "train_sampling_strategy" not in top
+    sampling = "group_by_length" if has_switch else "train_sampling_strategy"
+    grouped = bool(top.flag("group_by_length")) or top.get("train_sampling_strategy") == "group_by_length"
     if workload.data is not None and grouped != (workload.data.layout == "grouped"):
-        stated = "group_by_length" if "group_by_length" in top else "train_sampling_strategy"
+        shown = (
+            f"({top.get(sampling)!r:.60})" if sampling in top else f"is absent, which means no grouping in {tool.title}"
+        )
         raise ValueError(
-            f"{top.name(stated)} ({str(grouped).lower()}), but the workload's data.layout is {workload.data.layout!r}; use "
+            f"{top.name(sampling)} {shown}, but the workload's data.layout is {workload.data.layout!r}; use "
             f"layout {'grouped' if grouped else 'padded'!r}, or change the file"
         )
+
+
+def _note_optimizer(tool: Tool, top: Section, workload: Workload, notes: list[str]) -> None:
+    trained = workload.optimizer
+    if "optim" in top or "use_muon" in top or trained.kind == "adamw":
+        return
+    key = next((key for key, name in tool.renamed.items() if name == "optim"), "optim")
+    notes.append(
+        f"baseline.{key} is absent, which means AdamW in {tool.title}; measured with the workload's {trained.title}"
+    )
 
 
 def _check_parallel(tool: Tool, top: Section) -> None:
@@ -151,7 +180,7 @@ def _check_parallel(tool: Tool, top: Section) -> None:
 def _check_adapter(tool: Tool, values: Fields, workload: Workload, notes: list[str]) -> None:
     """Compare what the file trains with the workload's adapter."""
     for key in (*tool.quantised, *_DORA):
-        if values.get(key) not in (None, False, "false", 0):
+        if keys.is_set(values.get(key)):
             raise ValueError(
                 f"baseline.{key} ({values[key]!r:.60}) is trained by no trial; drop it, or bring your own code"
             )
@@ -167,8 +196,10 @@ def _check_adapter(tool: Tool, values: Fields, workload: Workload, notes: list[s
     theirs = _adapter_of(stated)
     if theirs != ours:
         line = json.dumps(stated.settings)
+        trained = theirs.describe() if theirs else "all weights"
+        shown = f"({trained})" if stated.key in values else f"is absent, which means {trained} in {tool.title}"
         raise ValueError(
-            f"baseline.{stated.key} ({theirs.describe() if theirs else 'all weights'}), but the workload trains "
+            f"baseline.{stated.key} {shown}, but the workload trains "
             f'{ours.describe() if ours else "all weights"}; make them equal ("adapter": {line} in the study\'s workload)'
         )
     if values.get(_DROPOUT) not in (None, 0, 0.0):
@@ -187,23 +218,6 @@ def _adapter_of(stated: StatedAdapter) -> Lora | LastLayers | None:
         raise ValueError(
             f"baseline.{stated.key}: its {field} ({first['input']!r:.60}) is no setting of an adapter; correct it"
         ) from error
-
-
-def _with_precision(tool: Tool, top: Section, workload: Workload) -> Section:
-    """Section whose switches for precision mean what they mean in TrainingArguments."""
-    values = top.values()
-    low = workload.precision.has_low_states
-    if values.pop("pure_bf16", None) in _TRUE:
-        if not low:
-            raise ValueError(
-                f"baseline.pure_bf16 (true), but the workload's precision ({workload.precision.name!r}) keeps float32 states; "
-                "use precision 'bf16-true'"
-            )
-        values.pop("bf16", None)
-    elif low and tool is not llama_factory.TOOL:
-        # Both load weights in bfloat16, beside which their switch only adds autocast.
-        values.pop("bf16", None)
-    return top.with_values(values)
 
 
 def _with_rest(config: TrialConfig, after: Mapping[str, Any]) -> TrialConfig:

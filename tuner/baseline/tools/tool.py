@@ -32,7 +32,7 @@ class StatedAdapter:
     """Part of the weights that a tool's file trains, in the words of a workload's `adapter`."""
 
     key: str
-    """Key of the file that chooses it."""
+    """Key of the file that chooses it, also where the file leaves it to the default."""
     settings: dict[str, JsonValue] | None
     """Settings of the adapter; None: all weights are trained."""
     is_known: bool = True
@@ -45,10 +45,16 @@ class Tool:
 
     title: str
     marks: frozenset[str]
-    """Keys of which any one distinguishes the tool's file from those of other tools."""
+    """Keys of which any one distinguishes the tool's file from all others: neither TrainingArguments nor TRL has them."""
     keys_file: str
     length: str
     """Key of the longest sample in tokens."""
+    default_length: int | None
+    """Longest sample in tokens where the file has no key for it; None: the model's own limit."""
+    loads_low: bool
+    """Whether the tool loads and updates weights in bfloat16; one that does not converts trained ones to float32."""
+    dtype_key: str | None
+    """Key of the dtype in which the tool loads weights; None where its switch for bf16 decides the dtype."""
     packing: tuple[str, ...]
     """Switches that put several samples into one row."""
     quantised: tuple[str, ...]

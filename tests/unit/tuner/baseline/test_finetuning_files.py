@@ -12,7 +12,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.service.cli import baseline_file, study_file
 from shardtune.service.cli.errors import InputError
 from shardtune.service.studies.changes import user_file
-from shardtune.tuner.baseline import ResolvedBaseline, implied_precision, resolve_with_notes
+from shardtune.tuner.baseline import ResolvedBaseline, resolve_with_notes
 from shardtune.tuner.export import export
 from tests.support.values.synthetic_studies import contender_of, study_of, with_adapter
 
@@ -148,12 +148,6 @@ def test_each_adapter_is_compared_with_every_number() -> None:
         with pytest.raises(ValueError, match=r"baseline.finetuning_type .*make them equal"):
             read(factory | change, trained)
     assert any("lora_dropout is not applied" in note for note in read(factory | {"lora_dropout": 0.1}, trained).notes)
-
-
-@pytest.mark.parametrize("values", [AXOLOTL | {"bf16": True}, FACTORY, SWIFT], ids=NAMES)
-def test_bf16_under_ddp_means_autocast_where_the_study_states_no_precision(values: dict[str, Any]) -> None:
-    implied = implied_precision(values)
-    assert implied is not None and implied[0].name == "bf16-autocast"
 
 
 @pytest.mark.parametrize(("tool", "name"), NAMES.items())

@@ -1,0 +1,70 @@
+"""Keys of the fine-tuning tools that change no step, and keys that change what is trained.
+
+Each is listed by its name: a prefix would hide a key such as `lora_modules_to_save`, which trains further weights.
+"""
+
+from pydantic import JsonValue
+
+_PREFIXES: tuple[str, ...] = (
+    *("dataset", "dataloader", "val_", "eval", "hub_", "wandb_", "mlflow_", "comet_", "swanlab", "save", "logging_"),
+    *("log_", "chat_template", "special_tokens", "generation_", "generate_samples", "test_datasets", "lm_eval_"),
+)
+"""Beginnings of keys of data, logging, evaluation and saving."""
+_MODEL = frozenset(["base_model", "model_name_or_path", "model", "model_revision", "revision_of_model", "use_hf"])
+_MODEL |= {"tokenizer_type", "model_type", "trust_remote_code", "torch_dtype", "strict", "use_cpu", "ENV"}
+_MODEL |= {"attn_implementation", "attn_impl", "flash_attn", "gradient_checkpointing_kwargs", "use_reentrant_gc"}
+_DATA = frozenset(["template", "stage", "do_train", "cutoff_len", "sequence_len", "max_length", "type", "data_seed"])
+_DATA |= {"overwrite_cache", "overwrite_output_dir", "max_samples", "preprocessing_num_workers", "plot_loss"}
+_DATA |= {"data_shared_file_system", "report_to", "output_dir", "add_version", "excess_length_strategy"}
+_ADAPTER = frozenset(["adapter", "finetuning_type", "tuner_type", "target_modules", "use_rslora", "peft_use_rslora"])
+_ADAPTER |= {"lora_r", "lora_rank", "lora_alpha", "lora_dropout", "lora_target", "lora_target_modules"}
+_ADAPTER |= {"lora_target_linear", "freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"}
+_ADAPTER |= {"freeze_parameters", "freeze_parameters_ratio", "freeze_parameters_regex", "trainable_parameters"}
+_ADAPTER |= {"trainable_parameters_regex", "unfrozen_parameters", "target_regex", "target_parameters"}
+_TOWERS = frozenset(["freeze_vit", "freeze_aligner", "freeze_vision_tower", "freeze_multi_modal_projector"])
+"""Switches that freeze parts of models with images, which a model of text lacks."""
+_SILENT = _MODEL | _DATA | _ADAPTER | _TOWERS
+_SWITCHES = frozenset(["lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel"])
+"""Switches that are reported where they are on: trials have none of these kernels."""
+
+_METHODS = frozenset(["rl", "reward_model", "process_reward_model", "diffusion_lm", "ebft", "use_onebitllms"])
+_METHODS |= {"use_llama_pro", "mixture_of_depths", "mixlora_num_experts", "use_kt", "use_mca", "use_hyper_parallel"}
+_METHODS |= {"fp8", "quantize_moe_experts", "context_parallel", "diffusion", "diffusion_decision", "mora"}
+_WEIGHTS = frozenset(["lora_modules_to_save", "modules_to_save", "additional_target", "lora_target_parameters"])
+_WEIGHTS |= {"lora_rank_pattern", "lora_alpha_pattern", "peft_layers_to_transform", "peft_layers_pattern"}
+_WEIGHTS |= {"peft_layer_replication", "peft_trainable_token_indices", "lora_bias", "relora", "freeze_llm"}
+_WEIGHTS |= {"freeze_language_model", "lisa_n_layers", "lisa_activated_layers"}
+_WEIGHTS |= {"spectrum_top_fraction", "dense_mixer", "kd_trainer"}
+_OPTIMIZERS = frozenset(["use_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon", "optim_target_modules"])
+_OPTIMIZERS |= {"noisy_embedding_alpha"}
+REJECTED = _METHODS | _WEIGHTS | _OPTIMIZERS
+"""Keys that change the trained parameters, their optimizer or the method, which no trial does."""
+
+_PLUGINS_THAT_TRAIN_OTHERWISE: tuple[str, ...] = (
+    "spectrum",
+    "kd",
+    "mora",
+    "mixlora",
+    "diffusion",
+    "diffusion_decision",
+    "densemixer",
+)
+_PLUGINS_THAT_TRAIN_OTHERWISE += ("nemo_gym", "hatchery", "llm_compressor", "grokfast")
+_NEUTRAL: tuple[JsonValue, ...] = (None, False, "false", "False", 0, "none", "", [], {})
+
+
+def is_set(value: JsonValue) -> bool:
+    """Whether a value switches its key on."""
+    return value not in _NEUTRAL
+
+
+def is_silent(key: str, value: JsonValue) -> bool:
+    """Whether a key of a tool's file needs no note: it changes no step, is compared elsewhere, or is switched off."""
+    return key in _SILENT or key.startswith(_PREFIXES) or (key in REJECTED | _SWITCHES and not is_set(value))
+
+
+def plugin_that_trains_otherwise(plugins: JsonValue) -> str | None:
+    """First of axolotl's own plugins that changes the trained weights or the loss; None where none does."""
+    names = plugins if isinstance(plugins, list) else [plugins]
+    packages = tuple(f"axolotl.integrations.{name}." for name in _PLUGINS_THAT_TRAIN_OTHERWISE)
+    return next((str(name) for name in names if str(name).startswith(packages)), None)

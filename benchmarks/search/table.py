@@ -27,7 +27,7 @@ from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.study_file import error_lines, read_json_object, validate_study
 from shardtune.tuner.history import Observation
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.prediction import learning, memory_gate
+from shardtune.tuner.prediction import calibration_choice, learning, memory_gate
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -78,7 +78,7 @@ class Table(MeasuredTable):
 
     def memory(self, history: Sequence[Observation]) -> MemoryCalibration:
         """Correction of predicted peaks by a study's own trials."""
-        return learning.memory_calibration(learning.learn(self.compared(history)), self.shape)
+        return calibration_choice.memory_calibration(learning.learn(self.compared(history)), self.shape)
 
     def gate(self, config: TrialConfig, memory: MemoryCalibration) -> Rejection | None:
         """The service's."""

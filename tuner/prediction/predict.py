@@ -34,7 +34,7 @@ from shardtune.api_schemas.trials.predictions import (
     SpeedPrediction,
     Verdict,
 )
-from shardtune.tuner.prediction import headroom, learning, neighbours, prediction_request
+from shardtune.tuner.prediction import calibration_choice, headroom, neighbours, prediction_request
 from shardtune.tuner.prediction.calibration import (
     NO_CALIBRATIONS,
     PARTS,
@@ -237,8 +237,8 @@ def predict_all(
             resolved.workload(resolved.batch_of(config)),
             cluster,
             config,
-            learning.memory_calibration(calibrations, resolved.shape),
-            calibrations.speed,
+            calibration_choice.memory_calibration(calibrations, resolved.shape),
+            calibration_choice.speed_calibration(calibrations, resolved.shape),
             measured=request.hardware,
         )
         for config in configs

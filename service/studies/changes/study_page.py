@@ -12,7 +12,7 @@ from shardtune.service.planning import calibrations, study_snapshot
 from shardtune.service.planning.calibrations import Experience
 from shardtune.service.process.context import Context
 from shardtune.service.studies.changes import page
-from shardtune.tuner.prediction import predict, traced_shape
+from shardtune.tuner.prediction import calibration_choice, predict, traced_shape
 
 
 def changes_page_of(context: Context, session: Session, row: StudyRow, study: Study) -> str | None:
@@ -37,7 +37,7 @@ def _predicted_speed(study: Study, experience: Experience, config: TrialConfig) 
             study.spec.workload,
             study.cluster,
             config,
-            speed_calibration=experience.calibrations.speed,
+            speed_calibration=calibration_choice.speed_calibration(experience.calibrations, shape),
             limits=False,
             measured=experience.hardware,
         )

@@ -8,10 +8,11 @@ from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, Model
 from shardtune.api_schemas.training.step_trace import Scaled, StepTrace, StepWork, TraceFailure
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.tuner.prediction import calibration_choice, learning, traced_shape
+from shardtune.tuner.prediction import calibration_choice, catalogue, learning, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, TRACED
 from shardtune.tuner.prediction.memory_gate import reject_if_too_large
 from shardtune.tuner.search import fastest
+from tests.support.service.simulated_worker import measurement
 from tests.support.values.tuner_inputs import gpus
 
 MIB = 1 << 20
@@ -174,3 +175,20 @@ def test_own_code_keeps_its_wide_prior_beside_other_models_and_learns_from_its_o
     assert one.rows == 1 and one.factor > 1 and one.sigma > 0.12
     slow = learning.learn([*comparisons(TRACE, 1.3), *others])
     assert calibration_choice.speed_calibration(slow, shape).rows == 46
+
+
+def test_casts_by_autocast_count_once_as_the_trace_has_them() -> None:
+    """The trace of a step under autocast contains each cast of a weight and of its gradient."""
+
+    def elementwise_s(autocast: bool) -> float:
+        precision = PRECISIONS["bf16-autocast" if autocast else "bf16-mixed"]
+        summary = SUMMARY.model_copy(update={"step_trace": TRACE.model_copy(update={"autocast": autocast})})
+        shape = traced_shape.of_study(OWN, summary)
+        assert shape is not None
+        workload = WORKLOAD.model_copy(update={"precision": precision})
+        config, cluster = TrialConfig(strategy=DdpConfig()), catalogue.parse_cluster("8xh100")
+        run = learning.compare(learning.MeasuredTrials(shape, workload, cluster, [config], [measurement(1000.0)]))[0]
+        return run.parts_by_host[1.0]["elementwise"]
+
+    # What autocast changes beside casts: gradients accumulate in float32.
+    assert elementwise_s(True) == pytest.approx(elementwise_s(False), rel=0.02)

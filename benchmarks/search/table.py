@@ -27,10 +27,11 @@ from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.study_file import error_lines, read_json_object, validate_study
 from shardtune.tuner.history import Observation
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.prediction import calibration_choice, learning, memory_gate
+from shardtune.tuner.prediction import learning, memory_gate
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.prediction.traced_shape import of_study
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis

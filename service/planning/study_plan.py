@@ -19,7 +19,8 @@ from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import Fail, NewTrial, StartFinalComparison, Step, Wait
 from shardtune.tuner.history import Observation
-from shardtune.tuner.prediction import calibration_choice, learning, memory_gate, traced_shape
+from shardtune.tuner.prediction import learning, memory_gate, traced_shape
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
 from shardtune.tuner.verdict import parity, ranking, resume_check, run_length
 

@@ -6,8 +6,9 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.prediction import calibration_choice, learning
+from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import seeds
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis

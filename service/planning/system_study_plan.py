@@ -26,7 +26,8 @@ from shardtune.service.planning.study_steps import (
     Wait,
 )
 from shardtune.tuner.history import Observation
-from shardtune.tuner.prediction import calibration_choice, learning, memory_gate, traced_shape
+from shardtune.tuner.prediction import learning, memory_gate, traced_shape
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import suggest
 from shardtune.tuner.verdict import challenge, final_comparison, ranking
 

@@ -18,8 +18,9 @@ from shardtune.service.planning import calibrations, study_snapshot
 from shardtune.service.planning.calibrations import Experience
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.tuner.history import Observation
-from shardtune.tuner.prediction import calibration_choice, learning, traced_shape
+from shardtune.tuner.prediction import learning, traced_shape
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import space
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.verdict import challenge

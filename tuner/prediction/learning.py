@@ -32,10 +32,10 @@ from shardtune.tuner.prediction.calibration import (
     fit_host_and_parts,
     fit_memory,
 )
-from shardtune.tuner.prediction.calibration_choice import memory_calibration, speed_calibration
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes.calibration_choice import memory_calibration, speed_calibration
 
 _DEVIATIONS = 1.645
 """Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""

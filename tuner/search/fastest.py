@@ -19,9 +19,10 @@ from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.prediction import calibration_choice, predict, prediction_request, traced_shape
+from shardtune.tuner.prediction import predict, prediction_request, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, Calibrations
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import equal_ranks, levers
 from shardtune.tuner.search import space as spaces
 from shardtune.tuner.search.guided_sampler.pool import Pool, neighbours

@@ -12,7 +12,8 @@ from shardtune.service.planning import calibrations, study_snapshot
 from shardtune.service.planning.calibrations import Experience
 from shardtune.service.process.context import Context
 from shardtune.service.studies.changes import page
-from shardtune.tuner.prediction import calibration_choice, predict, traced_shape
+from shardtune.tuner.prediction import predict, traced_shape
+from shardtune.tuner.prediction.shapes import calibration_choice
 
 
 def changes_page_of(context: Context, session: Session, row: StudyRow, study: Study) -> str | None:

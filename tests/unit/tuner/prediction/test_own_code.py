@@ -8,9 +8,10 @@ from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, Model
 from shardtune.api_schemas.training.step_trace import Scaled, StepTrace, StepWork, TraceFailure
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.tuner.prediction import calibration_choice, catalogue, learning, traced_shape
+from shardtune.tuner.prediction import catalogue, learning, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, TRACED
 from shardtune.tuner.prediction.memory_gate import reject_if_too_large
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import fastest
 from tests.support.service.simulated_worker import measurement
 from tests.support.values.tuner_inputs import gpus

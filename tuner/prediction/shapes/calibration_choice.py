@@ -9,7 +9,7 @@ from shardtune.tuner.prediction.calibration import (
     SpeedCalibration,
 )
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.traced_shape import TracedShape
+from shardtune.tuner.prediction.shapes.counted_shape import TracedShape
 
 
 def memory_calibration(calibrations: Calibrations, shape: ModelShape | None) -> MemoryCalibration:

@@ -236,7 +236,8 @@ class ModelSummary(Schema):
     """Reason why the model's loss cannot be computed in chunks of tokens (`loss`); None if it can, or if that was not
     determined."""
     note: PrintableText | None = Field(default=None, max_length=1000)
-    """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known."""
+    """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known. In a prediction of
+    the user's own code: the study that traced it."""
     step_trace: Annotated[StepTrace | None, Since(2, may_be_dropped=True)] = None
     """Memory and work of one training step of the user's own code; None if no step was traced, or for a model of
     transformers."""

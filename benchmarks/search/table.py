@@ -31,6 +31,7 @@ from shardtune.tuner.prediction import learning, memory_gate
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.prediction.traced_shape import of_study
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis
@@ -78,7 +79,7 @@ class Table(MeasuredTable):
 
     def memory(self, history: Sequence[Observation]) -> MemoryCalibration:
         """Correction of predicted peaks by a study's own trials."""
-        return learning.memory_calibration(learning.learn(self.compared(history)), self.shape)
+        return calibration_choice.memory_calibration(learning.learn(self.compared(history)), self.shape)
 
     def gate(self, config: TrialConfig, memory: MemoryCalibration) -> Rejection | None:
         """The service's."""

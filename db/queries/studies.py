@@ -95,15 +95,35 @@ def page(
     return session.scalars(query).all()
 
 
-def newest_summaries(session: Session, project_id: str | None, limit: int) -> Sequence[tuple[StudySpec, ModelSummary]]:
-    """Return specification and model summary of the newest studies that have one, of a project or of all (None)."""
-    query = select(StudyRow.spec, StudyRow.model_summary).where(
-        StudyRow.deleted_at.is_(None), StudyRow.model_summary.is_not(None)
-    )
+def newest_summary_ids(session: Session, project_id: str | None, limit: int) -> Sequence[str]:
+    """Return ids of the newest studies that have a model summary, of a project or of all (None)."""
+    query = select(StudyRow.id).where(StudyRow.deleted_at.is_(None), StudyRow.model_summary.is_not(None))
     if project_id is not None:
         query = query.where(StudyRow.project_id == project_id)
-    rows = session.execute(query.order_by(StudyRow.created_at.desc(), StudyRow.id.desc()).limit(limit))
-    return [(spec, summary) for spec, summary in rows if summary is not None]
+    return session.scalars(query.order_by(StudyRow.created_at.desc(), StudyRow.id.desc()).limit(limit)).all()
+
+
+@dataclass(frozen=True)
+class SummarisedStudy:
+    """Study with a model summary."""
+
+    study_id: str
+    spec: StudySpec
+    summary: ModelSummary
+    created_at: datetime
+
+
+def summarised(session: Session, study_ids: Sequence[str]) -> Sequence[SummarisedStudy]:
+    """Read studies that have a model summary, newest first.
+
+    Raises:
+        ValidationError: a row that cannot be read.
+    """
+    query = select(StudyRow.id, StudyRow.spec, StudyRow.model_summary, StudyRow.created_at)
+    rows = session.execute(
+        query.where(StudyRow.id.in_(study_ids)).order_by(StudyRow.created_at.desc(), StudyRow.id.desc())
+    )
+    return [SummarisedStudy(*row) for row in rows if row.model_summary is not None]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """Traces of the user's own code: found in earlier studies of the same code, since the service runs no code itself."""
 
+import contextlib
+from collections.abc import Sequence
+
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
@@ -7,6 +10,7 @@ from shardtune.api_schemas.studies.study import StudySpec
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.db.queries import studies
+from shardtune.db.queries.studies import SummarisedStudy
 
 _NEWEST = 50
 """Number of the newest studies that are searched; each brings a model summary of some kilobytes."""
@@ -21,15 +25,39 @@ def with_trace(session: Session, project_id: str | None, request: PredictionRequ
     """
     if not request.model.is_own or request.model_summary is not None:
         return request
-    try:
-        rows = studies.newest_summaries(session, project_id, _NEWEST)
-    except ValidationError:
-        # A row of another version: it must not keep others from their predictions.
+    of_code = [
+        study
+        for study in _read(session, studies.newest_summary_ids(session, project_id, _NEWEST))
+        if _code(study.spec.model) == _code(request.model) and _suits(study.spec, request)
+    ]
+    if not of_code:
         return request
-    for spec, summary in rows:
-        if _code(spec.model) == _code(request.model) and _suits(spec, request):
-            return request.model_copy(update={"model_summary": summary})
-    return request
+    # A failure only where no study has a trace: its reason may have been a busy machine.
+    chosen = next((study for study in of_code if study.summary.step_trace is not None), of_code[0])
+    summary = chosen.summary
+    if summary.step_trace is not None:
+        summary = summary.model_copy(update={"note": _origin(chosen)})
+    return request.model_copy(update={"model_summary": summary})
+
+
+def _read(session: Session, study_ids: Sequence[str]) -> Sequence[SummarisedStudy]:
+    try:
+        return studies.summarised(session, study_ids)
+    except ValidationError:
+        # A row of another version: it alone is left out.
+        readable: list[SummarisedStudy] = []
+        for study_id in study_ids:
+            with contextlib.suppress(ValidationError):
+                readable += studies.summarised(session, [study_id])
+        return readable
+
+
+def _origin(study: SummarisedStudy) -> str:
+    """Sentence about the study that traced the code, which may have changed since."""
+    return (
+        f"your own code was traced in study {study.study_id} of {study.created_at:%Y-%m-%d %H:%M} UTC; "
+        "if the code has changed since, a new study traces it again"
+    )
 
 
 def _code(model: ModelSpec) -> tuple[object, ...]:

@@ -20,6 +20,7 @@ from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import Fail, NewTrial, StartFinalComparison, Step, Wait
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
 from shardtune.tuner.verdict import parity, ranking, resume_check, run_length
 
@@ -80,7 +81,7 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
     except ValueError as error:
         return Fail(str(error))
     shape, calibrations = traced_shape.of_study(spec.model, model_summary, spec.workload.adapter), snapshot.calibrations
-    memory = learning.memory_calibration(calibrations, shape)
+    memory = calibration_choice.memory_calibration(calibrations, shape)
     sampler = study_sampler.sampler_of(snapshot, search_space, shape, planner_cache)
     challengers = snapshot.system_study.challengers if snapshot.system_study is not None else ()
     suggestion = suggest.next_config(

@@ -8,6 +8,7 @@ from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import seeds
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis
@@ -36,7 +37,12 @@ def sampler_of(snapshot: StudySnapshot, space: Space, shape: ModelShape | None, 
     # The trials of a warm start's study reach the sampler as its own history, so they must not count a second time.
     warm_study_id = None if snapshot.warm_start is None else snapshot.warm_start.study_id
     related = tuple(run for run in snapshot.other_studies_runs if run.study != warm_study_id)
-    knowledge = Knowledge(limit, calibrations.speed, learning.memory_calibration(calibrations, shape), related)
+    knowledge = Knowledge(
+        limit,
+        calibration_choice.speed_calibration(calibrations, shape),
+        calibration_choice.memory_calibration(calibrations, shape),
+        related,
+    )
 
     def guided(view: SearchView) -> Iterator[Draw | None]:
         # Built lazily: the pool takes a second to build, and seeds do not need it.
@@ -53,15 +59,14 @@ def seeds_of(snapshot: StudySnapshot, all_seeds: seeds.Seeds, shape: ModelShape 
     if snapshot.spec.sampler != "guided" or shape is None:
         return all_seeds
     spec, calibrations = snapshot.spec, snapshot.calibrations
+    highest = calibration_choice.speed_calibration(calibrations, shape).highest
 
     def forecast(configs: Sequence[TrialConfig]) -> list[tuple[float, float]] | None:
         speeds = learning.predict_speeds(
             shape, spec.workload, snapshot.cluster, configs, calibrations, snapshot.hardware
         )
         # The second figure is the highest speed that the calibration's uncertainty allows.
-        return (
-            None if speeds is None else [(float(speed), float(speed) * calibrations.speed.highest) for speed in speeds]
-        )
+        return None if speeds is None else [(float(speed), float(speed) * highest) for speed in speeds]
 
     return seeds.due_seeds(
         all_seeds, snapshot.history, {rejection.config.content_key() for rejection in snapshot.rejected}, forecast

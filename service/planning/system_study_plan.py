@@ -27,6 +27,7 @@ from shardtune.service.planning.study_steps import (
 )
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import suggest
 from shardtune.tuner.verdict import challenge, final_comparison, ranking
 
@@ -80,7 +81,7 @@ def _challenger_gate(snapshot: StudySnapshot) -> suggest.MemoryGate:
     # it.
     assert snapshot.model_summary is not None
     shape = traced_shape.of_study(snapshot.spec.model, snapshot.model_summary, snapshot.spec.workload.adapter)
-    memory = learning.memory_calibration(snapshot.calibrations, shape)
+    memory = calibration_choice.memory_calibration(snapshot.calibrations, shape)
 
     def gate(config: TrialConfig) -> Rejection | None:
         if config == snapshot.baseline:

@@ -20,6 +20,7 @@ from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, traced_shape
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import space
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.verdict import challenge
@@ -109,7 +110,8 @@ def _favourites(
     past_experience = calibrations.experience_of(planner_cache, session, origin.fingerprint_key, origin.project_id)
     present = calibrations.experience_of(planner_cache, session, fingerprint_key, origin.project_id)
     # Before any run on the new fingerprint, the calibrations of the old one are the best estimate.
-    factors = present.calibrations if present.calibrations.speed.rows else past_experience.calibrations
+    is_known = calibration_choice.speed_calibration(present.calibrations, shape).rows > 0
+    factors = present.calibrations if is_known else past_experience.calibrations
     present_experience = Experience(factors, present.hardware or past_experience.hardware)
 
     def predict(experience: Experience, shape: ModelShape) -> challenge.Predict:

@@ -99,7 +99,11 @@ def test_code_that_hangs_is_ended_in_time(install: Install) -> None:
     assert not any("trace_process" in " ".join(child.cmdline()) for child in psutil.Process().children(recursive=True))
 
 
-def test_a_trace_ends_with_the_process_that_started_it(install: Install, tmp_path: Path) -> None:
+def test_a_trace_ends_with_the_process_that_started_it_and_leaves_no_files(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     spec = install(f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
@@ -116,6 +120,20 @@ def test_a_trace_ends_with_the_process_that_started_it(install: Install, tmp_pat
         os.kill(owner.pid, signal.SIGKILL)
         owner.wait()
     _wait_for(lambda: "" if psutil.pid_exists(pid) else "ended")
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "time.sleep(1000)"])
+def test_what_the_code_started_ends_with_its_trace(install: Install, tmp_path: Path, end: str) -> None:
+    start = "import subprocess; child = subprocess.Popen(['sleep', '1000'])"
+    spec = install(f"{start}; open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid)); {end}")
+    trace_process.trace(spec, TASK, limit_s=20)
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        _wait_for(lambda: "" if psutil.pid_exists(pid) else "ended", patience_s=5)
+    finally:
+        if psutil.pid_exists(pid):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _wait_for(text: Callable[[], str], patience_s: float = 60.0) -> str:

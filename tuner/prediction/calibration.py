@@ -11,11 +11,13 @@ depends on it, so no factor on a part of the step can stand for it.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shardtune.api_schemas.training.step_trace import StepTrace
 
 Array = NDArray[np.float64]
 
@@ -186,6 +188,8 @@ class MemoryCalibration:
         return float(predicted * self.factor * low), float(predicted * self.factor * high)
 
 
+NO_TRIALS = MemoryCalibration()
+"""Memory calibration without trials for models whose widths are known."""
 ESTIMATED = MemoryCalibration(sigma=0.25)
 """Memory calibration without trials for models whose widths inside a block are estimated
 (tuner.prediction.traced_shape)."""
@@ -196,7 +200,9 @@ _MAX_LOG_FACTOR = float(np.log(1.5))
 """Largest absolute logarithm of the calibration factor on memory."""
 
 
-def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryCalibration:
+def fit_memory(
+    predicted: Sequence[float], measured: Sequence[float], prior: MemoryCalibration = NO_TRIALS
+) -> MemoryCalibration:
     """Fit the memory calibration: the median ratio of measured to predicted peaks, shrunk towards 1, and the robust
     spread around it."""
     if not predicted or len(predicted) != len(measured):
@@ -204,7 +210,7 @@ def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryC
             f"measured ({len(measured)} values) must match predicted ({len(predicted)}); give at least one"
         )
     ratios = np.log(np.asarray(measured, dtype=float) / np.asarray(predicted, dtype=float))
-    count, prior = len(ratios), MemoryCalibration()
+    count = len(ratios)
     # More than a half off means another model, not a correction. The excess stays in the spread and widens the gate.
     centre = float(np.clip(np.median(ratios) * count / (count + 2.0), -_MAX_LOG_FACTOR, _MAX_LOG_FACTOR))
     spread = 1.4826 * float(np.median(np.abs(ratios - centre)))
@@ -219,6 +225,16 @@ class Calibrations:
 
     speed: SpeedCalibration = UNCALIBRATED
     memory: MemoryCalibration | None = None
+    own_code: Mapping[StepTrace, "OwnCalibration"] = field(default_factory=dict)
+    """Calibrations of the user's own code, by its traced step."""
+
+
+@dataclass(frozen=True)
+class OwnCalibration:
+    """Calibrations of one step of the user's own code. Its errors say nothing about other models."""
+
+    speed: SpeedCalibration
+    memory: MemoryCalibration
 
 
 NO_CALIBRATIONS = Calibrations()

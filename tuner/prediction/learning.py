@@ -1,8 +1,10 @@
 """Learning: fits calibrations to the stored trials of one fingerprint (hardware and software versions), and makes the
 prediction stored with each new trial."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,30 +12,35 @@ from numpy.typing import NDArray
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.step_trace import StepTrace
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.measurements import Measurement, Memory
 from shardtune.api_schemas.trials.predictions import TrialPrediction
 from shardtune.tuner.prediction.calibration import (
     CPU_SPREAD,
-    ESTIMATED,
     GPU_SPREAD,
     HOST_FACTORS,
     NO_CALIBRATIONS,
+    NO_TRIALS,
     PARTS,
     TRACED,
     UNCALIBRATED,
     Calibrations,
     MemoryCalibration,
+    OwnCalibration,
+    SpeedCalibration,
     fit_host_and_parts,
     fit_memory,
 )
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.traced_shape import TracedShape
+from shardtune.tuner.prediction.shapes.calibration_choice import memory_calibration, speed_calibration
 
 _DEVIATIONS = 1.645
 """Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
+_MOST_OWN = 16
+"""Number of traced steps with calibrations of their own, newest first; each costs a fit of speeds."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +54,6 @@ class MeasuredTrials:
     measurements: Sequence[Measurement]
     hardware: MeasuredHardware | None = None
     study: str = ""
-
-
-def memory_calibration(calibrations: Calibrations, shape: ModelShape | None) -> MemoryCalibration:
-    """Memory calibration for a model; one whose block widths are estimated, or whose step was traced, has a wider prior."""
-    if calibrations.memory is not None:
-        return calibrations.memory
-    if shape is not None and shape.step_trace is not None:
-        return TRACED
-    return ESTIMATED if isinstance(shape, TracedShape) and shape.estimated else MemoryCalibration()
 
 
 @dataclass(frozen=True)
@@ -72,6 +70,8 @@ class ComparedRun:
     1 alone); empty where the hardware's rates are unknown."""
     seconds: float
     """Measured seconds of a step; 0 where the run's speed was not measured."""
+    trace: StepTrace | None = None
+    """Traced step of the user's own code, from which the run was predicted."""
 
     @property
     def is_timed(self) -> bool:
@@ -100,6 +100,7 @@ def compare(group: MeasuredTrials) -> list[ComparedRun]:
                     if result.step is not None
                 },
                 seconds=tokens / speed if speed > 0 else 0.0,
+                trace=group.shape.step_trace,
             )
         )
     return compared_runs
@@ -112,23 +113,38 @@ def _on_host(group: MeasuredTrials, factor: float) -> Evaluation:
 
 
 def learn(runs: Iterable[ComparedRun]) -> Calibrations:
-    """Calibrations of the predictor from all runs measured on one fingerprint (hardware and software versions)."""
+    """Calibrations of the predictor from all runs measured on one fingerprint (hardware and software versions), newest
+    first."""
     runs = list(runs)
+    by_trace: dict[StepTrace | None, list[ComparedRun]] = defaultdict(list)
+    for run in runs:
+        by_trace[run.trace].append(run)
+    known = by_trace.pop(None, [])
+    own_code = {
+        trace: OwnCalibration(_learn_speed([*known, *own]), _learn_memory(own, TRACED) or TRACED)
+        for trace, own in islice(by_trace.items(), _MOST_OWN)
+        if trace is not None
+    }
+    return Calibrations(_learn_speed(known), _learn_memory(known, NO_TRIALS), own_code)
+
+
+def _learn_memory(runs: Sequence[ComparedRun], prior: MemoryCalibration) -> MemoryCalibration | None:
     peaks = [run.peak_gib for run in runs if run.peak_gib is not None]
+    return fit_memory([predicted for predicted, _ in peaks], [used for _, used in peaks], prior) if peaks else None
+
+
+def _learn_speed(runs: Sequence[ComparedRun]) -> SpeedCalibration:
     timed = [run for run in runs if run.is_timed]
+    if not timed:
+        return UNCALIBRATED
     # Runs of one fingerprint have the same device.
-    factors = timed[0].parts_by_host if timed else ()
+    factors = timed[0].parts_by_host
     # One CPU run widens the prior for all: the fingerprint's runs share the factors.
     spread = CPU_SPREAD if any(run.on_cpu for run in runs) else GPU_SPREAD
-    return Calibrations(
-        speed=fit_host_and_parts(
-            {host: [run.parts_by_host[host] for run in timed] for host in factors},
-            [run.seconds for run in timed],
-            spread,
-        )
-        if timed
-        else UNCALIBRATED,
-        memory=fit_memory([predicted for predicted, _ in peaks], [used for _, used in peaks]) if peaks else None,
+    return fit_host_and_parts(
+        {host: [run.parts_by_host[host] for run in timed] for host in factors},
+        [run.seconds for run in timed],
+        spread,
     )
 
 
@@ -160,7 +176,7 @@ def _evaluate_configs(
         workload,
         cluster,
         memory_calibration(calibrations, shape),
-        calibrations.speed,
+        speed_calibration(calibrations, shape),
         unknown_speed=True,
         measured=hardware,
     )
@@ -211,9 +227,9 @@ def predict_trial(
         return None
     result = _evaluate_configs(shape, workload, cluster, [config], calibrations, hardware)
     low, high = result.memory_calibration.bounds(float(np.ravel(result.memory.device)[0]) / GIB, _DEVIATIONS)
-    speed = result.tokens_per_s_per_gpu
+    speed, calibration = result.tokens_per_s_per_gpu, speed_calibration(calibrations, shape)
     rate = None if speed is None else float(np.ravel(speed)[0])
-    spread = float(np.exp(_DEVIATIONS * calibrations.speed.sigma))
+    spread = float(np.exp(_DEVIATIONS * calibration.sigma))
     return TrialPrediction(
         memory_gib=float(np.ravel(result.total_gib)[0]),
         low_memory_gib=low,
@@ -222,5 +238,5 @@ def predict_trial(
         tokens_per_s_per_gpu=rate,
         low_tokens_per_s_per_gpu=None if rate is None else rate / spread,
         high_tokens_per_s_per_gpu=None if rate is None else rate * spread,
-        speed_calibrated_on=calibrations.speed.rows,
+        speed_calibrated_on=calibration.rows,
     )

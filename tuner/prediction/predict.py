@@ -34,7 +34,7 @@ from shardtune.api_schemas.trials.predictions import (
     SpeedPrediction,
     Verdict,
 )
-from shardtune.tuner.prediction import headroom, learning, neighbours, prediction_request
+from shardtune.tuner.prediction import headroom, neighbours, prediction_request
 from shardtune.tuner.prediction.calibration import (
     NO_CALIBRATIONS,
     PARTS,
@@ -50,6 +50,7 @@ from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.footprint.peak import MOMENTS, SOURCES
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.prediction.throughput import StepTable
 
 _DEVIATIONS = 1.645
@@ -237,8 +238,8 @@ def predict_all(
             resolved.workload(resolved.batch_of(config)),
             cluster,
             config,
-            learning.memory_calibration(calibrations, resolved.shape),
-            calibrations.speed,
+            calibration_choice.memory_calibration(calibrations, resolved.shape),
+            calibration_choice.speed_calibration(calibrations, resolved.shape),
             measured=request.hardware,
         )
         for config in configs

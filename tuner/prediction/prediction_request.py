@@ -85,6 +85,8 @@ class ResolvedRequest:
                 "memory and work are those of one traced step of your own code with the CPU's kernels; kernels of a GPU may "
                 "need other work space"
             )
+            summary = self.request.model_summary
+            notes += [] if summary is None or summary.note is None else [summary.note]
         if self.request.hardware is not None:
             return (*notes, "rates and links are those measured or entered for this hardware")
         if self.cluster.device == "cpu":

@@ -19,9 +19,10 @@ from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.prediction import learning, predict, prediction_request, traced_shape
+from shardtune.tuner.prediction import predict, prediction_request, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, Calibrations
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import equal_ranks, levers
 from shardtune.tuner.search import space as spaces
 from shardtune.tuner.search.guided_sampler.pool import Pool, neighbours
@@ -103,21 +104,22 @@ def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count
     basis = PredictionBasis(
         resolved.shape, resolved.workload(resolved.global_batch), resolved.cluster, resolved.request.hardware
     )
-    memory = learning.memory_calibration(calibrations, resolved.shape)
-    factors = tuple(calibrations.speed.factors[name] for name in PARTS)
+    memory = calibration_choice.memory_calibration(calibrations, resolved.shape)
+    calibration = calibration_choice.speed_calibration(calibrations, resolved.shape)
+    factors = tuple(calibration.factors[name] for name in PARTS)
     limits = resolved.request.space.model_dump_json()
     ranked = _rank_configs(
         basis,
         limits,
         factors,
-        calibrations.speed.host,
+        calibration.host,
         resolved.cluster.memory_gib / memory.factor,
         max(_SURE_AMONG * count, _SURE_AMONG_AT_LEAST),
     )
 
     def predict_config(config: TrialConfig) -> Prediction:
         return predict.predict(
-            basis.shape, basis.workload, basis.cluster, config, memory, calibrations.speed, measured=basis.hardware
+            basis.shape, basis.workload, basis.cluster, config, memory, calibration, measured=basis.hardware
         )
 
     # Wider than asked for: the simplest of equally fast configurations may come after the first `count`.

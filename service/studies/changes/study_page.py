@@ -13,6 +13,7 @@ from shardtune.service.planning.calibrations import Experience
 from shardtune.service.process.context import Context
 from shardtune.service.studies.changes import page
 from shardtune.tuner.prediction import predict, traced_shape
+from shardtune.tuner.prediction.shapes import calibration_choice
 
 
 def changes_page_of(context: Context, session: Session, row: StudyRow, study: Study) -> str | None:
@@ -37,7 +38,7 @@ def _predicted_speed(study: Study, experience: Experience, config: TrialConfig) 
             study.spec.workload,
             study.cluster,
             config,
-            speed_calibration=experience.calibrations.speed,
+            speed_calibration=calibration_choice.speed_calibration(experience.calibrations, shape),
             limits=False,
             measured=experience.hardware,
         )

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import text
 
+from shardtune.service.process.context import Context
 from tests.support.service.simulated_worker import MODEL_SUMMARY, SimulatedWorker
 
 SPEC: dict[str, Any] = {
@@ -132,8 +134,28 @@ def test_traced_own_code_is_predicted_in_its_study_and_afterwards_wherever_it_is
         },
     )
     assert page.status_code == 200 and "tokens/s" in page.text and "has to be traced" not in page.text
+    assert any(f"traced in study {study['study_id']} of 2" in note for note in table["notes"])
     other = asked | {"model": {"entry_point": "own", "config": {"layers": 3}}}
     assert quick_client.post("/v1/predictions", json=other).status_code == 422
+
+
+def test_the_newest_study_with_a_trace_is_found_behind_a_failure_and_a_row_that_cannot_be_read(
+    quick_client: TestClient, context: Context
+) -> None:
+    asked = {"model": {"entry_point": "own", "config": {"layers": 2}}, "cluster": "8xh100", "precision": "fp32"}
+    failure = {"trace_failure": {"code": "time", "message": "tracing one step took more than 120 s"}}
+    traced_study(quick_client, failure)
+    answer = quick_client.post("/v1/predictions", json=asked)
+    assert answer.status_code == 422 and "more than 120 s" in answer.text
+    traced = traced_study(quick_client, {"step_trace": TRACE})
+    broken = traced_study(quick_client, {"step_trace": TRACE})
+    traced_study(quick_client, failure)
+    with context.db.write() as session:
+        values = {"id": broken["study_id"], "spec": '{"model": 7}'}
+        session.execute(text("UPDATE studies SET spec = :spec WHERE id = :id"), values)
+    table = quick_client.post("/v1/predictions", json=asked)
+    assert table.status_code == 200, table.text
+    assert any(traced["study_id"] in note for note in table.json()["notes"])
 
 
 def test_own_code_that_cannot_be_traced_is_measured_as_before_and_says_why(quick_client: TestClient) -> None:

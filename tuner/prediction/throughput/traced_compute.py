@@ -33,9 +33,7 @@ def compute_times(
     attention_flops = forward_attention + backward.attention_flops + repeated.attention * blocks.attention_flops
     forward_traffic = _traffic(blocks, c) * fused + _traffic(outside, c)
     traffic = forward_traffic + _traffic(backward, c) * fused + repeated.elementwise * _traffic(blocks, c) * fused
-    if impl.autocast and dtypes.compute < dtypes.master:
-        # Every weight is cast on its way into forward, and its gradient on the way out.
-        traffic = traffic + shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + repeated.matmul)
+    # Autocast's casts of weights and gradients are operators of the traced step: no term of their own.
     traffic = traffic + accumulation_bytes(shape, c, dtypes, impl)
     elementwise = traffic / rates.memory_bytes + freed_bytes(shape, c, dtypes, impl) / rates.fresh_bytes
     matmul = zero + c.micro_batch * matmul_flops / rates.matmul_flops

@@ -18,6 +18,7 @@ from shardtune.api_schemas.training.step_trace import Scaled, StepTrace, StepWor
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
+from shardtune.workers.rank.own_code import fused_attention
 from shardtune.workers.rank.own_code.block_moments import BlockMoments
 from shardtune.workers.rank.own_code.step_recorder import Part, StepCounts, StepRecorder
 from shardtune.workers.rank.training.step import Step
@@ -86,9 +87,9 @@ def _run(step: Step, model: nn.Module, workload: Workload, samples: int) -> _Pas
         moments = BlockMoments(recorder, blocks, hooks)
         batch = step.make_batch(0, range(samples), _CPU)
         recorder.add(leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
-        with recorder, _autocast(workload):
+        with recorder, fused_attention.as_on_gpus(), _autocast(workload):
             loss = step.loss(model, batch)
-        with recorder:
+        with recorder, fused_attention.as_on_gpus():
             moments.backward_begins()
             loss.backward()  # type: ignore[no-untyped-call]
             tail = moments.backward_ended()

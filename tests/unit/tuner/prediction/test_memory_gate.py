@@ -7,8 +7,9 @@ from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.tuner.prediction.calibration import ESTIMATED, NO_CALIBRATIONS, MemoryCalibration, fit_memory
-from shardtune.tuner.prediction.learning import memory_calibration, predict_trial
+from shardtune.tuner.prediction.learning import predict_trial
 from shardtune.tuner.prediction.memory_gate import near_the_edge, reject_if_too_large
+from shardtune.tuner.prediction.shapes.calibration_choice import memory_calibration
 from shardtune.tuner.prediction.traced_shape import of_study
 from tests.support.values.tuner_inputs import gpus, llama, shape
 

@@ -8,10 +8,12 @@ from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, Model
 from shardtune.api_schemas.training.step_trace import Scaled, StepTrace, StepWork, TraceFailure
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.tuner.prediction import learning, traced_shape
-from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
+from shardtune.tuner.prediction import catalogue, learning, traced_shape
+from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, TRACED
 from shardtune.tuner.prediction.memory_gate import reject_if_too_large
+from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import fastest
+from tests.support.service.simulated_worker import measurement
 from tests.support.values.tuner_inputs import gpus
 
 MIB = 1 << 20
@@ -86,7 +88,7 @@ def test_the_gate_rejects_own_code_that_a_planted_limit_cannot_hold_and_nothing_
     need = gib(config)
     for limit, rejected in ((0.6 * need, True), (1.2 * need, False)):
         cluster = gpus(memory_gib=limit)
-        calibration = learning.memory_calibration(NO_CALIBRATIONS, shape)
+        calibration = calibration_choice.memory_calibration(NO_CALIBRATIONS, shape)
         rejection = reject_if_too_large(config, shape, WORKLOAD, cluster, Objective(), calibration)
         assert (rejection is not None) == rejected, (limit, rejection)
 
@@ -145,3 +147,49 @@ def test_what_the_trace_does_not_say_is_an_error_that_says_so(changes: dict[str,
     with pytest.raises(ValueError) as caught:
         fastest.answer_request(request(**changes))
     assert words in str(caught.value)
+
+
+def comparisons(trace: StepTrace | None, ratio: float, count: int = 6) -> list[learning.ComparedRun]:
+    """Runs whose peaks and steps were so many times their predictions."""
+    parts = {1.0: dict.fromkeys(PARTS, 0.1)}
+    config, seconds = TrialConfig(strategy=DdpConfig()), 0.1 * len(PARTS) * ratio
+    run = learning.ComparedRun("study", config, False, (10.0, 10.0 * ratio), parts, seconds, trace)
+    return [run] * count
+
+
+def test_own_code_far_off_teaches_nothing_about_other_models() -> None:
+    others = comparisons(None, 1.02)
+    calibrations = learning.learn([*comparisons(TRACE, 0.2), *others])
+    alone = learning.learn(others)
+    assert (calibrations.memory, calibrations.speed) == (alone.memory, alone.speed)
+    other_code = TRACE.model_copy(update={"tied": True})
+    shape = traced_shape.of_study(OWN, SUMMARY.model_copy(update={"step_trace": other_code}))
+    assert calibration_choice.memory_calibration(calibrations, shape) == TRACED
+    assert calibration_choice.speed_calibration(calibrations, shape) == alone.speed
+
+
+def test_own_code_keeps_its_wide_prior_beside_other_models_and_learns_from_its_own_trials() -> None:
+    shape = traced_shape.of_study(OWN, SUMMARY)
+    others = comparisons(None, 1.02, count=40)
+    assert calibration_choice.memory_calibration(learning.learn(others), shape) == TRACED
+    one = calibration_choice.memory_calibration(learning.learn([*comparisons(TRACE, 1.3, count=1), *others]), shape)
+    assert one.rows == 1 and one.factor > 1 and one.sigma > 0.12
+    slow = learning.learn([*comparisons(TRACE, 1.3), *others])
+    assert calibration_choice.speed_calibration(slow, shape).rows == 46
+
+
+def test_casts_by_autocast_count_once_as_the_trace_has_them() -> None:
+    """The trace of a step under autocast contains each cast of a weight and of its gradient."""
+
+    def elementwise_s(autocast: bool) -> float:
+        precision = PRECISIONS["bf16-autocast" if autocast else "bf16-mixed"]
+        summary = SUMMARY.model_copy(update={"step_trace": TRACE.model_copy(update={"autocast": autocast})})
+        shape = traced_shape.of_study(OWN, summary)
+        assert shape is not None
+        workload = WORKLOAD.model_copy(update={"precision": precision})
+        config, cluster = TrialConfig(strategy=DdpConfig()), catalogue.parse_cluster("8xh100")
+        run = learning.compare(learning.MeasuredTrials(shape, workload, cluster, [config], [measurement(1000.0)]))[0]
+        return run.parts_by_host[1.0]["elementwise"]
+
+    # What autocast changes beside casts: gradients accumulate in float32.
+    assert elementwise_s(True) == pytest.approx(elementwise_s(False), rel=0.02)

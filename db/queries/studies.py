@@ -123,7 +123,11 @@ def summarised(session: Session, study_ids: Sequence[str]) -> Sequence[Summarise
     rows = session.execute(
         query.where(StudyRow.id.in_(study_ids)).order_by(StudyRow.created_at.desc(), StudyRow.id.desc())
     )
-    return [SummarisedStudy(*row) for row in rows if row.model_summary is not None]
+    return [
+        SummarisedStudy(study_id, spec, summary, created_at)
+        for study_id, spec, summary, created_at in rows
+        if summary is not None
+    ]
 
 
 @dataclass(frozen=True)

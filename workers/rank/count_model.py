@@ -10,14 +10,17 @@ import sys
 
 from pydantic import ValidationError
 
+from shardtune.api_schemas.printable_text import printable
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.model import build
 from shardtune.workers.rank.own_code import summary as own_code
+from shardtune.workers.rank.own_code import trace_process
 from shardtune.workers.rank.training import model_summary
 from shardtune.workers.rank.training.step import UserStepError
 
 _LONGEST = 4096
+_MOST_SHOWN = 500
 
 
 def count(spec: ModelSpec, tokens: int | None = None) -> ModelSummary:
@@ -41,6 +44,7 @@ def count_own(spec: ModelSpec, workload: Workload) -> ModelSummary:
 
 def _summary(spec: ModelSpec, arguments: list[str]) -> ModelSummary:
     if spec.entry_point is not None and arguments:
+        trace_process.limit_memory()
         return count_own(spec, Workload.model_validate_json(arguments[0]))
     return count(spec, *map(int, arguments))
 
@@ -60,7 +64,15 @@ def main() -> int:
         print(f"model: {problems}", file=sys.stderr)
         return 2
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, ImportError, UserStepError) as error:
-        print(f"model cannot be built: {type(error).__name__}: {error}", file=sys.stderr)
+        # On one line, which is all that the command line shows.
+        message = printable(" ".join(str(error).split()))
+        print(f"model cannot be built: {type(error).__name__}: {message:.{_MOST_SHOWN}}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("model cannot be built: it needs more than half of the free memory, or 8 GiB", file=sys.stderr)
+        return 2
+    except SystemExit as error:
+        print(f"model cannot be built: the code ended the process by sys.exit ({error.code!r:.50})", file=sys.stderr)
         return 2
     # Libraries print while they build; the answer is the last line.
     print("\n" + summary.model_dump_json())

@@ -52,6 +52,8 @@ def _run(question: BinaryIO, answer: BinaryIO, limit_s: float) -> int | None:
     """Exit code of a process that traces; None where it took too long. Ends all that the code started, too."""
     command = [
         sys.executable,
+        # Else a `types.py` beside the study would be imported in place of Python's.
+        "-P",
         "-m",
         "shardtune.workers.rank.own_code.trace_process",
         f"/proc/self/fd/{answer.fileno()}",
@@ -100,7 +102,7 @@ def _read(answer: bytes, code: int) -> StepTrace | TraceFailure:
         return TraceFailure(code="crashed", message=f"the process that traced one step ended {ended} without an answer")
 
 
-def _limit_memory() -> None:
+def limit_memory() -> None:
     """Bound the memory that this process can allocate."""
     pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     limit = max(_LEAST_MEMORY, min(_MOST_MEMORY, pages * size // 2))
@@ -113,7 +115,7 @@ def main() -> int:
     """Trace the step of the task on standard input, and write the answer into the file that the argument names."""
     parent_death.tie_to_parent()
     task = ModelSummaryTask.model_validate_json(sys.stdin.read())
-    _limit_memory()
+    limit_memory()
     warnings.simplefilter("ignore")
     try:
         traced = trace_step.trace(steps.of(task.model, task.workload), task.workload)

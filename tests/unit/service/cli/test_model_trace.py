@@ -1,0 +1,33 @@
+"""Counting the user's own code: what the code leaves running neither keeps the command waiting nor outlives it."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shardtune.service.cli.predict import model_trace
+
+_LEAVES_A_CHILD = """
+import os, sys, time
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+open(sys.argv[1], "w").write(str(child))
+print("answer")
+"""
+
+
+def test_a_process_that_the_code_left_behind_is_ended_with_it(tmp_path: Path) -> None:
+    code, output, errors = model_trace._run([sys.executable, "-c", _LEAVES_A_CHILD, str(tmp_path / "pid")], "")
+    assert (code, output.strip(), errors) == (0, "answer", "")
+    child = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        if not Path(f"/proc/{child}").exists() or " Z " in Path(f"/proc/{child}/stat").read_text():
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(child, 9)
+        pytest.fail("the child is still there")

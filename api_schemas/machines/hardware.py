@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, field_va
 from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.machines.host_partition import HostPartition
 from shardtune.api_schemas.names import ONE_LINE, DeviceName, OwnName, printable
+from shardtune.api_schemas.protocol import Since
 
 MOST_RANKS = 100_000
 """Largest number of ranks of a cluster: the time of a search grows with the divisors of the number."""
@@ -248,7 +249,7 @@ class Offer(Schema):
     adapters: tuple[Word, ...] = Field(default=(), max_length=50)
     """Kinds of adapters that the worker can train (`lora`, `last_layers`). Workers of older releases send none, and get
     no study with an adapter."""
-    optimizers: tuple[Word, ...] = Field(default=(), max_length=50)
+    optimizers: Annotated[tuple[Word, ...], Since(2, may_be_dropped=True)] = Field(default=(), max_length=50)
     """Kinds of optimizers whose package the worker has (`adamw-8bit`). Those of torch need none and are not listed."""
     peak_flops: float | None = None
     """Peak FLOP/s of one GPU in bf16 without sparsity, used for MFU; None if the GPU model is unknown."""

@@ -18,6 +18,7 @@ _EXTRAS = {
     ),
     "worker": ("accelerate", "deepspeed", "peft", "pynvml", "torch", "transformers"),
     "mcp": ("mcp", "mcp_types"),
+    "8bit": ("bitsandbytes",),
     "gp": ("scipy",),
     "ray": ("ray",),
     "telemetry": ("opentelemetry",),

@@ -161,4 +161,4 @@ def test_metadata_states_the_license_and_offers_no_tools(programs: Path) -> None
     assert metadata["Version"] == shardtune.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert [(folder / "licenses" / name).is_file() for name in metadata.get_all("License-File", [])] == [True]
-    assert set(metadata.get_all("Provides-Extra", [])) == {"service", "worker", "gp", "ray", "telemetry", "mcp"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"service", "worker", "gp", "ray", "telemetry", "mcp", "8bit"}

@@ -10,17 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.trials.failures import FailureKind
-from shardtune.tuner.prediction.candidates import Dtypes, Implementation
-from shardtune.tuner.prediction.configs import from_configs
-from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.verdict import parity
 from shardtune.workers.rank.classify import NumericsError
 from shardtune.workers.rank.strategies.state_dtypes import require_8bit_moments
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.long_run import wide
+from tests.support.ranks.predicted_memory import predicted_gib
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import LLAMA, tiny_task
 
@@ -129,8 +125,4 @@ def test_predicted_memory_of_float32_copies_on_the_cpu(
     task = tiny_task(strategy, model=WIDE, parity_steps=2, optimizer=EIGHT_BIT)
     report = host.run(task)[0]
     assert report.memory is not None and report.memory.peak_allocated_gib is not None, report.failure
-    workload, cluster = task.workload, task.cluster
-    candidate = from_configs([task.config], workload.sequence_length, cluster.world_size, workload.global_batch)
-    dtypes, program = Dtypes.of(workload.precision), Implementation.of(workload)
-    predicted = peak_memory(from_config(WIDE), candidate, dtypes, program, cluster.device).allocated
-    assert float(predicted[0]) / GIB == pytest.approx(report.memory.peak_allocated_gib, rel=bound)
+    assert predicted_gib(task, WIDE) == pytest.approx(report.memory.peak_allocated_gib, rel=bound)

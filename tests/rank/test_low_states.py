@@ -8,17 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.trials.failures import FailureKind
-from shardtune.tuner.prediction.candidates import Dtypes, Implementation
-from shardtune.tuner.prediction.configs import from_configs
-from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.workers.rank import classify
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.state_dtypes import StateCheck, kept_dtypes
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.long_run import wide
+from tests.support.ranks.predicted_memory import predicted_gib
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import LLAMA, MIXTRAL, tiny_task
 
@@ -91,11 +87,7 @@ def test_predicted_memory_of_low_states_is_within_a_tenth(host: HostProcess, nam
     task = tiny_task(STRATEGIES[name], precision="bf16-true", model=WIDE, parity_steps=2)
     report = host.run(task)[0]
     assert report.memory is not None and report.memory.peak_allocated_gib is not None, report.failure
-    workload, cluster = task.workload, task.cluster
-    candidate = from_configs([task.config], workload.sequence_length, cluster.world_size, workload.global_batch)
-    dtypes, program = Dtypes.of(workload.precision), Implementation.of(workload)
-    predicted = peak_memory(from_config(WIDE), candidate, dtypes, program, cluster.device).allocated
-    assert float(predicted[0]) / GIB == pytest.approx(report.memory.peak_allocated_gib, rel=0.1)
+    assert predicted_gib(task, WIDE) == pytest.approx(report.memory.peak_allocated_gib, rel=0.1)
 
 
 class OnRankZero:

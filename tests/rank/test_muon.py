@@ -8,14 +8,10 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.trials.failures import FailureKind
-from shardtune.tuner.prediction.candidates import Dtypes, Implementation
-from shardtune.tuner.prediction.configs import from_configs
-from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.model_shape import from_config
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.long_run import wide
+from tests.support.ranks.predicted_memory import predicted_gib
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 
@@ -107,8 +103,4 @@ def test_predicted_memory_is_within_a_tenth(
     task = tiny_task(strategy, model=model, parity_steps=2, optimizer=MUON, **changes)
     report = host.run(task)[0]
     assert report.memory is not None and report.memory.peak_allocated_gib is not None, report.failure
-    workload, cluster = task.workload, task.cluster
-    candidate = from_configs([task.config], workload.sequence_length, cluster.world_size, workload.global_batch)
-    dtypes, program = Dtypes.of(workload.precision), Implementation.of(workload)
-    predicted = peak_memory(from_config(model), candidate, dtypes, program, cluster.device).allocated
-    assert float(predicted[0]) / GIB == pytest.approx(report.memory.peak_allocated_gib, rel=0.1)
+    assert predicted_gib(task, model) == pytest.approx(report.memory.peak_allocated_gib, rel=0.1)

@@ -143,3 +143,14 @@ def _wait_for(text: Callable[[], str], patience_s: float = 60.0) -> str:
             return found_text
         time.sleep(0.05)
     raise AssertionError(f"nothing came within {patience_s} s")
+
+
+def test_a_trace_never_raises_the_memory_that_its_starter_was_given() -> None:
+    """Only root may raise a hard limit: anybody else's trace would end before it began."""
+    code = (
+        "import resource\nfrom shardtune.workers.rank.own_code import trace_process\n"
+        "given = 3 << 29\nresource.setrlimit(resource.RLIMIT_DATA, (given, given))\ntrace_process.limit_memory()\n"
+        "print(resource.getrlimit(resource.RLIMIT_DATA)[1] <= given)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"

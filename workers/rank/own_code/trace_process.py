@@ -108,7 +108,11 @@ def limit_memory() -> None:
     limit = max(_LEAST_MEMORY, min(_MOST_MEMORY, pages * size // 2))
     # Beyond what is mapped already: torch's libraries count as well.
     mapped = int(Path("/proc/self/statm").read_text().split()[5]) * size
-    resource.setrlimit(resource.RLIMIT_DATA, (limit + mapped, limit + mapped))
+    bound = limit + mapped
+    # The process that started this one may be bounded already, and only root may raise a hard limit.
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
 
 
 def main() -> int:

@@ -1,0 +1,18 @@
+"""Peak memory that the product predicts for a tiny task."""
+
+from typing import Any
+
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.tuner.prediction.candidates import Dtypes, Implementation
+from shardtune.tuner.prediction.configs import from_configs
+from shardtune.tuner.prediction.footprint import peak_memory
+from shardtune.tuner.prediction.model_shape import from_config
+
+
+def predicted_gib(task: TrialTask, model: dict[str, Any]) -> float:
+    """GiB of tensors on one rank at the peak, from the formulas of the model's architecture."""
+    workload, cluster = task.workload, task.cluster
+    candidate = from_configs([task.config], workload.sequence_length, cluster.world_size, workload.global_batch)
+    dtypes, program = Dtypes.of(workload.precision), Implementation.of(workload)
+    return float(peak_memory(from_config(model), candidate, dtypes, program, cluster.device).allocated[0]) / GIB

@@ -50,7 +50,7 @@ def read_object(path: Path) -> dict[str, JsonValue]:
         value = (
             parse_json(path, text)
             if path.suffix == ".json"
-            else json.loads(json.dumps(_within_limits(yaml.load(text, _BoundedLoader)), default=str))
+            else json.loads(json.dumps(_within_limits(_parse_yaml(text)), default=str))
         )
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -63,6 +63,14 @@ def read_object(path: Path) -> dict[str, JsonValue]:
     if not isinstance(value, dict):
         raise InputError(f"file ({path}) holds a {type(value).__name__}; it must hold an object")
     return value
+
+
+def _parse_yaml(text: str) -> Any:
+    loader = _BoundedLoader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 class _BoundedLoader(yaml.SafeLoader):

@@ -17,6 +17,8 @@ class Finalists:
     defaults: tuple[int, ...] = ()
     """Numbers of the trials that may become the baseline if the user gave none, including `baseline`. Validation runs
     decide, since a single search run may have been disturbed. Empty: the user's baseline is fixed."""
+    replaced_baseline: str | None = None
+    """Reason why the user's baseline could not be the comparison's; None: it is, or the user gave none."""
 
     @property
     def members(self) -> tuple[int, ...]:

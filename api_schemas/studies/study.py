@@ -10,6 +10,7 @@ from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, ClusterChoice, Fingerprint
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
+from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.recipes import (
     FEWEST_LOSS_STEPS,
     MOST_CONSIDERED,
@@ -308,6 +309,8 @@ class StudyResult(Schema):
 
     best: Contender
     baseline: Contender
+    replaced_baseline: str | None = None
+    """Reason why the baseline that the user gave could not be the result's; None: it is, or the user gave none."""
     candidate: Contender | None = None
     """Challenger of the final comparison if it did not become `best`."""
     speedup: Speedup | None
@@ -373,7 +376,11 @@ class Study(Schema):
     result: StudyResult | None = None
     """Result of the study. If the study is extended, the previous result remains until a new one replaces it."""
     reason: str | None = None
-    """Reason why the search stopped, or why the study failed, as text."""
+    """Reason why the search stopped, why the study failed, or why no worker takes its runs, as text."""
+    reason_code: StudyReasonCode | None = None
+    """Code of that reason, for programs; None: there is no reason, or a service of before 0.2 stored it."""
+    reason_details: str = ""
+    """Part of `reason` that stands in brackets at its end, such as the losses that differ."""
     system_study: SystemStudy | None = None
     """Task of a study that the service started itself; None for a user's study."""
     warnings: tuple[str, ...] = ()

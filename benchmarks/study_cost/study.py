@@ -107,7 +107,7 @@ class VirtualStudy:
                 case Complete():
                     return SimulatedStudy(step.result, None, self._spending, self._truth)
                 case Fail():
-                    return SimulatedStudy(None, step.reason, self._spending, self._truth)
+                    return SimulatedStudy(None, step.reason.sentence, self._spending, self._truth)
                 case _:
                     raise AssertionError(f"no run is open, so the planner may not wait: {step}")
 

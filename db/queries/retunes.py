@@ -146,7 +146,7 @@ def spent(session: Session, row: RetuneRow) -> float:
 def end(session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, now: datetime) -> None:
     """End a retune that the caller has locked."""
     row.state, row.outcome, row.reason, row.ended_at = RetuneState.ENDED, outcome, reason, now
-    row.claimed_until, row.gpu_seconds = None, spent(session, row)
+    row.claimed_until, row.gpu_seconds, row.waits_for_budget = None, spent(session, row), False
     session.flush()
 
 

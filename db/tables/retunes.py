@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from shardtune.api_schemas.machines.fingerprints import FieldChange
@@ -79,6 +79,8 @@ class RetuneRow(Row):
     state: Mapped[RetuneState] = mapped_column(words(RetuneState))
     outcome: Mapped[RetuneOutcome | None] = mapped_column(words(RetuneOutcome))
     reason: Mapped[str | None] = mapped_column(Text)
+    waits_for_budget: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether the running retune waits for GPU-seconds of the day, as its reason then explains."""
     challenge_study_id: Mapped[str | None] = mapped_column(ForeignKey("studies.id"))
     search_study_id: Mapped[str | None] = mapped_column(ForeignKey("studies.id"))
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)

@@ -14,6 +14,7 @@ from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.notifications.webhooks import DeliveryState
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.reasons import StudyReason
 from shardtune.api_schemas.studies.recipes import RecipeRun
 from shardtune.api_schemas.studies.study import (
     OPEN_STUDY_STATES,
@@ -150,6 +151,9 @@ class StudyRow(Row):
     best_so_far: Mapped[Contender | None] = mapped_column(Stored(Contender))
     result: Mapped[StudyResult | None] = mapped_column(Stored(StudyResult))
     reason: Mapped[str | None] = mapped_column(Text)
+    reason_code: Mapped[str | None] = mapped_column(String(32))
+    """Code of the reason, a StudyReasonCode. Text: the next release may store a code that this one does not know."""
+    reason_details: Mapped[str | None] = mapped_column(Text)
     resolve_key: Mapped[str | None] = mapped_column(String(32))
     """Key of the tuning target without the fingerprint, if the study was started because no configuration was known for
     the target."""
@@ -169,6 +173,12 @@ class StudyRow(Row):
 
     fingerprint: Mapped[FingerprintRow | None] = relationship()
     project: Mapped[ProjectRow] = relationship()
+
+    def explain(self, reason: StudyReason | None) -> None:
+        """Store the reason why the search stopped, why the study ended, or why it waits; None removes the stored one."""
+        self.reason = reason.sentence if reason else None
+        self.reason_code = reason.code.value if reason else None
+        self.reason_details = reason.details if reason else None
 
     __table_args__ = (
         Index("ix_studies_state", "state", "created_at"),

@@ -1,4 +1,4 @@
-"""Tables of error codes, exit codes, types of events and presets of models."""
+"""Tables of error codes, exit codes, reasons of studies, types of events and presets of models."""
 
 from docs.generate import sources
 from docs.generate.context import PageContext
@@ -37,6 +37,14 @@ def event_types(_context: PageContext) -> str:
         for kind in sources.event_kinds()
     ]
     return paragraphs(table(("type", "meaning", "sent to webhooks by default"), rows))
+
+
+def study_reasons(_context: PageContext) -> str:
+    """Codes of the reasons why studies stop, fail or wait."""
+    rows = [
+        (anchored_code(code, f"reason-{slug(code)}"), sentence(meaning)) for code, meaning in sources.study_reasons()
+    ]
+    return table(("reason_code", "meaning"), rows)
 
 
 def presets(_context: PageContext) -> str:

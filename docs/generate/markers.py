@@ -31,6 +31,7 @@ SECTIONS: Mapping[str, Callable[..., str]] = {
     "knob-statements": knob_tables.knob_statements,
     "error-codes": code_tables.error_codes,
     "exit-codes": code_tables.exit_codes,
+    "study-reasons": code_tables.study_reasons,
     "event-types": code_tables.event_types,
     "presets": code_tables.presets,
     "decisions": decision_list.decisions,

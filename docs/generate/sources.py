@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from shardtune.api_schemas.field_docs import field_docs
 from shardtune.api_schemas.knobs import Knob
 from shardtune.api_schemas.notifications import events
+from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import StudyRequest as StudyFile
 from shardtune.service.app import create_app
 from shardtune.service.cli import errors as cli_errors
@@ -131,6 +132,12 @@ def event_kinds() -> list[EventKind]:
     texts = _member_docs(events.EventType)
     defaults = set(events.DEFAULT_WEBHOOK_EVENTS)
     return [EventKind(kind.value, texts.get(kind.name, ""), kind in defaults) for kind in events.EventType]
+
+
+def study_reasons() -> list[tuple[str, str]]:
+    """Codes of the reasons why studies stop, fail or wait, with their meaning."""
+    texts = _member_docs(StudyReasonCode)
+    return [(code.value, texts.get(code.name, "")) for code in StudyReasonCode]
 
 
 def exit_codes() -> list[ExitCode]:

@@ -17,6 +17,7 @@ from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.recommendations.best import DecisionAction
 from shardtune.api_schemas.retuning.canaries import CanaryRole, CanaryVerdict
 from shardtune.api_schemas.retuning.retunes import RetuneCause
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import StudyState
 from shardtune.db.queries import best, canaries, studies, workers
 from shardtune.db.tables.best import TuningTargetRow
@@ -110,7 +111,8 @@ def _cancel_without_worker(
     if unreadable is None and worker.seen_at >= live_since(context) and compatibility.can_run(worker, study):
         return False
     reason = f"worker {worker.name} is gone, or has changed" if unreadable is None else f"{worker.name}: {unreadable}"
-    transitions.end_study(session, study, StudyState.CANCELLED, reason, now)
+    no_worker = StudyReason(code=StudyReasonCode.NO_WORKER, text=reason)
+    transitions.end_study(session, study, StudyState.CANCELLED, no_worker, now)
     return True
 
 

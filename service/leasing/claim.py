@@ -267,5 +267,5 @@ def _note_rejection(context: Context, study_id: str, worker_session: str) -> Non
     with context.db.write() as session:
         study = studies.lock(session, study_id)
         if study.state is StudyState.RUNNING and study.reason is None:
-            study.reason = reason
-            log.warning(reason, extra={"study": study_id})
+            study.explain(reason)
+            log.warning(reason.text, extra={"study": study_id})

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import StudyPhase, StudyState
 from shardtune.api_schemas.trials.leases import Lease
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
@@ -243,7 +244,7 @@ def _lease_waiting(
     inexpressible = lease_message.why_inexpressible(context, study, run, asking.protocol_version)
     if inexpressible is not None:
         if study.reason is None:
-            study.reason = compatibility.waiting_reason(worker, inexpressible)
+            study.explain(compatibility.waiting_reason(worker, inexpressible))
         return NoRun()
     # Runs of one block are compared with each other, so they stay on the devices of the worker that began it as long as
     # that worker lives.
@@ -269,8 +270,8 @@ def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow,
         worker.seen_at = now
     if study.fingerprint_key is None:
         study.fingerprint_key = worker.fingerprint_key
-    if compatibility.is_rejection(study.reason):
-        study.reason = None
+    if study.reason_code == StudyReasonCode.WAITS_FOR_WORKER:
+        study.explain(None)
     extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "worker": worker.name, "purpose": run.purpose}
     context.metrics.count_grant(run.purpose)
     log.info("lease granted", extra=extra | {"trial": run.trial.number if run.trial else None})

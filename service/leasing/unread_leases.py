@@ -90,5 +90,5 @@ def _set_aside(session: Session, locked_run: LockedRun, worker_session: str, cau
         worker.is_draining = True
         worker.set_aside = f"gets no runs: {cause} (run {run.id}); {_REMEDY}"
     if run.state is TrialState.WAITING and study.reason is None:
-        study.reason = compatibility.waiting_reason(worker, f"gets no runs: {cause}; {_REMEDY}")
+        study.explain(compatibility.waiting_reason(worker, f"gets no runs: {cause}; {_REMEDY}"))
     log.warning("worker set aside: %s", cause, extra={"worker": worker.name, "run": run.id})

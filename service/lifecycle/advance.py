@@ -9,6 +9,7 @@ from typing import assert_never
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import StudyPhase, StudyPurpose, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
@@ -162,7 +163,8 @@ def plan_step(context: Context, snapshot: StudySnapshot, may_ask: bool) -> Step:
         return study_plan.plan_next_step(snapshot, context.planner_cache, context.now(), may_ask)
     except Exception as error:  # a border: without it every request for work would meet the same exception.
         log.exception("planning failed", extra={"study": snapshot.study_id})
-        return Fail(f"the search failed with {type(error).__name__}: {error}; the service's log has the traceback")
+        text = f"the search failed with {type(error).__name__}: {error}; the service's log has the traceback"
+        return Fail(StudyReason(code=StudyReasonCode.INTERNAL_ERROR, text=text))
 
 
 def still_holds(context: Context, session: Session, study: StudyRow, step: Step, snapshot: StudySnapshot) -> bool:
@@ -221,7 +223,8 @@ def apply_step(
             study.final_comparison = step.final_comparison
             study.comparison_round += 1
             study.phase = StudyPhase.FINAL_COMPARISON
-            study.reason = step.reason or study.reason
+            if step.reason is not None:
+                study.explain(step.reason)
             log.info("search ended, comparing finalists: %s", step.final_comparison, extra=extra)
         case Complete():
             study.result = step.result
@@ -234,7 +237,7 @@ def apply_step(
             # failure.
             study.result = None
             transitions.end_study(session, study, StudyState.FAILED, step.reason, now)
-            log.warning("study failed: %s", step.reason, extra=extra)
+            log.warning("study failed: %s", step.reason.sentence, extra=extra)
         case _:
             assert_never(step)
     study.version += 1

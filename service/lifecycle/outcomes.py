@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import StudyPhase, StudyState
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
@@ -224,12 +225,14 @@ def _apply_model_summary(session: Session, study: StudyRow, run: RunRow, judged_
             )
         rejection = script_backends.restrict_backends(study, judged_end.model_summary)
         if rejection is not None:
-            transitions.end_study(session, study, StudyState.FAILED, rejection, now)
+            rejected = StudyReason(code=StudyReasonCode.MODEL_REJECTED, text=rejection)
+            transitions.end_study(session, study, StudyState.FAILED, rejected, now)
             return
         study.phase = StudyPhase.SEARCH
     elif run.state is not TrialState.WAITING:
         assert judged_end.failure is not None
-        reason = f"the model could not be summarized ({judged_end.failure.kind.value}): {judged_end.failure.message}"
+        text = f"the model could not be summarized ({judged_end.failure.kind.value}): {judged_end.failure.message}"
+        reason = StudyReason(code=StudyReasonCode.MODEL_NOT_SUMMARIZED, text=text)
         transitions.end_study(session, study, StudyState.FAILED, reason, now)
 
 

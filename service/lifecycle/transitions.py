@@ -4,6 +4,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.studies.reasons import StudyReason
 from shardtune.api_schemas.studies.study import StudyPhase, StudyState
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.trial import ALLOWED_MOVES, AttemptEnd, TrialState
@@ -55,7 +56,7 @@ def pause_study(study: StudyRow, paused: bool) -> None:
     study.version += 1
 
 
-def end_study(session: Session, study: StudyRow, state: StudyState, reason: str | None, now: datetime) -> None:
+def end_study(session: Session, study: StudyRow, state: StudyState, reason: StudyReason | None, now: datetime) -> None:
     """End a study for good, and cancel its unfinished runs; their workers are informed in the response to their next
     heartbeat.
     """
@@ -70,7 +71,8 @@ def end_study(session: Session, study: StudyRow, state: StudyState, reason: str 
         if row.trial is not None and row.trial.state.is_open:
             trial(row.trial, TrialState.CANCELLED, now)
     study.state, study.phase, study.finished_at = state, StudyPhase.DONE, now
-    study.reason = reason or study.reason
+    if reason is not None:
+        study.explain(reason)
     study.version += 1
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas import formatting
 from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import StudySpec
 from shardtune.api_schemas.training.workload import Precision
 from shardtune.api_schemas.trials.failures import FailureKind
@@ -67,7 +68,7 @@ def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejec
 
 def why_no_winner(
     history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec, parity_groups: ParityGroups
-) -> str | None:
+) -> StudyReason | None:
     """Reason why a finished search has no winner. None: the search has a winner."""
     measured = [obs for obs in history if obs.is_measured]
     if not measured:
@@ -76,14 +77,14 @@ def why_no_winner(
         return None
     backends = {obs.config.backend for obs in measured}
     if len(backends) > 1:
-        return f"no winner: no two backends train the same thing ({_disagreement(measured, spec)})"
+        return _no_agreement("no winner: no two backends train the same thing", _disagreement(measured, spec))
     untried = sorted(set(spec.space.backends) - backends - _tried_without_success(history, rejected))
     if untried:
-        return (
+        return _no_agreement(
             f"no winner: only {next(iter(backends))} was tried, and no second backend confirms what it trains; "
             f"raise the budget so that {' or '.join(untried)} runs too"
         )
-    return f"no winner: no two configurations train the same thing ({_disagreement(measured, spec)})"
+    return _no_agreement("no winner: no two configurations train the same thing", _disagreement(measured, spec))
 
 
 def _tried_without_success(history: Sequence[Observation], rejected: Sequence[Rejection]) -> set[str]:
@@ -95,7 +96,7 @@ def _tried_without_success(history: Sequence[Observation], rejected: Sequence[Re
     return unsuccessful | {rejection.config.backend for rejection in rejected}
 
 
-def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejection]) -> str:
+def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejection]) -> StudyReason:
     parts = []
     if rejected:
         closest = min(rejected, key=lambda rejection: rejection.needed_gib - rejection.available_gib)
@@ -113,7 +114,12 @@ def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejecti
         parts.append(f"{len(trials)} ended as {kind}" + (f", the first with: {first.message}" if first else ""))
     memory = bool(rejected) or {FailureKind.OOM.value, FailureKind.OVER_LIMIT.value} & reasons.keys()
     remedy = "; use more or larger GPUs, a smaller model, or a shorter sequence_length" if memory else ""
-    return "no configuration is feasible: " + "; ".join(parts) + remedy
+    text = "no configuration is feasible: " + "; ".join(parts) + remedy
+    return StudyReason(code=StudyReasonCode.NOTHING_FEASIBLE, text=text)
+
+
+def _no_agreement(text: str, details: str = "") -> StudyReason:
+    return StudyReason(code=StudyReasonCode.NO_AGREEMENT, text=text, details=details)
 
 
 def _disagreement(measured: Sequence[Observation], spec: StudySpec) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import StudyPhase, StudySpec, StudyState
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
@@ -79,7 +80,7 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
             lambda: space.build(spec.workload, snapshot.cluster, model_summary, spec.space, snapshot.cpu_count),
         )
     except ValueError as error:
-        return Fail(str(error))
+        return Fail(StudyReason(code=StudyReasonCode.EMPTY_SPACE, text=str(error)))
     shape, calibrations = traced_shape.of_study(spec.model, model_summary, spec.workload.adapter), snapshot.calibrations
     memory = calibration_choice.memory_calibration(calibrations, shape)
     sampler = study_sampler.sampler_of(snapshot, search_space, shape, planner_cache)
@@ -115,10 +116,10 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
             suggestion.reason,
             run_length.search_range(snapshot.history, parity_groups_so_far(snapshot.history, spec).infeasible),
         )
-    return _end_search(snapshot, stopping.EXHAUSTED, suggestion.rejections)
+    return _end_search(snapshot, stopping.ALL_TRIED, suggestion.rejections)
 
 
-def _end_search(snapshot: StudySnapshot, reason: str | None, rejections: tuple[Rejection, ...]) -> Step:
+def _end_search(snapshot: StudySnapshot, reason: StudyReason | None, rejections: tuple[Rejection, ...]) -> Step:
     """Wait for the search's open runs, then choose the finalists, or fail the study with the reason why there are
     none.
     """
@@ -128,10 +129,7 @@ def _end_search(snapshot: StudySnapshot, reason: str | None, rejections: tuple[R
     final_parity = agreement.final_parity_groups(snapshot.history, rejected, snapshot.spec)
     failure = agreement.why_no_winner(snapshot.history, rejected, snapshot.spec, final_parity.parity_groups)
     if failure is not None:
-        # If nothing ran, the failure itself gives the reason.
-        return Fail(
-            failure if reason is None or not snapshot.history else f"{failure} (search ended: {reason})", rejections
-        )
+        return Fail(_with_end_of_search(failure, reason if snapshot.history else None), rejections)
     field = ranking.pick_finalists(snapshot.history, snapshot.baseline is not None, final_parity.parity_groups)
     differences = agreement.measured_differences(
         snapshot.history, snapshot.spec.workload.precision, snapshot.cluster, final_parity.parity_groups
@@ -139,3 +137,11 @@ def _end_search(snapshot: StudySnapshot, reason: str | None, rejections: tuple[R
     notes = *snapshot.notes, *final_parity.notes, *differences, *field.notes, *resume_check.notes(snapshot.resume_runs)
     field = replace(field, notes=notes)
     return StartFinalComparison(field, reason, rejections)
+
+
+def _with_end_of_search(failure: StudyReason, reason: StudyReason | None) -> StudyReason:
+    # If nothing ran, the failure itself says why the search ended.
+    if reason is None:
+        return failure
+    details = (failure.details, f"search ended: {reason.sentence}")
+    return failure.model_copy(update={"details": "; ".join(part for part in details if part)})

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.reasons import StudyReason
 from shardtune.api_schemas.studies.recipes import RecipeRun
 from shardtune.api_schemas.studies.study import StudyResult
 from shardtune.api_schemas.trials.measurements import StepTimeRange
@@ -68,7 +69,7 @@ class StartFinalComparison:
     """Step of a study: end the search, and compare these finalists, or check the only finalist."""
 
     final_comparison: Finalists
-    reason: str | None
+    reason: StudyReason | None
     rejections: tuple[Rejection, ...] = ()
 
 
@@ -77,7 +78,7 @@ class Complete:
     """Step of a study: complete the study with its result."""
 
     result: StudyResult
-    reason: str | None = None
+    reason: StudyReason | None = None
     rejections: tuple[Rejection, ...] = ()
 
 
@@ -85,7 +86,7 @@ class Complete:
 class Fail:
     """Step of a study: fail the study, because it cannot have a result."""
 
-    reason: str
+    reason: StudyReason
     rejections: tuple[Rejection, ...] = ()
 
 

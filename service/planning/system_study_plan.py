@@ -10,6 +10,7 @@ from functools import partial
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.trials.trial import Rejection, TrialOrigin, TrialState
@@ -31,8 +32,8 @@ from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import suggest
 from shardtune.tuner.verdict import challenge, final_comparison, ranking
 
-INCUMBENT_INFEASIBLE = "the incumbent cannot be run any longer"
-_ALL_RAN = "the incumbent and its challengers have run"
+_INCUMBENT_INFEASIBLE = "the incumbent cannot be run any longer"
+_ALL_RAN = StudyReason(code=StudyReasonCode.CHALLENGERS_RAN, text="the incumbent and its challengers have run")
 
 
 def plan(snapshot: StudySnapshot, system_study: SystemStudy, may_ask: bool) -> Step:
@@ -107,7 +108,9 @@ def _pick_rival(snapshot: StudySnapshot, rejections: tuple[Rejection, ...]) -> S
         return Fail(failure, rejections)
     finalists = ranking.pick_finalists(snapshot.history, True, final_parity.parity_groups)
     if finalists.baseline != incumbent.number:
-        return Fail(f"{INCUMBENT_INFEASIBLE}: it trains something else than its challengers", rejections)
+        return Fail(
+            _incumbent_failed(f"{_INCUMBENT_INFEASIBLE}: it trains something else than its challengers"), rejections
+        )
     finalists = challenge.finalists_with_rival(finalists)
     finalists = replace(finalists, notes=(*snapshot.notes, *final_parity.notes, *finalists.notes))
     if not finalists.candidates:
@@ -115,14 +118,17 @@ def _pick_rival(snapshot: StudySnapshot, rejections: tuple[Rejection, ...]) -> S
     return StartFinalComparison(finalists, _ALL_RAN, rejections)
 
 
-def _incumbent_failure(incumbent: Observation | None) -> str:
+def _incumbent_failure(incumbent: Observation | None) -> StudyReason:
     if not is_infeasible(incumbent):
         # A failure of the platform, or no run at all: nothing is known of the configuration.
-        return "the incumbent could not be measured" + (
-            f": {incumbent.failure.message}" if incumbent is not None and incumbent.failure is not None else ""
-        )
+        failure = incumbent.failure if incumbent is not None else None
+        return _incumbent_failed("the incumbent could not be measured" + (f": {failure.message}" if failure else ""))
     assert incumbent is not None and incumbent.failure is not None
-    return f"{INCUMBENT_INFEASIBLE} ({incumbent.failure.kind.value}): {incumbent.failure.message}"
+    return _incumbent_failed(f"{_INCUMBENT_INFEASIBLE} ({incumbent.failure.kind.value}): {incumbent.failure.message}")
+
+
+def _incumbent_failed(text: str) -> StudyReason:
+    return StudyReason(code=StudyReasonCode.INCUMBENT_FAILED, text=text)
 
 
 def is_infeasible(incumbent: Observation | None) -> bool:

@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.retuning.retunes import Gain, RetuneOutcome, RetuneState
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import Budget, StudyState, Verdict
 from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.trials.trial import TrialState
@@ -187,7 +188,8 @@ class _Step:
             else "no worker has the fingerprint of the measurement any longer"
         )
         # Ended and requested again, not continued: runs on another fingerprint would not compare with those before.
-        transitions.end_study(self.session, self.study, StudyState.CANCELLED, reason, self.now)
+        no_worker = StudyReason(code=StudyReasonCode.NO_WORKER, text=reason)
+        transitions.end_study(self.session, self.study, StudyState.CANCELLED, no_worker, self.now)
         cause, changes = self.retune.cause, self.retune.changes
         end_retune(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, reason)
         queue.request_retune(
@@ -204,8 +206,12 @@ class _Step:
     def _keep_incumbent(self) -> None:
         assert self.target is not None
         ratios = challenge_findings.log_ratios(self.study)
-        explanation = f"kept: {challenge_findings.describe_pairs(ratios) if ratios else challengers.describe_unpaired(self.session, self.study)}"
-        renewals.renew_incumbent(self.session, self.target, self.study, explanation, self.now)
+        explanation = (
+            challenge_findings.describe_pairs(ratios)
+            if ratios
+            else challengers.describe_unpaired(self.session, self.study)
+        )
+        renewals.renew_incumbent(self.session, self.target, self.study, f"kept: {explanation}", self.now)
         end_retune(self.context, self.session, self.retune, RetuneOutcome.KEPT, explanation)
 
     def _replace_incumbent(self, study: StudyRow, note: str) -> None:
@@ -222,7 +228,12 @@ class _Step:
         explanation = f"{summary}: {note}" if note else summary
         outcome = renewals.replace_incumbent(self.context, self.session, self.target, study, explanation)
         end_retune(
-            self.context, self.session, self.retune, RetuneOutcome.REPLACED, f"{explanation}; it {outcome}", gain
+            self.context,
+            self.session,
+            self.retune,
+            RetuneOutcome.REPLACED,
+            f"{note}; it {outcome}" if note else f"it {outcome}",
+            gain,
         )
 
     def _begin_search(self, with_incumbent: bool) -> None:
@@ -258,7 +269,7 @@ class _Step:
     def _record_inconclusive(self, outcome: RetuneOutcome, explanation: str) -> None:
         assert self.target is not None
         renewals.record_inconclusive(self.session, self.target, f"{outcome.value}: {explanation}", self.now)
-        end_retune(self.context, self.session, self.retune, outcome, f"{outcome.value}: {explanation}")
+        end_retune(self.context, self.session, self.retune, outcome, explanation)
 
     def _record_failure(self) -> None:
         is_cancelled = self.study.state is StudyState.CANCELLED

@@ -23,8 +23,6 @@ Advance = Callable[[Context, RetuneRow], None]
 called repeatedly.
 """
 
-_WAITS_PREFIX = "waits for budget, at most until the next day: "
-
 
 def drive(context: Context, start: Start, advance: Advance) -> int:
     """Take the next step of every running retune (repeated measurement of a recommendation) that no other replica
@@ -86,8 +84,8 @@ def _release(context: Context, retune_id: str) -> None:
         if row.state is not RetuneState.RUNNING:
             return
         reason = _why_idle(context, session, row)
-        if reason is not None or (row.reason or "").startswith(_WAITS_PREFIX):
-            row.reason = reason
+        if reason is not None or row.waits_for_budget:
+            row.reason, row.waits_for_budget = reason, reason is not None
 
 
 def _why_idle(context: Context, session: Session, row: RetuneRow) -> str | None:
@@ -103,5 +101,7 @@ def _why_idle(context: Context, session: Session, row: RetuneRow) -> str | None:
         if account.gpu_seconds_left < run_cost
     ]
     return (
-        f"{_WAITS_PREFIX}{insufficient[0].explanation}, and a run takes about {run_cost:.0f}" if insufficient else None
+        f"waits for budget, at most until the next day: {insufficient[0].explanation}, and a run takes about {run_cost:.0f}"
+        if insufficient
+        else None
     )

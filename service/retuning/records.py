@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.retuning.costs import price_of
 from shardtune.api_schemas.retuning.retunes import Gain, PlannedRun, Retune, RetuneOutcome, RetunePage, RetuneState
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import StudyState
 from shardtune.db.queries import best, retunes, studies
 from shardtune.db.queries.retunes import RetuneFilter
@@ -83,7 +84,8 @@ def _stop(context: Context, session: Session, row: RetuneRow, outcome: RetuneOut
     for study_id in (row.challenge_study_id, row.search_study_id):
         study = studies.lock(session, study_id) if study_id is not None else None
         if study is not None and study.state.is_open:
-            transitions.end_study(session, study, StudyState.CANCELLED, reason, context.now())
+            withdrawn = StudyReason(code=StudyReasonCode.CANCELLED, text=reason)
+            transitions.end_study(session, study, StudyState.CANCELLED, withdrawn, context.now())
     end_retune(context, session, row, outcome, reason)
 
 
@@ -163,6 +165,7 @@ def _retune_view(session: Session, row: RetuneRow, case: TuningTargetRow | None,
         state=row.state,
         outcome=row.outcome,
         reason=row.reason,
+        waits_for_budget=row.waits_for_budget,
         challenge_study_id=row.challenge_study_id,
         search_study_id=row.search_study_id,
         gpu_seconds=spent,

@@ -2,6 +2,7 @@
 
 import logging
 
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import Study, StudyState
 from shardtune.api_schemas.studies.study_changes import CloneRequest
 from shardtune.db.queries import studies
@@ -30,7 +31,8 @@ def cancel(context: Context, study_id: str, idempotency: IdempotencyKey = NO_KEY
         # Compared while the row is locked: nobody can change the study between the comparison and the end.
         etags.check(if_match, study_views(session, [row])[0])
         if row.state.is_open:
-            transitions.end_study(session, row, StudyState.CANCELLED, "cancelled by its user", context.now())
+            reason = StudyReason(code=StudyReasonCode.CANCELLED, text="cancelled by its user")
+            transitions.end_study(session, row, StudyState.CANCELLED, reason, context.now())
             log.info("study cancelled", extra={"study": study_id})
         elif row.state is not StudyState.CANCELLED:
             raise Conflict(

@@ -6,6 +6,7 @@ import logging
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import Study, StudyState
 from shardtune.db.queries import studies
 from shardtune.db.queries.recommendations import study_recommendations
@@ -46,7 +47,8 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
                 f"study {row.id} was created by the service and is part of its history; it cannot be deleted",
             )
         if row.state.is_open:
-            transitions.end_study(session, row, StudyState.CANCELLED, "deleted by its user", now)
+            reason = StudyReason(code=StudyReasonCode.CANCELLED, text="deleted by its user")
+            transitions.end_study(session, row, StudyState.CANCELLED, reason, now)
         # Marked, not removed: measurements of the study calibrate the predictor and support recommendations.
         if row.deleted_at is None:
             row.deleted_at = now

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import MOST_QUIET_WAIT_S, Study, StudyPhase, StudyState, Verdict
 from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
@@ -66,15 +67,16 @@ def extend(
 
 def why_no_trials(study: Study, more: int, now: datetime) -> str | None:
     """Reason why an ended study with a result would not run `more` trials; None if it would."""
-    if study.reason == stopping.EXHAUSTED:
-        return stopping.EXHAUSTED
+    if study.reason_code is StudyReasonCode.ALL_TRIED:
+        return stopping.ALL_TRIED.text
     trials, wall_seconds = sum(study.trials.values()), (now - (study.started_at or study.created_at)).total_seconds()
     spent = (study.gpu_seconds, wall_seconds)
     try:
         budget = stopping.extend_budget(study.spec.budget, Extension(add_trials=more), trials, *spent)
     except ValueError:
         return "the study has about as many trials as one may have"
-    return stopping.used_up(budget, trials, *spent)
+    used_up = stopping.used_up(budget, trials, *spent)
+    return used_up.sentence if used_up else None
 
 
 def _check_extensible(row: StudyRow, had_ended: bool) -> None:
@@ -107,7 +109,9 @@ def _check_worker(context: Context, session: Session, row: StudyRow) -> None:
     if any(compatibility.can_run(worker, row) for worker in live):
         return
     rejections = [
-        compatibility.rejection_reason(worker, row) for worker in live if compatibility.fingerprint_differs(worker, row)
+        compatibility.rejection_reason(worker, row).text
+        for worker in live
+        if compatibility.fingerprint_differs(worker, row)
     ]
     reason = "; ".join(rejections) or "no live worker has its cluster, or allows its model"
     raise invalid(
@@ -129,15 +133,16 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
     except ValueError as error:
         raise invalid_from_value_error("", error) from error
     if more.searches:
-        if not is_searching and row.reason == stopping.EXHAUSTED:
+        if not is_searching and row.reason_code == StudyReasonCode.ALL_TRIED:
             raise Conflict(
                 "nothing_to_extend",
-                f"{stopping.EXHAUSTED} in study {row.id}; give add_pairs, or clone it with another space",
+                f"{stopping.ALL_TRIED.text} in study {row.id}; give add_pairs, or clone it with another space",
             )
         reason = stopping.stop_reason(snapshot.history, budget, *spent_so_far)
         if reason is not None:
             raise Conflict(
-                "nothing_to_extend", f"study {row.id} would not continue its search: {reason}; raise that limit, too"
+                "nothing_to_extend",
+                f"study {row.id} would not continue its search: {reason.sentence}; raise that limit, too",
             )
     elif row.phase is StudyPhase.DONE:
         _check_more_pairs(row)
@@ -167,6 +172,7 @@ def _return_to_search(session: Session, row: StudyRow, now: datetime) -> None:
     for run in leases.open_runs(session, row.id):
         if run.state is TrialState.WAITING and run.purpose != RunPurpose.SEARCH:
             transitions.run(run, TrialState.CANCELLED, now)
-    row.phase, row.final_comparison, row.reason = StudyPhase.SEARCH, None, None
+    row.phase, row.final_comparison = StudyPhase.SEARCH, None
+    row.explain(None)
     # A higher round separates the runs of the next comparison from those of this one.
     row.comparison_round += 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.predictions import TrialPrediction
@@ -40,9 +41,16 @@ def study_view(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study
         best_so_far=row.best_so_far,
         result=row.result,
         reason=row.reason,
+        reason_code=_known_code(row.reason_code),
+        reason_details=row.reason_details or "",
         system_study=row.system_study,
         warnings=tuple(row.notes),
     )
+
+
+def _known_code(code: str | None) -> StudyReasonCode | None:
+    """Return a stored code of a reason, or None where a newer release stored one that this one does not know."""
+    return StudyReasonCode(code) if code in set(StudyReasonCode) else None
 
 
 def _final_comparison_runs(row: StudyRow) -> int | None:

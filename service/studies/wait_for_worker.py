@@ -6,6 +6,7 @@ from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import StudyState
 from shardtune.db.queries import studies
 from shardtune.db.tables.studies import StudyRow
@@ -41,13 +42,13 @@ def wait_deadline(row: StudyRow) -> datetime:
     return row.created_at + timedelta(seconds=row.spec.wait_for_worker_s or 0.0)
 
 
-def no_worker_reason(waited_s: float) -> str:
+def no_worker_reason(waited_s: float) -> StudyReason:
     """Reason stored with a study that failed because no suitable worker registered within its waiting time."""
-    # One sentence without brackets: the pages show what stands in brackets apart from it.
-    return (
+    text = (
         f"no worker with its cluster came within {waited_s:g} s; start one there with `shardtune worker`, "
         "or create the study again with a longer wait_for_worker_s"
     )
+    return StudyReason(code=StudyReasonCode.NO_WORKER, text=text)
 
 
 def _begin_or_fail(context: Context, waiting_row: StudyRow) -> bool:
@@ -63,7 +64,8 @@ def _begin_or_fail(context: Context, waiting_row: StudyRow) -> bool:
             try:
                 compatibility.check_model(row.spec.model, suitable[0])
             except Invalid as error:
-                transitions.end_study(session, row, StudyState.FAILED, str(error), now)
+                rejected = StudyReason(code=StudyReasonCode.MODEL_REJECTED, text=str(error))
+                transitions.end_study(session, row, StudyState.FAILED, rejected, now)
                 return True
             transitions.begin_study(row, now)
             log.info("study begins: worker %s is there", suitable[0].name, extra={"study": row.id})
@@ -72,5 +74,5 @@ def _begin_or_fail(context: Context, waiting_row: StudyRow) -> bool:
             return False
         reason = no_worker_reason(row.spec.wait_for_worker_s or 0.0)
         transitions.end_study(session, row, StudyState.FAILED, reason, now)
-        log.warning(reason, extra={"study": row.id})
+        log.warning(reason.text, extra={"study": row.id})
         return True

@@ -93,14 +93,6 @@ def outcome(retune: Retune) -> str:
     return retune.outcome.value
 
 
-def short_reason(outcome: RetuneOutcome | None, reason: str | None) -> str:
-    """Shorten a retune's reason for a table whose next column shows the retune's outcome."""
-    if outcome is RetuneOutcome.REPLACED:
-        # A replacement's reason begins with the gain up to "]"; the outcome's column shows the gain, too.
-        return (reason or "").partition("]")[2].lstrip(":; ") or reason or ""
-    return (reason or "").removeprefix(f"{outcome.value}: " if outcome else "")
-
-
 def newest_outcome(state: RetuneState, outcome: RetuneOutcome | None) -> str:
     """Describe the result of the newest retune (repeated measurement of a recommendation) of a tuning target: `measured
     again and kept`, `being measured again`.

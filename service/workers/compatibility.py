@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from shardtune.api_schemas.machines.fingerprints import Effect
 from shardtune.api_schemas.machines.hardware import Cluster, Offer
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
@@ -18,7 +19,6 @@ from shardtune.tuner.prediction import catalogue
 # Vendors print 80 GB where NVML reports 79.6 GiB, or 93.1 GiB where there are 94; a study may state either.
 _MEMORY_TOLERANCE = 1.05
 """Factor by which the memory figures of a study's cluster may exceed those of a worker."""
-_REJECTION = "waiting for a worker: "
 
 
 def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow | None]:
@@ -221,7 +221,7 @@ def _leaves_to_smaller_workers(offer: Offer, cluster: Cluster) -> bool:
     return offer.host_partition is not None and cluster.world_size < offer.host_partition.least_ranks
 
 
-def rejection_reason(worker: WorkerRow, study: StudyRow) -> str:
+def rejection_reason(worker: WorkerRow, study: StudyRow) -> StudyReason:
     """Reason, listing each differing fingerprint field, why a worker's measurements would not be comparable with a
     study's.
     """
@@ -230,20 +230,15 @@ def rejection_reason(worker: WorkerRow, study: StudyRow) -> str:
     described = ", ".join(
         f"{item.field} {item.now} instead of {item.was}" for item in differences if item.effect == Effect.STALE
     )
-    return (
-        f"{_REJECTION}{worker.name} has {described}, and measurements on both do not compare; "
-        "restore it, or start a new study"
+    return waiting_reason(
+        worker, f"has {described}, and measurements on both do not compare; restore it, or start a new study"
     )
 
 
-def waiting_reason(worker: WorkerRow, cause: str) -> str:
+def waiting_reason(worker: WorkerRow, cause: str) -> StudyReason:
     """Reason of a study that waits for another worker, since this one cannot execute its runs."""
-    return f"{_REJECTION}{worker.name} {cause}"
-
-
-def is_rejection(reason: str | None) -> bool:
-    """Whether the reason stored with a study names a worker that gets none of its runs."""
-    return reason is not None and reason.startswith(_REJECTION)
+    text = f"waiting for a worker: {worker.name} {cause}"
+    return StudyReason(code=StudyReasonCode.WAITS_FOR_WORKER, text=text)
 
 
 def has_same_shape(available: Cluster, cluster: Cluster) -> bool:

@@ -5,6 +5,7 @@ The module also extends the budget of a study that has ended.
 
 from collections.abc import Iterable, Sequence
 
+from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import MOST_PAIRS, MOST_TRIALS, Budget
 from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialReason, TrialState
@@ -17,13 +18,15 @@ MIN_GUIDED = 6
 """Number of finished trials before an expected gain is trusted to end a search, because the expectation is learnt from
 these trials."""
 
-EXHAUSTED = "every configuration that may fit has been tried"
+ALL_TRIED = StudyReason(code=StudyReasonCode.ALL_TRIED, text="every configuration that may fit has been tried")
 """Reason to stop a search that has tried every configuration; more trials or time would not extend it."""
 
 _FINISHED = (TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED)
 
 
-def stop_reason(history: Sequence[Observation], budget: Budget, gpu_seconds: float, wall_seconds: float) -> str | None:
+def stop_reason(
+    history: Sequence[Observation], budget: Budget, gpu_seconds: float, wall_seconds: float
+) -> StudyReason | None:
     """Reason to start no further trial in a search, None to start one. Running trials count towards the limit on
     trials."""
     reason = used_up(budget, len(history), gpu_seconds, wall_seconds)
@@ -32,18 +35,26 @@ def stop_reason(history: Sequence[Observation], budget: Budget, gpu_seconds: flo
     return _no_more_gain(history)
 
 
-def used_up(budget: Budget, trials: int, gpu_seconds: float, wall_seconds: float) -> str | None:
+def used_up(budget: Budget, trials: int, gpu_seconds: float, wall_seconds: float) -> StudyReason | None:
     """Reason to start no further trial because a limit of the budget is reached, else None."""
     if trials >= budget.most_trials:
-        return f"all {budget.most_trials} trials of the budget are used"
+        return _reason(StudyReasonCode.TRIALS_USED, f"all {budget.most_trials} trials of the budget are used")
     if budget.max_gpu_seconds is not None and gpu_seconds >= budget.max_gpu_seconds:
-        return f"the budget of {budget.max_gpu_seconds:g} GPU-seconds is used ({gpu_seconds:.0f})"
+        return _reason(
+            StudyReasonCode.GPU_SECONDS_USED,
+            f"the budget of {budget.max_gpu_seconds:g} GPU-seconds is used",
+            f"{gpu_seconds:.0f}",
+        )
     if budget.max_wall_seconds is not None and wall_seconds >= budget.max_wall_seconds:
-        return f"the budget of {budget.max_wall_seconds:g} seconds is used ({wall_seconds:.0f})"
+        return _reason(
+            StudyReasonCode.WALL_SECONDS_USED,
+            f"the budget of {budget.max_wall_seconds:g} seconds is used",
+            f"{wall_seconds:.0f}",
+        )
     return None
 
 
-def no_gain_reason(reason: TrialReason | None, history: Sequence[Observation], budget: Budget) -> str | None:
+def no_gain_reason(reason: TrialReason | None, history: Sequence[Observation], budget: Budget) -> StudyReason | None:
     """Reason not to start the trial that the sampler prefers because its expected gain is too small, None to start it;
     checked only where the budget has no number of trials.
 
@@ -58,10 +69,13 @@ def no_gain_reason(reason: TrialReason | None, history: Sequence[Observation], b
         return _costs_more(reason, planned, finished)
     if reason.expected_gain >= MIN_GAIN:
         return None
-    return f"the next trial is expected to gain {reason.expected_gain:.1%}, less than {MIN_GAIN:.0%}, after {finished} trials"
+    return _reason(
+        StudyReasonCode.LITTLE_GAIN,
+        f"the next trial is expected to gain {reason.expected_gain:.1%}, less than {MIN_GAIN:.0%}, after {finished} trials",
+    )
 
 
-def _costs_more(reason: TrialReason, planned: float, finished: int) -> str | None:
+def _costs_more(reason: TrialReason, planned: float, finished: int) -> StudyReason | None:
     """Reason to stop where a trial costs more GPU-hours than it is expected to save in the planned run, else None."""
     # A run of so many GPU-hours that becomes 1 + g times as fast saves g / (1 + g) of them.
     saved, cost = (
@@ -70,13 +84,14 @@ def _costs_more(reason: TrialReason, planned: float, finished: int) -> str | Non
     )
     if saved >= cost:
         return None
-    return (
+    return _reason(
+        StudyReasonCode.COSTS_MORE,
         f"the next trial is expected to save {saved:.2g} of the {planned:,g} GPU-hours planned, less than the {cost:.2g} "
-        f"that it takes, after {finished} trials"
+        f"that it takes, after {finished} trials",
     )
 
 
-def _no_more_gain(history: Sequence[Observation]) -> str | None:
+def _no_more_gain(history: Sequence[Observation]) -> StudyReason | None:
     finished = [obs for obs in history if obs.state in _FINISHED]
     sampled = [obs for obs in finished if obs.origin == TrialOrigin.SAMPLER]
     if len(finished) < MIN_TRIALS or len(sampled) < PATIENCE:
@@ -87,7 +102,14 @@ def _no_more_gain(history: Sequence[Observation]) -> str | None:
     # While no earlier trial has completed, there is no speed to compare a gain with.
     if before == 0 or after > before * (1 + MIN_GAIN):
         return None
-    return f"the last {PATIENCE} trials gained less than {MIN_GAIN:.0%}, after {len(finished)} trials"
+    return _reason(
+        StudyReasonCode.LITTLE_GAIN,
+        f"the last {PATIENCE} trials gained less than {MIN_GAIN:.0%}, after {len(finished)} trials",
+    )
+
+
+def _reason(code: StudyReasonCode, text: str, details: str = "") -> StudyReason:
+    return StudyReason(code=code, text=text, details=details)
 
 
 def _best(observations: Iterable[Observation]) -> float:

@@ -21,8 +21,6 @@ from shardtune.tuner.verdict.contenders import compare_with_defaults, contender
 from shardtune.tuner.verdict.final_comparison import RankingState, finalists_among
 from shardtune.tuner.verdict.parity import ParityGroups
 
-REPLACED_BASELINE = "the given baseline was replaced"
-"""First words of the note that another configuration took the place of the user's baseline."""
 NOTHING_ELSE = "no other configuration is feasible: there is nothing to compare"
 """Note of a result in which the baseline is the only feasible trial."""
 
@@ -47,12 +45,16 @@ def pick_finalists(history: Sequence[Observation], spec_has_baseline: bool, pari
     feasible = _feasible(history, parity_groups)
     if not feasible:
         return Finalists(None, (), ("no winner: no configuration is feasible",))
-    baseline, notes = _choose_baseline(history, feasible, spec_has_baseline, parity_groups)
+    baseline, notes = _choose_baseline(feasible)
+    replaced = None
+    if spec_has_baseline and baseline.origin != TrialOrigin.BASELINE:
+        replaced = _replacement_reason(history, parity_groups)
+        notes = (f"the given baseline was replaced: {replaced}", *notes)
     if len(feasible) == 1:
-        return Finalists(baseline.number, (), (*notes, NOTHING_ELSE))
+        return Finalists(baseline.number, (), (*notes, NOTHING_ELSE), replaced_baseline=replaced)
     candidates = finalists_among(search_speeds(feasible), disturbed_searches(feasible), baseline.number)
     defaults = () if baseline.origin == TrialOrigin.BASELINE else _default_numbers(feasible) or (baseline.number,)
-    return Finalists(baseline.number, candidates, notes, defaults)
+    return Finalists(baseline.number, candidates, notes, defaults, replaced)
 
 
 def search_speeds(history: Sequence[Observation]) -> dict[int, float]:
@@ -71,7 +73,15 @@ def result_of_baseline(history: Sequence[Observation], field: Finalists) -> Stud
     trial = next(obs for obs in history if obs.number == field.baseline)
     best, notes = contender(trial), (*field.notes, *_default_note(trial, field, trials), *_co_tenant_note(trial))
     counts = _search_run_counts(history)
-    return StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED, notes=notes, **counts)
+    return StudyResult(
+        best=best,
+        baseline=best,
+        replaced_baseline=field.replaced_baseline,
+        speedup=None,
+        verdict=Verdict.UNDECIDED,
+        notes=notes,
+        **counts,
+    )
 
 
 def result(
@@ -95,6 +105,7 @@ def result(
     study_result = StudyResult(
         best=challenger if is_recommended else baseline,
         baseline=baseline,
+        replaced_baseline=field.replaced_baseline,
         candidate=None if is_recommended else challenger,
         speedup=speedup,
         verdict=verdict,
@@ -200,23 +211,17 @@ def _default_numbers(feasible: Sequence[Observation]) -> tuple[int, ...]:
 
 
 def _choose_baseline(
-    history: Sequence[Observation],
     feasible: Sequence[Observation],
-    spec_has_baseline: bool,
-    parity_groups: ParityGroups,
 ) -> tuple[Observation, tuple[str, ...]]:
     given_baseline = next((obs for obs in feasible if obs.origin == TrialOrigin.BASELINE), None)
     if given_baseline is not None:
         return given_baseline, ()
     defaults = [obs for obs in feasible if obs.origin == TrialOrigin.DEFAULT]
-    notes: tuple[str, ...] = ()
-    if spec_has_baseline:
-        notes = (f"{REPLACED_BASELINE}: {_replacement_reason(history, parity_groups)}",)
     if defaults:
-        return max(defaults, key=_search_speed), notes
+        return max(defaults, key=_search_speed), ()
     first = min(feasible, key=lambda obs: obs.number)
     note = f"no documented default is feasible; the baseline is trial {first.number}, the first feasible one"
-    return first, (*notes, note)
+    return first, (note,)
 
 
 def _replacement_reason(history: Sequence[Observation], parity_groups: ParityGroups) -> str:

@@ -126,7 +126,7 @@ def _count_runs(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) 
 
 
 def _running_row(study: Study, why: Purpose, runs: RunCounts | None, now: datetime) -> RunningRow:
-    tone, sentence = words.verdict(study, why.outcome)
+    tone, sentence = words.verdict(study, why)
     return RunningRow(
         study=study,
         cluster=cluster_words.cluster_with_memory(study.cluster),

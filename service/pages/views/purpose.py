@@ -27,6 +27,8 @@ class Purpose:
     """Cause of the retune, with its schedule; empty for a user's study."""
     outcome: str = ""
     """Outcome of a retune that ended with this study, as a sentence; else empty."""
+    is_kept: bool = False
+    """Whether that outcome keeps the recommendation."""
 
 
 _SEARCH = Purpose("search", "A user's search for the fastest configuration.")
@@ -62,5 +64,6 @@ def _purpose_of(study: Study, retune_rows: dict[str, tuple[RetuneRow, str | None
     outcome = ""
     # A replacement needs no sentence: it is the answer of the study itself.
     if ended is not None and ended is not RetuneOutcome.REPLACED:
-        outcome = f"{ended.capitalize()}: {retune_words.short_reason(ended, retune.reason)}."
-    return Purpose(kind, _EXPLAINED[system_study.kind], system_study.warm_study_id, cause, outcome)
+        outcome = f"{ended.capitalize()}: {retune.reason or ''}."
+    is_kept = ended is RetuneOutcome.KEPT
+    return Purpose(kind, _EXPLAINED[system_study.kind], system_study.warm_study_id, cause, outcome, is_kept)

@@ -180,7 +180,7 @@ def _again(retune: RetuneRow) -> LatestRetune:
     is_over = retune.state is RetuneState.ENDED
     return LatestRetune(
         words=retune_words.newest_outcome(retune.state, retune.outcome),
-        why=retune_words.short_reason(retune.outcome, retune.reason),
+        why=retune.reason or "",
         is_over=is_over,
         at=retune.ended_at or retune.started_at or retune.created_at,
         study_id=retune.search_study_id or retune.challenge_study_id,

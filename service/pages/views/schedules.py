@@ -163,7 +163,7 @@ def lines(session: Session, newest: Sequence[Retune], names: Mapping[str, str]) 
             if retune.state is RetuneState.RUNNING
             else "quiet",
             outcome=retune_words.outcome(retune),
-            reason=retune_words.short_reason(retune.outcome, retune.reason),
+            reason=retune.reason or "",
         )
         for retune in newest
     )

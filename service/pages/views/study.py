@@ -127,7 +127,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     limit = available_gib(study.cluster, study.spec.objective)
     link = f"/studies/{study.study_id}/trials"
     why = purpose.of_studies(session, [study])[study.study_id]
-    tone, sentence = words.verdict(study, why.outcome)
+    tone, sentence = words.verdict(study, why)
     plots = (best_so_far(points, link), speed_against_memory(points, limit, link, best_number))
     configs = [TrialConfig.model_validate(point.config) for point in points]
     flat = [flatten(config) for config in configs]
@@ -150,7 +150,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         state_tone=words.STATE_TONES[study.state],
         tone=tone,
         sentence=sentence,
-        details=words.split_reason(study)[1] if study.state is StudyState.FAILED else "",
+        details=study.reason_details[:1].upper() + study.reason_details[1:] if study.state is StudyState.FAILED else "",
         changes=disambiguate.changed_knobs(study.result) if study.result else "",
         best_title=words.best_title(study, recommended is not None and recommended.state == "recommended"),
         best_peak_gib=best.contender_peak(answer) if answer else None,

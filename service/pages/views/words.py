@@ -10,6 +10,7 @@ from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.service.pages.figures import percent
+from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.wording import cluster_words, study_words
 
 STATE_TONES = {
@@ -102,12 +103,12 @@ def phase(study: Study, validation_runs: int) -> str:
             assert_never(study.phase)
 
 
-def verdict(study: Study, outcome: str = "") -> tuple[str, str]:
-    """Return tone and sentence of a study's answer; `outcome` is the sentence of the retune that it ended."""
+def verdict(study: Study, purpose: Purpose) -> tuple[str, str]:
+    """Return tone and sentence of a study's answer, or of the outcome of the retune that it ended."""
     result = study.result
     # A retune that kept its recommendation has no verdict of its own worth showing: its outcome says more.
-    if outcome:
-        return "good" if outcome.startswith("Kept") else "quiet", outcome
+    if purpose.outcome:
+        return "good" if purpose.is_kept else "quiet", purpose.outcome
     if result is None:
         return _unfinished(study)
     # An extended study has its previous result until the new verdict.
@@ -181,24 +182,15 @@ def best_title(study: Study, is_recommended: bool) -> str:
     return "Best: the baseline" if is_baseline and result.final_comparison is not None else "Best"
 
 
-def split_reason(study: Study) -> tuple[str, str]:
-    """Split a failed study's reason into its short form and its details, which stand in brackets."""
-    short, _, details = (study.reason or "").partition(" (")
-    depth = 1
-    # Details may hold brackets of their own: the matching one closes them, not the first.
-    for index, sign in enumerate(details):
-        depth += (sign == "(") - (sign == ")")
-        if depth == 0:
-            details = details[:index] + details[index + 1 :]
-            break
-    return short, details[:1].upper() + details[1:]
+def _short_reason(study: Study) -> str:
+    details = f" ({study.reason_details})" if study.reason_details else ""
+    return (study.reason or "").removesuffix(details)
 
 
 def _unfinished(study: Study) -> tuple[str, str]:
     match study.state:
         case StudyState.FAILED:
-            reason, _ = split_reason(study)
-            return "bad", f"No answer: {reason or 'the study failed'}."
+            return "bad", f"No answer: {_short_reason(study) or 'the study failed'}."
         case StudyState.CANCELLED:
             return "quiet", f"Cancelled before it had an answer{': ' + study.reason if study.reason else ''}."
         case StudyState.WAITING:

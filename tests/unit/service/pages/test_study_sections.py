@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import (
     MOST_TRIALS,
     Budget,
@@ -26,7 +27,6 @@ from shardtune.service.pages.views.recommendation import Recommended
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
 from shardtune.service.pages.views.study_sections.recommendation_box import recommendation_box
 from shardtune.service.pages.views.study_sections.request_notes import request_notes
-from shardtune.tuner.search.stopping import EXHAUSTED
 from tests.support.values.synthetic_studies import contender_of, study_of
 
 OWN = contender_of(TrialConfig(strategy=DdpConfig()))
@@ -47,7 +47,7 @@ KEPT = result(Verdict.NOT_FASTER, candidate=FASTER)
 ALONE = result(Verdict.UNDECIDED, speedup=None, final_comparison=None)
 UNDECIDED = result(Verdict.UNDECIDED, candidate=FASTER, undecided=MORE)
 TOO_BUSY = result(Verdict.TOO_BUSY, candidate=FASTER, too_busy=BUSY)
-REPLACED = result(Verdict.NOT_FASTER, notes=("the given baseline was replaced: out of memory",))
+REPLACED = result(Verdict.NOT_FASTER, replaced_baseline="out of memory")
 
 
 def answered(answer: StudyResult, budget: Budget | None = None, own_code: bool = False, **changes: Any) -> Study:
@@ -115,7 +115,7 @@ def test_a_cancelled_study_is_run_again_and_not_extended(answer: StudyResult) ->
 @pytest.mark.parametrize(
     ("budget", "changes", "hours"),
     [
-        (Budget(), {"reason": EXHAUSTED}, 0),
+        (Budget(), {"reason_code": StudyReasonCode.ALL_TRIED}, 0),
         (Budget(max_gpu_seconds=100), {"gpu_seconds": 101}, 0),
         (Budget(max_wall_seconds=600), {}, 1),
         (Budget(max_trials=MOST_TRIALS), {}, 0),

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import Budget, Objective, Verdict
 from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.api_schemas.training.optimizers import Muon
@@ -35,12 +36,13 @@ def run(speeds, origin="sampler"):
 
 def test_exactly_the_trials_of_the_budget_are_run():
     assert stop_reason(run([100] * 19), Budget(max_trials=20), 0, 0) is None
-    assert "20 trials" in stop_reason(run([100] * 20), Budget(max_trials=20), 0, 0)
+    end = stop_reason(run([100] * 20), Budget(max_trials=20), 0, 0)
+    assert end.code is StudyReasonCode.TRIALS_USED and "20 trials" in end.text
 
 
 def test_the_default_budget_ends_when_gain_dries_up_after_twelve_trials():
     assert stop_reason(run([100] * 11), FREE, 0, 0) is None
-    assert "less than 1%" in stop_reason(run([100] * 12), FREE, 0, 0)
+    assert stop_reason(run([100] * 12), FREE, 0, 0).code is StudyReasonCode.LITTLE_GAIN
     assert stop_reason(run([100] * 11 + [102]), FREE, 0, 0) is None
     assert stop_reason(run([100] * 4 + [102] + [90] * 8), FREE, 0, 0) is not None
 
@@ -63,10 +65,13 @@ def test_a_declared_run_lets_the_search_go_on_while_a_trial_saves_more_of_it_tha
     assert no_gain_reason(gaining(0.0025), completed, FREE) is not None
     assert no_gain_reason(gaining(0.0025), completed, much) is None and stop_reason(completed, much, 0, 0) is None
     assert no_gain_reason(gaining(0.015), completed, FREE) is None
-    message = no_gain_reason(gaining(0.015), completed, little)
-    assert "save 1.5 of the 100 GPU-hours planned, less than the 2 that it takes, after 20 trials" in message
+    end = no_gain_reason(gaining(0.015), completed, little)
+    assert end.code is StudyReasonCode.COSTS_MORE
+    assert "save 1.5 of the 100 GPU-hours planned, less than the 2 that it takes, after 20 trials" in end.text
     assert no_gain_reason(gaining(0.0), completed[:5], little) is None
-    assert "less than 1%" in no_gain_reason(None, completed, much) and no_gain_reason(None, completed, FREE) is None
+    assert (
+        "less than 1%" in no_gain_reason(None, completed, much).text and no_gain_reason(None, completed, FREE) is None
+    )
 
 
 def test_a_declared_run_and_a_number_of_trials_exclude_each_other():
@@ -85,9 +90,16 @@ def test_running_and_failed_trials_do_not_count_as_lack_of_gain():
     assert stop_reason(run([100] * 8) + idle, FREE, 0, 0) is None
 
 
-@pytest.mark.parametrize("budget", [Budget(max_gpu_seconds=50), Budget(max_wall_seconds=50)])
-def test_a_spent_budget_is_named(budget):
-    assert "50" in stop_reason(run([1]), budget, 60, 60)
+@pytest.mark.parametrize(
+    ("budget", "code"),
+    [
+        (Budget(max_gpu_seconds=50), StudyReasonCode.GPU_SECONDS_USED),
+        (Budget(max_wall_seconds=50), StudyReasonCode.WALL_SECONDS_USED),
+    ],
+)
+def test_a_spent_budget_is_named(budget, code):
+    end = stop_reason(run([1]), budget, 60, 60)
+    assert end.code is code and "50" in end.text and end.sentence.endswith(" (60)")
 
 
 def judge(*observations, precision=BF16, single=False):

@@ -1,0 +1,60 @@
+"""Reasons of studies: why a search stopped, why a study failed or was cancelled, and why it waits."""
+
+from enum import StrEnum
+
+from shardtune.api_schemas.base import Schema
+
+
+class StudyReasonCode(StrEnum):
+    """Code of the reason why a search stopped, why a study failed or was cancelled, or why a running study gets no worker.
+    Programs compare codes; the sentence beside a code is for people and may change."""
+
+    ALL_TRIED = "all_tried"
+    """Every configuration that may fit was tried; more trials or time would not extend the search."""
+    TRIALS_USED = "trials_used"
+    """All trials of the budget have run."""
+    GPU_SECONDS_USED = "gpu_seconds_used"
+    """The search has used the budget's GPU-seconds."""
+    WALL_SECONDS_USED = "wall_seconds_used"
+    """The time since the study's start has reached the budget's limit."""
+    LITTLE_GAIN = "little_gain"
+    """Further trials are expected to gain too little."""
+    COSTS_MORE = "costs_more"
+    """The next trial is expected to take more GPU-hours than it would save in the planned run."""
+    CHALLENGERS_RAN = "challengers_ran"
+    """The recommended configuration of a retune and all its challengers were measured."""
+    WAITS_FOR_WORKER = "waits_for_worker"
+    """A live worker has the study's hardware, but cannot execute its runs."""
+    NO_WORKER = "no_worker"
+    """No suitable worker came in time, or none is left."""
+    MODEL_REJECTED = "model_rejected"
+    """The worker does not allow or know the model, or its script takes no backend of the study."""
+    MODEL_NOT_SUMMARIZED = "model_not_summarized"
+    """The model could not be built to count its parameters and FLOPs."""
+    EMPTY_SPACE = "empty_space"
+    """The search space holds no configuration for this model and cluster."""
+    NOTHING_FEASIBLE = "nothing_feasible"
+    """No configuration fits into memory and trains."""
+    NO_AGREEMENT = "no_agreement"
+    """No two configurations train the same thing, so that none can win."""
+    INCUMBENT_FAILED = "incumbent_failed"
+    """The recommended configuration of a retune or canary cannot be run any longer, or could not be measured."""
+    CANCELLED = "cancelled"
+    """A user cancelled or deleted the study, or the service withdrew it."""
+    INTERNAL_ERROR = "internal_error"
+    """The service failed at this study; its log has the traceback."""
+
+
+class StudyReason(Schema):
+    """Reason why a search stopped, why a study failed or was cancelled, or why it waits."""
+
+    code: StudyReasonCode
+    text: str
+    """Short sentence for people, without a full stop."""
+    details: str = ""
+    """What led to it, such as the losses that differ; empty: nothing more is known."""
+
+    @property
+    def sentence(self) -> str:
+        """Text with the details in brackets."""
+        return f"{self.text} ({self.details})" if self.details else self.text

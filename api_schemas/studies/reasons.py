@@ -52,7 +52,7 @@ class StudyReason(Schema):
     text: str
     """Short sentence for people, without a full stop."""
     details: str = ""
-    """What led to it, such as the losses that differ; empty: nothing more is known."""
+    """Cause in figures, such as the losses that differ; empty: nothing more is known."""
 
     @property
     def sentence(self) -> str:

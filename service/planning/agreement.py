@@ -97,14 +97,15 @@ def _tried_without_success(history: Sequence[Observation], rejected: Sequence[Re
 
 
 def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejection]) -> StudyReason:
-    parts = []
+    parts, details = [], ""
     if rejected:
         closest = min(rejected, key=lambda rejection: rejection.needed_gib - rejection.available_gib)
         parts.append(
             f"the memory prediction rejected {'all ' if not history else ''}{len(rejected)}, so that no trial was run for them; "
             f"the closest needs at least {formatting.memory(closest.needed_gib)} where {formatting.memory(closest.available_gib)} are "
-            f"available ({closest.reason})"
+            "available"
         )
+        details = closest.reason
     reasons: dict[str, list[Observation]] = {}
     for obs in history:
         kind = obs.failure.kind.value if obs.failure else obs.state.value
@@ -115,7 +116,7 @@ def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejecti
     memory = bool(rejected) or {FailureKind.OOM.value, FailureKind.OVER_LIMIT.value} & reasons.keys()
     remedy = "; use more or larger GPUs, a smaller model, or a shorter sequence_length" if memory else ""
     text = "no configuration is feasible: " + "; ".join(parts) + remedy
-    return StudyReason(code=StudyReasonCode.NOTHING_FEASIBLE, text=text)
+    return StudyReason(code=StudyReasonCode.NOTHING_FEASIBLE, text=text, details=details)
 
 
 def _no_agreement(text: str, details: str = "") -> StudyReason:

@@ -40,10 +40,13 @@ test: setup
 # torchtitan and TRL read what we export for them, in an environment of their own: triton in .venv would change what torch
 # and DeepSpeed do there. What else they need comes from .venv.
 FINETUNING_TOOLS = axolotl llama-factory ms-swift
-test-consumers: .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready)
+LAUNCHERS = skypilot dstack kubeflow-trainer-api
+test-consumers: .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready) $(LAUNCHERS:%=.venv-tools/%/.ready)
 	.venv-consumers/bin/python -m pytest tests/conformance/test_exports_consumers.py
 	for tool in $(FINETUNING_TOOLS); do \
 		HF_HUB_OFFLINE=1 .venv-tools/$$tool/bin/python -m pytest tests/conformance/test_finetuning_parsers.py || exit 1; done
+	for tool in $(LAUNCHERS); do \
+		.venv-tools/$$tool/bin/python -m pytest tests/conformance/test_launcher_parsers.py || exit 1; done
 
 .venv-consumers/.ready: .venv/.ready tests/conformance/consumers.txt
 	test -x .venv-consumers/bin/python || $(PYTHON) -m venv .venv-consumers

@@ -6,8 +6,18 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 
 ExportFormat = Literal[
-    *("standard", "training-arguments", "torchtitan", "lightning", "trl", "axolotl", "llama-factory", "ms-swift"),
-    *("skypilot", "dstack", "trainjob", "ray"),
+    "standard",
+    "training-arguments",
+    "torchtitan",
+    "lightning",
+    "trl",
+    "axolotl",
+    "llama-factory",
+    "ms-swift",
+    "skypilot",
+    "dstack",
+    "trainjob",
+    "ray",
 ]
 """Format of an exported configuration. `standard`: Shardtune's own script, DeepSpeed's JSON and Accelerate's YAML;
 `skypilot`, `dstack`, `trainjob` and `ray`: these files, and one that starts them on machines; other values: the native

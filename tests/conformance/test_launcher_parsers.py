@@ -63,7 +63,9 @@ def test_a_study_with_any_name_is_read_alike(form: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_field_that_the_launcher_does_not_know_is_named(form: Any, tmp_path: Path) -> None:
     folder = written(exported(form), tmp_path)
-    (path,) = (folder / name for name in ("skypilot.yaml", "train.dstack.yml", "trainjob.yaml") if (folder / name).exists())
+    (path,) = (
+        folder / name for name in ("skypilot.yaml", "train.dstack.yml", "trainjob.yaml") if (folder / name).exists()
+    )
     path.write_text(path.read_text() + "num_ndoes: 2\n")
     with pytest.raises(Exception, match="num_ndoes"):
         check_export.check(form, folder)
@@ -122,7 +124,7 @@ def started(script: str, folder: Path, variables: dict[str, str]) -> str:
 
 
 def started_as(folder: Path, first: str) -> str:
-    options = f'--nnodes 2 --nproc-per-node 8 --rdzv-id shardtune --rdzv-backend c10d --rdzv-endpoint {first}:29500'
+    options = f"--nnodes 2 --nproc-per-node 8 --rdzv-id shardtune --rdzv-backend c10d --rdzv-endpoint {first}:29500"
     return f"1 at {first}, Ring, 2147483647: -m torch.distributed.run {options} {folder}/train_snippet.py\n"
 
 
@@ -133,9 +135,9 @@ def test_every_gpu_has_a_name_that_dstack_knows() -> None:
     named = {names.dstack.partition(":")[0] for names in gpu_names._NAMES.values() if names.dstack}
     assert named <= known
     sizes = {(gpu.name, f"{gpu.memory}GB") for gpu in gpuhunt.KNOWN_ACCELERATORS}
-    assert {tuple(names.dstack.split(":")) for names in gpu_names._NAMES.values() if ":" in (names.dstack or "")} <= sizes
-
-
+    assert {
+        tuple(names.dstack.split(":")) for names in gpu_names._NAMES.values() if ":" in (names.dstack or "")
+    } <= sizes
 
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -147,10 +149,14 @@ def test_skypilot_starts_a_worker_that_gets_its_key_alone(monkeypatch: pytest.Mo
     sky = importlib.import_module("sky")
     content = yaml.safe_load((DEPLOY / "skypilot/worker.yaml").read_text())
     given = {"SHARDTUNE_SERVICE_URL": WORKER["SHARDTUNE_SERVICE_URL"]}
-    task = sky.Task.from_yaml_config(content, env_overrides=list(given.items()), secrets_overrides=[("SHARDTUNE_API_KEY", "secret")])
+    task = sky.Task.from_yaml_config(
+        content, env_overrides=list(given.items()), secrets_overrides=[("SHARDTUNE_API_KEY", "secret")]
+    )
     assert [str(resources.accelerators) for resources in task.resources] == ["{'H100': 8}"]
     python = Path(os.environ["HOME"]) / "shardtune/bin/python"
-    printed = worker_started(task.run, python, {**task.envs, "SHARDTUNE_API_KEY": "secret", "SKYPILOT_TASK_ID": "sky-7"})
+    printed = worker_started(
+        task.run, python, {**task.envs, "SHARDTUNE_API_KEY": "secret", "SKYPILOT_TASK_ID": "sky-7"}
+    )
     work_dir = Path(os.environ["HOME"]) / "shardtune-work"
     assert printed == f"key secret, none in the environment: {options(work_dir, 'sky-7')}\n"
 

@@ -23,7 +23,9 @@ def read_skypilot(folder: Path) -> str:
     with _working_in(folder):
         task = sky.Task.from_yaml("skypilot.yaml")
     (resources,) = task.resources
-    return f"a task of {task.num_nodes} nodes with {resources.accelerators or resources.cpus}, {len(task.envs)} variables"
+    return (
+        f"a task of {task.num_nodes} nodes with {resources.accelerators or resources.cpus}, {len(task.envs)} variables"
+    )
 
 
 def read_dstack(folder: Path) -> str:
@@ -45,7 +47,9 @@ def read_trainjob(folder: Path) -> str:
         if lost := list(unknown_fields(content, kept)):
             raise ValueError(f"trainjob.yaml: {', '.join(lost)} is not in the API; export again")
     trainer = job["spec"]["trainer"]
-    return f"a TrainJob of {trainer['numNodes']} × {trainer['numProcPerNode']} processes, {len(trainer['env'])} variables"
+    return (
+        f"a TrainJob of {trainer['numNodes']} × {trainer['numProcPerNode']} processes, {len(trainer['env'])} variables"
+    )
 
 
 def read_ray(folder: Path) -> str:

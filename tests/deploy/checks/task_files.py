@@ -24,5 +24,5 @@ def _scripts(path: Path) -> Iterator[str]:
     content = yaml.safe_load(path.read_text())
     # The launcher sets the variables that a file declares.
     declared = content.get("envs") or [variable.partition("=")[0] for variable in content.get("env", ())]
-    yield "".join(f": \"${{{name}:?}}\"\n" for name in (*declared, *content.get("secrets", ())))
+    yield "".join(f': "${{{name}:?}}"\n' for name in (*declared, *content.get("secrets", ())))
     yield from content.get("commands") or (content["setup"], content["run"])

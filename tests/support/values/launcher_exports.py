@@ -26,7 +26,11 @@ MEASURED = FINGERPRINT.model_copy(
 
 
 def exported(
-    form: ExportFormat, cluster: Cluster = H100, config: TrialConfig = DDP, fingerprint: Fingerprint | None = MEASURED, **changes: Any
+    form: ExportFormat,
+    cluster: Cluster = H100,
+    config: TrialConfig = DDP,
+    fingerprint: Fingerprint | None = MEASURED,
+    **changes: Any,
 ) -> Export:
     study = study_of("llama-tiny", "fp32" if cluster.device == "cpu" else "bf16-mixed", cluster, global_batch=32)
     return export(study.model_copy(update={"fingerprint": fingerprint, **changes}), contender_of(config), form)

@@ -50,7 +50,9 @@ def _resources(source: ExportSource) -> dict[str, Any]:
 
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
-    lines = ["cloud: dstack takes a fleet or the cheapest offer that has these resources; set backends or fleets for another"]
+    lines = [
+        "cloud: dstack takes a fleet or the cheapest offer that has these resources; set backends or fleets for another"
+    ]
     lines.append("image: dstack's own with CUDA; set image instead of python for yours")
     if source.cluster.nodes > 1:
         lines.append("fleet: several nodes need a fleet with placement: cluster")

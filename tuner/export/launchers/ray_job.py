@@ -25,7 +25,9 @@ def render(source: ExportSource, files: Mapping[str, str]) -> Rendered:
         "ray_job.py",
         description=in_docstring(source.description),
         machines=in_docstring(source.machines),
-        start=f"Set every {SET_ME} below, then submit it from this folder:" if launch_facts.is_own(source) else "Submit it from this folder:",
+        start=f"Set every {SET_ME} below, then submit it from this folder:"
+        if launch_facts.is_own(source)
+        else "Submit it from this folder:",
         arguments="" if launch_facts.is_own(source) else " --steps 10",
         lossy=comment(lossy, "", in_docstring),
         nodes=source.cluster.nodes,

@@ -34,9 +34,7 @@ def _resources(source: ExportSource) -> dict[str, Any]:
     cluster = source.cluster
     if source.on_cpu:
         return {"cpus": f"{cluster.gpus_per_node}+", "memory": f"{max(1, round(cluster.host_memory_gib))}+"}
-    resources: dict[str, Any] = {
-        "accelerators": f"{launcher_names(source).skypilot or SET_ME}:{cluster.gpus_per_node}"
-    }
+    resources: dict[str, Any] = {"accelerators": f"{launcher_names(source).skypilot or SET_ME}:{cluster.gpus_per_node}"}
     return resources | ({"network_tier": "best"} if cluster.nodes > 1 else {})
 
 
@@ -59,7 +57,11 @@ def _run(source: ExportSource) -> str:
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = ["cloud: SkyPilot takes the cheapest that has these resources; set resources.infra for another"]
-    lines.append("image: SkyPilot's own; set resources.image_id (docker:IMAGE) for yours, whose packages setup then changes")
+    lines.append(
+        "image: SkyPilot's own; set resources.image_id (docker:IMAGE) for yours, whose packages setup then changes"
+    )
     if not source.on_cpu and launcher_names(source).skypilot is None:
-        lines.append(f"gpu: set {SET_ME} in resources.accelerators; no name of SkyPilot means {source.cluster.gpu} alone")
+        lines.append(
+            f"gpu: set {SET_ME} in resources.accelerators; no name of SkyPilot means {source.cluster.gpu} alone"
+        )
     return (*lines, *launch_facts.notes(source, "SkyPilot"))

@@ -58,7 +58,9 @@ def trainer_fields(source: ExportSource) -> dict[str, Any]:
         "numNodes": cluster.nodes,
         "numProcPerNode": cluster.gpus_per_node,
         "resourcesPerNode": resources,
-        "env": [{"name": name, "value": literal_value(value)} for name, value in launch_facts.variables(source).items()],
+        "env": [
+            {"name": name, "value": literal_value(value)} for name, value in launch_facts.variables(source).items()
+        ],
     }
 
 

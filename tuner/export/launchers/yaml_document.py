@@ -33,5 +33,7 @@ def launcher_file(
         release=release,
         command=remark(command),
         lossy=comment(lossy, "# "),
-        document=yaml.dump_all(documents, Dumper=_BlockDumper, sort_keys=False, width=10_000, allow_unicode=True).rstrip(),
+        document=yaml.dump_all(
+            documents, Dumper=_BlockDumper, sort_keys=False, width=10_000, allow_unicode=True
+        ).rstrip(),
     )

@@ -12,7 +12,16 @@ from shardtune.tuner.export import export
 from shardtune.tuner.export.launchers import launch_facts, trainjob
 from shardtune.tuner.export.source import ExportSource
 from tests.support.values.launcher_exports import (
-    A100, DDP, FSDP2, H100, LAUNCHERS, MEASURED, UNKNOWN, ZERO, exported, of_own_code,
+    A100,
+    DDP,
+    FSDP2,
+    H100,
+    LAUNCHERS,
+    MEASURED,
+    UNKNOWN,
+    ZERO,
+    exported,
+    of_own_code,
 )  # fmt: skip
 from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
@@ -52,7 +61,9 @@ def test_a_worker_s_variable_is_set_only_where_its_value_is_allowed(form: Export
     hostile = MEASURED.model_copy(update={"environment": ("NCCL_ALGO=$(id)", "LD_PRELOAD=/evil.so", "NCCL_PROTO=LL")})
     text = exported(form, fingerprint=hostile).files[FILES[form]]
     assert re.search(r"NCCL_PROTO['\"]?[:=]|name: NCCL_PROTO", text)
-    uncommented = [line for line in text.splitlines() if "/evil.so" in line and not line.lstrip().startswith(("#", "-"))]
+    uncommented = [
+        line for line in text.splitlines() if "/evil.so" in line and not line.lstrip().startswith(("#", "-"))
+    ]
     assert uncommented == []
 
 

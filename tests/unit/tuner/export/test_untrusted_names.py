@@ -58,7 +58,12 @@ def named(model: str, blocks: str, block_class: str, moe_class: str, gpu: str) -
         update={"model": study.spec.model.model_copy(update={"name": model}), "cluster": cluster}
     )
     return study.model_copy(
-        update={"study_id": model, "spec": spec, "cluster": cluster, "model_summary": study.model_summary.model_copy(update=words)}
+        update={
+            "study_id": model,
+            "spec": spec,
+            "cluster": cluster,
+            "model_summary": study.model_summary.model_copy(update=words),
+        }
     )
 
 

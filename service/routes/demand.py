@@ -28,10 +28,10 @@ def read_demand(
         ),
     ] = None,
     allow_model: Annotated[
-        list[OwnName] | None, Query(description="With `cluster`: model entry points that the worker allows.")
+        list[OwnName] | None, Query(description="Model entry points that a worker with `cluster` allows.")
     ] = None,
     allow_script: Annotated[
-        list[OwnName] | None, Query(description="With `cluster`: training scripts that the worker allows.")
+        list[OwnName] | None, Query(description="Training scripts that a worker with `cluster` allows.")
     ] = None,
 ) -> Demand:
     """Read the hardware that open studies need, for an autoscaler: the waiting studies, how long they have waited, and

@@ -19,7 +19,7 @@ from shardtune.service.workers.hardware_shape import has_same_shape
 
 @dataclass(frozen=True)
 class PoolOffer:
-    """What the workers of an autoscaled pool would offer."""
+    """Hardware and models that the workers of an autoscaled pool would offer."""
 
     cluster: Cluster | None = None
     """Cluster of one worker; None: any hardware."""

@@ -1,8 +1,10 @@
 """Studies that wait for a worker: what they need can be read, they begin when it comes, and give up at their deadline."""
 
 import time
+from pathlib import Path
 
 import httpx
+import yaml
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.service.studies import wait_for_worker
@@ -13,6 +15,7 @@ from tests.support.service.replica import Replica
 from tests.support.service.scenarios import bearer, create, make_key
 from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
+DEPLOY = Path(__file__).parents[3] / "deploy"
 LATER = {"cluster": CLUSTER.model_dump(mode="json"), "wait_for_worker_s": 3600.0}
 
 
@@ -165,3 +168,18 @@ def test_a_pool_that_is_no_cluster_is_rejected_with_the_remedy(client):
     for parameters, words in (({"cluster": "8xunobtainium"}, "catalogue"), ({"allow_model": "mine"}, "such as 8xh100")):
         answer = client.get("/v1/demand", params=parameters)
         assert answer.status_code == 422 and words in answer.text
+
+
+def test_the_trigger_of_deploy_reads_the_number_of_studies_that_its_workers_could_run(client):
+    _, job = yaml.safe_load_all((DEPLOY / "kubernetes/overlays/autoscaled-workers/workers.yaml").read_text())
+    (trigger,) = job["spec"]["triggers"]
+    address = trigger["metadata"]["url"].removeprefix("http://shardtune.shardtune.svc:8470")
+    pool = job["spec"]["jobTargetRef"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert f"cluster={pool['nvidia.com/gpu']}x" in address
+
+    def metric():
+        return client.get(address).json()[trigger["metadata"]["valueLocation"]]
+
+    before = metric()
+    create(client, cluster="8xh100", wait_for_worker_s=3600.0)
+    assert (before, metric()) == (0, 1)

@@ -40,10 +40,13 @@ test: setup
 # torchtitan and TRL read what we export for them, in an environment of their own: triton in .venv would change what torch
 # and DeepSpeed do there. What else they need comes from .venv.
 FINETUNING_TOOLS = axolotl llama-factory ms-swift
-test-consumers: .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready)
+LAUNCHERS = skypilot dstack kubeflow-trainer-api
+test-consumers: .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready) $(LAUNCHERS:%=.venv-tools/%/.ready)
 	.venv-consumers/bin/python -m pytest tests/conformance/test_exports_consumers.py
 	for tool in $(FINETUNING_TOOLS); do \
 		HF_HUB_OFFLINE=1 .venv-tools/$$tool/bin/python -m pytest tests/conformance/test_finetuning_parsers.py || exit 1; done
+	for tool in $(LAUNCHERS); do \
+		.venv-tools/$$tool/bin/python -m pytest tests/conformance/test_launcher_parsers.py || exit 1; done
 
 .venv-consumers/.ready: .venv/.ready tests/conformance/consumers.txt
 	test -x .venv-consumers/bin/python || $(PYTHON) -m venv .venv-consumers
@@ -137,7 +140,7 @@ test-long: soak
 		tests/deploy/test_images.py tests/rank/test_trace.py tests/rank/test_memory_moments.py \
 		tests/rank/test_models_page.py tests/unit/service/cli/test_predict.py \
 		tests/rank/test_adapters.py tests/rank/test_muon.py tests/rank/test_adamw_8bit.py tests/rank/test_low_states.py tests/rank/test_recipes.py tests/rank/test_resume_check.py tests/rank/test_own_models.py tests/rank/test_model_summary.py \
-		tests/conformance/test_exports_train.py tests/unit/tuner/export/test_allowed_variables.py tests/benchmarks/test_busy.py \
+		tests/conformance/test_exports_train.py tests/conformance/test_ray_export.py tests/unit/tuner/export/test_allowed_variables.py tests/benchmarks/test_busy.py \
 		tests/flow/studies tests/flow/canaries tests/flow/best/test_staleness.py tests/flow/retuning/test_challenges.py tests/flow/schedules tests/flow/http/test_hostile.py tests/benchmarks/test_parallel.py \
 		tests/flow/leasing/test_deadlines.py tests/flow/leasing/test_version_skew.py $(PYTEST_ARGS)
 

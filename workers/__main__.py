@@ -34,6 +34,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N,N",
         help="several workers on this machine, by ranks of each: 1,8 is one of each GPU and one of all eight",
     )
+    parser.add_argument(
+        "--exit-when-idle",
+        type=float,
+        dest="exit_when_idle_minutes",
+        metavar="MINUTES",
+        help="end with exit code 0 after so many minutes without a run (default: wait for runs until stopped)",
+    )
     machine_options(parser)
     commands = parser.add_subparsers(title="other commands", metavar="COMMAND")
 

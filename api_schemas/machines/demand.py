@@ -32,3 +32,8 @@ class Demand(Schema):
     """Worker requirements of all unfinished studies, those with the most waiting studies first."""
 
     needs: tuple[Need, ...]
+    studies: int = 0
+    """Number of these studies, waiting or running: the workers of a pool with one worker for each study. For
+    autoscalers, which read one number."""
+    without_worker: int = 0
+    """Number of these studies that no live worker could run; 0 while a worker has the hardware of each."""

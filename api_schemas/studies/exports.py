@@ -6,10 +6,22 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 
 ExportFormat = Literal[
-    "standard", "training-arguments", "torchtitan", "lightning", "trl", "axolotl", "llama-factory", "ms-swift"
+    "standard",
+    "training-arguments",
+    "torchtitan",
+    "lightning",
+    "trl",
+    "axolotl",
+    "llama-factory",
+    "ms-swift",
+    "skypilot",
+    "dstack",
+    "trainjob",
+    "ray",
 ]
 """Format of an exported configuration. `standard`: Shardtune's own script, DeepSpeed's JSON and Accelerate's YAML;
-other values: the native format of the named program."""
+`skypilot`, `dstack`, `trainjob` and `ray`: these files, and one that starts them on machines; other values: the native
+format of the named program."""
 
 
 class Export(Schema):

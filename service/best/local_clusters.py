@@ -6,7 +6,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.db.queries import best
 from shardtune.service.http.errors import invalid
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility, registry
+from shardtune.service.workers import compatibility, hardware_shape, registry
 
 
 def local_clusters(context: Context, project_id: str) -> Sequence[Cluster]:
@@ -36,4 +36,4 @@ def local_clusters(context: Context, project_id: str) -> Sequence[Cluster]:
 
 
 def _has_same_shape(first: Cluster, second: Cluster) -> bool:
-    return compatibility.has_same_shape(first, second) and compatibility.has_same_shape(second, first)
+    return hardware_shape.has_same_shape(first, second) and hardware_shape.has_same_shape(second, first)

@@ -29,7 +29,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import SERVICE, record_decision
 from shardtune.service.retuning import queue
 from shardtune.service.retuning.records import end_retune
-from shardtune.service.workers import compatibility
+from shardtune.service.workers import hardware_shape
 from shardtune.service.workers.registry import live_since
 from shardtune.tuner.freshness.staleness import Machine, StoredFreshness, TargetMeasurement, assess, update_marks
 
@@ -99,7 +99,7 @@ def suitable_machines(
         )
         for period in periods
         if period.worker.project_id in (None, project_id)
-        and compatibility.has_same_shape(period.worker.offer.cluster, cluster)
+        and hardware_shape.has_same_shape(period.worker.offer.cluster, cluster)
     )
 
 

@@ -39,9 +39,11 @@ class FleetClient(ComputedClient):
         params = {name: value for name, value in filters.items() if value is not None}
         return CostReport.model_validate(self._calls.send("GET", "/v1/costs", params=params))
 
-    def demand(self) -> Demand:
-        """Return the demand for workers: the hardware that open studies need."""
-        return Demand.model_validate(self._calls.send("GET", "/v1/demand"))
+    def demand(self, cluster: str | None = None) -> Demand:
+        """Return the demand for workers: the hardware that open studies need; with a cluster such as `8xh100`, of the
+        studies that a worker with this cluster could run."""
+        parameters = {} if cluster is None else {"cluster": cluster}
+        return Demand.model_validate(self._calls.send("GET", "/v1/demand", params=parameters))
 
     def forget_worker(self, worker_id: str) -> None:
         """Remove a worker that has disappeared from all lists."""

@@ -11,6 +11,7 @@ from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error, suggest_names
+from shardtune.service.workers.hardware_shape import has_same_shape
 from shardtune.service.workers.offered_adapters import trains_adapter
 from shardtune.service.workers.offered_optimizers import trains_optimizer
 from shardtune.tuner.freshness.fingerprints import changes, stale_fields
@@ -239,18 +240,6 @@ def waiting_reason(worker: WorkerRow, cause: str) -> StudyReason:
     """Reason of a study that waits for another worker, since this one cannot execute its runs."""
     text = f"waiting for a worker: {worker.name} {cause}"
     return StudyReason(code=StudyReasonCode.WAITS_FOR_WORKER, text=text)
-
-
-def has_same_shape(available: Cluster, cluster: Cluster) -> bool:
-    """Whether hardware of this kind and size can run trials of a cluster, not considering memory."""
-    same_device = available.device == cluster.device and (
-        available.device == "cpu" or available.gpu.strip().casefold() == cluster.gpu.strip().casefold()
-    )
-    # A smaller trial on a larger machine would leave ranks idle that share its links, so each node must be used in full
-    # as soon as there are several of them.
-    is_part_of_node = cluster.nodes == 1 and cluster.gpus_per_node < available.gpus_per_node
-    fits = is_part_of_node or cluster.gpus_per_node == available.gpus_per_node
-    return same_device and cluster.nodes <= available.nodes and fits
 
 
 def describe(cluster: Cluster) -> str:

@@ -13,6 +13,7 @@ from tests.support.requirements import missing
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 GANG = "kubernetes/overlays/{}/gang.yaml"
+POOL = "kubernetes/overlays/autoscaled-workers/workers.yaml"
 TYPOS = [
     ("systemd", "systemd/shardtune-worker.service", "RestartSec=", "RestartSecs="),
     ("systemd", "systemd/shardtune-ray-node.service", "ExecStart=", "ExecStart"),
@@ -23,6 +24,8 @@ TYPOS = [
     ("scripts", "slurm/worker.sbatch", '"$service"', "$service"),
     ("scripts", "slurm/worker.sbatch", "image=$", "imag=$"),
     ("scripts", "ray/submit-worker.sh", "nodes=$", "node=$"),
+    ("tasks", "skypilot/worker.yaml", '"$SHARDTUNE_PACKAGE"', "$SHARDTUNE_PACKAGE"),
+    ("tasks", "dstack/worker.dstack.yml", "exec 9<<<", "exec 9 <<"),
     ("prometheus", "monitoring/alerts.yml", "expr: up{", "exp: up{"),
     ("prometheus", "monitoring/alerts.yml", "== 0\n        for: 2m", "== 1\n        for: 2m"),
     ("prometheus", "monitoring/prometheus.yml", "scrape_interval", "scrape_intervall"),
@@ -39,6 +42,11 @@ TYPOS = [
     ("kubernetes", "kubernetes/base/network.yaml", "{app: shardtune-migrate}", "{app: shardtune-migration}"),
     ("kubernetes", "kubernetes/base/kustomization.yaml", "resources:", "resource:"),
     ("kubernetes", "kubernetes/overlays/one-host-workers/workers.yaml", "podManagementPolicy", "podManagmentPolicy"),
+    ("kubernetes", POOL, "valueLocation", "valueLocaton"),
+    ("kubernetes", POOL, "targetValue", "targetSize"),
+    ("kubernetes", POOL, "secretTargetRef", "secretRef"),
+    ("kubernetes", POOL, "backoffLimit", "backofLimit"),
+    ("kubernetes", POOL, "{strategy: gradual}", "{strategies: gradual}"),
     ("kubernetes", GANG.format("kuberay"), "submissionMode", "submitMode"),
     ("kubernetes", GANG.format("kuberay"), "mountPath", "mountpath"),
     ("kubernetes", GANG.format("jobset"), "enableDNSHostnames", "enableDNSHostname"),

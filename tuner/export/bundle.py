@@ -6,6 +6,7 @@ from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.api_schemas.studies.study import Contender, Study
 from shardtune.tuner.export import accelerate, launch, lightning, sample_lengths, snippet, torchtitan
 from shardtune.tuner.export.backends.registry import BACKENDS
+from shardtune.tuner.export.launchers import dstack, ray_job, skypilot, trainjob
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
 from shardtune.tuner.export.trainer import training_arguments, trl
@@ -19,6 +20,13 @@ _RENDERERS = {
     "llama-factory": llama_factory.render,
     "ms-swift": ms_swift.render,
 }
+_LAUNCHERS = {
+    "skypilot": skypilot.render,
+    "dstack": dstack.render,
+    "trainjob": trainjob.render,
+    "ray": ray_job.render,
+}
+"""Renderers of formats that start the standard files on machines."""
 
 
 def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
@@ -33,10 +41,15 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
         lossy = () if study.spec.model.is_own else sample_lengths.snippet_notes(source)
         return Export(format=form, files=files(study, contender), lossy=lossy)
     source = ExportSource.of(study, contender)
-    rendered = _RENDERERS[form](source)
+    if form in _LAUNCHERS:
+        beside = {name: text for name, text in files(study, contender).items() if name != "launch.sbatch"}
+        rendered = _LAUNCHERS[form](source, beside)
+    else:
+        beside = {"config.json": _task_json(source)}
+        rendered = _RENDERERS[form](source)
     return Export(
         format=form,
-        files={"config.json": _task_json(source), **rendered.files},
+        files=beside | rendered.files,
         release=rendered.release,
         lossy=rendered.lossy,
         lossy_config=rendered.lossy_config if rendered.lossy_config != source.config else None,

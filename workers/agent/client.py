@@ -135,9 +135,14 @@ class WorkerClient:
         }
         self._call("PUT", f"/v1/runs/{run_id}/traces/{rank}", content, _TRACE_S, headers)
 
-    def wait_ready(self) -> None:
-        """Wait until the service reports that it is ready."""
+    def wait_ready(self) -> bool:
+        """Ask the service whether it is ready; true once it is.
+
+        Raises:
+            Unreachable: not yet.
+        """
         self._call("GET", "/readyz")
+        return True
 
     def _post(self, path: str, body: VersionedMessage, timeout_s: float | None = None) -> httpx.Response:
         # A registration precedes the agreement on a version: it is written in full, and an older service ignores the rest.

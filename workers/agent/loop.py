@@ -9,12 +9,9 @@ import logging
 from collections.abc import Callable
 
 from shardtune.api_schemas.machines.hardware import Fingerprint, Inventory
-from shardtune.api_schemas.training.models import ModelSummary
-from shardtune.api_schemas.trials.diagnosis import Diagnosis, ProfilerRecording
+from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import Lease, LeaseRequest, Report
-from shardtune.api_schemas.trials.measurements import Measurement
-from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent import words
 from shardtune.workers.agent.analysis import diagnose
 from shardtune.workers.agent.attempt import AttemptResult, Workplace, run_attempt
@@ -28,7 +25,9 @@ from shardtune.workers.agent.client_errors import (
     VersionRejected,
 )
 from shardtune.workers.agent.heartbeat import HeartbeatThread
+from shardtune.workers.agent.idle_limit import IdleLimit
 from shardtune.workers.agent.quiet_wait import Waiter
+from shardtune.workers.agent.report_message import Result, report_message
 from shardtune.workers.agent.send_traces import send_traces
 from shardtune.workers.agent.session import WorkerSession, warn_unreachable
 from shardtune.workers.agent.supervise import RunLimits
@@ -40,8 +39,6 @@ from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 _LEASE_WAIT_S = 2.0
 """Seconds for which the service may keep a lease request open; the agent notices a signal after this time at the
 latest."""
-
-Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Diagnosis | Failure
 
 log = logging.getLogger(__name__)
 
@@ -65,19 +62,21 @@ class Agent:
         self._workplace = workplace
         self._inventory = inventory
         self._interrupt = interrupt
-        self._session = WorkerSession(client, settings.pool_name, lambda: bool(interrupt))
+        self._idle = IdleLimit(settings.exit_when_idle_minutes)
+        self._session = WorkerSession(client, settings.pool_name, self._gives_up)
         self._inspect_again = inspect_again
         self._inspected_s = now_s()
 
     def run(self) -> None:
-        """Register, then lease and run tasks until interrupted.
+        """Register, then lease and run tasks until interrupted, or until there was no run for as long as allowed.
 
         Raises:
             RequestRejected: the service does not accept this worker, or another worker has its name.
+            Unreachable: the service does not answer, and the worker was without a run for as long as allowed.
             DiskFull, LaunchFailed, RanksAlive, DevicesUnfit: this machine cannot run trials; the agent leases no more.
         """
-        if self._session.register(self._inventory) is None:
-            return
+        self._idle.restart()
+        self._check_answered(self._session.register(self._inventory))
         while not self._interrupt:
             # Before leasing: a machine that cannot work must not turn every trial it is given into a failure.
             check_disk(self._workplace.work_dir, self._workplace.min_free_gib)
@@ -89,6 +88,20 @@ class Agent:
             if lease is not None:
                 self._work_on(lease, sent_at_s)
                 prune(self._workplace.work_dir, self._settings.keep_trials, self._settings.keep_failed)
+                self._idle.restart()
+            elif self._idle.is_over:
+                # Only after an answer: a lease whose response was lost may be this worker's.
+                log.info("%s: the worker ends", self._idle.describe())
+                return
+
+    def _gives_up(self) -> bool:
+        """Whether to stop waiting for a service that does not answer."""
+        return bool(self._interrupt) or self._idle.is_over
+
+    def _check_answered(self, answer: object) -> None:
+        """Raise Unreachable if the wait for the service's answer ended without one, and not by a signal."""
+        if answer is None and not self._interrupt:
+            raise Unreachable(f"service ({self._settings.service}) does not answer, and {self._idle.describe()}")
 
     def _notice_changes(self) -> None:
         """Register the worker again when its hardware, software versions or settings have changed."""
@@ -120,7 +133,7 @@ class Agent:
             warn_unreachable(error)
             # A rejection also shows that the service answers; the next lease request decides what it means.
             with contextlib.suppress(LeaseLost, RequestRejected):
-                call_patiently(self._client.wait_ready, give_up=lambda: bool(self._interrupt))
+                self._check_answered(call_patiently(self._client.wait_ready, give_up=self._gives_up))
         except LeaseUnreadable as error:
             self._hand_back_unread(error)
         except (LeaseLost, VersionRejected) as error:
@@ -193,30 +206,13 @@ class Agent:
             result = send_traces(self._client, self._session.id, lease, diagnose(result))
         log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
         try:
-            self._deliver(lease, self._report_of(lease, attempted, result, waited_s))
+            self._deliver(lease, report_message(self._session, lease, attempted, result, waited_s))
         except RequestRejected as error:
             # Without a report, the service would hand out the same attempt again, and reject its result again, without end.
             log.error("the result of run %s was rejected: %s", lease.run_id, error)
             failure = Failure(kind=FailureKind.SETUP, message=f"the service rejected the result: {error}"[:4000])
             attempted = dataclasses.replace(attempted, log_tail=None)
-            self._deliver(lease, self._report_of(lease, attempted, failure, waited_s))
-
-    def _report_of(
-        self, lease: Lease, attempted: AttemptResult, result: Result, waited_s: float | None = None
-    ) -> Report:
-        return Report(
-            protocol_version=self._session.protocol_version,
-            session=self._session.id,
-            attempt=lease.attempt,
-            measurement=result if isinstance(result, Measurement) else None,
-            model_summary=result if isinstance(result, ModelSummary) else None,
-            resume_check=result if isinstance(result, ResumeMeasurement) else None,
-            diagnosis=result if isinstance(result, Diagnosis) else None,
-            failure=result if isinstance(result, Failure) else None,
-            gpu_seconds=attempted.gpu_seconds,
-            log_tail=attempted.log_tail,
-            waited_s=waited_s,
-        )
+            self._deliver(lease, report_message(self._session, lease, attempted, failure, waited_s))
 
     def _deliver(self, lease: Lease, report: Report) -> None:
         """Send an attempt's report to the service until the service answers.
@@ -242,6 +238,7 @@ class Agent:
         reason = self._interrupt.reason or "the worker ended unexpectedly"
         failure = Failure(kind=FailureKind.WORKER_LOST, message=reason)
         try:
-            self._client.report(lease.run_id, self._report_of(lease, AttemptResult(failure, 0.0, 0, None), failure))
+            nothing = AttemptResult(failure, 0.0, 0, None)
+            self._client.report(lease.run_id, report_message(self._session, lease, nothing, failure))
         except ClientError as error:
             log.warning("could not release run %s: %s", lease.run_id, error)

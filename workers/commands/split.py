@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shardtune.api_schemas.access.credentials import FILE_VARIABLE, KEY_VARIABLE, KeySource
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Start the workers one by one, let them request work once all have measured, and end all of them when one ends or
-    a signal arrives."""
+    """Start the workers one by one, let them request work once all have measured, and end all of them when a signal
+    arrives or one of them fails. Workers that were idle for as long as allowed end one by one."""
     Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
     gpus = find_gpus().for_ranks(settings.ranks)
@@ -53,11 +53,22 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
             with contextlib.suppress(OSError):  # it has ended, which the loop below notices
                 worker.stdin.write(start_line.GO)
                 worker.stdin.flush()
-        while not interrupt:
-            for name, worker in workers.items():
-                if worker.poll() is not None:
-                    return _code(name, worker)
-            time.sleep(_LOOK_S)
+        return _watch(workers, interrupt, may_end=settings.exit_when_idle_minutes is not None)
+
+
+def _watch(workers: Mapping[str, "subprocess.Popen[bytes]"], interrupt: Interrupt, *, may_end: bool) -> int:
+    """Wait until all workers have ended, one has failed, or a signal arrives; returns the command's exit code.
+
+    `may_end`: a worker that ends with 0 was idle for as long as allowed, and the others go on."""
+    fine = (None, DONE) if may_end else (None,)
+    while not interrupt:
+        codes = {name: worker.poll() for name, worker in workers.items()}
+        for name, code in codes.items():
+            if code not in fine:
+                return _code(name, workers[name])
+        if all(code is not None for code in codes.values()):
+            break
+        time.sleep(_LOOK_S)
     return DONE
 
 

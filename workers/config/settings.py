@@ -79,6 +79,9 @@ class WorkerSettings(BaseSettings):
     node_lease_s: float = Field(default=8, ge=2, le=60)
     """Seconds of a host's lease: after three quarters of it without an answer the host ends its ranks; at its end they
     are gone. Longer leases mean fewer false alarms of hosts under load, and a later notice of lost ones."""
+    exit_when_idle_minutes: float | None = Field(default=None, gt=0, le=525_600)
+    """Minutes without a run after which the worker ends, with exit code 0; 1 where the service does not answer then.
+    Machines that are started for their work end by it. Default: the worker waits for runs until it is stopped."""
     measure_rates: bool = True
     """Measure the ranks' rates at the first start on a machine that the catalogue lacks (CPU ranks, other GPUs): half a
     minute, kept in `work_dir`. Without them, the first searches there are guided by a guess, or not at all."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from shardtune.workers.rank import check_finetuning
+from shardtune.workers.rank import check_finetuning, check_launchers
 
 Consumers = dict[str, tuple[str, Callable[[Path], str]]]
 """Package and reader function by export format."""
@@ -119,6 +119,10 @@ _CONSUMERS: Consumers = {
     "axolotl": ("axolotl", check_finetuning.read_axolotl),
     "llama-factory": ("llamafactory", check_finetuning.read_llama_factory),
     "ms-swift": ("ms-swift", check_finetuning.read_ms_swift),
+    "skypilot": ("skypilot", check_launchers.read_skypilot),
+    "dstack": ("dstack", check_launchers.read_dstack),
+    "trainjob": ("kubeflow-trainer-api", check_launchers.read_trainjob),
+    "ray": ("ray", check_launchers.read_ray),
 }
 
 

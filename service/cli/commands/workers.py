@@ -37,10 +37,17 @@ def list_workers(service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = 
 
 
 @app.command("demand")
-def show_demand(service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False) -> None:
+def show_demand(
+    cluster: Annotated[
+        str | None, typer.Option(help="Only studies that a worker with this cluster could run, such as 8xh100.")
+    ] = None,
+    service: RunningService = DEFAULT_SERVICE,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
     """Print the workers that open studies need, for an autoscaler to start or stop."""
     with connect(service, key_file) as client:
-        demand = client.demand()
+        demand = client.demand(cluster)
     if as_json:
         print(demand.model_dump_json())
     else:

@@ -7,7 +7,7 @@ from typing import Literal
 from shardtune.api_schemas.machines.fingerprints import Effect, FieldChange
 from shardtune.api_schemas.studies.study import Study
 from shardtune.db.queries.offered_hardware import OfferedMachine
-from shardtune.service.workers import compatibility
+from shardtune.service.workers import hardware_shape
 from shardtune.tuner.freshness.fingerprints import changes
 
 
@@ -30,7 +30,7 @@ def of(study: Study, workers: Sequence[OfferedMachine], stale_fields: Sequence[s
     """
     # Another project's machines must not be shown, not even as a difference.
     serving = [worker for worker in workers if worker.project_id in (None, study.project_id)]
-    matching = [worker for worker in serving if compatibility.has_same_shape(worker.cluster, study.cluster)]
+    matching = [worker for worker in serving if hardware_shape.has_same_shape(worker.cluster, study.cluster)]
     if study.fingerprint is None or not matching:
         return StudyFreshness("unchecked", "no registered worker has this hardware, so its freshness is unknown")
     fingerprint, nodes = study.fingerprint, study.cluster.nodes

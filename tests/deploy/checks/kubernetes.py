@@ -22,6 +22,7 @@ _MODELS = {
     "TrainingRuntime": TrainerV1alpha1TrainingRuntime,
 }
 _RAYJOB = json.loads((Path(__file__).with_name("schemas") / "rayjob.json").read_text())
+_KEDA = json.loads((Path(__file__).with_name("schemas") / "keda.json").read_text())
 
 Manifest = dict[str, Any]
 
@@ -57,9 +58,22 @@ def _fields(manifest: Manifest) -> list[str]:
     if kind in _MODELS:
         return list(_lost(manifest, _MODELS[kind].from_dict(manifest).to_dict()))
     if kind == "RayJob":
-        iter_errors = jsonschema.Draft7Validator(_RAYJOB).iter_errors(manifest)
-        return [f"{'.'.join(map(str, error.path))}: {error.message[:300]}" for error in iter_errors]
+        return _by_schema(manifest, _RAYJOB)
+    if kind in _KEDA:
+        return _by_schema(manifest, _KEDA[kind]) + (_scaled_job(manifest["spec"]) if kind == "ScaledJob" else [])
     return list(_core(manifest))
+
+
+def _by_schema(content: object, schema: dict[str, Any]) -> list[str]:
+    errors = jsonschema.Draft7Validator(schema).iter_errors(content)
+    return [f"{'.'.join(map(str, error.path))}: {error.message[:300]}" for error in errors]
+
+
+def _scaled_job(spec: dict[str, Any]) -> list[str]:
+    """Check the job of a ScaledJob as Kubernetes', and the metadata of its triggers, which KEDA keeps as any text."""
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "spec": spec["jobTargetRef"]}
+    triggers = [_by_schema(trigger["metadata"], _KEDA[trigger["type"]]) for trigger in spec["triggers"]]
+    return [*_core(job), *(wrong for trigger in triggers for wrong in trigger)]
 
 
 def _core(manifest: Manifest) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.deploy.checks.compose import compose
 from tests.deploy.checks.kubernetes import kubernetes
 from tests.deploy.checks.monitoring import dashboard, metrics, prometheus
+from tests.deploy.checks.task_files import task_files
 from tests.deploy.checks.units_and_scripts import containers, exposure, scripts, systemd
 
 CHECKS: dict[str, Callable[[Path], list[str]]] = {
@@ -13,6 +14,7 @@ CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "exposure": exposure,
     "containers": containers,
     "scripts": scripts,
+    "tasks": task_files,
     "prometheus": prometheus,
     "dashboard": dashboard,
     "metrics": metrics,

@@ -25,6 +25,10 @@ def test_each_form_has_its_files_and_says_what_is_lost(quick_client: TestClient,
         ("axolotl", "axolotl.yaml", "axolotl 0.21"),
         ("llama-factory", "llama_factory.yaml", "LLaMA-Factory 0.9"),
         ("ms-swift", "ms_swift.yaml", "ms-swift 4.6"),
+        ("skypilot", "skypilot.yaml", "SkyPilot 0.14"),
+        ("dstack", "train.dstack.yml", "dstack 0.22"),
+        ("trainjob", "trainjob.yaml", "Kubeflow Trainer"),
+        ("ray", "ray_job.py", "Ray 2.60"),
     ):
         answer = quick_client.get(exported, params={"format": form}).json()
         assert set(answer["files"]) >= {"config.json", name} and answer["format"] == form

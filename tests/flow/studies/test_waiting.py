@@ -1,9 +1,12 @@
 """Studies that wait for a worker: what they need can be read, they begin when it comes, and give up at their deadline."""
 
 import time
+from pathlib import Path
 
 import httpx
+import yaml
 
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.service.studies import wait_for_worker
 from tests.support.service import run_history
 from tests.support.service.local_client import local_client
@@ -12,6 +15,7 @@ from tests.support.service.replica import Replica
 from tests.support.service.scenarios import bearer, create, make_key
 from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
+DEPLOY = Path(__file__).parents[3] / "deploy"
 LATER = {"cluster": CLUSTER.model_dump(mode="json"), "wait_for_worker_s": 3600.0}
 
 
@@ -120,3 +124,62 @@ def test_a_killed_service_goes_on_waiting_and_begins_it(sqlite_url, tmp_path):
                 assert time.monotonic() < until_s
                 time.sleep(0.05)
             assert worker.lease().study_id == study_id
+
+
+H100 = Cluster(gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=79.6, host_memory_gib=2100)
+"""Cluster as a worker detects it."""
+
+
+def test_a_cluster_named_by_the_catalogue_is_that_of_a_worker_which_has_its_drivers_name(client):
+    context = client.app.state.context
+    study_id = create(client, cluster="8xh100", wait_for_worker_s=3600.0)
+    SimulatedWorker(client, cluster=H100).register()
+    assert wait_for_worker.begin_or_fail_waiting(context) == 1 and read(client, study_id)["state"] == "running"
+
+
+def test_demand_of_a_pool_is_that_of_the_studies_which_its_workers_suit(client):
+    def demand(**parameters):
+        answer = client.get("/v1/demand", params=parameters).json()
+        return answer["studies"], answer["without_worker"], len(answer["needs"])
+
+    create(client, **LATER)
+    create(client, cluster="8xh100", wait_for_worker_s=3600.0)
+    create(client, cluster="4xh100", wait_for_worker_s=3600.0)
+    larger = {"sequence_length": 64, "global_batch": 16}
+    create(client, cluster="2x8xh100", workload=larger, wait_for_worker_s=3600.0)
+    assert (demand(), demand(cluster="8xh100"), demand(cluster="8xa100-80gb")) == ((4, 4, 4), (2, 2, 2), (0, 0, 0))
+    assert demand(cluster="4xh100") == (1, 1, 1)
+    SimulatedWorker(client, cluster=H100).register()
+    wait_for_worker.begin_or_fail_waiting(client.app.state.context)
+    assert demand(cluster="8xh100") == (2, 0, 2), "a running study still needs its worker"
+
+
+def test_demand_of_a_pool_leaves_out_models_that_its_workers_do_not_allow(client):
+    own = {"entry_point": "mine"}
+    create(client, **LATER | {"model": own, "cluster": H100.model_dump(mode="json")})
+    counts = [
+        client.get("/v1/demand", params={"cluster": "8xh100", **allowed}).json()["studies"]
+        for allowed in ({}, {"allow_model": ["other", "mine"]}, {"allow_script": ["mine"]})
+    ]
+    assert counts == [0, 1, 0] and client.get("/v1/demand").json()["studies"] == 1
+
+
+def test_a_pool_that_is_no_cluster_is_rejected_with_the_remedy(client):
+    for parameters, words in (({"cluster": "8xunobtainium"}, "catalogue"), ({"allow_model": "mine"}, "such as 8xh100")):
+        answer = client.get("/v1/demand", params=parameters)
+        assert answer.status_code == 422 and words in answer.text
+
+
+def test_the_trigger_of_deploy_reads_the_number_of_studies_that_its_workers_could_run(client):
+    _, job = yaml.safe_load_all((DEPLOY / "kubernetes/overlays/autoscaled-workers/workers.yaml").read_text())
+    (trigger,) = job["spec"]["triggers"]
+    address = trigger["metadata"]["url"].removeprefix("http://shardtune.shardtune.svc:8470")
+    pool = job["spec"]["jobTargetRef"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert f"cluster={pool['nvidia.com/gpu']}x" in address
+
+    def metric():
+        return client.get(address).json()[trigger["metadata"]["valueLocation"]]
+
+    before = metric()
+    create(client, cluster="8xh100", wait_for_worker_s=3600.0)
+    assert (before, metric()) == (0, 1)

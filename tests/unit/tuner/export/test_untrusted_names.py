@@ -20,6 +20,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config
 from shardtune.api_schemas.studies.exports import ExportFormat
 from shardtune.api_schemas.studies.study import Study
 from shardtune.tuner.export import export
+from tests.support.values.launcher_exports import LAUNCHERS
 from tests.support.values.synthetic_studies import contender_of, study_of
 
 EIGHT = Cluster(gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
@@ -36,6 +37,7 @@ EXPORTS: list[tuple[TrialConfig, ExportFormat]] = [
     *((config, "llama-factory") for config in (DDP, FSDP2, ZERO)),
     *((config, "ms-swift") for config in (DDP, FSDP2, ZERO)),
     *((config, "torchtitan") for config in (DDP, FSDP2)),
+    *((DDP, form) for form in LAUNCHERS),
 ]
 ENDS = [
     *('"""', "'''", '"', "'", "\\", "\n", "\r", "\x0b", "\x0c", "\x1b[2J", "\x85", "\u2028", "\u202e", "\\N{", "\\x"),
@@ -56,7 +58,12 @@ def named(model: str, blocks: str, block_class: str, moe_class: str, gpu: str) -
         update={"model": study.spec.model.model_copy(update={"name": model}), "cluster": cluster}
     )
     return study.model_copy(
-        update={"spec": spec, "cluster": cluster, "model_summary": study.model_summary.model_copy(update=words)}
+        update={
+            "study_id": model,
+            "spec": spec,
+            "cluster": cluster,
+            "model_summary": study.model_summary.model_copy(update=words),
+        }
     )
 
 
@@ -84,7 +91,8 @@ STRUCTURES = {
     ".py": tree,
     ".sh": tokens,
     ".json": lambda text: shape(json.loads(text)),
-    ".yaml": lambda text: shape(yaml.safe_load(text)),
+    ".yaml": lambda text: shape(list(yaml.safe_load_all(text))),
+    ".yml": lambda text: shape(yaml.safe_load(text)),
 }
 
 

@@ -1,0 +1,35 @@
+"""Compare hardware by kind and size: a worker's with a study's, by whatever name each has for its GPU."""
+
+from functools import lru_cache
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.tuner.prediction import catalogue
+
+
+def has_same_shape(available: Cluster, cluster: Cluster) -> bool:
+    """Whether hardware of this kind and size can run trials of a cluster, not considering memory."""
+    same_device = available.device == cluster.device and (
+        available.device == "cpu" or _is_same_gpu(available.gpu, cluster.gpu)
+    )
+    # A smaller trial on a larger machine would leave ranks idle that share its links, so each node must be used in full
+    # as soon as there are several of them.
+    is_part_of_node = cluster.nodes == 1 and cluster.gpus_per_node < available.gpus_per_node
+    fits = is_part_of_node or cluster.gpus_per_node == available.gpus_per_node
+    return same_device and cluster.nodes <= available.nodes and fits
+
+
+def _is_same_gpu(name: str, other: str) -> bool:
+    """Whether two names of GPUs are equal, or one is the catalogue's name of the other: a study that names its cluster
+    `8xh100` has the catalogue's, a worker its driver's.
+    """
+    first, second = name.strip().casefold(), other.strip().casefold()
+    return first == second or _catalogue_name(first) == second or _catalogue_name(second) == first
+
+
+@lru_cache(maxsize=1000)
+def _catalogue_name(gpu: str) -> str | None:
+    """Folded name of a GPU in the catalogue; None where the catalogue lacks it."""
+    try:
+        return catalogue.find(gpu).name.casefold()
+    except ValueError:
+        return None

@@ -1,0 +1,133 @@
+"""Files for SkyPilot, dstack, Kubeflow Trainer and Ray: what each says, and what it leaves to its reader."""
+
+import ast
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from shardtune.api_schemas.studies.exports import ExportFormat
+from shardtune.tuner.export import export
+from shardtune.tuner.export.launchers import launch_facts, trainjob
+from shardtune.tuner.export.source import ExportSource
+from tests.support.values.launcher_exports import (
+    A100,
+    DDP,
+    FSDP2,
+    H100,
+    LAUNCHERS,
+    MEASURED,
+    UNKNOWN,
+    ZERO,
+    exported,
+    of_own_code,
+)  # fmt: skip
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of
+
+FILES = {"skypilot": "skypilot.yaml", "dstack": "train.dstack.yml", "trainjob": "trainjob.yaml", "ray": "ray_job.py"}
+
+
+def own_code(form: ExportFormat, cluster: Any = H100) -> str:
+    study = of_own_code(study_of("llama-tiny", "bf16-mixed", cluster, global_batch=32))
+    return export(study, contender_of(DDP), form).files[FILES[form]]
+
+
+@pytest.mark.parametrize("form", LAUNCHERS)
+def test_the_files_that_the_launcher_starts_are_beside_it(form: ExportFormat) -> None:
+    assert {"config.json", "launch.sh", "train_snippet.py", FILES[form]} <= exported(form).files.keys()
+    assert "ds_config.json" in exported(form, config=ZERO).files
+
+
+@pytest.mark.parametrize("form", LAUNCHERS)
+def test_what_the_file_cannot_say_is_said_in_its_notes(form: ExportFormat) -> None:
+    made = exported(form)
+    notes = "\n".join(made.lossy)
+    for words in ("image:", "machines: 2 nodes of 8 × NVIDIA H100", "torch 2.13.0+cu130", "NCCL_SOCKET_IFNAME"):
+        assert words in notes
+    assert all(line in made.files[FILES[form]] for line in made.lossy)
+    assert made.lossy_config is None, "a launcher changes no knob"
+
+
+@pytest.mark.parametrize("form", LAUNCHERS)
+def test_own_code_has_a_marked_place_for_its_script(form: ExportFormat) -> None:
+    text = own_code(form)
+    assert "torch.distributed.run" in text and "SET-ME" in text
+    assert "launch.sh" not in text and "script: set SET-ME" in text
+
+
+@pytest.mark.parametrize("form", LAUNCHERS)
+def test_a_worker_s_variable_is_set_only_where_its_value_is_allowed(form: ExportFormat) -> None:
+    hostile = MEASURED.model_copy(update={"environment": ("NCCL_ALGO=$(id)", "LD_PRELOAD=/evil.so", "NCCL_PROTO=LL")})
+    text = exported(form, fingerprint=hostile).files[FILES[form]]
+    assert re.search(r"NCCL_PROTO['\"]?[:=]|name: NCCL_PROTO", text)
+    uncommented = [
+        line for line in text.splitlines() if "/evil.so" in line and not line.lstrip().startswith(("#", "-"))
+    ]
+    assert uncommented == []
+
+
+def test_versions_are_pinned_without_their_local_part_and_only_where_they_are_versions() -> None:
+    def requirements(**versions: str | None) -> list[str]:
+        study = study_of("llama-tiny", "bf16-mixed", H100, global_batch=32)
+        fingerprint = MEASURED.model_copy(update=versions)
+        source = ExportSource.of(study.model_copy(update={"fingerprint": fingerprint}), contender_of(ZERO))
+        return launch_facts.requirements(source)
+
+    assert requirements() == ["torch==2.13.0", "transformers==5.23.0", "deepspeed==0.19.8"]
+    assert requirements(torch="2.13; rm -rf ~", transformers="5\n.2", deepspeed=None) == [
+        "torch",
+        "transformers",
+        "deepspeed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("study_id", "name"),
+    [
+        ("nightly", "train-nightly"),
+        ("team-a.nightly", "train-team-a-nightly"),
+        ("x: {y\n- z", "train-x-y-z"),
+        ("a" * 100, "train-" + "a" * 35),
+        ("\u2028", "train"),
+    ],
+)
+def test_a_name_has_letters_digits_and_hyphens(study_id: str, name: str) -> None:
+    study = study_of().model_copy(update={"study_id": study_id})
+    made = launch_facts.task_name(ExportSource.of(study, contender_of(DDP)))
+    assert made == name and re.fullmatch(r"[a-z][a-z0-9-]{1,39}[a-z0-9]", made)
+
+
+def test_the_gpu_is_named_as_the_launcher_names_it_or_marked() -> None:
+    def resources(form: ExportFormat, cluster: Any) -> str:
+        values = yaml.safe_load(exported(form, cluster).files[FILES[form]])["resources"]
+        return str(values.get("accelerators", values.get("gpu")))
+
+    assert (resources("skypilot", A100), resources("dstack", A100)) == ("A100-80GB:8", "A100:80GB:8")
+    assert (resources("skypilot", UNKNOWN), resources("dstack", UNKNOWN)) == ("SET-ME:4", "SET-ME:4")
+    assert any("Unobtainium" in line and "SET-ME" in line for line in exported("skypilot", UNKNOWN).lossy)
+    assert resources("dstack", CPU) == "0"
+
+
+def test_a_trainjob_sets_no_variable_that_trainer_sets() -> None:
+    _, job = yaml.safe_load_all(exported("trainjob", config=FSDP2).files["trainjob.yaml"])
+    trainer = job["spec"]["trainer"]
+    names = [variable["name"] for variable in trainer["env"]]
+    assert "MALLOC_TRIM_THRESHOLD_" in names and not [name for name in names if name.startswith("PET_")]
+    assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 8)
+    assert trainer["resourcesPerNode"] == {"limits": {"nvidia.com/gpu": "8"}}
+
+
+def test_kubernetes_takes_a_value_as_it_is() -> None:
+    assert trainjob.literal_value("a $(PATH) $b") == "a $$(PATH) $b"
+
+
+def test_gpus_of_amd_are_counted_by_their_own_resource() -> None:
+    amd = H100.model_copy(update={"gpu": "AMD Instinct MI300X OAM"})
+    assert "amd.com/gpu: '8'" in exported("trainjob", amd).files["trainjob.yaml"]
+
+
+def test_ray_reserves_each_node_and_compiles() -> None:
+    text = exported("ray").files["ray_job.py"]
+    ast.parse(text)
+    assert 'NODES = 2\nBUNDLE = {"GPU": 8}\n' in text and 'COMMAND = ["bash", "launch.sh"]' in text

@@ -1,0 +1,71 @@
+"""Names of GPUs in SkyPilot and dstack, by the GPU catalogue's name."""
+
+from dataclasses import dataclass
+
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.prediction import catalogue
+
+
+@dataclass(frozen=True)
+class LauncherNames:
+    """Names of one GPU model; None where the program has none that means this model alone."""
+
+    skypilot: str | None
+    """Accelerator of SkyPilot 0.14, such as `A100-80GB`."""
+    dstack: str | None
+    """Name of gpuhunt 0.1, which dstack 0.22 reads, with the memory where a name has several, such as `A100:80GB`."""
+
+
+_NAMES = {
+    "V100-SXM2-16GB": LauncherNames("V100", "V100:16GB"),
+    "V100-SXM2-32GB": LauncherNames("V100-32GB", "V100:32GB"),
+    "V100-PCIe-16GB": LauncherNames("V100", "V100:16GB"),
+    "V100-PCIe-32GB": LauncherNames("V100-32GB", "V100:32GB"),
+    "T4-16GB": LauncherNames("T4", "T4"),
+    "A10-24GB": LauncherNames("A10", "A10"),
+    "A10G-24GB": LauncherNames("A10G", "A10G"),
+    "L4-24GB": LauncherNames("L4", "L4"),
+    "L40S-48GB": LauncherNames("L40S", "L40S"),
+    "A6000-48GB": LauncherNames("RTXA6000", "A6000"),
+    "RTX-4090-24GB": LauncherNames("RTX4090", "RTX4090"),
+    "A100-SXM4-40GB": LauncherNames("A100", "A100:40GB"),
+    "A100-SXM4-80GB": LauncherNames("A100-80GB", "A100:80GB"),
+    "A100-PCIe-40GB": LauncherNames("A100", "A100:40GB"),
+    "A100-PCIe-80GB": LauncherNames("A100-80GB", "A100:80GB"),
+    "H100-SXM5-80GB": LauncherNames("H100", "H100"),
+    "H100-PCIe-80GB": LauncherNames("H100", "H100"),
+    "H100-NVL-94GB": LauncherNames("H100-NVL", "H100NVL"),
+    "GH200-96GB": LauncherNames("GH200", "GH200"),
+    "H200-SXM-141GB": LauncherNames("H200", "H200"),
+    "B200-SXM-180GB": LauncherNames("B200", "B200"),
+    "B300-SXM-288GB": LauncherNames(None, "B300"),
+    "GB200-186GB": LauncherNames("GB200", "GB200"),
+    "GB300-288GB": LauncherNames("GB300", "GB300"),
+    "MI210-64GB": LauncherNames(None, "MI210"),
+    "MI250-128GB": LauncherNames(None, "MI250"),
+    "MI250X-128GB": LauncherNames(None, "MI250X"),
+    "MI300X-192GB": LauncherNames("MI300X", "MI300X"),
+    "MI325X-256GB": LauncherNames(None, "MI325X"),
+    "MI350X-288GB": LauncherNames(None, "MI350X"),
+    "MI355X-288GB": LauncherNames(None, "MI355X"),
+}
+_UNNAMED = LauncherNames(None, None)
+
+
+def launcher_names(source: ExportSource) -> LauncherNames:
+    """Names of the measured cluster's GPU in SkyPilot and dstack."""
+    return _NAMES.get(_catalogue_name(source), _UNNAMED)
+
+
+def kubernetes_resource(source: ExportSource) -> str:
+    """Name of the extended resource by which Kubernetes counts the measured cluster's GPUs."""
+    is_amd = _catalogue_name(source).startswith("MI")
+    return "amd.com/gpu" if is_amd else "nvidia.com/gpu"
+
+
+def _catalogue_name(source: ExportSource) -> str:
+    """Name of the measured cluster's GPU in the catalogue; empty where the catalogue lacks it."""
+    try:
+        return catalogue.find(source.cluster.gpu).name
+    except ValueError:
+        return ""

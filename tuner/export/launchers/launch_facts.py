@@ -1,0 +1,95 @@
+"""Facts that every launcher's file says in its own words: name, environment, packages and the command on each node."""
+
+import re
+import shlex
+
+from shardtune.tuner.export import environment, launch, sample_lengths
+from shardtune.tuner.export.quoting import remark
+from shardtune.tuner.export.source import ExportSource
+
+SET_ME = "SET-ME"
+"""Placeholder for what only the reader knows: an image, a GPU's name, a project's package or script."""
+_LONGEST_NAME = 41
+"""Maximum number of characters of a dstack run's name; SkyPilot and Kubernetes take longer ones."""
+_VERSION = re.compile(r"\d{1,4}(\.\d{1,6}){1,3}((a|b|rc)\d{1,3}|\.post\d{1,3})?", re.ASCII)
+
+
+def task_name(source: ExportSource) -> str:
+    """Name of the started training: `train-` and the study's id, in lower-case letters, digits and hyphens."""
+    # The study's id passes no pattern here: a name must be right whatever text it is made of.
+    folded = re.sub(r"[^a-z0-9]+", "-", f"train-{source.study.study_id}".lower())
+    return folded[:_LONGEST_NAME].strip("-")
+
+
+def is_own(source: ExportSource) -> bool:
+    """Whether the study trained code of the user, which no exported script starts."""
+    return source.study.spec.model.is_own
+
+
+def variables(source: ExportSource) -> dict[str, str]:
+    """Environment variables in which the configuration was measured, by name."""
+    # As in launch.sh; a reader who replaces the command keeps them.
+    cpu_only = {"CUDA_VISIBLE_DEVICES": ""} if source.on_cpu else {}
+    if source.on_cpu and source.cluster.nodes == 1:
+        cpu_only["GLOO_SOCKET_IFNAME"] = "lo"
+    return cpu_only | environment.settings(source)
+
+
+def requirements(source: ExportSource) -> list[str]:
+    """Packages that the exported script needs, as pip reads them, in the versions that measured the configuration."""
+    fingerprint = source.study.fingerprint
+    names = ["torch", "transformers", *(["deepspeed"] if source.config.backend == "zero" else [])]
+    packages = [_pinned(name, getattr(fingerprint, name, None)) for name in names]
+    packages += ["peft"] if source.workload.adapter is not None else []
+    packages += ["bitsandbytes"] if source.workload.optimizer.kind == "adamw-8bit" else []
+    return [*packages, SET_ME] if is_own(source) else packages
+
+
+def _pinned(name: str, version: str | None) -> str:
+    # Without the local part: PyPI has no torch 2.13.0+cu130, and a worker may report any text.
+    public = (version or "").partition("+")[0]
+    return f"{name}=={public}" if _VERSION.fullmatch(public) else name
+
+
+def python_version(source: ExportSource) -> str:
+    """Python's version that measured the configuration, such as `3.12`; 3.12 where it is unknown."""
+    fingerprint = source.study.fingerprint
+    version = re.match(r"3\.1[0-9](?![0-9])", fingerprint.python if fingerprint is not None else "")
+    return version[0] if version else "3.12"
+
+
+def install_arguments(source: ExportSource) -> str:
+    """Arguments of `pip install`, quoted for a shell."""
+    return " ".join(map(shlex.quote, requirements(source)))
+
+
+def node_command(source: ExportSource) -> str:
+    """Shell command that a node runs, with MASTER_ADDR set on several nodes."""
+    if not is_own(source):
+        return "bash launch.sh"
+    return f'"${{PYTHON:-python}}" -m torch.distributed.run {launch.torchrun_options(source)} {SET_ME}'
+
+
+def notes(source: ExportSource, program: str) -> tuple[str, ...]:
+    """Notes on what a launcher's file cannot say, or leaves to its reader."""
+    lines = [] if is_own(source) else [*sample_lengths.snippet_notes(source)]
+    if is_own(source):
+        lines.append(f"script: set {SET_ME}; the study trained your own code, which the file cannot name")
+    lines.append(
+        f"machines: {source.machines} were measured, with {source.cluster.host_memory_gib:g} GiB of host memory per node"
+        f"{_cores(source)}; {program} may choose others"
+    )
+    return (*lines, *_versions(source), *environment.unset_notes(source))
+
+
+def _cores(source: ExportSource) -> str:
+    fingerprint = source.study.fingerprint
+    return "" if fingerprint is None or not fingerprint.cpu_count else f" and {fingerprint.cpu_count} cores"
+
+
+def _versions(source: ExportSource) -> tuple[str, ...]:
+    fingerprint = source.study.fingerprint
+    if fingerprint is None or fingerprint.torch is None:
+        return ("versions: those that measured are unknown, so that none is pinned",)
+    cuda = f" with CUDA {remark(fingerprint.cuda)}" if fingerprint.cuda else ""
+    return (f"versions: torch {remark(fingerprint.torch)}{cuda} measured; the file installs no CUDA and no driver",)

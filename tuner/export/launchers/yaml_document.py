@@ -1,0 +1,39 @@
+"""YAML of a launcher's file: written by PyYAML alone, with scripts of several lines as blocks that people can read."""
+
+from typing import Any
+
+import yaml
+
+from shardtune.tuner.export.quoting import remark
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill
+from shardtune.tuner.export.trial_rendering import comment
+
+
+class _BlockDumper(yaml.SafeDumper):
+    """Dumper that writes texts of several lines as literal blocks."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # PyYAML falls back to quotes where a block cannot hold the text, such as one with a control character.
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_BlockDumper.add_representer(str, _represent_text)
+
+
+def launcher_file(
+    source: ExportSource, release: str, command: str, lossy: tuple[str, ...], documents: list[dict[str, Any]]
+) -> str:
+    """Text of a launcher's YAML: a header with the command that starts it and what it leaves out, then its documents."""
+    return fill(
+        "launcher_task.yaml",
+        description=remark(source.description),
+        machines=remark(source.machines),
+        release=release,
+        command=remark(command),
+        lossy=comment(lossy, "# "),
+        document=yaml.dump_all(
+            documents, Dumper=_BlockDumper, sort_keys=False, width=10_000, allow_unicode=True
+        ).rstrip(),
+    )

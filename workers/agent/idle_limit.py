@@ -1,0 +1,28 @@
+"""Limit of the time for which a worker stays without a run; machines that are started for their work end by it."""
+
+from collections.abc import Callable
+
+from shardtune.workers.clock import now_s
+
+
+class IdleLimit:
+    """Time without a run after which a worker ends by itself; it starts again with each run."""
+
+    def __init__(self, minutes: float | None, clock: Callable[[], float] = now_s) -> None:
+        """Start counting now; `minutes` None: the worker waits for runs without end."""
+        self.minutes = minutes
+        self._clock = clock
+        self._idle_since_s = clock()
+
+    def restart(self) -> None:
+        """Count from now, because a run has just ended."""
+        self._idle_since_s = self._clock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the worker has been without a run for as long as it may."""
+        return self.minutes is not None and self._clock() - self._idle_since_s >= self.minutes * 60
+
+    def describe(self) -> str:
+        """Description for people: how long no run was there."""
+        return f"no run for {self.minutes:g} minutes"

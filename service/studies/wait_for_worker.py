@@ -67,6 +67,7 @@ def _begin_or_fail(context: Context, waiting_row: StudyRow) -> bool:
                 rejected = StudyReason(code=StudyReasonCode.MODEL_REJECTED, text=str(error))
                 transitions.end_study(session, row, StudyState.FAILED, rejected, now)
                 return True
+            row.cluster = compatibility.with_host_memory(row.cluster, suitable[0])
             transitions.begin_study(row, now)
             log.info("study begins: worker %s is there", suitable[0].name, extra={"study": row.id})
             return True

@@ -35,10 +35,10 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
     suitable = [worker for worker in live if has_hardware(worker.offer, cluster)]
     allowed_worker = next((worker for worker in suitable if _can_train(worker.offer, spec)), None)
     if allowed_worker is not None or may_wait:
-        return cluster, allowed_worker
+        return with_host_memory(cluster, allowed_worker), allowed_worker
     if suitable:
         # No worker allows the model's code, or trains the adapter: return the first, which the rejection then names.
-        return cluster, suitable[0]
+        return with_host_memory(cluster, suitable[0]), suitable[0]
     if not live:
         raise _no_worker(cluster, "no worker is registered; start one with `shardtune worker`")
     location = f"over as many hosts (--nodes {cluster.nodes})" if _needs_more_hosts(cluster, live) else "there"
@@ -101,10 +101,18 @@ def has_hardware(offer: Offer, cluster: Cluster) -> bool:
     if not has_same_shape(available, cluster) or _leaves_to_smaller_workers(offer, cluster):
         return False
     slack = 1.0 if cluster.device == "cpu" else _MEMORY_TOLERANCE
-    return (
-        cluster.memory_gib <= available.memory_gib * slack
-        and cluster.host_memory_gib <= available.host_memory_gib * _MEMORY_TOLERANCE
+    has_host_memory = cluster.host_memory_gib <= available.host_memory_gib * _MEMORY_TOLERANCE
+    return cluster.memory_gib <= available.memory_gib * slack and (
+        has_host_memory or catalogue.assumes_host_memory(cluster)
     )
+
+
+def with_host_memory(cluster: Cluster, worker: WorkerRow | None) -> Cluster:
+    """Return a cluster whose short form assumed more host memory than the worker has with the worker's."""
+    if worker is None or not catalogue.assumes_host_memory(cluster):
+        return cluster
+    present = min(cluster.host_memory_gib, worker.offer.cluster.host_memory_gib)
+    return cluster.model_copy(update={"host_memory_gib": present})
 
 
 def dtypes_of(cluster: Cluster, live: Sequence[WorkerRow]) -> list[DeviceDtypes]:

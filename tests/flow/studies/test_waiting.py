@@ -1,5 +1,6 @@
 """Studies that wait for a worker: what they need can be read, they begin when it comes, and give up at their deadline."""
 
+import json
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.support.service import run_history
 from tests.support.service.local_client import local_client
 from tests.support.service.page_reader import page
 from tests.support.service.replica import Replica
-from tests.support.service.scenarios import bearer, create, make_key
+from tests.support.service.scenarios import bearer, best, create, make_key
 from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -135,6 +136,21 @@ def test_a_cluster_named_by_the_catalogue_is_that_of_a_worker_which_has_its_driv
     study_id = create(client, cluster="8xh100", wait_for_worker_s=3600.0)
     SimulatedWorker(client, cluster=H100).register()
     assert wait_for_worker.begin_or_fail_waiting(context) == 1 and read(client, study_id)["state"] == "running"
+
+
+def test_a_named_cluster_takes_over_the_host_memory_that_its_worker_has(client):
+    """A name says nothing about it: hosts of eight H100 have 1 to 2 TiB."""
+    context = client.app.state.context
+    waiting = create(client, cluster="8xh100", wait_for_worker_s=3600.0)
+    worker = SimulatedWorker(client, cluster=H100.model_copy(update={"host_memory_gib": 1000.0})).register()
+    assert wait_for_worker.begin_or_fail_waiting(context) == 1
+    at_once = create(client, **LATER | {"cluster": "8xh100"})
+    assert [read(client, study)["cluster"]["host_memory_gib"] for study in (waiting, at_once)] == [1000.0, 1000.0]
+    worker.work()
+    assert best(client, model="llama-tiny", cluster="8xh100", workload=json.dumps(SPEC["workload"]), match="exact")
+    stated = H100.model_dump(mode="json")
+    refused = client.post("/v1/studies", json=SPEC | {"cluster": stated})
+    assert refused.status_code == 422 and refused.json()["code"] == "no_worker"
 
 
 def test_demand_of_a_pool_is_that_of_the_studies_which_its_workers_suit(client):

@@ -10,6 +10,12 @@ _WHY = {
     "expert_parallel": "exchanges tokens between ranks, which nobody has compared for rows of several lengths",
 }
 """Reason why the ranks of each axis cannot train samples of several lengths, by the axis's field."""
+_WHY_PACKED = _WHY | {
+    "context_parallel": "divides rows among ranks, whose mask knows no bounds of packed samples",
+    "tensor_parallel": "divides the positions of rows among ranks, which nobody has compared for packed samples",
+    "pipeline_parallel": "sends hidden states from stage to stage, but no positions of packed samples",
+}
+"""Reason for each axis where samples are packed into rows of one length."""
 
 
 def check(config: TrialConfig, data: SampleLengths | None) -> None:
@@ -24,9 +30,11 @@ def check(config: TrialConfig, data: SampleLengths | None) -> None:
     check_axis("pipeline_parallel", strategy.stages, data)
     check_axis("expert_parallel", strategy.expert_ranks, data)
     if data is not None and getattr(strategy, "deepcompile", False):
+        reason = (
+            "was not compared for packed samples" if data.is_packed else "builds its program for rows of one length"
+        )
         raise ValueError(
-            f"deepcompile (true) builds its program for rows of one length (workload.data: {data.describe()}); set it to "
-            "false, or leave out data"
+            f"deepcompile (true) {reason} (workload.data: {data.describe()}); set it to false, or leave out data"
         )
 
 
@@ -37,7 +45,8 @@ def check_axis(name: str, size: int, data: SampleLengths | None) -> None:
         ValueError: names the field, its value and the remedy.
     """
     if size > 1 and data is not None:
+        reason = (_WHY_PACKED if data.is_packed else _WHY)[name]
         raise ValueError(
-            f"{name} ({size}) {_WHY[name]} (workload.data: {data.describe()}); use 1, or leave out data to measure samples "
+            f"{name} ({size}) {reason} (workload.data: {data.describe()}); use 1, or leave out data to measure samples "
             "of one length"
         )

@@ -8,8 +8,10 @@ from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.training.sample_lengths import SampleLengths
-from shardtune.api_schemas.training.sample_plan import SamplePlan, Split, plan_samples
+from shardtune.api_schemas.training.sample_plan import PackedPlan, SamplePlan, Split, plan_samples
 
+FLASH = "flash_attention_2"
+"""Implementation of attention that gets the bounds of packed samples, and computes no scores between them."""
 _MOST_TOKENS = 1e18
 
 
@@ -66,19 +68,49 @@ def padding_of(plan: SamplePlan, split: Split) -> Padding:
 
 
 @lru_cache(maxsize=4096)
-def timed_rows(data: SampleLengths, global_batch: int, seed: int, split: Split, *, meets_once: bool) -> TimedRows:
+def timed_rows(
+    data: SampleLengths,
+    global_batch: int,
+    seed: int,
+    split: Split,
+    *,
+    meets_once: bool,
+    sequence_length: int = 0,
+    attention: str = "sdpa",
+) -> TimedRows:
     """Micro batch that takes as long as the slowest rank's mean one.
 
     Args:
         meets_once: whether ranks wait for each other once a step, not in every micro batch.
+        sequence_length: number of tokens of a packed row.
+        attention: implementation of attention, which decides the scores that a packed row costs.
     """
-    plan = plan_samples(data, global_batch, seed)
+    plan = plan_samples(data, global_batch, seed, sequence_length)
+    if isinstance(plan, PackedPlan):
+        return _packed_rows(plan, split, meets_once, attention)
     tokens = squares = 0
     for step in plan.timed_steps:
         by_group = plan.padded_lengths(step, split)
-        slowest = max(by_group, key=sum) if meets_once else [max(column) for column in zip(*by_group, strict=True)]
+        slowest = _slowest(by_group, meets_once)
         tokens += sum(slowest)
         squares += sum(length * length for length in slowest)
     length = squares / tokens
     mean = tokens / (plan.steps * split.accumulation)
     return TimedRows(rows=split.micro_batch * mean / length, length=length)
+
+
+def _packed_rows(plan: PackedPlan, split: Split, meets_once: bool, attention: str) -> TimedRows:
+    """All rows have one width, so ranks differ only where a kernel computes the scores of each sample alone."""
+    if attention != FLASH:
+        # A causal kernel leaves out half of the scores; with a mask of samples, sdpa computes all of the row's.
+        scores = 2 if attention == "sdpa" else 1
+        return TimedRows(rows=split.micro_batch / scores, length=plan.row_length * scores)
+    tokens = split.micro_batch * plan.row_length
+    squares = sum(sum(_slowest(plan.squared_lengths(step, split), meets_once)) for step in plan.timed_steps)
+    length = squares / (plan.steps * split.accumulation) / tokens
+    return TimedRows(rows=tokens / length, length=length)
+
+
+def _slowest(by_group: list[list[int]], meets_once: bool) -> list[int]:
+    """Work of the slowest rank's micro batches, from the work of each group's."""
+    return max(by_group, key=sum) if meets_once else [max(column) for column in zip(*by_group, strict=True)]

@@ -6,9 +6,9 @@ Lengths belong to the workload: all trials of a study train on the same samples 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from shardtune.api_schemas.base import Schema
 
@@ -25,9 +25,10 @@ SHORTEST, LONGEST = 2, 4_194_304
 DATA_SINCE = 2
 """First protocol version whose workers know samples of several lengths."""
 PACKED = "packed"
+"""Layout that puts several samples into one row."""
 
-Layout = Literal["padded", "grouped"]
-LAYOUTS: tuple[str, ...] = ("padded", "grouped")
+Layout = Literal["padded", "grouped", "packed"]
+LAYOUTS: tuple[str, ...] = get_args(Layout)
 Bin = tuple[int, int]
 """Length in tokens, and the number of samples of that length."""
 
@@ -134,20 +135,26 @@ class SampleLengths(Schema):
     than 256 different lengths are merged with their neighbours."""
     layout: Layout = "padded"
     """Arrangement of samples in micro batches: `padded` takes them as they come, `grouped` sorts the samples of each step by
-    length first. Both pad a micro batch to its longest sample; a step trains on the same samples with either."""
+    length first. Both pad a micro batch to its longest sample; a step trains on the same samples with either. `packed`
+    puts several whole samples into each row of `sequence_length` tokens, where none attends to another; `global_batch`
+    then counts rows, so a step trains on more samples."""
     pad_to_multiple_of: int = Field(default=1, ge=1, le=4096)
     """Multiple of tokens to which the longest sample of a micro batch is padded. Larger multiples give fewer different
     shapes and more padding."""
 
-    @field_validator("layout", mode="before")
-    @classmethod
-    def _no_packing(cls, layout: object) -> object:
-        if layout == PACKED:
+    @model_validator(mode="after")
+    def _rows_of_one_width(self) -> Self:
+        if self.is_packed and self.pad_to_multiple_of > 1:
             raise ValueError(
-                f"layout ({PACKED!r}) puts several samples into one row, which no trial trains yet; use grouped, which wastes "
-                "little, or bring your own code with its collator (docs/how-to/own-code.md)"
+                f"pad_to_multiple_of ({self.pad_to_multiple_of}) with layout ({PACKED!r}): each row has sequence_length tokens; "
+                "leave it out, and make sequence_length such a multiple"
             )
-        return layout
+        return self
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a row holds several samples."""
+        return self.layout == PACKED
 
     @property
     def samples(self) -> int:
@@ -192,9 +199,9 @@ def check_lengths(data: SampleLengths | None, sequence_length: int | None, globa
     if data is None:
         return
     if global_batch is not None and global_batch > MOST_PLANNED:
+        unit = "rows, whose samples are" if data.is_packed else "samples, each of which is"
         raise ValueError(
-            f"global_batch ({global_batch}) with data may be at most {MOST_PLANNED} samples, each of which is planned; lower "
-            "it, or leave out data"
+            f"global_batch ({global_batch}) with data may be at most {MOST_PLANNED} {unit} planned; lower it, or leave out data"
         )
     if sequence_length is None:
         return
@@ -207,4 +214,16 @@ def check_lengths(data: SampleLengths | None, sequence_length: int | None, globa
         raise ValueError(
             f"data.pad_to_multiple_of ({data.pad_to_multiple_of}) pads the longest sample ({data.longest}) to "
             f"{data.padded(data.longest)} tokens, above sequence_length ({sequence_length}); raise sequence_length to that"
+        )
+    if data.is_packed and global_batch is not None:
+        _check_packed_samples(data, sequence_length, global_batch)
+
+
+def _check_packed_samples(data: SampleLengths, sequence_length: int, global_batch: int) -> None:
+    per_row = max(1.0, sequence_length / data.mean)
+    if global_batch * per_row > MOST_PLANNED:
+        raise ValueError(
+            f"global_batch ({global_batch}) packs about {global_batch * per_row:,.0f} samples into a step, {per_row:,.0f} into "
+            f"each row of sequence_length ({sequence_length}); at most {MOST_PLANNED} are planned: use at most "
+            f"{int(MOST_PLANNED / per_row)}, or shorter rows"
         )

@@ -8,8 +8,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from shardtune.api_schemas.training.packed_rows import Row, fill_rows, strata
 from shardtune.api_schemas.training.sample_lengths import SampleLengths
 
 PEAK_STEP = 1
@@ -21,6 +22,7 @@ _MOST_MISSING = 0.2
 """Fraction by which the attention per token of the timed steps may be below the data's without a note."""
 _MOST_STEPS = 4
 """Maximum number of steps in a cycle: a window of small global batches takes as many times as long."""
+Item = TypeVar("Item")
 
 
 class Split(NamedTuple):
@@ -69,8 +71,8 @@ class SamplePlan:
         return tuple(other if index % 2 else longest for index in range(len(self.cycle[0])))
 
     def samples(self, step: int, split: Split, group: int, micro: int) -> Sequence[int]:
-        """Indices of the samples in the `micro`-th micro batch of a group of ranks. All groups and micro batches together
-        hold each sample once."""
+        """Indices of the samples (of the rows, if packed) in the `micro`-th micro batch of a group of ranks. All groups and
+        micro batches together hold each once."""
         size = split.micro_batch
         if self.data.layout == "grouped" and step != PEAK_STEP:
             # Ranks wait for each other: those that run at the same time get neighbours in the order of lengths.
@@ -101,7 +103,7 @@ class SamplePlan:
         if missing < _MOST_MISSING:
             return None
         return (
-            f"data: the timed steps hold {self.steps * len(self.cycle[0])} samples, too few for the rarest long ones "
+            f"data: the timed steps hold {sum(map(len, self.cycle))} samples, too few for the rarest long ones "
             f"({self.data.longest:,} tokens): their attention per token is {missing:.0%} below the data's, so speeds are "
             "those without such samples; memory is that with them. A larger global_batch times more of them"
         )
@@ -123,33 +125,82 @@ class SamplePlan:
         ]
 
 
+@dataclass(frozen=True)
+class PackedPlan(SamplePlan):
+    """Rows of a study's steps, each of several samples. A micro batch takes rows, known by their index in the step."""
+
+    row_length: int
+    """Number of tokens of each row; the rest behind its samples is padding."""
+    packed: tuple[tuple[Row, ...], ...]
+    """Rows of each step of the cycle."""
+
+    def rows(self, step: int) -> Sequence[Row]:
+        """Lengths of the samples in each row of a step."""
+        return self._peak_rows if step == PEAK_STEP else self.packed[step % self.steps]
+
+    def lengths(self, step: int) -> Sequence[int]:
+        """Lengths of a step's samples, row by row."""
+        return [length for row in self.rows(step) for length in row]
+
+    @cached_property
+    def _peak_rows(self) -> tuple[Row, ...]:
+        # All rows have one width, so only the mask differs: there is none where each row of a micro batch is one sample.
+        divided = [row for step in self.packed for row in step if len(row) > 1 or sum(row) < self.row_length]
+        return (min(divided or self.packed[0], key=len),) * len(self.packed[0])
+
+    def samples(self, step: int, split: Split, group: int, micro: int) -> Sequence[int]:
+        """Indices of the rows in the `micro`-th micro batch of a group of ranks."""
+        start = (group * split.accumulation + micro) * split.micro_batch
+        return range(start, start + split.micro_batch)
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of the rows in order, equal for trials of the same samples in the same rows."""
+        return hashlib.sha256(repr((self.row_length, self.packed)).encode()).hexdigest()[:16]
+
+    def padded_lengths(self, step: int, split: Split) -> list[list[int]]:
+        """Number of tokens in each row of a step's micro batches, by group and micro batch."""
+        return [[self.row_length] * split.accumulation for _ in range(split.groups)]
+
+    def squared_lengths(self, step: int, split: Split) -> list[list[int]]:
+        """Sum of the squared lengths of all samples in each micro batch of a step, by group and micro batch. The padding
+        behind the samples of a row attends to itself, as a sample of its own."""
+        rows = self.rows(step)
+        squares = [sum(length * length for length in row) + (self.row_length - sum(row)) ** 2 for row in rows]
+        return [
+            [
+                sum(squares[index] for index in self.samples(step, split, group, micro))
+                for micro in range(split.accumulation)
+            ]
+            for group in range(split.groups)
+        ]
+
+
 @lru_cache(maxsize=64)
-def plan_samples(data: SampleLengths, global_batch: int, seed: int) -> SamplePlan:
-    """Plan the samples of a study's steps."""
-    steps = max(1, min(_MOST_STEPS, -(-_FEWEST_SAMPLES // global_batch)))
-    strata = _strata(data, steps * global_batch)
-    order = sorted(range(len(strata)), key=lambda index: hashlib.blake2b(f"{seed}.{index}".encode()).digest())
-    shuffled = [strata[index] for index in order]
+def plan_samples(data: SampleLengths, global_batch: int, seed: int, sequence_length: int = 0) -> SamplePlan:
+    """Plan the samples of a study's steps; `sequence_length` is that of packed rows."""
+    if data.is_packed:
+        return _plan_rows(data, global_batch, seed, sequence_length)
+    steps = _steps_of_cycle(global_batch)
+    shuffled = _shuffled(strata(data, steps * global_batch), seed)
     cycle = (tuple(shuffled[step * global_batch : (step + 1) * global_batch]) for step in range(steps))
     return SamplePlan(data, tuple(cycle))
 
 
-def _strata(data: SampleLengths, count: int) -> list[int]:
-    """Mean length of each of `count` equal parts of the samples in ascending order, so that their mean is the data's."""
-    bins, samples = iter(data.lengths), data.samples
-    length, left = next(bins)
-    # Whole numbers alone: a part has `samples` units of 1 / count of a sample.
-    left *= count
-    strata, rounding = list[int](), 0.0
-    for _ in range(count):
-        needed, tokens = samples, 0
-        while needed:
-            if not left:
-                length, left = next(bins)
-                left *= count
-            taken = min(left, needed)
-            tokens, left, needed = tokens + taken * length, left - taken, needed - taken
-        exact = tokens / samples + rounding
-        strata.append(min(data.longest, max(data.lengths[0][0], round(exact))))
-        rounding = exact - strata[-1]
-    return strata
+def _plan_rows(data: SampleLengths, global_batch: int, seed: int, row_length: int) -> PackedPlan:
+    steps = _steps_of_cycle(int(global_batch * max(1.0, row_length / data.mean)))
+    rows = _shuffled(fill_rows(data, steps * global_batch, row_length), seed)
+    packed = tuple(tuple(rows[step * global_batch : (step + 1) * global_batch]) for step in range(steps))
+    cycle = tuple(tuple(length for row in step for length in row) for step in packed)
+    return PackedPlan(data, cycle, row_length, packed)
+
+
+def _steps_of_cycle(samples: int) -> int:
+    """Number of steps of a cycle, from the samples of a step."""
+    return max(1, min(_MOST_STEPS, -(-_FEWEST_SAMPLES // samples)))
+
+
+def _shuffled(items: Sequence[Item], seed: int) -> list[Item]:
+    """Items in the order that a seed decides."""
+    order = sorted(range(len(items)), key=lambda index: hashlib.blake2b(f"{seed}.{index}".encode()).digest())
+    return [items[index] for index in order]

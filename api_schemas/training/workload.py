@@ -143,9 +143,10 @@ class WorkloadRequest(Schema):
     """Workload in a request, whose precision may still be `auto` (chosen for the device)."""
 
     sequence_length: int = Field(ge=SHORTEST_SEQUENCE, le=4_194_304)
-    """Sequence length: tokens per sample, or with `data` the most that a sample may have."""
+    """Sequence length: tokens per sample, or with `data` the most that a sample may have; of a row if they are packed."""
     global_batch: int = Field(ge=1, le=MOST_SAMPLES)
-    """Samples per optimizer step: micro batch × gradient accumulation × data-parallel size."""
+    """Samples per optimizer step (rows of samples if they are packed): micro batch × gradient accumulation × data-parallel
+    size."""
     precision: ChosenPrecision = None
     """Precision of training: `bf16-mixed`, `bf16-autocast`, `bf16-true`, `fp32` or explicit dtypes; null or `auto`:
     bf16-mixed if the device supports bfloat16 natively, else fp32."""
@@ -190,7 +191,8 @@ class WorkloadRequest(Schema):
     @property
     def sample_plan(self) -> SamplePlan | None:
         """Plan of samples of several lengths; None where all samples have `sequence_length` tokens."""
-        return None if self.data is None else plan_samples(self.data, self.global_batch, self.seed)
+        data, length = self.data, self.sequence_length
+        return None if data is None else plan_samples(data, self.global_batch, self.seed, length)
 
     @property
     def data_notes(self) -> tuple[str, ...]:
@@ -207,7 +209,8 @@ class WorkloadRequest(Schema):
     @property
     def longest_row(self) -> int:
         """Number of tokens in the longest row of a micro batch, with padding, which decides the memory peak."""
-        return self.sequence_length if self.data is None else self.data.padded(self.data.longest)
+        data = self.data
+        return self.sequence_length if data is None or data.is_packed else data.padded(data.longest)
 
     @property
     def attended_length(self) -> int:

@@ -72,7 +72,7 @@ LayoutName = Annotated[
     typer.Option(
         "--layout",
         metavar="|".join(LAYOUTS),
-        help="Arrangement of samples of several lengths: as they come, or sorted by length within a step.",
+        help="Arrangement of samples of several lengths: as they come, sorted by length within a step, or packed into rows.",
     ),
 ]
 

@@ -1,8 +1,9 @@
 """Check the model of a new study before any worker reads the model: reject it with a reason, or add notes."""
 
 from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
-from shardtune.api_schemas.training import adapter_targets, attention_dtypes
+from shardtune.api_schemas.training import adapter_targets, attention_dtypes, packed_models
 from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.sample_lengths import PACKED
 from shardtune.service.http.errors import invalid, invalid_from_value_error
 from shardtune.tuner.prediction import model_shape, trainable
 
@@ -73,7 +74,7 @@ def check_adapter(request: StudyRequest) -> None:
 
 
 def check_data(request: StudyRequest) -> None:
-    """Reject lengths of samples that the user's own code makes.
+    """Reject lengths of samples that the user's own code makes, and packed samples that would attend to each other.
 
     Raises:
         Invalid: names the field, its value and the remedy.
@@ -86,6 +87,10 @@ def check_data(request: StudyRequest) -> None:
             f"data ({data.describe()}) describes samples that a trial makes, and your own code makes its batches itself; leave "
             "out data",
         )
+    try:
+        packed_models.check(data, request.model)
+    except ValueError as error:
+        raise invalid("workload.data.layout", PACKED, str(error)) from None
 
 
 def model_notes(model: ModelSpec) -> tuple[str, ...]:

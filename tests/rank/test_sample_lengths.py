@@ -95,3 +95,29 @@ def test_the_peak_is_the_predicted_one(host: HostProcess, name: str, micro_batch
     task = task_of(STRATEGIES[name], model=LLAMA, data=rare, **sizes)
     memory = run(host, task).memory
     assert memory is not None and memory.peak_allocated_gib == pytest.approx(predicted_gib(task), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        pytest.param("ddp", {"micro_batch": 1}, id="ddp"),
+        pytest.param(
+            "fsdp2", {"attention": "eager", "activation_checkpointing": "full"}, id="fsdp2-eager-checkpointed"
+        ),
+        pytest.param("zero-2", {"loss": "chunked", "loss_chunk": 16}, id="zero-2-chunked"),
+        pytest.param("zero-3", {"model": GPT2}, id="zero-3-gpt2"),
+    ],
+)
+def test_packed_rows_train_as_their_samples_alone(host: HostProcess, name: str, changes: dict[str, Any]) -> None:
+    task = task_of(STRATEGIES[name], **({"data": DATA | {"layout": "packed"}, "sequence_length": 64} | changes))
+    report = run(host, task)
+    apart = deviation(report.trajectory, train(task))
+    assert all(apart[figure] <= FP32[figure] for figure in FP32), apart
+
+
+def test_the_peak_of_packed_rows_is_the_predicted_one(host: HostProcess) -> None:
+    data = {"lengths": [[3, 1000], [60, 1]], "layout": "packed"}
+    sizes = {"sequence_length": 128, "global_batch": 16, "parity_steps": 2, "micro_batch": 8}
+    task = task_of(STRATEGIES["fsdp2"], model=LLAMA, data=data, **sizes)
+    memory = run(host, task).memory
+    assert memory is not None and memory.peak_allocated_gib == pytest.approx(predicted_gib(task), rel=0.02)

@@ -19,4 +19,5 @@ def note(diagnosis: Diagnosis, workload: Workload) -> str | None:
             f"the trace holds {recorded.steps} steps of {batches}, no whole number of times: its means are those of these "
             "steps; restart the service and the worker with one release to trace whole cycles"
         )
-    return f"data: {traced}. Memory is recorded in a step of the longest samples ({plan.data.longest:,} tokens)"
+    peak = "rows of several samples" if plan.data.is_packed else f"the longest samples ({plan.data.longest:,} tokens)"
+    return f"data: {traced}. Memory is recorded in a step of {peak}"

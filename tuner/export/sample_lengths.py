@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardtune.api_schemas.training.padding import FLASH
 from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.tuner.export.source import ExportSource
 
@@ -23,6 +24,11 @@ def trainer_notes(source: ExportSource) -> tuple[str, ...]:
     data = source.workload.data
     if data is None:
         return ()
+    if data.is_packed:
+        return (
+            f"data: {data.describe()} measured; Trainer packs no samples: give it rows that are packed, with position_ids that "
+            "begin anew with each sample, no attention_mask, and -100 as each sample's first label",
+        )
     multiple = _multiple(data)
     collator = "a collator that pads each batch to its longest sample" + (multiple and f" ({multiple})")
     return (
@@ -34,6 +40,9 @@ def trainer_notes(source: ExportSource) -> tuple[str, ...]:
 def trl_values(source: ExportSource) -> dict[str, Any]:
     """Fields of TRL's `SFTConfig` for samples of several lengths."""
     data = source.workload.data
+    if data is not None and data.is_packed:
+        # `max_length` is the width of a row; TRL takes the mask away by itself.
+        return {"packing": True, "packing_strategy": "bfd"}
     return {"pad_to_multiple_of": data.pad_to_multiple_of} if data is not None and data.pad_to_multiple_of > 1 else {}
 
 
@@ -45,7 +54,29 @@ def trl_notes(source: ExportSource) -> tuple[str, ...]:
         return (
             f"data: every sample had {length} tokens in the trial; TRL cuts longer ones, and pads to the longest of a batch",
         )
-    return (f"data: {data.describe()} measured; your own data set decides in TRL", *grouping_notes(data))
+    joined = "TRL joins the packed rows of a micro batch into one"
+    return (
+        f"data: {data.describe()} measured; your own data set decides in TRL",
+        *grouping_notes(data),
+        *joining_notes(source, joined),
+    )
+
+
+def joining_notes(source: ExportSource, joined: str) -> tuple[str, ...]:
+    """Notes on the mask of programs that join the packed rows of a micro batch; `joined` says so for one of them."""
+    rows = source.config.micro_batch
+    if not is_packed(source) or rows == 1 or source.attention == FLASH:
+        return ()
+    return (
+        f"attention: a mask for each row was measured; {joined}, so that {source.attention} computes a mask and scores {rows} "
+        "times as large: flash_attention_2 does not, nor does a micro batch of 1",
+    )
+
+
+def is_packed(source: ExportSource) -> bool:
+    """Whether the trial's rows hold several samples."""
+    data = source.workload.data
+    return data is not None and data.is_packed
 
 
 def script_notes(source: ExportSource) -> tuple[str, ...]:
@@ -53,6 +84,11 @@ def script_notes(source: ExportSource) -> tuple[str, ...]:
     data = source.workload.data
     if data is None:
         return ()
+    if data.is_packed:
+        return (
+            f"data: {data.describe()} into rows of {source.workload.sequence_length} tokens measured; pass position_ids that "
+            f"begin anew with each sample, no attention_mask (one of ones lets samples see each other); {_WEIGHTED}",
+        )
     order = ", samples of a step sorted by length" if data.layout == "grouped" else ""
     multiple = _multiple(data)
     padding = "each micro batch padded to its longest sample" + (multiple and f", {multiple}")
@@ -65,6 +101,8 @@ def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
     if data is None:
         return ()
     packed = "torchtitan packs documents into full rows, which pads nothing"
+    if data.is_packed:
+        packed = "torchtitan cuts documents where a row ends, and keeps them apart with its flex attention alone"
     return (f"data: {data.describe()} measured; {packed}. {_full_rows(source)}",)
 
 
@@ -98,6 +136,12 @@ def loader_remark(source: ExportSource) -> tuple[str, ...]:
     data = source.workload.data
     if data is None:
         return ()
+    if data.is_packed:
+        return (
+            f"# The trial's rows held samples of {data.describe()}. These rows are one sample each; yours need position_ids",
+            "# that begin anew with each sample, no attention mask, -100 as the first label of each sample, and a loss divided",
+            "# by the labels of the whole step.",
+        )
     return (
         f"# The trial's samples had {data.describe()}. These rows are full; yours need their mask,",
         "# -100 as the labels of padding, and a loss divided by the labels of the whole step.",

@@ -112,7 +112,8 @@ class Implementation:
     splits_logits: bool = True
     """Whether tensor-parallel ranks compute the loss over their part of the vocabulary; otherwise each has all logits."""
     masked_rows: int = 0
-    """Fewest rows of a micro batch with which fused attention gets a mask of padding; 0: it never gets one."""
+    """Fewest rows of a micro batch with which fused attention gets a mask of padding or of packed samples; 0: it never gets
+    one."""
     step_host_s: float = 0.0
     """Host seconds of a step that overlap with nothing, in addition to `Rates.optimizer_host_s`."""
 
@@ -135,6 +136,8 @@ def _masked_rows(workload: Workload) -> int:
     # FlashAttention-2 takes padding out of the rows instead.
     if workload.data is None or workload.attention != "sdpa":
         return 0
+    if workload.data.is_packed:
+        return 1
     return 1 if workload.data.pad_to_multiple_of > 1 else 2 if len(workload.data.lengths) > 1 else 0
 
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.training import adapter_targets, attention_dtypes
+from shardtune.api_schemas.training import adapter_targets, attention_dtypes, packed_models
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, SHORTEST_SEQUENCE, Precision, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
@@ -72,8 +72,9 @@ class ResolvedRequest:
         window = traced_shape.window_note(self.request.model.trained_config, self.sequence)
         notes += [] if window is None else [window]
         if self.request.data is not None:
+            peak = "full rows" if self.request.data.is_packed else "the longest"
             notes.append(
-                f"data: {self.request.data.describe()}; speeds count the samples' own tokens, memory is that of the longest"
+                f"data: {self.request.data.describe()}; speeds count the samples' own tokens, memory is that of {peak}"
             )
         if isinstance(self.shape, traced_shape.TracedShape) and self.shape.estimated:
             notes.append(
@@ -107,6 +108,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
     cluster = cluster_of(request)
     _check_network(request, cluster)
     _check_batch(request, cluster)
+    packed_models.check(request.data, request.model)
     shape = _resolve_shape(request)
     sequence = request.sequence_length or _default_sequence(request, shape)
     if shape.max_positions and sequence > shape.max_positions:

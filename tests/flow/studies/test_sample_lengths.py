@@ -35,7 +35,11 @@ def test_lengths_are_counted_and_sent_to_the_worker(quick_client):
         ({"lengths": [-1]}, "workload.data.lengths", "below 2 tokens"),
         ({"lengths": [10**9]}, "workload.data.lengths", "above 4194304"),
         ({"lengths": [65]}, "workload.data.lengths", "raise sequence_length to 65"),
-        ({"lengths": [9], "layout": "packed"}, "workload.data.layout", "use grouped"),
+        (
+            {"lengths": [9], "layout": "packed", "pad_to_multiple_of": 8},
+            "workload.data.pad_to_multiple_of",
+            "each row has sequence_length",
+        ),
         ({"lengths": [9], "pad_to_multiple_of": 128}, "workload.data.pad_to_multiple_of", "raise sequence_length"),
     ],
 )
@@ -43,6 +47,20 @@ def test_lengths_that_cannot_be_trained_are_rejected_with_their_field(quick_clie
     SimulatedWorker(quick_client).register()
     error = rejection(quick_client, with_data(**data))
     assert error["field"] == field and message in error["message"], error
+
+
+def test_packed_samples_are_stored_and_sent_to_the_worker(quick_client):
+    worker = SimulatedWorker(quick_client).register()
+    study = quick_client.post("/v1/studies", json=with_data(lengths=LENGTHS, layout="packed")).json()
+    assert study["spec"]["workload"]["data"]["layout"] == "packed"
+    assert worker.lease().task.workload.data.is_packed
+
+
+def test_packed_samples_that_see_each_other_are_rejected_with_their_field(quick_client):
+    SimulatedWorker(quick_client).register()
+    model = {"model_type": "gpt_oss", "num_hidden_layers": 2}
+    error = rejection(quick_client, with_data(lengths=LENGTHS, layout="packed") | {"model": model})
+    assert error["field"] == "workload.data.layout" and "use layout 'grouped'" in error["message"], error
 
 
 def test_own_code_gets_no_lengths(quick_client):

@@ -115,6 +115,7 @@ TOOL = Tool(
     loads_low=True,
     dtype_key=None,
     packing=("sample_packing", "batch_flattening"),
+    packs_apart="sample_packing",
     quantised=("load_in_4bit", "load_in_8bit", "gptq", "quantization", "qat"),
     parallel=("tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree", "expert_parallel_size"),
     renamed=_RENAMED,

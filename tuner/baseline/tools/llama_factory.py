@@ -66,6 +66,7 @@ TOOL = Tool(
     loads_low=False,
     dtype_key=None,
     packing=("packing", "neat_packing"),
+    packs_apart="neat_packing",
     quantised=("quantization_bit",),
     parallel=(),
     renamed={},

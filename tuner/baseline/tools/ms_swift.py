@@ -140,6 +140,7 @@ TOOL = Tool(
     loads_low=True,
     dtype_key="torch_dtype",
     packing=("packing", "padding_free"),
+    packs_apart="packing",
     quantised=("quant_method", "quant_bits"),
     parallel=("sequence_parallel_size", "deepspeed_autotp_size"),
     renamed={},

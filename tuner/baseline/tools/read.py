@@ -16,7 +16,7 @@ from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import training_arguments
 from shardtune.tuner.baseline.section import Section
-from shardtune.tuner.baseline.tools import axolotl, keys, llama_factory, ms_swift, precision
+from shardtune.tuner.baseline.tools import axolotl, keys, llama_factory, ms_swift, packing, precision
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _TOOLS = (axolotl.TOOL, llama_factory.TOOL, ms_swift.TOOL)
@@ -139,13 +139,7 @@ def _check_length(tool: Tool, top: Section, workload: Workload, notes: list[str]
 
 
 def _check_rows(tool: Tool, top: Section, workload: Workload, notes: list[str]) -> None:
-    packing = next((key for key in tool.packing if top.flag(key)), None)
-    if packing is not None and workload.data is not None:
-        raise ValueError(
-            f"{top.name(packing)} (true) packs samples, which no trial does; set it to false, or leave out data"
-        )
-    if packing is not None:
-        notes.append(f"{top.name(packing)}: measured with full rows of one sample each")
+    packing.check(tool, top, workload, notes)
     known = _known_keys(tool.keys_file)[1]
     has_switch = "group_by_length" in known and "train_sampling_strategy" not in top
     sampling = "group_by_length" if has_switch else "train_sampling_strategy"

@@ -57,6 +57,8 @@ class Tool:
     """Key of the dtype in which the tool loads weights; None where its switch for bf16 decides the dtype."""
     packing: tuple[str, ...]
     """Switches that put several samples into one row."""
+    packs_apart: str
+    """Switch among them that packs rows whose samples do not see each other."""
     quantised: tuple[str, ...]
     """Keys that train on quantised base weights."""
     parallel: tuple[str, ...]

@@ -143,6 +143,8 @@ def _data(source: ExportSource) -> dict[str, Any]:
     if data is None:
         # Rows of equal length, as measured: axolotl pads to a multiple of 64 unless it is told.
         return values | {"pad_to_sequence_len": True, "pad_to_multiple_of": 1}
+    if data.is_packed:
+        return values | {"sample_packing": True, "eval_sample_packing": False, "pad_to_sequence_len": True}
     values["group_by_length"] = data.layout == "grouped"
     if data.pad_to_multiple_of > 1:
         # Only without `pad_to_sequence_len` does axolotl read the multiple alone.

@@ -83,8 +83,9 @@ def _data(source: ExportSource) -> dict[str, Any]:
         "template": SET_ME,
         "output_dir": "./out",
         "cutoff_len": source.workload.sequence_length,
-        "packing": False,
-        "neat_packing": False,
+        # `packing` alone lets the samples of a row see each other.
+        "packing": sample_lengths.is_packed(source),
+        "neat_packing": sample_lengths.is_packed(source),
         **sample_lengths.trainer_values(source),
     }
 
@@ -119,7 +120,12 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         lines.append(
             f"data: every sample had {length} tokens in the trial; LLaMA-Factory pads to the longest of a batch"
         )
-    if data is not None and data.pad_to_multiple_of != _PADDED_TO:
+    if data is not None and data.is_packed:
+        lines.append(
+            "data.layout: LLaMA-Factory packs with a greedy knapsack, and drops samples of cutoff_len tokens: a row keeps room "
+            "for one token of padding"
+        )
+    elif data is not None and data.pad_to_multiple_of != _PADDED_TO:
         lines.append(
             f"data.pad_to_multiple_of: {data.pad_to_multiple_of} was measured; LLaMA-Factory always pads to a multiple of "
             f"{_PADDED_TO}"

@@ -5,6 +5,7 @@ ms-swift hands unknown arguments back without a word, so a test compares them wi
 
 from typing import Any
 
+from shardtune.api_schemas.training.padding import FLASH
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.source import ExportSource
@@ -53,7 +54,8 @@ def _model(source: ExportSource) -> dict[str, Any]:
     # PEFT keeps an adapter's matrices in float32, so that the dtype is that of the frozen weights.
     dtype = precision.master_dtype if tools.lora_of(source) is None else precision.weights_dtype
     # By itself it asks ModelScope for the repository.
-    return {"model": weights.id, **revision, "use_hf": True, "torch_dtype": dtype, "attn_impl": source.attention}
+    attention = FLASH if sample_lengths.is_packed(source) else source.attention
+    return {"model": weights.id, **revision, "use_hf": True, "torch_dtype": dtype, "attn_impl": attention}
 
 
 def _adapter(source: ExportSource) -> dict[str, Any]:
@@ -80,8 +82,8 @@ def _data(source: ExportSource) -> dict[str, Any]:
         "dataset": SET_ME,
         "output_dir": "./out",
         "max_length": source.workload.sequence_length,
-        "packing": False,
-        "padding_free": False,
+        "packing": sample_lengths.is_packed(source),
+        "padding_free": sample_lengths.is_packed(source),
         "group_by_length": data is not None and data.layout == "grouped",
     }
     return values if data is None else values | {"average_tokens_across_devices": True}
@@ -111,6 +113,10 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
             f"data: {data.describe()} measured; your own data set decides in ms-swift",
             *sample_lengths.grouping_notes(data),
         ]
+    if sample_lengths.is_packed(source) and source.attention != FLASH:
+        lines.append(
+            f"attention: {source.attention} was measured; ms-swift packs with flash attention alone, which needs GPUs"
+        )
     if data is not None and data.pad_to_multiple_of > 1:
         lines.append(
             f"data.pad_to_multiple_of: {data.pad_to_multiple_of} was measured; ms-swift has 1, as it has no argument for it"

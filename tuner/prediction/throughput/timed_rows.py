@@ -1,4 +1,4 @@
-"""Rows that take a configuration's time where samples have several lengths: padded, and those of the slowest rank."""
+"""Rows that take a configuration's time where samples have several lengths: padded or packed, of the slowest rank."""
 
 import numpy as np
 
@@ -27,7 +27,15 @@ def _timed(workload: Workload, micro_batch: int, accumulation: int, meets_once: 
     split = Split(micro_batch, groups, accumulation)
     if micro_batch * split.micro_batches != workload.global_batch:
         return TimedRows(rows=micro_batch, length=workload.longest_row)
-    return timed_rows(workload.data, workload.global_batch, workload.seed, split, meets_once=bool(meets_once))
+    return timed_rows(
+        workload.data,
+        workload.global_batch,
+        workload.seed,
+        split,
+        meets_once=bool(meets_once),
+        sequence_length=workload.sequence_length,
+        attention=workload.attention,
+    )
 
 
 def _meets_once(candidates: Candidates) -> Mask:

@@ -17,6 +17,7 @@ from shardtune.workers.rank.model import weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
+_FIND_PACKED = masking_utils.find_packed_sequence_indices
 _RANDOM_WORDS = ("dropout", "pdrop", "layerdrop", "jitter_noise")
 """Parts of configuration keys that control random behaviour, such as `dropout`."""
 
@@ -82,10 +83,10 @@ def attention_of(config: Any, workload: Workload) -> str:
     return "eager" if lacks else workload.attention
 
 
-def without_packed_samples() -> None:
-    """Turn off transformers' search for packed samples in this process; trials pack none."""
+def search_packed_samples(is_packed: bool) -> None:
+    """Let transformers find packed samples by their positions in this process, or turn its search off."""
     # transformers would search in each forward without a mask, and wait for the device (5.x, `masking_utils`).
-    masking_utils.find_packed_sequence_indices = lambda position_ids: None
+    masking_utils.find_packed_sequence_indices = _FIND_PACKED if is_packed else lambda position_ids: None
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -11,6 +12,26 @@ from shardtune.api_schemas.training.sample_plan import SamplePlan
 from shardtune.workers.rank.model import data
 from shardtune.workers.rank.model.chunk_math import IGNORED
 from shardtune.workers.rank.model.chunked_loss import ChunkedLoss
+
+
+class RaggedBatch(Protocol):
+    """Micro batch of samples of several lengths, padded or packed."""
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Arguments of the model beside the labels."""
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """Token ids with `IGNORED` where the loss counts none; the model shifts them."""
+
+    @property
+    def own_labels(self) -> int:
+        """Number of tokens that the loss counts."""
+
+    @property
+    def weight(self) -> float:
+        """Factor of the mean over this micro batch's labels."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +49,11 @@ class PaddedBatch:
     weight: float
     """Factor of the mean over this micro batch's labels, so that the mean over all micro batches of the step is the mean
     over all of its labels."""
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Arguments of the model beside the labels."""
+        return {"input_ids": self.tokens, "attention_mask": self.attention_mask}
 
 
 def make_batch(
@@ -59,12 +85,11 @@ def weight_of(own_labels: int, step_labels: int, micro_batches: int) -> float:
     return own_labels * micro_batches / step_labels
 
 
-def loss(model: nn.Module, batch: PaddedBatch, chunked: ChunkedLoss | None = None) -> torch.Tensor:
+def loss(model: nn.Module, batch: RaggedBatch, chunked: ChunkedLoss | None = None) -> torch.Tensor:
     """Weighted next-token cross entropy of one micro batch; `chunked` computes it in chunks of tokens."""
     if chunked is not None:
         next_tokens = pad(batch.labels, (0, 1), value=IGNORED)[:, 1:]
-        total = chunked.sum_over(model, next_tokens, input_ids=batch.tokens, attention_mask=batch.attention_mask)
+        total = chunked.sum_over(model, next_tokens, **batch.inputs)
         return total * (batch.weight / batch.own_labels)
-    outputs = model(input_ids=batch.tokens, attention_mask=batch.attention_mask, labels=batch.labels, use_cache=False)
-    mean: torch.Tensor = outputs.loss
+    mean: torch.Tensor = model(**batch.inputs, labels=batch.labels, use_cache=False).loss
     return mean * batch.weight

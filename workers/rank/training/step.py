@@ -12,8 +12,9 @@ from torch import nn
 
 from shardtune.api_schemas.strategies import TrialConfig, losses
 from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.sample_plan import PackedPlan
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.workers.rank.model import adapters, chunked_loss, data, loss_plan, padded_batch
+from shardtune.workers.rank.model import adapters, chunked_loss, data, loss_plan, packed_batch, padded_batch
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model.context import ContextGroup
 from shardtune.workers.rank.strategies.base import causal_loss
@@ -94,7 +95,7 @@ class CausalStep:
         """Build the model in training mode (see `Step.build_model`)."""
         model = models.build(self._spec, self._workload)
         adapters.install(model, self._workload.adapter)
-        models.without_packed_samples()
+        models.search_packed_samples(self._workload.data is not None and self._workload.data.is_packed)
         if self._context is not None:
             self._context.prepare(model)
         if self._loss_chunk is not None:
@@ -104,16 +105,20 @@ class CausalStep:
 
     def make_batch(
         self, step: int, samples: Sequence[int], device: torch.device
-    ) -> torch.Tensor | padded_batch.PaddedBatch:
-        """Token ids of the samples, int64 [samples, sequence length]; with padding where their lengths differ."""
-        workload = self._workload
-        if workload.sample_plan is not None:
-            return padded_batch.make_batch(workload.sample_plan, workload.seed, step, samples, self._vocab_size, device)
+    ) -> torch.Tensor | padded_batch.PaddedBatch | packed_batch.PackedBatch:
+        """Token ids of the samples, int64 [samples, sequence length]; padded or packed where their lengths differ."""
+        workload, plan = self._workload, self._workload.sample_plan
+        if isinstance(plan, PackedPlan):
+            return packed_batch.make_batch(
+                plan, workload.seed, step, samples, self._vocab_size, device, workload.attention
+            )
+        if plan is not None:
+            return padded_batch.make_batch(plan, workload.seed, step, samples, self._vocab_size, device)
         return data.samples(workload.seed, step, samples, workload.sequence_length, self._vocab_size, device)
 
-    def loss(self, model: nn.Module, batch: torch.Tensor | padded_batch.PaddedBatch) -> torch.Tensor:
+    def loss(self, model: nn.Module, batch: torch.Tensor | padded_batch.RaggedBatch) -> torch.Tensor:
         """Next-token cross entropy of the model on one micro batch."""
-        if isinstance(batch, padded_batch.PaddedBatch):
+        if not isinstance(batch, torch.Tensor):
             return padded_batch.loss(model, batch, self._chunked)
         if self._context is not None:
             return self._context.loss(model, batch, self._chunked)

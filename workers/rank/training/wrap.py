@@ -5,6 +5,7 @@ from torch import nn
 
 from shardtune.api_schemas.strategies import adapter_support, optimizer_support, ragged_support
 from shardtune.workers.blocks.prepare import prepare_blocks
+from shardtune.workers.rank.model import packed_leak
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.registry import TRAINERS
 
@@ -20,5 +21,6 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
     adapter_support.check(task.config, task.workload.adapter)
     ragged_support.check(task.config, task.workload.data)
     task.config.strategy.check_cluster(task.cluster, task.workload.precision, setting.accumulation)
+    packed_leak.check(task.model, task.workload, setting.context.device)
     prepare_blocks(model, task.config)
     return TRAINERS[task.config.backend](model, setting, task.config.strategy)

@@ -40,7 +40,11 @@ class ServiceKnowledge:
     """Plan of each measurement, from which the study's duration follows."""
 
 
-_LAYOUTS = (("padded", "as the samples come"), ("grouped", "sorted by length within a step"))
+_LAYOUTS = (
+    ("padded", "as the samples come"),
+    ("grouped", "sorted by length within a step"),
+    ("packed", "several samples in one row; the global batch counts rows"),
+)
 _TONES: dict[Verdict, str] = {"fits": "good", "may fit": "warn", "does not fit": "bad"}
 
 

@@ -132,8 +132,20 @@ def test_bad_input_names_field_value_and_remedy_in_the_tools_words(values: dict[
 
 def test_packing_and_grouping_must_agree_with_the_data() -> None:
     lengths = {"lengths": [[8, 10], [32, 4]], "layout": "grouped"}
-    with pytest.raises(ValueError, match=r"baseline.sample_packing \(true\) packs samples, which no trial does"):
+    with pytest.raises(
+        ValueError, match=r"baseline.sample_packing \(true\) packs samples, but .* 'grouped'; use layout 'packed'"
+    ):
         read(AXOLOTL | {"sample_packing": True}, workload(data=lengths))
+    with pytest.raises(
+        ValueError, match=r"batch_flattening \(true\) joins samples as no trial does; .* use sample_packing"
+    ):
+        read(AXOLOTL | {"batch_flattening": True}, workload(data=lengths))
+    with pytest.raises(
+        ValueError, match=r"baseline.packing \(true\) joins samples as no trial does; .* use neat_packing"
+    ):
+        read(FACTORY | {"packing": True}, workload(data=lengths | {"layout": "packed"}))
+    with pytest.raises(ValueError, match=r"baseline.packing is absent or false, but .*'packed'; set it to true"):
+        read(SWIFT, workload(data=lengths | {"layout": "packed"}))
     with pytest.raises(ValueError, match=r"group_by_length|train_sampling_strategy"):
         read(AXOLOTL, workload(data=lengths))
     assert config_of(AXOLOTL | {"group_by_length": True}, workload(data=lengths)).micro_batch == 2

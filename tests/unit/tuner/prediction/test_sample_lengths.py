@@ -117,3 +117,34 @@ def test_studies_with_lengths_have_whole_steps() -> None:
         workload = Workload.model_validate({"sequence_length": 4096, "global_batch": 512, "data": data})
         samples = short_steps.parity_samples(spec.model_copy(update={"workload": workload}), CLUSTER, 100.0)
         assert (samples is not None) == is_short
+
+
+def test_packed_rows_cost_whole_scores_unless_the_kernel_skips_other_samples() -> None:
+    packed = MIXED | {"layout": "packed"}
+    full, whole, skipped = (
+        predicted(data, global_batch=32, attention=attention)
+        for data, attention in ((None, "sdpa"), (packed, "sdpa"), (packed, "flash_attention_2"))
+    )
+    assert full.speed is not None and whole.speed is not None and skipped.speed is not None
+    assert whole.speed.step_time_s > full.speed.step_time_s > skipped.speed.step_time_s
+    assert whole.speed.padding_fraction is not None and whole.speed.padding_fraction < 0.02
+    # sdpa keeps a mask of the samples.
+    assert whole.memory.total_gib > full.memory.total_gib >= skipped.memory.total_gib
+
+
+def test_packing_computes_less_padding_than_grouping() -> None:
+    packed, grouped = (predicted(MIXED | {"layout": layout}) for layout in ("packed", "grouped"))
+    assert packed.speed is not None and grouped.speed is not None
+    assert packed.speed.padding_fraction is not None and grouped.speed.padding_fraction is not None
+    assert packed.speed.padding_fraction < grouped.speed.padding_fraction
+
+
+def test_an_architecture_whose_samples_see_each_other_is_not_predicted_packed() -> None:
+    values = {
+        "model": "gpt-oss-20b",
+        "cluster": "8xh100",
+        "sequence_length": 4096,
+        "data": MIXED | {"layout": "packed"},
+    }
+    with pytest.raises(ValueError, match=r"data.layout \('packed'\) with model_type \('gpt_oss'\)"):
+        answer_request(PredictionRequest.model_validate(values))

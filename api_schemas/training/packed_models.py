@@ -1,0 +1,61 @@
+"""Architectures in which packed samples do not attend to each other; each was admitted by a test of leaks on its own code."""
+
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.sample_lengths import PACKED, SampleLengths
+
+ADMITTED = frozenset(
+    {
+        "cohere",
+        "cohere2",
+        "deepseek_v3",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "glm",
+        "glm4",
+        "gpt2",
+        "gpt_neox",
+        "granite",
+        "helium",
+        "llama",
+        "mistral",
+        "mixtral",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "olmoe",
+        "phi",
+        "phi3",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe",
+        "seed_oss",
+        "smollm3",
+        "stablelm",
+        "starcoder2",
+    }
+)
+"""Values of `model_type` that `tests/rank/test_packed_leaks.py` admits with each attention that they have."""
+LEAKING = frozenset({"bloom", "falcon", "gpt_oss", "mamba", "opt", "qwen3_next"})
+"""Values of `model_type` whose code lets samples of a row see each other (transformers 5.23): it makes its mask without the
+positions, or carries a state from token to token."""
+
+
+def check(data: SampleLengths | None, model: ModelSpec) -> None:
+    """Reject packed samples in an architecture that does not keep them apart, or of which nobody knows.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if data is None or not data.is_packed or model.is_own or model.model_type in ADMITTED:
+        return
+    reason = (
+        "lets samples of a row attend to each other in transformers 5.23"
+        if model.model_type in LEAKING
+        else "was not tested for samples that attend to each other"
+    )
+    raise ValueError(
+        f"data.layout ({PACKED!r}) with model_type ({model.model_type!r}), which {reason}; use layout 'grouped', which wastes "
+        "little"
+    )

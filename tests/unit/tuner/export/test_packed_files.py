@@ -1,0 +1,80 @@
+"""Packed samples in exported files, and in the files that users bring."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
+from shardtune.api_schemas.training.sample_lengths import SampleLengths
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.tuner.baseline import resolve_with_notes
+from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
+from shardtune.tuner.export.trainer import training_arguments, trl
+from tests.support.values.synthetic_studies import contender_of, study_of
+
+GPUS = Cluster(gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
+PACKED = {"lengths": [[8, 90], [30, 10]], "layout": "packed"}
+
+
+def source(data: Any = PACKED, strategy: Any = None, attention: str = "sdpa") -> ExportSource:
+    study = study_of("llama-tiny", "bf16-mixed", GPUS, global_batch=32)
+    values = {**study.spec.workload.model_dump(), "data": data, "attention": attention}
+    spec = study.spec.model_copy(update={"workload": Workload.model_validate(values)})
+    config = TrialConfig(strategy=strategy or DdpConfig(), micro_batch=2)
+    return ExportSource.of(study.model_copy(update={"spec": spec}), contender_of(config))
+
+
+def test_trl_packs_best_fit_decreasing_into_rows_of_the_trial() -> None:
+    packed = source()
+    rendered = trl.render(packed)
+    values = yaml.safe_load(rendered.files[trl.CONFIG])
+    assert (values["packing"], values["packing_strategy"]) == (True, "bfd")
+    assert values["max_length"] == packed.workload.sequence_length
+    assert any("TRL joins the packed rows of a micro batch into one" in line for line in rendered.lossy)
+    assert not any("joins" in line for line in trl.render(source(attention="flash_attention_2")).lossy)
+    assert yaml.safe_load(trl.render(source(None)).files[trl.CONFIG])["packing"] is False
+
+
+def test_tools_pack_without_letting_samples_see_each_other() -> None:
+    packed = source()
+    factory = yaml.safe_load(llama_factory.render(packed).files[llama_factory.CONFIG])
+    assert factory["packing"] and factory["neat_packing"]
+    tuned = yaml.safe_load(axolotl.render(packed).files[axolotl.CONFIG])
+    assert tuned["sample_packing"] and tuned["pad_to_sequence_len"] and "group_by_length" not in tuned
+    assert tuned["sequence_len"] == packed.workload.sequence_length
+
+
+def test_swift_packs_with_flash_attention_and_says_so() -> None:
+    rendered = ms_swift.render(source())
+    text = "".join(rendered.files.values())
+    assert "flash_attention_2" in text and "sdpa" not in rendered.files[ms_swift.CONFIG].split("attn_impl")[1][:30]
+    assert any("ms-swift packs with flash attention alone" in line for line in rendered.lossy)
+
+
+def test_programs_without_packing_name_positions_and_the_missing_mask() -> None:
+    packed = source()
+    texts = [
+        *training_arguments.render(packed).lossy,
+        accelerate.document(packed),
+        "\n".join(lightning.render(packed).lossy),
+        snippet.source(packed),
+    ]
+    assert sum("position_ids" in text and ("attention_mask" in text or "attention mask" in text) for text in texts) == 4
+    compile(texts[-1], "train_snippet.py", "exec")
+    assert any("flex attention" in line for line in torchtitan.render(source(strategy=Fsdp2Config(dp_shard=8))).lossy)
+
+
+@pytest.mark.parametrize(("tool", "config"), [(axolotl, "ddp"), (llama_factory, "fsdp2"), (ms_swift, "ddp")])
+def test_an_exported_file_is_read_back_as_packed(tool: Any, config: str) -> None:
+    packed = source(attention="flash_attention_2", strategy=Fsdp2Config(dp_shard=8) if config == "fsdp2" else None)
+    values = yaml.safe_load(tool.render(packed).files[tool.CONFIG])
+    assert resolve_with_notes(values, packed.workload, packed.cluster).config is not None
+    grouped = packed.workload.model_copy(update={"data": SampleLengths.model_validate(PACKED | {"layout": "padded"})})
+    with pytest.raises(
+        ValueError, match=r"packs samples, but the workload's data.layout is 'padded'; use layout 'packed'"
+    ):
+        resolve_with_notes(values, grouped, packed.cluster)

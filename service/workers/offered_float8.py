@@ -51,7 +51,7 @@ def _stated(request: StudyRequest) -> list[tuple[str, str]]:
 
 def _check_device(field: str, value: str, device: DeviceDtypes) -> None:
     # CPU ranks emulate float8, so that a study of CPU ranks tells what it costs in training.
-    if device.is_cpu or device.native is None or "float8" in device.native.split(", "):
+    if device.has_float8:
         return
     raise invalid(
         field,

@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
-from shardtune.tuner.export import adapters, context, environment, losses, optimizers, sample_lengths
+from shardtune.tuner.export import adapters, context, environment, float8, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -99,6 +99,7 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
         *losses.accelerate_notes(source),
         *adapters.accelerate_notes(source),
         *sample_lengths.script_notes(source),
+        *float8.script_notes(source, "your script, before accelerator.prepare"),
     ]
     if config.checkpoints_whole_blocks:
         lines += [] if parts.checkpoints else ["model.gradient_checkpointing_enable()"]

@@ -5,7 +5,7 @@ ms-swift hands unknown arguments back without a word, so a test compares them wi
 
 from typing import Any
 
-from shardtune.tuner.export import adapters, sample_lengths
+from shardtune.tuner.export import adapters, float8, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import tool_arguments as tools
@@ -102,6 +102,7 @@ def _fsdp_document(section: dict[str, Any]) -> dict[str, Any]:
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = [f"data: set dataset ({SET_ME}); ms-swift's template decides which tokens are labels"]
+    lines += float8.tool_notes(source, "ms-swift", None)
     data, precision = source.workload.data, source.workload.precision
     if data is None:
         length = source.workload.sequence_length

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from shardtune.tuner.export import adapters, environment, losses, optimizers, sample_lengths
+from shardtune.tuner.export import adapters, environment, float8, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -109,4 +109,9 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     lines += common.loaded_low(source)
     if source.config.compile:
         lines.append("compile: each block was compiled; Trainer compiles the whole model")
-    return (*lines, *losses.trainer_notes(source), *optimizers.lost_note(source, "Trainer"))
+    return (
+        *lines,
+        *losses.trainer_notes(source),
+        *float8.script_notes(source, "your script, before the trainer"),
+        *optimizers.lost_note(source, "Trainer"),
+    )

@@ -170,6 +170,11 @@ class Domains:
         return max(1, self.workload.global_batch * sharing // (micro_batch * self.world))
 
     @property
+    def zero_stages(self) -> tuple[int, ...]:
+        """ZeRO stages that can train the workload; empty where all can."""
+        return () if self.workload.float8 is None else float8_support.ZERO_STAGES
+
+    @property
     def losses(self) -> tuple[tuple[Loss, ...], str | None]:
         """Computations of the loss that the model allows, and the reason why there are no more, or None."""
         try:

@@ -20,7 +20,7 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
     optimizer_support.check(task.config, task.workload.optimizer)
     adapter_support.check(task.config, task.workload.adapter)
     ragged_support.check(task.config, task.workload.data)
-    # F8
+    float8_support.check(task.config, task.workload.float8)
     task.config.strategy.check_cluster(task.cluster, task.workload.precision, setting.accumulation)
     float8.convert([block for _, block in repeated_blocks(model)], task.workload.float8, setting.context.device)
     prepare_blocks(model, task.config)

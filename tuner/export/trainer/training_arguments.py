@@ -52,7 +52,11 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
         *differences(config, rendered_config, "training_arguments"),
         *_notes(source),
         *(
-            (*adapters.trainer_notes(source, consumer), *sample_lengths.trainer_notes(source))
+            (
+                *adapters.trainer_notes(source, consumer),
+                *sample_lengths.trainer_notes(source),
+                *float8.script_notes(source, "your script, before the trainer"),
+            )
             if consumer == _TRAINER
             else ()
         ),
@@ -112,6 +116,5 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     return (
         *lines,
         *losses.trainer_notes(source),
-        *float8.script_notes(source, "your script, before the trainer"),
         *optimizers.lost_note(source, "Trainer"),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from shardtune.tuner.export import adapters, sample_lengths
+from shardtune.tuner.export import adapters, float8, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring, remark
 from shardtune.tuner.export.source import ExportSource
@@ -87,6 +87,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         *sample_lengths.trl_notes(source),
         f"loss: {_measured_loss(source)} measured; TRL computes the loss in pieces of a size of its own",
         *adapters.trl_notes(source),
+        *float8.script_notes(source, "trl_sft.py, before the trainer"),
     ]
     if not repository(source).is_named:
         lines.append("model: the study names no repository; set model_name_or_path")

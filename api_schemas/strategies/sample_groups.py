@@ -8,7 +8,6 @@ from shardtune.api_schemas.strategies import (
     adapter_support,
     context_parallel,
     expert_parallel,
-    float8_support,
     losses,
     optimizer_support,
     pipeline_parallel,
@@ -16,6 +15,7 @@ from shardtune.api_schemas.strategies import (
     ragged_support,
     tensor_parallel,
 )
+from shardtune.api_schemas.strategies.recipe_support import float8_support
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 

@@ -188,7 +188,7 @@ class WorkloadRequest(Schema):
 
     @model_validator(mode="after")
     def _float8_that_trains(self) -> Self:
-        check_workload(self)
+        check_workload(self.float8, self.sequence_length, self.adapter, self.data)
         return self
 
     @property

@@ -2,8 +2,7 @@
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
-from shardtune.api_schemas.training import adapter_targets, attention_dtypes
-from shardtune.api_schemas.training import float8 as float8_training
+from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.service.http.errors import invalid, invalid_from_value_error
 from shardtune.tuner.prediction import model_shape, trainable
@@ -82,8 +81,8 @@ def check_float8(request: StudyRequest, cluster: Cluster | None = None) -> None:
         Invalid: names the field, its value and the remedy.
     """
     try:
-        float8_training.check_model(request.model, request.workload.float8)
-        float8_training.check_precision(request.workload, device=None if cluster is None else cluster.device)
+        float8_checks.check_model(request.model, request.workload.float8)
+        float8_checks.check_precision(request.workload, device=None if cluster is None else cluster.device)
     except ValueError as error:
         raise invalid_from_value_error("workload.float8", error) from None
 

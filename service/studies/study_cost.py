@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.strategies import TrialConfig, float8_support, optimizer_support
+from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support
 from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
 from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes

@@ -6,10 +6,11 @@ from typing import Any
 import yaml
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
-from shardtune.tuner.export import adapters, context, environment, float8, losses, optimizers, sample_lengths
+from shardtune.tuner.export import adapters, context, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill

@@ -4,8 +4,9 @@ arguments."""
 from typing import Any
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
-from shardtune.tuner.export import adapters, environment, float8, losses, optimizers, sample_lengths
+from shardtune.tuner.export import adapters, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill

@@ -5,7 +5,6 @@ from shardtune.tuner.export import (
     adapters,
     context,
     experts,
-    float8,
     losses,
     optimizers,
     pipeline,
@@ -17,6 +16,7 @@ from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.environment import command_prefix
 from shardtune.tuner.export.launch import torchrun_options
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring, literal, remark
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent

@@ -9,10 +9,11 @@ from typing import Any
 from shardtune.api_schemas.strategies import Fsdp2Config, Strategy, TrialConfig
 from shardtune.api_schemas.strategies.losses import DEFAULT_CHUNK
 from shardtune.api_schemas.training.model_presets import preset_config, preset_sources
-from shardtune.tuner.export import adapters, context, environment, float8, losses, optimizers, sample_lengths
+from shardtune.tuner.export import adapters, context, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring, literal
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent

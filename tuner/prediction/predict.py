@@ -16,12 +16,12 @@ from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import (
     TrialConfig,
     context_parallel,
-    float8_support,
     optimizer_support,
     pipeline_parallel,
     sample_groups,
     tensor_parallel,
 )
+from shardtune.api_schemas.strategies.recipe_support import float8_support
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.padding import padding_of
 from shardtune.api_schemas.training.workload import Workload

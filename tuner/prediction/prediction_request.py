@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.training import adapter_targets, attention_dtypes
-from shardtune.api_schemas.training import float8 as float8_training
+from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks
+from shardtune.api_schemas.training.float8 import Float8Recipe
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, SHORTEST_SEQUENCE, Precision, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
@@ -135,8 +135,8 @@ def _check_float8(resolved: ResolvedRequest, device: DeviceDtypes) -> None:
         ValueError: names the field, its value and the remedy.
     """
     recipe = resolved.request.float8
-    float8_training.check_model(resolved.request.model, recipe)
-    float8_training.check_precision(resolved.workload(resolved.global_batch), device=resolved.cluster.device)
+    float8_checks.check_model(resolved.request.model, recipe)
+    float8_checks.check_precision(resolved.workload(resolved.global_batch), device=resolved.cluster.device)
     if not device.has_float8:
         raise ValueError(
             f"float8 ({recipe!r}) needs GPUs with float8 (compute capability 8.9), and {device.name} has {device.native}; "
@@ -144,7 +144,7 @@ def _check_float8(resolved: ResolvedRequest, device: DeviceDtypes) -> None:
         )
 
 
-def float8_note(recipe: float8_training.Float8Recipe, device: str) -> str:
+def float8_note(recipe: Float8Recipe, device: str) -> str:
     """Note on what a prediction of float8 knows."""
     if device == "cpu":
         return f"float8 ({recipe}): CPU ranks emulate it and are slower; the prediction leaves the emulation out"

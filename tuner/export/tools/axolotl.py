@@ -6,9 +6,10 @@ axolotl takes unknown keys without a word, so a test compares the keys with axol
 from typing import Any
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
-from shardtune.tuner.export import adapters, float8, sample_lengths
+from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.snippet import SAVED_OPERATORS
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import tool_arguments as tools

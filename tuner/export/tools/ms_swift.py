@@ -5,8 +5,9 @@ ms-swift hands unknown arguments back without a word, so a test compares them wi
 
 from typing import Any
 
-from shardtune.tuner.export import adapters, float8, sample_lengths
+from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import tool_arguments as tools
 from shardtune.tuner.export.tools.tool_arguments import ToolArguments

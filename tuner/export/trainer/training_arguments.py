@@ -6,10 +6,11 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
-from shardtune.tuner.export import adapters, environment, float8, losses, optimizers, sample_lengths
+from shardtune.tuner.export import adapters, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill

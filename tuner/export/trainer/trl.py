@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
-from shardtune.tuner.export import adapters, float8, sample_lengths
+from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring, remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill

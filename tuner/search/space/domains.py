@@ -13,7 +13,6 @@ from shardtune.api_schemas.strategies import (
     adapter_support,
     context_parallel,
     expert_parallel,
-    float8_support,
     losses,
     pipeline_parallel,
     ragged_support,
@@ -21,6 +20,7 @@ from shardtune.api_schemas.strategies import (
 )
 from shardtune.api_schemas.strategies.losses import Loss
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, obstacle
+from shardtune.api_schemas.strategies.recipe_support import float8_support
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.workload import Workload, gradient_accumulation
 

@@ -3,7 +3,8 @@ backend's sharding."""
 
 from torch import nn
 
-from shardtune.api_schemas.strategies import adapter_support, float8_support, optimizer_support, ragged_support
+from shardtune.api_schemas.strategies import adapter_support, optimizer_support, ragged_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support
 from shardtune.workers.blocks.prepare import prepare_blocks, repeated_blocks
 from shardtune.workers.rank.model import float8
 from shardtune.workers.rank.strategies import base

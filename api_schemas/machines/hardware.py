@@ -251,6 +251,9 @@ class Offer(Schema):
     no study with an adapter."""
     optimizers: Annotated[tuple[Word, ...], Since(2, may_be_dropped=True)] = Field(default=(), max_length=50)
     """Kinds of optimizers whose package the worker has (`adamw-8bit`). Those of torch need none and are not listed."""
+    float8: Annotated[tuple[Word, ...], Since(2, may_be_dropped=True)] = Field(default=(), max_length=50)
+    """Scalings with which the worker trains in float8 (`tensorwise`, `rowwise`): it has torchao, and its GPUs have float8 or
+    its CPU ranks emulate it."""
     peak_flops: float | None = None
     """Peak FLOP/s of one GPU in bf16 without sparsity, used for MFU; None if the GPU model is unknown."""
     matmul_flops: dict[Dtype, float] = {}

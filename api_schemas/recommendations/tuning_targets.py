@@ -39,10 +39,12 @@ class TuningTarget:
             "optimizer": unsaid_kind(self.workload.optimizer),
         }
         if self.workload.adapter is None:
-            # The keys of answers without an adapter have no word about it, nor have those of samples of one length.
+            # The keys of answers without an adapter have no word about it, nor have those of samples of one length, or without float8.
             exclude["adapter"] = True
         if self.workload.data is None:
             exclude["data"] = True
+        if self.workload.float8 is None:
+            exclude["float8"] = True
         workload = self.workload.model_dump(mode="json", exclude=exclude)
         cluster = self.cluster.model_dump(mode="json", include=set(_CLUSTER))
         cluster["gpu"] = cluster["gpu"].strip().casefold()

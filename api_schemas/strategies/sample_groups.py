@@ -15,12 +15,13 @@ from shardtune.api_schemas.strategies import (
     ragged_support,
     tensor_parallel,
 )
+from shardtune.api_schemas.strategies.recipe_support import float8_support
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 
 
 def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: ModelSpec | None = None) -> None:
-    """Reject a backend that cannot train with the workload's optimizer, adapter or lengths, and parallel group sizes that do not divide the
+    """Reject a backend that cannot train with the workload's optimizer, adapter, lengths or float8, and parallel group sizes that do not divide the
     workload or the model, as far as is known before the model is built.
 
     Raises:
@@ -29,6 +30,7 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
     optimizer_support.check(config, workload.optimizer)
     adapter_support.check(config, workload.adapter)
     ragged_support.check(config, workload.data)
+    float8_support.check(config, workload.float8)
     strategy, context = config.strategy, config.context_parallel
     stages = strategy.stages
     pipeline_parallel.check_ranks(stages, cluster.world_size)

@@ -1,4 +1,4 @@
-"""Schemas of the recipes that a study considers: other precisions and optimizers, which change what is trained.
+"""Schemas of the recipes that a study considers: other precisions and optimizers, and float8, which change what is trained.
 
 A study's answer never crosses them. Each is run beside the answer, and the result says what it brings and what it costs
 in training.
@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training import attention_dtypes
+from shardtune.api_schemas.training import float8 as float8_training
 from shardtune.api_schemas.training.optimizers import OPTIMIZERS, replaced
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload, WorkloadRequest
 
@@ -19,8 +20,8 @@ MOST_CONSIDERED = 4
 """Maximum number of recipes that a study considers: each takes runs of its own."""
 FEWEST_LOSS_STEPS = 20
 """Fewest steps over which the losses of two recipes are compared."""
-RECIPES: tuple[str, ...] = (*PRECISIONS, *OPTIMIZERS)
-"""Names of recipes: precisions, and kinds of optimizers."""
+RECIPES: tuple[str, ...] = (*PRECISIONS, *OPTIMIZERS, *float8_training.CONSIDERED)
+"""Names of recipes: precisions, kinds of optimizers, and float8 beside the stated precision."""
 
 
 def _known(name: str) -> str:
@@ -34,24 +35,32 @@ ConsideredName = Annotated[str, Field(max_length=50), AfterValidator(_known)]
 
 
 def changed(workload: Workload, name: str) -> Workload:
-    """Return the workload of a recipe: with another precision, or with another optimizer at the same learning rate.
+    """Return the workload of a recipe: with another precision and no float8, with another optimizer at the same learning
+    rate, or with float8 in the stated precision.
 
     Raises:
         ValueError: the workload cannot be trained with the recipe; the message names the field and the remedy.
     """
     if name in PRECISIONS:
         attention_dtypes.check(workload.attention, PRECISIONS[name])
-        return workload.with_precision(PRECISIONS[name])
+        return workload.model_copy(update={"precision": PRECISIONS[name], "float8": None})
+    scaling = float8_training.CONSIDERED.get(name)
+    change = {"optimizer": replaced(workload.optimizer, name)} if scaling is None else {"float8": scaling}
     fields = {field: getattr(workload, field) for field in WorkloadRequest.model_fields}
     try:
-        return Workload(**fields | {"optimizer": replaced(workload.optimizer, name)})
+        return Workload(**fields | change)
     except ValidationError as error:
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
 def is_stated(workload: WorkloadRequest, name: str) -> bool:
     """Whether a workload already trains with the recipe."""
-    return name == workload.optimizer.kind or (workload.precision is not None and name == workload.precision.name)
+    if workload.float8 is None:
+        is_precision = workload.precision is not None and name == workload.precision.name
+    else:
+        # Beside float8, the name of a precision means the training without it.
+        is_precision = float8_training.CONSIDERED.get(name) == workload.float8
+    return is_precision or name == workload.optimizer.kind
 
 
 def check_names(names: tuple[str, ...], workload: WorkloadRequest, *, is_script: bool) -> None:

@@ -17,6 +17,7 @@ from shardtune.api_schemas.studies.recipes import (
     ConsideredName,
     ConsideredRecipe,
     check_names,
+    is_stated,
 )
 from shardtune.api_schemas.studies.system_studies import SystemStudy
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, BusyMachine, OpenVerdict, WholeStepCheck
@@ -170,8 +171,9 @@ class StudyRequest(Schema):
         """Return the complete study specification, with the given precision in the workload."""
         fields = {name: getattr(self, name) for name in StudyRequest.model_fields}
         # A recipe that was named beside `auto` may be the one that the device chose.
-        fields["consider"] = tuple(name for name in self.consider if name != precision.name)
-        return StudySpec(**fields | {"workload": self.workload.with_precision(precision)})
+        workload = self.workload.with_precision(precision)
+        fields["consider"] = tuple(name for name in self.consider if not is_stated(workload, name))
+        return StudySpec(**fields | {"workload": workload})
 
 
 class StudySpec(StudyRequest):

@@ -79,6 +79,11 @@ class DeviceDtypes:
             return ours < _SLOWER * exact
         return None if self.native is None else False
 
+    @property
+    def has_float8(self) -> bool:
+        """Whether the device trains in float8, as far as is known: GPUs natively, CPUs by emulation."""
+        return self.is_cpu or self.native is None or "float8" in self.native.split(", ")
+
     def is_doubtful(self, dtype: Dtype) -> bool:
         """Whether a native dtype was measured slower than float32, possibly because other programs used the device."""
         ours, exact = self.matmul_flops.get(dtype), self.matmul_flops.get("float32")

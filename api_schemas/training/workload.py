@@ -10,6 +10,7 @@ from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.names import PrecisionName
 from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.training.adapters import Adapter
+from shardtune.api_schemas.training.float8 import FLOAT8_SINCE, Float8Recipe, check_workload
 from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
 from shardtune.api_schemas.training.sample_lengths import DATA_SINCE, SampleLengths, check_lengths
 from shardtune.api_schemas.training.sample_plan import SamplePlan, plan_samples
@@ -164,6 +165,10 @@ class WorkloadRequest(Schema):
     data: Annotated[SampleLengths | None, Since(DATA_SINCE)] = None
     """Lengths of the samples, where they differ, as in most fine-tuning; null: every sample has `sequence_length`
     tokens."""
+    float8: Annotated[Float8Recipe | None, Since(FLOAT8_SINCE)] = None
+    """Scaling with which linear layers of blocks multiply in float8 (torchao's recipe): `tensorwise` has one scale for each
+    tensor, `rowwise` one for each row, which rounds less and costs more. Embeddings and output head, weights, gradients
+    and optimizer states stay in the precision's dtypes. Null: no float8."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Random seed of the model's weights and of the data."""
 
@@ -180,6 +185,11 @@ class WorkloadRequest(Schema):
                 f"optimizer.kind ({self.optimizer.kind!r}) updates whole matrices, which was not checked with adapter "
                 f"({self.adapter.describe()}); use adamw, or leave out adapter"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _float8_that_trains(self) -> Self:
+        check_workload(self.float8, self.sequence_length, self.adapter, self.data)
         return self
 
     @property

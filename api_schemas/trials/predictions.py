@@ -8,6 +8,7 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import Checkpointing, TrialConfig
 from shardtune.api_schemas.training.adapters import Adapter
+from shardtune.api_schemas.training.float8 import Float8Recipe
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
 from shardtune.api_schemas.training.sample_lengths import SampleLengths, check_lengths
@@ -153,6 +154,8 @@ class PredictionRequest(Schema):
     """Precision of training; null or `auto`: chosen for the cluster's GPUs."""
     optimizer: Optimizer = AdamW()
     """Optimizer with its settings, or its kind alone, such as `adamw`."""
+    float8: Float8Recipe | None = None
+    """Scaling with which linear layers of blocks multiply in float8, as in a workload; null: no float8."""
     adapter: Adapter = None
     """Adapter that is trained while all other weights stay frozen, as in a workload; null: all weights are trained."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
@@ -193,6 +196,8 @@ class PredictionTable(Schema):
     dtype."""
     optimizer: str = "adamw"
     """Kind of the optimizer whose states and step are in the predictions."""
+    float8: Float8Recipe | None = None
+    """Scaling of float8 in the predictions; null: no float8."""
     adapter: str | None = Field(default=None, examples=["LoRA r=16"])
     """Description of the trained adapter, such as `LoRA r=16`; null: all weights are trained."""
     trained_parameters: int | None = None

@@ -16,7 +16,7 @@ MAX_SIZE_RATIO = 2.0
 """Maximum ratio of the larger model's number of parameters to the smaller model's."""
 _MINOR = ("workload.optimizer", "workload.max_grad_norm")
 """Fields of a tuning target (model, workload, cluster) that hardly change speed and memory."""
-_RECIPE = ("workload.optimizer.kind", "workload.precision.master_dtype")
+_RECIPE = ("workload.optimizer.kind", "workload.precision.master_dtype", "workload.float8")
 _ADAPTER = "workload.adapter"
 _DATA = "workload.data."
 _WEIGHTS = {"model": 100, "cluster": 10, "workload": 1}
@@ -47,7 +47,7 @@ def may_stand_in(requested: Flat, measured: Flat, names: Sequence[str], lowest: 
     requested target at this minimum confidence.
     """
     if any(name in _RECIPE or name.startswith(_ADAPTER) for name in names):
-        # Another optimizer, adapter or dtype of states trains something else, keeps other states and cannot be trained by
+        # Another optimizer, adapter, float8 or dtype of states trains something else, keeps other states and cannot be trained by
         # every backend.
         return False
     if any(name.startswith(_DATA) for name in names) and lowest is not ConfidenceLevel.LOW:

@@ -19,6 +19,7 @@ _EXTRAS = {
     "worker": ("accelerate", "deepspeed", "peft", "pynvml", "torch", "transformers"),
     "mcp": ("mcp", "mcp_types"),
     "8bit": ("bitsandbytes",),
+    "fp8": ("torchao",),
     "gp": ("scipy",),
     "ray": ("ray",),
     "telemetry": ("opentelemetry",),

@@ -144,7 +144,8 @@ def _find_failure(session: Session, locked_run: LockedRun, reported_end: JudgedE
     study, run = locked_run.study, locked_run.run
     if reported_end.resume_check is not None:
         workload = study.spec.workload
-        return resume_check.resume_failure(reported_end.resume_check, workload.precision, workload.optimizer)
+        stated = workload.precision, workload.optimizer, workload.float8
+        return resume_check.resume_failure(reported_end.resume_check, *stated)
     if reported_end.measurement is None:
         return None
     if reported_end.measurement.suspect is not None:

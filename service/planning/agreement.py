@@ -53,7 +53,8 @@ def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejec
     One backend is enough if every other backend was tried and has no feasible configuration.
     """
     workload, requested = spec.workload, set(spec.space.backends)
-    parity_groups = parity.group_by_parity(history, workload.precision, len(requested) == 1, workload.optimizer)
+    stated = workload.optimizer, workload.float8
+    parity_groups = parity.group_by_parity(history, workload.precision, len(requested) == 1, *stated)
     measured = {obs.config.backend for obs in history if obs.is_measured}
     if parity_groups.reference is not None or len(measured) != 1:
         return FinalParity(parity_groups)
@@ -63,7 +64,7 @@ def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejec
         return FinalParity(parity_groups)
     measured_backend = next(iter(measured))
     note = f"only {measured_backend} configurations are feasible, so no other backend could confirm what they train"
-    return FinalParity(parity.group_by_parity(history, workload.precision, True, workload.optimizer), (note,))
+    return FinalParity(parity.group_by_parity(history, workload.precision, True, *stated), (note,))
 
 
 def why_no_winner(
@@ -124,7 +125,8 @@ def _no_agreement(text: str, details: str = "") -> StudyReason:
 
 
 def _disagreement(measured: Sequence[Observation], spec: StudySpec) -> str:
-    bounds = parity.tolerance(spec.workload.precision, spec.workload.optimizer)
+    workload = spec.workload
+    bounds = parity.tolerance(workload.precision, workload.optimizer, workload.float8)
     first = measured[0]
     for other in measured[1:]:
         reason = parity.difference(first, other, bounds)

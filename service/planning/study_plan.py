@@ -29,7 +29,8 @@ from shardtune.tuner.verdict import parity, ranking, resume_check, run_length
 def parity_groups_so_far(history: Sequence[Observation], spec: StudySpec) -> parity.ParityGroups:
     """Group the trials by parity (equal losses), as far as this is known while the search runs."""
     is_single = len(spec.space.backends) == 1
-    return parity.group_by_parity(history, spec.workload.precision, is_single, spec.workload.optimizer)
+    workload = spec.workload
+    return parity.group_by_parity(history, workload.precision, is_single, workload.optimizer, workload.float8)
 
 
 def validation_failure(
@@ -47,7 +48,7 @@ def validation_failure(
     if reference is None or number not in trials_by_number:
         return None
     repeated = replace(trials_by_number[number], measurement=measurement)
-    bounds = parity.tolerance(spec.workload.precision, spec.workload.optimizer)
+    bounds = parity.tolerance(spec.workload.precision, spec.workload.optimizer, spec.workload.float8)
     reason = parity.difference(trials_by_number[reference], repeated, bounds)
     return Failure(kind=FailureKind.NUMERICS, message=reason) if reason else None
 

@@ -22,7 +22,6 @@ def choose_precision(request: StudyRequest, devices: Sequence[DeviceDtypes]) -> 
     # Stated first: `auto` would train the same file with other dtypes on another GPU.
     stated, baseline_note = stated_precision(request)
     precision, note = decide(stated, devices)
+    is_considered = precision.name in request.consider and request.workload.float8 is None
     considered = f"consider ({precision.name}): the study trains in it, so it is not compared with itself"
-    return precision, tuple(
-        filter(None, [baseline_note, note, considered if precision.name in request.consider else None])
-    )
+    return precision, tuple(filter(None, [baseline_note, note, considered if is_considered else None]))

@@ -30,7 +30,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import place_study
-from shardtune.service.workers import compatibility, offered_adapters, offered_optimizers, registry
+from shardtune.service.workers import compatibility, offered_adapters, offered_float8, offered_optimizers, registry
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,10 @@ def create_study(
             compatibility.check_model(request.model, worker)
             offered_adapters.check_adapter(request.workload, worker)
             offered_optimizers.check_optimizers(request, worker)
-        precision, precision_notes = choose_precision(request, compatibility.dtypes_of(cluster, live))
+            offered_float8.check_float8(request, worker)
+        devices = compatibility.dtypes_of(cluster, live)
+        offered_float8.check_devices(request, devices)
+        precision, precision_notes = choose_precision(request, devices)
         spec = request.with_precision(precision)
         baseline = validation.check(spec, cluster)
     with idempotency.write(context) as session:

@@ -1,7 +1,8 @@
 """Check the model of a new study before any worker reads the model: reject it with a reason, or add notes."""
 
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
-from shardtune.api_schemas.training import adapter_targets, attention_dtypes, packed_models
+from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks, packed_models
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.sample_lengths import PACKED
 from shardtune.service.http.errors import invalid, invalid_from_value_error
@@ -28,7 +29,7 @@ def check_architecture(model: ModelSpec) -> None:
         raise invalid_from_value_error("model.config", error) from None
 
 
-def check(spec: StudySpec) -> None:
+def check(spec: StudySpec, cluster: Cluster) -> None:
     """Reject a study whose model no trial could train.
 
     Raises:
@@ -37,9 +38,10 @@ def check(spec: StudySpec) -> None:
     check_architecture(spec.model)
     check_adapter(spec)
     check_data(spec)
+    on_cpu = not isinstance(spec.cluster, str) and spec.cluster.device == "cpu"
+    check_float8(spec, cluster)
     if spec.model.is_own:
         return
-    on_cpu = not isinstance(spec.cluster, str) and spec.cluster.device == "cpu"
     if spec.workload.attention == "flash_attention_2" and on_cpu:
         message = "attention ('flash_attention_2') runs on GPUs only; use sdpa or eager"
         raise invalid("workload.attention", "flash_attention_2", message)
@@ -71,6 +73,19 @@ def check_adapter(request: StudyRequest) -> None:
         adapter_targets.check_model(request.workload.adapter, request.model)
     except ValueError as error:
         raise invalid_from_value_error("workload", error) from None
+
+
+def check_float8(request: StudyRequest, cluster: Cluster | None = None) -> None:
+    """Reject float8 on a model, precision or device that cannot train with it, as far as these are known.
+
+    Raises:
+        Invalid: names the field, its value and the remedy.
+    """
+    try:
+        float8_checks.check_model(request.model, request.workload.float8)
+        float8_checks.check_precision(request.workload, device=None if cluster is None else cluster.device)
+    except ValueError as error:
+        raise invalid_from_value_error("workload.float8", error) from None
 
 
 def check_data(request: StudyRequest) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support
 from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
 from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
@@ -129,7 +130,9 @@ def _defaults(spec: StudySpec, cluster: Cluster) -> list[TrialConfig]:
     return [
         config
         for config in seeds.documented_defaults(cluster)
-        if config.backend in spec.space.backends and optimizer_support.can_train(config, spec.workload.optimizer)
+        if config.backend in spec.space.backends
+        and optimizer_support.can_train(config, spec.workload.optimizer)
+        and float8_support.can_train(config, spec.workload.float8)
     ]
 
 
@@ -144,6 +147,7 @@ def _prediction_request(spec: StudySpec, machine: StudyMachine, configs: tuple[T
         optimizer=workload.optimizer,
         adapter=workload.adapter,
         data=workload.data,
+        float8=workload.float8,
         attention=workload.attention,
         global_batch=workload.global_batch,
         configs=configs,

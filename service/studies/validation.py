@@ -44,7 +44,7 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
         Invalid: the sampler is not installed, the baseline contradicts the workload, no batch or mesh is possible, or
     the limits leave nothing to search.
     """
-    model_checks.check(spec)
+    model_checks.check(spec, cluster)
     _check_positions(spec)
     _check_sampler(spec)
     try:
@@ -95,6 +95,7 @@ def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None
         model_checks.check_adapter(request)
         model_checks.check_data(request)
         model_checks.check_attention(request)
+        model_checks.check_float8(request)
         _check_positions(request)
         _check_sampler(request)
         return

@@ -72,6 +72,7 @@ def training_rows(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
         _row("samples", ["of one length" if (d := side.workload.data) is None else d.describe() for side in sides]),
         _row("global batch", [f"{side.workload.global_batch:,}" for side in sides]),
         _row("precision", [side.workload.precision.name for side in sides]),
+        _row("float8", [side.workload.float8 or "none" for side in sides]),
         _row("optimizer", [side.workload.optimizer.title for side in sides]),
         _row("trained", ["all weights" if (a := side.workload.adapter) is None else a.describe() for side in sides]),
         _row("study", [side.study_id for side in sides]),

@@ -6,6 +6,7 @@ from shardtune.api_schemas import formatting
 from shardtune.api_schemas.machines.conditions import program_names
 from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyResult
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
+from shardtune.api_schemas.training import float8
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.measurements import Progress
@@ -29,11 +30,12 @@ _RUN_NAMES = {
 
 
 def trained_parts(workload: Workload) -> tuple[str, ...]:
-    """Describe the unusual parts of a workload: an optimizer other than the default, an adapter, samples of several
-    lengths."""
+    """Describe the unusual parts of a workload: float8, an optimizer other than the default, an adapter, samples of
+    several lengths."""
+    scaling = () if workload.float8 is None else (float8.title(workload.float8),)
     optimizer = () if workload.optimizer.kind == DEFAULT_OPTIMIZER else (workload.optimizer.title,)
     parts = (workload.adapter, workload.data)
-    return (*optimizer, *(part.describe() for part in parts if part is not None))
+    return (*scaling, *optimizer, *(part.describe() for part in parts if part is not None))
 
 
 def run_name(purpose: RunPurpose) -> str:

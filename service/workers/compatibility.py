@@ -9,10 +9,12 @@ from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
+from shardtune.api_schemas.training.workload import WorkloadRequest
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error, suggest_names
 from shardtune.service.workers.hardware_shape import has_same_shape
 from shardtune.service.workers.offered_adapters import trains_adapter
+from shardtune.service.workers.offered_float8 import trains_float8
 from shardtune.service.workers.offered_optimizers import trains_optimizer
 from shardtune.tuner.freshness.fingerprints import changes, stale_fields
 from shardtune.tuner.prediction import catalogue
@@ -73,8 +75,7 @@ def can_begin_waiting_study(worker: WorkerRow, study: StudyRow) -> bool:
         and not worker.is_draining
         and has_hardware(worker.offer, study.cluster)
         and allows_model(worker.offer, study.spec.model)
-        and trains_adapter(worker.offer, study.spec.workload)
-        and trains_optimizer(worker.offer, study.spec.workload)
+        and _trains_workload(worker.offer, study.spec.workload)
     )
 
 
@@ -166,8 +167,12 @@ def allows_model(offer: Offer, model: ModelSpec) -> bool:
 
 
 def _can_train(offer: Offer, spec: StudyRequest) -> bool:
-    trains = trains_adapter(offer, spec.workload) and trains_optimizer(offer, spec.workload)
-    return trains and allows_model(offer, spec.model)
+    return _trains_workload(offer, spec.workload) and allows_model(offer, spec.model)
+
+
+def _trains_workload(offer: Offer, workload: WorkloadRequest) -> bool:
+    """Whether a worker has what the workload's adapter, optimizer and float8 need."""
+    return trains_adapter(offer, workload) and trains_optimizer(offer, workload) and trains_float8(offer, workload)
 
 
 def _check_model_type(model_type: str, worker: WorkerRow) -> None:
@@ -194,8 +199,7 @@ def can_run(worker: WorkerRow, study: StudyRow) -> bool:
         and (study.system_study is None or study.system_study.worker_id in (None, worker.id))
         and not changed_fields(worker, study)
         and allows_model(worker.offer, study.spec.model)
-        and trains_adapter(worker.offer, study.spec.workload)
-        and trains_optimizer(worker.offer, study.spec.workload)
+        and _trains_workload(worker.offer, study.spec.workload)
     )
 
 

@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION, CannotExpress, expressed
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.float8 import FLOAT8_SINCE
 from shardtune.api_schemas.training.optimizers import EIGHT_BIT_SINCE, AdamW8bit
 from shardtune.api_schemas.training.workload import LOW_STATES_SINCE, Workload
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
@@ -22,6 +23,8 @@ def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int
         return f"precision ({precision.name}) came with version {LOW_STATES_SINCE} of the protocol; upgrade the worker"
     if isinstance(optimizer, AdamW8bit) and protocol_version < EIGHT_BIT_SINCE:
         return f"optimizer ({optimizer.kind}) came with version {EIGHT_BIT_SINCE} of the protocol; upgrade the worker"
+    if workload.float8 is not None and protocol_version < FLOAT8_SINCE:
+        return f"float8 ({workload.float8}) came with version {FLOAT8_SINCE} of the protocol; upgrade the worker"
     try:
         expressed(task, protocol_version)
     except CannotExpress as error:

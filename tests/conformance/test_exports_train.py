@@ -18,7 +18,7 @@ from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit
 from shardtune.tuner.export import files
 from tests.support.long_run import wide
 from tests.support.processes import preloaded_forks
-from tests.support.values.synthetic_studies import CPU, contender_of, study_of, with_muon, with_optimizer
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of, with_float8, with_muon, with_optimizer
 
 pytestmark = pytest.mark.ranks
 
@@ -145,6 +145,26 @@ def test_scripts_with_8_bit_adamw_train_the_same(tmp_path: Path) -> None:
     adamw, ddp, zero = results
     assert ddp[0] == pytest.approx(adamw[0], rel=1e-5)
     assert zero == [pytest.approx(step, rel=2e-3) for step in ddp]
+
+
+def test_scripts_in_float8_train_the_same(tmp_path: Path) -> None:
+    """The first losses of float8 differ from those without it by its rounding, and agree between backends."""
+    results = []
+    for name, recipe, strategy in (
+        ("plain", None, DdpConfig()),
+        ("ddp", "rowwise", DdpConfig()),
+        ("zero", "rowwise", ZeroConfig(stage=2)),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        study = with_float8(study_of(), recipe)
+        exported = files(study, contender_of(TrialConfig(strategy=strategy, micro_batch=2)))
+        for file, text in exported.items():
+            (folder / file).write_text(text)
+        results.append(train(folder))
+    plain, ddp, zero = results
+    assert ddp[0] != pytest.approx(plain[0], rel=1e-6) and ddp[0] == pytest.approx(plain[0], rel=2e-2)
+    assert zero[0] == pytest.approx(ddp[0], rel=1e-4) and zero[1] == pytest.approx(ddp[1], rel=3e-2)
 
 
 def test_a_script_with_a_loss_in_chunks_trains_as_one_of_all_logits(tmp_path: Path) -> None:

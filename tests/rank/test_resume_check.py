@@ -103,6 +103,7 @@ PIPELINE = FSDP2 | {"dp_shard": 1, "pipeline_parallel": 2}
         pytest.param({"kind": "ddp"}, EIGHT_BIT, id="ddp, 8 bits"),
         pytest.param({"kind": "zero", "stage": 3}, EIGHT_BIT | {"micro_batch": 2}, id="zero-3, 8 bits"),
         wide({"kind": "zero", "stage": 2}, EIGHT_BIT, id="zero-2, 8 bits"),
+        pytest.param(FSDP2, {"float8": "tensorwise", "precision": "bf16-mixed"}, id="fsdp2, float8"),
         wide(FSDP2, {"optimizer": "muon"}, id="fsdp2, muon"),
     ],
 )

@@ -78,10 +78,12 @@ def autocasts(top: Section) -> bool:
 
 def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | None:
     mixed, precision = top.word("mixed_precision"), workload.precision
-    if mixed in ("fp16", "fp8"):
+    if mixed == "fp8":
+        return _float8(top, workload, notes)
+    if mixed == "fp16":
         workload_side = precisions.describe_precision(precision)
         raise ValueError(
-            f"{top.name('mixed_precision')} ({mixed!r}), but {workload_side}; no precision uses {mixed}, use bf16 or no"
+            f"{top.name('mixed_precision')} ({mixed!r}), but {workload_side}; no precision uses fp16, use bf16 or no"
         )
     if mixed not in (None, "no", "bf16"):
         raise ValueError(f"{top.name('mixed_precision')} ({mixed!r}) must be no or bf16; use one of them")
@@ -93,6 +95,38 @@ def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | Non
         check = precisions.check_bf16 if is_deepspeed else precisions.check_mixed
         check(f"{top.name('mixed_precision')} bf16", bf16, precision, notes, remedy)
     return bf16
+
+
+def _float8(top: Section, workload: Workload, notes: list[str]) -> bool:
+    """Check a file with fp8 against the workload, whose precision is that beside the float8 products (bfloat16).
+
+    Raises:
+        ValueError: the workload has no such float8, or the file asks for another library than torchao.
+    """
+    name, section = top.name("mixed_precision"), top.section("fp8_config")
+    backend = section.word("backend")
+    if backend is not None and backend != "ao":
+        raise ValueError(
+            f"{section.name('backend')} ({backend!r}) is not measured; use AO (torchao), or leave out the baseline"
+        )
+    if workload.float8 != "tensorwise":
+        stated = "none" if workload.float8 is None else repr(workload.float8)
+        raise ValueError(
+            f"{name} ('fp8') scales tensorwise by torchao, but the workload's float8 is {stated}; state float8 'tensorwise', or "
+            "use bf16"
+        )
+    if workload.precision.compute_dtype != "bfloat16":
+        workload_side = precisions.describe_precision(workload.precision)
+        raise ValueError(
+            f"{name} ('fp8') computes the rest in bfloat16, but {workload_side}; use precision 'bf16-mixed'"
+        )
+    for key in ("enable_fsdp_float8_all_gather", "pad_inner_dim"):
+        if section.flag(key) is not False:
+            notes.append(f"{section.name(key)} is true by file or default; measured as false")
+    notes.append(
+        "Accelerate's fp8 leaves out the model's first and last linear layer; measured without the output head alone"
+    )
+    return True
 
 
 def _torch(top: Section, kind: str, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:

@@ -10,6 +10,7 @@ from shardtune.tuner.export import adapters, context, environment, losses, optim
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
@@ -99,6 +100,7 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
         *losses.accelerate_notes(source),
         *adapters.accelerate_notes(source),
         *sample_lengths.script_notes(source),
+        *float8.script_notes(source, "your script, before accelerator.prepare"),
     ]
     if config.checkpoints_whole_blocks:
         lines += [] if parts.checkpoints else ["model.gradient_checkpointing_enable()"]

@@ -6,6 +6,7 @@ from typing import Any
 from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export import adapters, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill
@@ -70,4 +71,9 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     if config.compile:
         lines.append(f"compile: compile each block in your module: see {source.shown_in}")
     lines += [*adapters.trainer_notes(source, "your module"), *sample_lengths.script_notes(source)]
-    return (*lines, *losses.lightning_notes(source), *optimizers.own_note(source, "your module"))
+    return (
+        *lines,
+        *losses.lightning_notes(source),
+        *float8.script_notes(source, "your module"),
+        *optimizers.own_note(source, "your module"),
+    )

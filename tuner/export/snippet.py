@@ -1,12 +1,22 @@
 """Export as `train_snippet.py`: a complete training script that trains as the trial did, as a starting point for the
 reader's own script."""
 
-from shardtune.tuner.export import adapters, context, experts, losses, optimizers, pipeline, sample_lengths, tensor
+from shardtune.tuner.export import (
+    adapters,
+    context,
+    experts,
+    losses,
+    optimizers,
+    pipeline,
+    sample_lengths,
+    tensor,
+)
 from shardtune.tuner.export.backends.common import prepare_blocks
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.environment import command_prefix
 from shardtune.tuner.export.launch import torchrun_options
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring, literal, remark
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -155,6 +165,7 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
         named += context.IMPORTS
     named += losses.imports(source, tensor.is_split(source))
     named += adapters.imports(source)
+    named += float8.imports(source)
     if tensor.is_split(source):
         named += tensor.IMPORTS
     if experts.is_divided(source):
@@ -178,8 +189,13 @@ def _with_one_import_each(lines: list[str]) -> set[str]:
 
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
     lines = [*context.constants(source), *tensor.constants(source), *pipeline.constants(source)]
-    lines += [*experts.constants(source), *losses.constants(source), *parts.constants]
-    needs_blocks = parts.needs_blocks or optimizers.exported(source).needs_blocks or adapters.needs_blocks(source)
+    lines += [*experts.constants(source), *losses.constants(source), *float8.constants(source), *parts.constants]
+    needs_blocks = (
+        float8.is_used(source)
+        or parts.needs_blocks
+        or optimizers.exported(source).needs_blocks
+        or adapters.needs_blocks(source)
+    )
     if needs_blocks or prepare_blocks(source):
         block_class = remark(source.model_summary.block_class)
         lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {block_class}")
@@ -205,7 +221,7 @@ def _build_lines(source: ExportSource, parts: SnippetParts) -> list[str]:
 
 def _prepared(source: ExportSource) -> list[str]:
     shared = ['model.set_attn_implementation("context")'] if context.is_shared(source) else []
-    return [*shared, *losses.build_lines(source)]
+    return [*shared, *losses.build_lines(source), *float8.build_lines(source)]
 
 
 def _helpers(source: ExportSource, parts: SnippetParts) -> str:

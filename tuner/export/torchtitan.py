@@ -13,6 +13,7 @@ from shardtune.tuner.export import adapters, context, environment, losses, optim
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring, literal
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
@@ -24,6 +25,7 @@ _GC_EVERY = 50
 """Steps after which torchtitan collects garbage unless told otherwise (`training.gc_freq`); it has no automatic collection."""
 _UNLIMITED = 1e9
 """Norm that no gradient reaches: torchtitan always clips."""
+_FLOAT8_IMPORT = "from torchtitan.components.quantization import Float8LinearConverter"
 SET_ME = "SET-ME"
 """Placeholder for a name that the user has to choose."""
 
@@ -141,6 +143,8 @@ def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]
         training=_fields(_training(source, mesh)),
         parallelism=_fields(parallelism),
         checkpointing=_checkpointing(config, policy, counts_blocks),
+        converters=float8.torchtitan_converters(source),
+        float8_import=_FLOAT8_IMPORT if float8.is_used(source) else "",
         compile=config.compile,
         seed=source.workload.seed,
     )
@@ -195,6 +199,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
             f"loss_chunk: {source.config.loss_chunk} tokens were measured; torchtitan divides {tokens} evenly by {chunks}"
         )
     lines += sample_lengths.torchtitan_notes(source)
+    lines += float8.torchtitan_notes(source)
     return (*lines, *optimizers.lost_note(source, "torchtitan"), *adapters.lost_note(source, "torchtitan"))
 
 

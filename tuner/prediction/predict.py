@@ -21,6 +21,7 @@ from shardtune.api_schemas.strategies import (
     sample_groups,
     tensor_parallel,
 )
+from shardtune.api_schemas.strategies.recipe_support import float8_support
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.padding import padding_of
 from shardtune.api_schemas.training.workload import Workload
@@ -195,6 +196,7 @@ def _cheapest_change(
         neighbour
         for neighbour in neighbours.neighbours(config, cluster)
         if optimizer_support.can_train(neighbour.config, workload.optimizer)
+        and float8_support.can_train(neighbour.config, workload.float8)
     ]
     if not near:
         return None
@@ -230,7 +232,9 @@ def predict_all(
     configs = request.configs or tuple(
         config.model_copy(update={"activation_checkpointing": request.checkpointing, "compile": compiled})
         for config in neighbours.default_configs(cluster, request.micro_batch)
-        if config.backend in request.space.backends and optimizer_support.can_train(config, request.optimizer)
+        if config.backend in request.space.backends
+        and optimizer_support.can_train(config, request.optimizer)
+        and float8_support.can_train(config, request.float8)
     )
     rows = [
         predict(
@@ -252,6 +256,7 @@ def predict_all(
         precision=resolved.precision.name,
         precision_note=resolved.precision_note,
         optimizer=request.optimizer.kind,
+        float8=request.float8,
         adapter=request.adapter.describe() if request.adapter else None,
         trained_parameters=resolved.shape.trained_parameters if request.adapter else None,
         matrix_parameters=resolved.shape.matrix_parameters,

@@ -6,7 +6,8 @@ from functools import lru_cache
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.training import adapter_targets, attention_dtypes, packed_models
+from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks, packed_models
+from shardtune.api_schemas.training.float8 import Float8Recipe
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, SHORTEST_SEQUENCE, Precision, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
@@ -41,6 +42,7 @@ class ResolvedRequest:
             adapter=self.request.adapter,
             attention=self.request.attention,
             data=self.request.data,
+            float8=self.request.float8,
         )
 
     @property
@@ -71,6 +73,8 @@ class ResolvedRequest:
         notes = [*model_shape.unknown_keys(self.request.model.trained_config)]
         window = traced_shape.window_note(self.request.model.trained_config, self.sequence)
         notes += [] if window is None else [window]
+        if self.request.float8 is not None:
+            notes.append(float8_note(self.request.float8, self.cluster.device))
         if self.request.data is not None:
             peak = "full rows" if self.request.data.is_packed else "the longest"
             notes.append(
@@ -120,7 +124,36 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
     attention_dtypes.check(request.attention, precision)
     if shape.step_trace is not None:
         own_shape.check_workload(shape.step_trace, sequence, precision)
-    return ResolvedRequest(request, cluster, shape, sequence, precision, note)
+    resolved = ResolvedRequest(request, cluster, shape, sequence, precision, note)
+    if request.float8 is not None:
+        _check_float8(resolved, device or _dtypes_of(request, cluster))
+    return resolved
+
+
+def _check_float8(resolved: ResolvedRequest, device: DeviceDtypes) -> None:
+    """Reject float8 that the model, the precision or the device cannot train.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    recipe = resolved.request.float8
+    float8_checks.check_model(resolved.request.model, recipe)
+    float8_checks.check_precision(resolved.workload(resolved.global_batch), device=resolved.cluster.device)
+    if not device.has_float8:
+        raise ValueError(
+            f"float8 ({recipe!r}) needs GPUs with float8 (compute capability 8.9), and {device.name} has {device.native}; "
+            "leave out float8"
+        )
+
+
+def float8_note(recipe: Float8Recipe, device: str) -> str:
+    """Note on what a prediction of float8 knows."""
+    if device == "cpu":
+        return f"float8 ({recipe}): CPU ranks emulate it and are slower; the prediction leaves the emulation out"
+    return (
+        f"float8 ({recipe}): linear layers are predicted with the gain of published tensorwise runs with compiled blocks; without "
+        "compile, and with rowwise, expect less"
+    )
 
 
 def cluster_of(request: PredictionRequest) -> Cluster:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas.studies.study import StudyResult, StudySpec
+from shardtune.api_schemas.training.float8 import Float8Recipe
 from shardtune.api_schemas.training.optimizers import AdamW, OptimizerSchema
 from shardtune.api_schemas.training.workload import Precision
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
@@ -42,11 +43,14 @@ class CheckDue:
 
 
 def resume_failure(
-    measured: ResumeMeasurement, precision: Precision, optimizer: OptimizerSchema = _ADAMW
+    measured: ResumeMeasurement,
+    precision: Precision,
+    optimizer: OptimizerSchema = _ADAMW,
+    float8: Float8Recipe | None = None,
 ) -> Failure | None:
     """Description of how the resumed processes failed to continue the same training within the memory limit; None where
     they succeeded."""
-    bounds = parity.tolerance(precision, optimizer)
+    bounds = parity.tolerance(precision, optimizer, float8)
     for continued, resumed in zip(measured.uninterrupted, measured.resumed, strict=True):
         reason = parity.step_difference(continued, resumed, bounds, "the processes that saved")
         if reason is not None:

@@ -106,6 +106,8 @@ class Libraries(BaseModel):
     """Kinds of adapters that ranks can train: LoRA only where PEFT is installed."""
     optimizers: tuple[str, ...] = ()
     """Kinds of optimizers that are from another package than torch, where it is installed."""
+    float8: tuple[str, ...] = ()
+    """Scalings with which ranks train in float8, where torchao is installed."""
     cpu_dtypes: str | None = None
     """Dtypes that this processor computes natively, as torch uses the processor."""
     matmul_flops: dict[Dtype, float] = {}
@@ -213,6 +215,12 @@ def _native_dtypes(gpu: DetectedGpu | None, libraries: Libraries) -> str | None:
     return of_capability(gpu.compute_capability) if gpu.compute_capability else None
 
 
+def _float8(devices: Fingerprint, libraries: Libraries) -> tuple[str, ...]:
+    """Scalings with which ranks train in float8: GPUs need it natively, CPU ranks emulate it."""
+    has_float8 = devices.device == "cpu" or "float8" in (devices.native_dtypes or "").split(", ")
+    return libraries.float8 if has_float8 else ()
+
+
 def _least(values: Iterable[Amount | None]) -> Amount | None:
     """Smallest of the devices' values, since ranks run at the pace of the slowest; None where a device reports no
     value."""
@@ -233,15 +241,17 @@ def inventory(
     """Inventory of a worker on this machine, as sent to the service; `partition` is the worker's host partition,
     `details` are for people."""
     offered = cluster(gpus, ranks, memory_gib, partition.fraction if partition is not None else 1.0)
+    fingerprint_of_devices = fingerprint(gpus, libraries)
     return Inventory(
         cluster=offered,
-        fingerprint=fingerprint(gpus, libraries),
+        fingerprint=fingerprint_of_devices,
         causal_lm_types=libraries.causal_lm_types,
         task_kinds=TASK_KINDS,
         own_models=tuple(sorted(allowed.models)),
         own_scripts=tuple(sorted(allowed.scripts)),
         adapters=libraries.adapters,
         optimizers=libraries.optimizers,
+        float8=_float8(fingerprint_of_devices, libraries),
         matmul_flops=libraries.matmul_flops,
         peak_flops=figures(offered.gpu).peak_bf16_flops,
         host_partition=partition,

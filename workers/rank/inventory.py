@@ -11,7 +11,7 @@ from typing import Any
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from shardtune.workers.rank.measure import dtypes
-from shardtune.workers.rank.model import adapters
+from shardtune.workers.rank.model import adapters, float8
 from shardtune.workers.rank.strategies import optimizers
 from shardtune.workers.rank.versions import library_versions
 
@@ -24,6 +24,7 @@ def describe(ranks: int | None = None) -> dict[str, Any]:
         "causal_lm_types": sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),
         "adapters": adapters.trainable_kinds(),
         "optimizers": optimizers.installed_kinds(),
+        "float8": float8.installed_recipes(),
         "cpu_dtypes": dtypes.native_on_cpu(),
         "matmul_flops": dtypes.matmul_flops(ranks) if ranks else {},
     }

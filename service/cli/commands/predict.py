@@ -85,6 +85,8 @@ class PredictOptions:
     """Adapter that is trained; None: the study's, or all weights."""
     data: dict[str, JsonValue] | None = None
     """Fields of the data that options state; None: the study's, or samples of one length."""
+    float8: str | None = None
+    """Scaling of float8; None: the study's, or no float8."""
     allowed_models: tuple[str, ...] = ()
     """Names of the user's own models that may run here to be traced."""
 
@@ -110,6 +112,7 @@ def predict(options: PredictOptions) -> PredictionTable:
         ("precision", options.precision),
         ("optimizer", options.optimizer),
         ("adapter", options.adapter),
+        ("float8", options.float8),
         ("data", _data(options)),
         ("global_batch", options.global_batch),
     )
@@ -183,7 +186,7 @@ def read_model(name: str) -> ModelArgument:
     content = study_file.read_json_object(path)
     if "model" in content:
         study = study_file.validate_study(content, path.parent)
-        names = ("sequence_length", "global_batch", "precision", "optimizer", "adapter", "attention", "data")
+        names = ("sequence_length", "global_batch", "precision", "optimizer", "adapter", "attention", "data", "float8")
         workload = {name: getattr(study.workload, name) for name in names}
         return ModelArgument({"model": study.model, "space": study.space, **workload}, study.cluster, study.objective)
     return ModelArgument({"model": _validated(content)})
@@ -231,6 +234,12 @@ def command(
         str | None,
         typer.Option(help=f"Optimizer: {', '.join(OPTIMIZERS)} (default: the study's, or {DEFAULT_OPTIMIZER})."),
     ] = None,
+    float8: Annotated[
+        str | None,
+        typer.Option(
+            help="Scaling with which linear layers multiply in float8: tensorwise or rowwise (default: the study's, or none)."
+        ),
+    ] = None,
     lora: LoraRank = None,
     last_layers: LastLayersCount = None,
     data: DataFile = None,
@@ -270,6 +279,7 @@ def command(
         checkpointing,
         adapter_options(lora, last_layers),
         lengths_file.option_values(data, layout),
+        float8,
         tuple(allow_model or ()),
     )
     table = predict(options)

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.training.float8 import title as float8_title
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.trials.predictions import MemoryPrediction, Prediction, PredictionTable
 from shardtune.service.cli.terminal import PrintableConsole
@@ -23,6 +24,8 @@ def show(table: PredictionTable) -> None:
     cluster = table.cluster
     # AdamW is what everybody expects.
     trained_with = "" if table.optimizer == DEFAULT_OPTIMIZER else f"{OPTIMIZERS[table.optimizer].title}, "
+    if table.float8 is not None:
+        trained_with = f"{float8_title(table.float8)}, {trained_with}"
     if table.adapter is not None and table.trained_parameters is not None:
         trained_with = f"{table.adapter} ({_parameter_count(table.trained_parameters)} trained), {trained_with}"
     console.print(

@@ -169,13 +169,16 @@ def test_repeats_are_counted_for_each_attempt(worker, lease):
     assert worker.report(lease, measurement(1000)).json() == {"applied": True}
 
 
-@pytest.mark.parametrize("workload", [{"optimizer": "adamw-8bit"}, {"precision": "bf16-true"}], ids=str)
+@pytest.mark.parametrize(
+    "workload", [{"optimizer": "adamw-8bit"}, {"precision": "bf16-true"}, {"float8": "rowwise"}], ids=str
+)
 def test_a_worker_of_version_1_gets_no_run_that_it_would_train_otherwise(client, workload):
-    worker = SimulatedWorker(client, name="old", optimizers=("adamw-8bit",)).register()
+    able = {"optimizers": ("adamw-8bit",), "float8": ("tensorwise", "rowwise")}
+    worker = SimulatedWorker(client, name="old", **able).register()
     spec = SPEC | {"workload": SPEC["workload"] | workload}
     study = client.post("/v1/studies", json=spec).raise_for_status().json()["study_id"]
     asked = worker.post("/v1/leases", {"wait_s": 0, "protocol_version": 1})
     assert asked.status_code == 204
     reason = client.get(f"/v1/studies/{study}").json()["reason"]
     assert "came with version 2 of the protocol; upgrade the worker" in reason
-    assert SimulatedWorker(client, name="new", optimizers=("adamw-8bit",)).register().lease() is not None
+    assert SimulatedWorker(client, name="new", **able).register().lease() is not None

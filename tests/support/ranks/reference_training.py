@@ -3,7 +3,9 @@
 Shares with the ranks only what defines the task: the model's structure, initial weights and data.
 """
 
+import importlib
 from collections.abc import Iterable
+from dataclasses import replace
 
 import bitsandbytes
 import torch
@@ -22,6 +24,9 @@ _done: dict[str, tuple[StepRecord, ...]] = {}
 def train(task: TrialTask) -> tuple[StepRecord, ...]:
     """The trajectory a correct strategy must reproduce; equal tasks are run once."""
     key = task.model.content_key() + task.workload.content_key() + str(task.plan.parity_steps)
+    if task.workload.float8 is not None:
+        # One scale for a tensor is that of a micro batch.
+        key += str(task.config.micro_batch)
     if key not in _done:
         _done[key] = _train(task)
     return _done[key]
@@ -32,6 +37,8 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     compute = build.DTYPES[workload.precision.compute_dtype]
     network = build.build(task.model, workload)
     adapters.install(network, workload.adapter)
+    if workload.float8 is not None:
+        _convert(network, workload.float8)
     precision = workload.precision
     master = build.DTYPES[precision.master_dtype]
     build.materialize(
@@ -47,7 +54,9 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
             loss = _ragged_loss(network, workload, step, vocab_size)
         else:
             tokens = data.samples(workload.seed, step, batch, workload.sequence_length, vocab_size, torch.device("cpu"))
-            loss = _autocast_loss(network, tokens, compute) if precision.autocast else _loss(network, tokens, compute)
+            parts = tokens.split(task.config.micro_batch) if workload.float8 is not None else [tokens]
+            compute_loss = _autocast_loss if precision.autocast else _loss
+            loss = torch.stack([compute_loss(network, part, compute) for part in parts]).mean()
         network.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(parameters, workload.max_grad_norm or float("inf"))
@@ -64,6 +73,14 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
             )
         )
     return tuple(records)
+
+
+def _convert(network: nn.Module, recipe: str) -> None:
+    """Convert every linear layer but the output head, by torchao's own filter."""
+    # Imported here: it takes seconds, which other tests need not spend.
+    torchao = importlib.import_module("torchao.float8")
+    config = replace(torchao.Float8LinearConfig.from_recipe_name(recipe), emulate=True)
+    torchao.convert_to_float8_training(network, config=config, module_filter_fn=lambda _layer, name: name != "lm_head")
 
 
 def _optimizers(network: nn.Module, settings: AdamW | AdamW8bit | Muon, *, fused: bool) -> list[torch.optim.Optimizer]:

@@ -44,7 +44,7 @@ def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:
         "optimizer": {"lr": 1.25e-3},
         "seed": 1,
     }
-    workload |= {"max_grad_norm": 1.0, "adapter": None, "data": None, "attention": "sdpa"}
+    workload |= {"max_grad_norm": 1.0, "adapter": None, "data": None, "attention": "sdpa", "float8": None}
     config = {"strategy": strategy, "micro_batch": 1, "activation_checkpointing": "none", "checkpoint_every": 1}
     config |= {"compile": False, "context_parallel": 1, "loss": "full", "loss_chunk": 1024, "gc_every": 0}
     plan: dict[str, Any] = {

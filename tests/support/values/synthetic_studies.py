@@ -47,6 +47,12 @@ def with_optimizer(study: Study, optimizer: AdamW | AdamW8bit | Muon) -> Study:
     return study.model_copy(update={"spec": study.spec.model_copy(update={"workload": workload})})
 
 
+def with_float8(study: Study, recipe: str | None) -> Study:
+    """The same study with float8 in its workload."""
+    workload = study.spec.workload.model_copy(update={"float8": recipe})
+    return study.model_copy(update={"spec": study.spec.model_copy(update={"workload": workload})})
+
+
 def with_adapter(study: Study, adapter: Any) -> Study:
     """The same study with an adapter in its workload, as a request names it."""
     workload = Workload.model_validate({**dict(study.spec.workload), "adapter": adapter})

@@ -20,7 +20,7 @@ REQUEST: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"consider": ["fp8"]}, r"consider \('fp8'\) is no recipe; use some of bf16-mixed, .*muon"),
+        ({"consider": ["fp4"]}, r"consider \('fp4'\) is no recipe; use some of bf16-mixed, .*muon"),
         ({"consider": ["muon", "muon"]}, r"consider \('muon'\) names a recipe twice"),
         ({"consider": ["fp32"]}, r"consider \('fp32'\) is what the workload states already; leave it out"),
         ({"consider": ["adamw"]}, r"consider \('adamw'\) is what the workload states"),

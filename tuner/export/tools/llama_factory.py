@@ -8,6 +8,7 @@ from typing import Any
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import tool_arguments as tools
 from shardtune.tuner.export.tools.tool_arguments import ToolArguments
@@ -109,6 +110,7 @@ def _sharding(arguments: ToolArguments, config: TrialConfig) -> dict[str, Any]:
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = [f"data: set dataset and template ({SET_ME}); the template decides which tokens are labels"]
+    lines += float8.tool_notes(source, "LLaMA-Factory", "fp8")
     data, precision = source.workload.data, source.workload.precision
     if data is not None:
         lines += [

@@ -8,6 +8,7 @@ from typing import Any
 from shardtune.api_schemas.training.padding import FLASH
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import tool_arguments as tools
 from shardtune.tuner.export.tools.tool_arguments import ToolArguments
@@ -104,6 +105,7 @@ def _fsdp_document(section: dict[str, Any]) -> dict[str, Any]:
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = [f"data: set dataset ({SET_ME}); ms-swift's template decides which tokens are labels"]
+    lines += float8.tool_notes(source, "ms-swift", None)
     data, precision = source.workload.data, source.workload.precision
     if data is None:
         length = source.workload.sequence_length

@@ -10,6 +10,7 @@ from shardtune.tuner.export import adapters, environment, losses, optimizers, sa
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill
@@ -52,7 +53,11 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
         *differences(config, rendered_config, "training_arguments"),
         *_notes(source),
         *(
-            (*adapters.trainer_notes(source, consumer), *sample_lengths.trainer_notes(source))
+            (
+                *adapters.trainer_notes(source, consumer),
+                *sample_lengths.trainer_notes(source),
+                *float8.script_notes(source, "your script, before the trainer"),
+            )
             if consumer == _TRAINER
             else ()
         ),
@@ -109,4 +114,8 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     lines += common.loaded_low(source)
     if source.config.compile:
         lines.append("compile: each block was compiled; Trainer compiles the whole model")
-    return (*lines, *losses.trainer_notes(source), *optimizers.lost_note(source, "Trainer"))
+    return (
+        *lines,
+        *losses.trainer_notes(source),
+        *optimizers.lost_note(source, "Trainer"),
+    )

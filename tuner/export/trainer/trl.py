@@ -10,6 +10,7 @@ import yaml
 
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import in_docstring, remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
@@ -87,6 +88,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         *sample_lengths.trl_notes(source),
         f"loss: {_measured_loss(source)} measured; TRL computes the loss in pieces of a size of its own",
         *adapters.trl_notes(source),
+        *float8.script_notes(source, "trl_sft.py, before the trainer"),
     ]
     if not repository(source).is_named:
         lines.append("model: the study names no repository; set model_name_or_path")

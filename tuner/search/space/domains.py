@@ -20,6 +20,7 @@ from shardtune.api_schemas.strategies import (
 )
 from shardtune.api_schemas.strategies.losses import Loss
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, obstacle
+from shardtune.api_schemas.strategies.recipe_support import float8_support
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.workload import Workload, gradient_accumulation
 
@@ -66,6 +67,7 @@ class Domains:
 
         def check(size: int) -> None:
             ragged_support.check_axis("context_parallel", size, self.workload.data)
+            float8_support.check_axis("context_parallel", size, self.workload.float8)
             context_parallel.check(size, self.cluster, self.workload, model_summary=self.model_summary)
 
         return context_parallel.legal_divisors(self.world, check)
@@ -77,6 +79,7 @@ class Domains:
         def check(size: int) -> None:
             adapter_support.check_axis("tensor_parallel", size, self.workload.adapter)
             ragged_support.check_axis("tensor_parallel", size, self.workload.data)
+            float8_support.check_axis("tensor_parallel", size, self.workload.float8)
             tensor_parallel.check(size, context, self.cluster, self.workload, model_summary=self.model_summary)
 
         return self._once(("tensor", context), lambda: context_parallel.legal_divisors(self.world, check))
@@ -88,6 +91,7 @@ class Domains:
         def check(stages: int) -> None:
             adapter_support.check_axis("pipeline_parallel", stages, self.workload.adapter)
             ragged_support.check_axis("pipeline_parallel", stages, self.workload.data)
+            float8_support.check_axis("pipeline_parallel", stages, self.workload.float8)
             pipeline_parallel.check_blocks(stages, self.model_summary.pipeline_blocks, self.model_summary.pipeline_note)
             pipeline_parallel.check_ranks(stages, self.world // sharing)
             samples = gradient_accumulation(self.workload.global_batch, 1, self.world // (sharing * stages))
@@ -129,6 +133,7 @@ class Domains:
         def check(size: int) -> None:
             adapter_support.check_axis("expert_parallel", size, self.workload.adapter)
             ragged_support.check_axis("expert_parallel", size, self.workload.data)
+            float8_support.check_axis("expert_parallel", size, self.workload.float8)
             expert_facts = self.model_summary.experts, self.model_summary.expert_width, self.model_summary.expert_note
             expert_parallel.check_experts(size, size, *expert_facts)
             expert_parallel.check(size, self.world // split, tensor)
@@ -163,6 +168,11 @@ class Domains:
         """Number of micro batches per step of a rank, at least 1 (a micro batch from outside the space need not
         divide)."""
         return max(1, self.workload.global_batch * sharing // (micro_batch * self.world))
+
+    @property
+    def zero_stages(self) -> tuple[int, ...]:
+        """ZeRO stages that can train the workload; empty where all can."""
+        return () if self.workload.float8 is None else float8_support.ZERO_STAGES
 
     @property
     def losses(self) -> tuple[tuple[Loss, ...], str | None]:

@@ -6,6 +6,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig, sample_groups
 from shardtune.api_schemas.studies.recipes import RecipeRun, changed
 from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.training import float8_checks
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
@@ -21,6 +22,8 @@ def why_illegal(name: str | None, config: TrialConfig, spec: StudySpec, cluster:
     runs."""
     try:
         workload = spec.workload if name is None else changed(spec.workload, name)
+        float8_checks.check_model(spec.model, workload.float8)
+        float8_checks.check_precision(workload, device=cluster.device)
         sample_groups.check(config, cluster, workload, spec.model)
         accumulation = config.accumulation(workload.global_batch, cluster.world_size)
         config.strategy.check_cluster(cluster, workload.precision, accumulation)

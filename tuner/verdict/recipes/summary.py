@@ -109,7 +109,7 @@ def _unrepeated(spec: StudySpec, own: Arm) -> str | None:
     """Note on the first run that did not repeat the losses of the recipe's first run."""
     assert own.name is not None
     workload = changed(spec.workload, own.name)
-    bounds = parity.tolerance(workload.precision, workload.optimizer)
+    bounds = parity.tolerance(workload.precision, workload.optimizer, workload.float8)
     for run in own.measured[1:]:
         pairs = zip(own.measured[0].trajectory, run.trajectory, strict=False)
         reasons = (parity.step_difference(first, again, bounds, "its first run") for first, again in pairs)

@@ -4,8 +4,9 @@ backend's sharding."""
 from torch import nn
 
 from shardtune.api_schemas.strategies import adapter_support, optimizer_support, ragged_support
-from shardtune.workers.blocks.prepare import prepare_blocks
-from shardtune.workers.rank.model import packed_leak
+from shardtune.api_schemas.strategies.recipe_support import float8_support
+from shardtune.workers.blocks.prepare import prepare_blocks, repeated_blocks
+from shardtune.workers.rank.model import float8, packed_leak
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.registry import TRAINERS
 
@@ -20,7 +21,9 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
     optimizer_support.check(task.config, task.workload.optimizer)
     adapter_support.check(task.config, task.workload.adapter)
     ragged_support.check(task.config, task.workload.data)
+    float8_support.check(task.config, task.workload.float8)
     task.config.strategy.check_cluster(task.cluster, task.workload.precision, setting.accumulation)
     packed_leak.check(task.model, task.workload, setting.context.device)
+    float8.convert([block for _, block in repeated_blocks(model)], task.workload.float8, setting.context.device)
     prepare_blocks(model, task.config)
     return TRAINERS[task.config.backend](model, setting, task.config.strategy)

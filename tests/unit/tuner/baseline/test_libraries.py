@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -298,3 +299,29 @@ def test_deepspeeds_switches_for_states_must_agree_with_the_precision() -> None:
         read(zero | {"bf16": {"enabled": True, **switches, "bf16_optimizer_states": False}}, TRUE)
     with pytest.raises(ValueError, match=r"\(true\).*use precision 'bf16-true'"):
         read(zero | {"bf16": {"enabled": True, **switches}})
+
+
+AO = FSDP | {"mixed_precision": "fp8", "fp8_config": {"backend": "AO", "enable_fsdp_float8_all_gather": False}}
+
+
+def test_accelerates_fp8_by_torchao_is_read_as_the_recipe() -> None:
+    float8 = BF16.model_copy(update={"float8": "tensorwise"})
+    config, notes = read(AO, float8)
+    assert config is not None and config.backend in ("fsdp1", "fsdp2")
+    assert any("leaves out the model's first and last linear layer" in note for note in notes)
+    assert not any("all_gather" in note or "fp8_config is not applied" in note for note in notes)
+    assert any("pad_inner_dim is true by file or default; measured as false" in note for note in notes)
+    assert strategy(ACCELERATE | {"mixed_precision": "fp8"}, float8) == DdpConfig()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "recipe", "words"),
+    [
+        (AO, None, "but the workload's float8 is none; state float8 'tensorwise', or use bf16"),
+        (AO, "rowwise", "but the workload's float8 is 'rowwise'; state float8 'tensorwise'"),
+        (AO | {"fp8_config": {"backend": "TE"}}, "tensorwise", "backend ('te') is not measured; use AO (torchao)"),
+    ],
+)
+def test_other_fp8_than_the_workloads_is_rejected(inputs: dict[str, Any], recipe: str | None, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        read(inputs, BF16.model_copy(update={"float8": recipe}))

@@ -10,7 +10,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.workers.machine import rank_devices, unsupported_hardware
 from shardtune.workers.machine.device_health import GpuObservation
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
-from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries, find_gpus, inventory
+from shardtune.workers.machine.inventory import DetectedGpu, DetectionFailed, Gpus, Libraries, find_gpus, inventory
 from shardtune.workers.machine.nvml import create_uvm_device
 from tests.support.nvml.fake_driver import H100, NO_PERMISSION, T4, FakeDriver
 
@@ -54,6 +54,26 @@ def test_eight_equal_gpus_are_offered_with_their_links(driver: FakeDriver) -> No
         700,
     )
     assert fingerprint.native_dtypes == "float32, float16, bfloat16, float8"
+    able = Libraries(float8=("tensorwise", "rowwise"))
+    assert inventory(find_gpus(), able, None, None).float8 == able.float8
+
+
+def test_float8_is_offered_by_gpus_that_have_it_and_by_cpu_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    able = Libraries(float8=("tensorwise",))
+    assert inventory(Gpus(driver=None, devices=()), able, None, None).float8 == ("tensorwise",)
+    assert inventory(Gpus(driver=None, devices=()), Libraries(), None, None).float8 == ()
+    a100 = DetectedGpu.model_validate(
+        {
+            "name": "NVIDIA A100-SXM4-80GB",
+            "uuid": "GPU-0",
+            "memory_bytes": 80 << 30,
+            "compute_capability": (8, 0),
+            "pcie_gb_per_s": None,
+        }
+    )
+    assert inventory(Gpus(driver="570", devices=(a100,)), able, None, None).float8 == ()
 
 
 def test_mixed_cards_are_rejected_until_equal_ones_are_chosen(

@@ -93,7 +93,7 @@ class ZeroSizes:
 
 
 def _draw(drawing: DefineByRun, _accumulates: bool) -> None:
-    drawing.draw("stage")
+    drawing.draw("stage", drawing.domains.zero_stages)
     stage, sizes = int(drawing.table["stage"]), drawing.domains.backend_sizes(ZeroSizes)
     drawing.draw("offload_optimizer", effective=drawing.domains.workload.optimizer.offloads)
     offloads = drawing.table["offload_optimizer"] != "none"

@@ -1,0 +1,1 @@
+"""Configurations that can train a recipe, and the reasons why others cannot."""

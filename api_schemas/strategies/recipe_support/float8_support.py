@@ -1,0 +1,59 @@
+"""Backends, mesh axes and knobs with which float8 can be trained, and the reasons why others cannot."""
+
+from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
+from shardtune.api_schemas.training.float8 import Float8Recipe
+
+_WHY = {
+    "context_parallel": "gives each rank a part of every sample, so that scales come from parts",
+    "tensor_parallel": "splits matrices, so that scales come from parts",
+    "pipeline_parallel": "cuts the model into stages, which nobody has compared in float8",
+    "expert_parallel": "divides experts, which are no linear layers",
+}
+"""Reason why the ranks of each axis cannot train in float8, by the axis's field."""
+ZERO_STAGES = (1, 2)
+"""ZeRO stages that train in float8 as the other backends do."""
+
+
+def check(config: TrialConfig, recipe: Float8Recipe | None) -> None:
+    """Reject a configuration that cannot train in float8 as the other backends do.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if recipe is None:
+        return
+    strategy = config.strategy
+    check_axis("context_parallel", config.context_parallel, recipe)
+    check_axis("tensor_parallel", strategy.model_parallel // strategy.stages, recipe)
+    check_axis("pipeline_parallel", strategy.stages, recipe)
+    check_axis("expert_parallel", strategy.expert_ranks, recipe)
+    if isinstance(strategy, ZeroConfig) and strategy.stage not in ZERO_STAGES:
+        raise ValueError(
+            f"strategy.stage ({strategy.stage}) {_ZERO_3.format(recipe=recipe)}; use stage 1 or 2, ddp, fsdp1 or fsdp2"
+        )
+    if getattr(strategy, "deepcompile", False):
+        raise ValueError(
+            f"deepcompile (true) with workload.float8 ({recipe!r}) was not compared with other backends; set it to false"
+        )
+
+
+_ZERO_3 = "cannot train with workload.float8 ({recipe!r}): it frees weights that torchao keeps for backward"
+
+
+def check_axis(name: str, size: int, recipe: Float8Recipe | None) -> None:
+    """Reject a size above 1 of one axis, where the workload trains in float8.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if size > 1 and recipe is not None:
+        raise ValueError(f"{name} ({size}) {_WHY[name]} (workload.float8: {recipe}); use 1, or leave out float8")
+
+
+def can_train(config: TrialConfig, recipe: Float8Recipe | None) -> bool:
+    """Whether a configuration can train in float8 as the other backends do."""
+    try:
+        check(config, recipe)
+    except ValueError:
+        return False
+    return True

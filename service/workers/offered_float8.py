@@ -1,0 +1,61 @@
+"""Decide which workers can train in float8."""
+
+from shardtune.api_schemas.machines.hardware import Offer
+from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.training.float8 import CONSIDERED, FLOAT8_PACKAGE
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
+from shardtune.api_schemas.training.workload import WorkloadRequest
+from shardtune.db.tables.studies import WorkerRow
+from shardtune.service.http.errors import invalid
+
+
+def trains_float8(offer: Offer, workload: WorkloadRequest) -> bool:
+    """Whether a worker can train with the workload's float8, if it states one."""
+    return workload.float8 is None or workload.float8 in offer.float8
+
+
+def check_float8(request: StudyRequest, worker: WorkerRow) -> None:
+    """Reject a study that trains in float8, or considers it, on a worker that has no float8.
+
+    Raises:
+        Invalid: names the field, what the worker lacks, and the remedy.
+    """
+    for field, value in _stated(request):
+        if CONSIDERED.get(value, value) in worker.offer.float8:
+            continue
+        _check_device(field, value, DeviceDtypes.from_offer(worker.offer))
+        raise invalid(
+            field,
+            value,
+            f"{field} ({value!r}) needs {FLOAT8_PACKAGE}, which worker {worker.name} lacks; install shardtune[fp8] there and "
+            "restart it, or leave out float8",
+        )
+
+
+def check_devices(request: StudyRequest, devices: list[DeviceDtypes]) -> None:
+    """Reject a study in float8 whose GPUs have none, as far as their dtypes are known.
+
+    Raises:
+        Invalid: names the field, its value and the remedy.
+    """
+    for field, value in _stated(request):
+        for device in devices:
+            _check_device(field, value, device)
+
+
+def _stated(request: StudyRequest) -> list[tuple[str, str]]:
+    """Fields of a request that name float8, with their values."""
+    stated = [("workload.float8", request.workload.float8)] if request.workload.float8 is not None else []
+    return [*stated, *(("consider", name) for name in request.consider if name in CONSIDERED)]
+
+
+def _check_device(field: str, value: str, device: DeviceDtypes) -> None:
+    # CPU ranks emulate float8, so that a study of CPU ranks tells what it costs in training.
+    if device.has_float8:
+        return
+    raise invalid(
+        field,
+        value,
+        f"{field} ({value!r}) needs GPUs with float8 (compute capability 8.9), and {device.name} has {device.native}; leave "
+        "out float8",
+    )

@@ -1,0 +1,70 @@
+"""Float8 in exported files: lines of `train_snippet.py`, torchtitan's converter, and notes for programs whose caller converts
+the model."""
+
+from shardtune.api_schemas.training.float8 import title
+from shardtune.tuner.export.source import ExportSource
+
+_RECIPES = ("rowwise",)
+"""Scalings that torchtitan 0.3 has (`Float8LinearConverter.Config.recipe_name`)."""
+
+
+def is_used(source: ExportSource) -> bool:
+    """Whether the exported trial multiplied in float8."""
+    return source.workload.float8 is not None
+
+
+def imports(source: ExportSource) -> list[str]:
+    """Import lines of `train_snippet.py` for float8; empty without it."""
+    if not is_used(source):
+        return []
+    replacing = ["from dataclasses import replace"] if source.on_cpu else []
+    return [*replacing, "from torchao.float8 import Float8LinearConfig, convert_to_float8_training"]
+
+
+def constants(source: ExportSource) -> list[str]:
+    """Line of `train_snippet.py` that defines the float8 recipe; empty without float8."""
+    if not is_used(source):
+        return []
+    config = f'Float8LinearConfig.from_recipe_name("{source.workload.float8}")'
+    # Emulated as the trial did: CPUs have no float8 products.
+    return [f"FLOAT8 = replace({config}, emulate=True)" if source.on_cpu else f"FLOAT8 = {config}"]
+
+
+def build_lines(source: ExportSource) -> list[str]:
+    """Line of `train_snippet.py` that converts the linear layers of blocks; empty without float8."""
+    return ["convert_to_float8_training(model.get_submodule(BLOCKS), config=FLOAT8)"] if is_used(source) else []
+
+
+def script_notes(source: ExportSource, place: str) -> tuple[str, ...]:
+    """Note for a program whose caller makes the model; empty without float8."""
+    if source.workload.float8 is None:
+        return ()
+    return (
+        f"float8: {title(source.workload.float8)} of the blocks' linear layers was measured; convert the model by torchao in "
+        f"{place}: see FLOAT8 in {source.shown_in}",
+    )
+
+
+def tool_notes(source: ExportSource, tool: str, key: str | None) -> tuple[str, ...]:
+    """Note for a fine-tuning tool that makes the model itself; empty without float8. `key`: the tool's own switch for
+    float8."""
+    if source.workload.float8 is None:
+        return ()
+    own = f", whose `{key}` scales tensorwise and leaves out the first and the last linear layer" if key else ""
+    return (f"float8: {title(source.workload.float8)} was measured; this file trains without it in {tool}{own}",)
+
+
+def torchtitan_converters(source: ExportSource) -> str:
+    """Further argument of torchtitan's `model_registry`; empty without float8."""
+    if not is_used(source):
+        return ""
+    emulate = ", emulate=True" if source.on_cpu else ""
+    options = f'recipe_name="rowwise", filter_fqns=["lm_head"], model_compile_enabled={source.config.compile}{emulate}'
+    return f", converters=[Float8LinearConverter.Config({options})]"
+
+
+def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
+    """Note that torchtitan has no such scaling; empty where it has, and without float8."""
+    if source.workload.float8 is None or source.workload.float8 in _RECIPES:
+        return ()
+    return (f"float8: {source.workload.float8} scaling was measured; torchtitan 0.3 scales rowwise",)

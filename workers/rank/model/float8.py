@@ -1,0 +1,84 @@
+"""Conversion of a model's linear layers to float8 training by torchao."""
+
+import importlib
+import importlib.util
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+import torch
+from torch import nn
+
+from shardtune.api_schemas.training.float8 import FLOAT8_PACKAGE, MULTIPLE, Float8Recipe
+from shardtune.workers.rank.classify import SetupError
+
+_LOWEST_CAPABILITY = (8, 9)
+"""Lowest CUDA compute capability with float8 tensor cores."""
+
+
+def installed_recipes() -> list[Float8Recipe]:
+    """Scalings with which this installation can train in float8, whatever its GPUs are."""
+    return list(get_args(Float8Recipe)) if importlib.util.find_spec(FLOAT8_PACKAGE) is not None else []
+
+
+def convert(blocks: Sequence[nn.Module], recipe: Float8Recipe | None, device: torch.device) -> None:
+    """Give the linear layers of a model's repeated blocks float8 products, in place; parameters, their names and dtypes
+    stay. CPU ranks emulate: operands are rounded to float8, and multiplied in the precision's dtype.
+
+    Raises:
+        SetupError: torchao is missing, or the GPU has no float8.
+        ValueError: the blocks have no linear layer, or one whose widths float8 cannot multiply.
+    """
+    if recipe is None:
+        return
+    _require_float8(recipe, device)
+    _require_widths(blocks, recipe)
+    float8 = _library()
+    config = float8.Float8LinearConfig.from_recipe_name(recipe)
+    if device.type == "cpu":
+        # `from_recipe_name` knows no emulation.
+        config = replace(config, emulate=True)
+    for block in blocks:
+        float8.convert_to_float8_training(block, config=config)
+
+
+def _library() -> Any:
+    # torchao names kernels of GPUs that it cannot load, once for each rank.
+    logging.getLogger(FLOAT8_PACKAGE).setLevel(logging.ERROR)
+    return importlib.import_module(f"{FLOAT8_PACKAGE}.float8")
+
+
+def _require_float8(recipe: Float8Recipe, device: torch.device) -> None:
+    if not installed_recipes():
+        raise SetupError(
+            f"workload.float8 ({recipe!r}) needs {FLOAT8_PACKAGE}, which this worker lacks; install shardtune[fp8] there"
+        )
+    if device.type == "cuda" and torch.version.hip is None:
+        capability = torch.cuda.get_device_capability(device)
+        if capability < _LOWEST_CAPABILITY:
+            lowest = ".".join(map(str, _LOWEST_CAPABILITY))
+            raise SetupError(
+                f"workload.float8 ({recipe!r}) needs compute capability {lowest}, and {torch.cuda.get_device_name(device)} has "
+                f"{'.'.join(map(str, capability))}; leave out float8"
+            )
+
+
+def _require_widths(blocks: Sequence[nn.Module], recipe: Float8Recipe) -> None:
+    """Check the linear layers of the blocks: torch would fail at the first product on a GPU, and not at all on a CPU."""
+    layers = [
+        (f"{index}.{name}", module)
+        for index, block in enumerate(blocks)
+        for name, module in block.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    if not layers:
+        raise ValueError(
+            f"workload.float8 ({recipe!r}) converts linear layers, and the model's repeated blocks have none; leave out float8"
+        )
+    for name, layer in layers:
+        if layer.in_features % MULTIPLE or layer.out_features % MULTIPLE:
+            raise ValueError(
+                f"workload.float8 ({recipe!r}) needs linear layers whose widths are multiples of {MULTIPLE}, and {name} of the "
+                f"blocks has {layer.in_features} and {layer.out_features}; change the model, or leave out float8"
+            )

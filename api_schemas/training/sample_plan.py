@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeVar
 
-from shardtune.api_schemas.training.packed_rows import Row, fill_rows, strata
 from shardtune.api_schemas.training.sample_lengths import SampleLengths
+from shardtune.api_schemas.training.sample_packing.rows import Row, fill_rows, strata
 
 PEAK_STEP = 1
 """Step whose micro batches all have the longest shape of an epoch. Memory is recorded in it: the optimizer's state

@@ -2,9 +2,10 @@
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
-from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks, packed_models
+from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.sample_lengths import PACKED
+from shardtune.api_schemas.training.sample_packing import models as packed_models
 from shardtune.service.http.errors import invalid, invalid_from_value_error
 from shardtune.tuner.prediction import model_shape, trainable
 

@@ -10,10 +10,11 @@ import transformers
 from torch import nn
 
 from shardtune.api_schemas.training.models import ModelSpec
-from shardtune.api_schemas.training.packed_models import ADMITTED, LEAKING
+from shardtune.api_schemas.training.sample_packing.models import ADMITTED, LEAKING
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.workers.rank.model import build, packed_batch, packed_leak, padded_batch
+from shardtune.workers.rank.model import build, packed_batch, padded_batch
 from shardtune.workers.rank.model.packed_batch import PackedBatch
+from shardtune.workers.rank.training import packed_leak
 from shardtune.workers.rank.training.step import CausalStep
 from tests.support.ranks.reference_training import train
 from tests.support.ranks.tiny_tasks import LLAMA, tiny_task

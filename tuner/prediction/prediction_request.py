@@ -6,9 +6,10 @@ from functools import lru_cache
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks, packed_models
+from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks
 from shardtune.api_schemas.training.float8 import Float8Recipe
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
+from shardtune.api_schemas.training.sample_packing import models as packed_models
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, SHORTEST_SEQUENCE, Precision, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import catalogue, model_shape, traced_shape, trainable

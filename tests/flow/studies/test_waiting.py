@@ -149,8 +149,8 @@ def test_a_named_cluster_takes_over_the_host_memory_that_its_worker_has(client):
     worker.work()
     assert best(client, model="llama-tiny", cluster="8xh100", workload=json.dumps(SPEC["workload"]), match="exact")
     stated = H100.model_dump(mode="json")
-    refused = client.post("/v1/studies", json=SPEC | {"cluster": stated})
-    assert refused.status_code == 422 and refused.json()["code"] == "no_worker"
+    rejected = client.post("/v1/studies", json=SPEC | {"cluster": stated})
+    assert rejected.status_code == 422 and rejected.json()["code"] == "no_worker"
 
 
 def test_demand_of_a_pool_is_that_of_the_studies_which_its_workers_suit(client):

@@ -9,11 +9,11 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.protocol import CannotExpress, expressed
 from shardtune.api_schemas.strategies import TrialConfig, ragged_support
-from shardtune.api_schemas.training import packed_models
 from shardtune.api_schemas.training.models import ModelSpec
-from shardtune.api_schemas.training.packed_rows import pack
 from shardtune.api_schemas.training.padding import padding_of, timed_rows
 from shardtune.api_schemas.training.sample_lengths import SampleLengths
+from shardtune.api_schemas.training.sample_packing import models as packed_models
+from shardtune.api_schemas.training.sample_packing.rows import pack
 from shardtune.api_schemas.training.sample_plan import PEAK_STEP, PackedPlan, Split
 from shardtune.api_schemas.training.workload import Workload
 

@@ -16,6 +16,7 @@ from shardtune.tuner.export.trial_rendering import Rendered
 
 RELEASE = "Kubeflow Trainer 2.3"
 FILE = "trainjob.yaml"
+_SHARED_MEMORY = "/dev/shm"  # nosec B108 # a volume of the pod
 _FOLDER = "/shardtune"
 """Folder of the exported files in the container."""
 _RUNTIME = "torch-distributed"
@@ -88,7 +89,7 @@ def _mounts(config_map: str) -> dict[str, Any]:
         "name": "node",
         "volumeMounts": [
             {"name": "shardtune-files", "mountPath": _FOLDER, "readOnly": True},
-            {"name": "shared-memory", "mountPath": "/dev/shm"},
+            {"name": "shared-memory", "mountPath": _SHARED_MEMORY},
         ],
     }
     pod = {"spec": {"volumes": volumes, "containers": [container]}}

@@ -6,9 +6,10 @@ from torch import nn
 from shardtune.api_schemas.strategies import adapter_support, optimizer_support, ragged_support
 from shardtune.api_schemas.strategies.recipe_support import float8_support
 from shardtune.workers.blocks.prepare import prepare_blocks, repeated_blocks
-from shardtune.workers.rank.model import float8, packed_leak
+from shardtune.workers.rank.model import float8
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.registry import TRAINERS
+from shardtune.workers.rank.training import packed_leak
 
 
 def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:

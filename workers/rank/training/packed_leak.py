@@ -25,9 +25,8 @@ _SIZES = {
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 32,
     "n_inner": 64,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "pad_token_id": None,
+    **dict.fromkeys(("bos_token_id", "eos_token_id"), 0),
+    **dict.fromkeys(("pad_token_id",)),
     # All tokens go to all experts: otherwise a changed token could change the shapes of others' products.
     "num_experts": 2,
     "num_local_experts": 2,

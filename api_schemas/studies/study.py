@@ -380,7 +380,7 @@ class Study(Schema):
     reason: str | None = None
     """Reason why the search stopped, why the study failed, or why no worker takes its runs, as text."""
     reason_code: StudyReasonCode | None = None
-    """Code of that reason, for programs; None: there is no reason, or a service of before 0.2 stored it."""
+    """Code of that reason, for programs; None: there is no reason, or the service did not know a code for it."""
     reason_details: str = ""
     """Part of `reason` that stands in brackets at its end, such as the losses that differ."""
     system_study: SystemStudy | None = None

@@ -270,7 +270,9 @@ def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow,
         worker.seen_at = now
     if study.fingerprint_key is None:
         study.fingerprint_key = worker.fingerprint_key
-    if study.reason_code == StudyReasonCode.WAITS_FOR_WORKER:
+    # A service of the revision before stores no code; before the search has ended, it stores no other reason.
+    is_searching = study.phase in (StudyPhase.MODEL_SUMMARY, StudyPhase.SEARCH)
+    if study.reason_code == StudyReasonCode.WAITS_FOR_WORKER or (study.reason_code is None and is_searching):
         study.explain(None)
     extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "worker": worker.name, "purpose": run.purpose}
     context.metrics.count_grant(run.purpose)

@@ -263,7 +263,7 @@ class _Step:
             self.now,
         )
         self.retune.search_study_id = study.id
-        self.retune.reason = "the ranking moved: searching"
+        self.retune.reason, self.retune.waits_for_budget = "the ranking moved: searching", False
         log.info("the ranking moved, searching", extra={"retune": self.retune.id, "study": study.id})
 
     def _record_inconclusive(self, outcome: RetuneOutcome, explanation: str) -> None:

@@ -4,5 +4,5 @@ from shardtune.api_schemas.studies.study import Study
 
 
 def is_replaced(study: Study) -> bool:
-    """Whether the user's baseline could not be the result's, which names the reason in a note."""
+    """Whether the user's baseline could not be the result's."""
     return study.result is not None and study.result.replaced_baseline is not None

@@ -83,7 +83,8 @@ def test_the_palette_can_be_chosen_and_stays(page):
 
 
 def test_the_site_can_be_searched(page):
-    page.goto("index.html")
+    # The shortcut is one of a script that may come after the page itself.
+    page.goto("index.html", wait_until="networkidle")
     page.keyboard.press("/")
     page.keyboard.type("webhook", delay=50)
     expect(page.get_by_text("Receive webhooks").last).to_be_visible(timeout=20_000)

@@ -136,7 +136,7 @@ def test_what_the_code_started_ends_with_its_trace(install: Install, tmp_path: P
             os.kill(pid, signal.SIGKILL)
 
 
-def _wait_for(text: Callable[[], str], patience_s: float = 60.0) -> str:
+def _wait_for(text: Callable[[], str], patience_s: float = 240.0) -> str:
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         if found_text := text():

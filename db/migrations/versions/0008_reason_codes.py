@@ -13,6 +13,7 @@ branch_labels = None
 depends_on = None
 # Code of the revision before stores reasons without a code, which read as reasons of an unknown kind.
 oldest_code = "0007_worker_protocol"
+_REPLACED = "the given baseline was replaced: "
 
 
 def upgrade() -> None:
@@ -38,6 +39,18 @@ def upgrade() -> None:
     op.execute(retunes.update().where(waits).values(waits_for_budget=sa.true()))
     without = sa.func.substr(retunes.c.reason, sa.func.length(retunes.c.outcome) + 3)
     op.execute(retunes.update().where(repeated).values(reason=without))
+    _state_replaced_baselines()
+
+
+def _state_replaced_baselines() -> None:
+    """Set the result's `replaced_baseline`, which only a note said before."""
+    studies = sa.table("studies", sa.column("id", sa.String), sa.column("result", sa.JSON))
+    named = sa.cast(studies.c.result, sa.Text).like(f"%{_REPLACED}%")
+    for study_id, result in op.get_bind().execute(sa.select(studies.c.id, studies.c.result).where(named)).all():
+        reasons = [note.removeprefix(_REPLACED) for note in result["notes"] if note.startswith(_REPLACED)]
+        if reasons:
+            stated = {**result, "replaced_baseline": reasons[0]}
+            op.execute(studies.update().where(studies.c.id == study_id).values(result=stated))
 
 
 def downgrade() -> None:

@@ -64,6 +64,6 @@ def _purpose_of(study: Study, retune_rows: dict[str, tuple[RetuneRow, str | None
     outcome = ""
     # A replacement needs no sentence: it is the answer of the study itself.
     if ended is not None and ended is not RetuneOutcome.REPLACED:
-        outcome = f"{ended.capitalize()}: {retune.reason or ''}."
+        outcome = f"{ended.capitalize()}: {retune.reason}." if retune.reason else f"{ended.capitalize()}."
     is_kept = ended is RetuneOutcome.KEPT
     return Purpose(kind, _EXPLAINED[system_study.kind], system_study.warm_study_id, cause, outcome, is_kept)

@@ -209,6 +209,52 @@ def test_a_revision_that_keeps_every_row_passes(populated, plant):
     assert survives(populated)
 
 
+def test_reasons_that_were_sentences_get_codes(populated):
+    contender = {"trial_number": 0, "description": "DDP", "tokens_per_s_per_gpu": 1.0}
+    reasons = {
+        "all": "every configuration that may fit has been tried",
+        "waits": "waiting for a worker: w has another driver",
+        "other": "all 3 trials of the budget are used",
+    }
+    notes = ["a note", "the given baseline was replaced: 5 % (of what) it had"]
+    with migration_config(populated) as config:
+        command.upgrade(config, "0007_worker_protocol")
+    engine = make_engine(populated)
+    with engine.begin() as connection:
+        tables = {name: Table(name, MetaData(), autoload_with=connection) for name in ("studies", "retunes")}
+        study = dict(connection.execute(select(tables["studies"])).mappings().one())
+        for name, reason in reasons.items():
+            values = {"id": name, "reason": reason, "result": {"best": contender, "notes": notes}}
+            connection.execute(tables["studies"].insert(), study | values)
+        retune = {
+            "project_id": DEFAULT_PROJECT,
+            "target_key": "t",
+            "cause": "manual",
+            "changes": [],
+            "created_at": NOON,
+            "not_before": NOON,
+        }
+        for name, (state, outcome, reason) in {
+            "kept": ("ended", "kept", "kept: 3 pairs (of 3)"),
+            "long": ("running", None, "waits for budget, at most until the next day: 5"),
+        }.items():
+            values = {"id": name, "state": state, "outcome": outcome, "reason": reason, "tries": 0, "gpu_seconds": 0}
+            connection.execute(tables["retunes"].insert(), retune | values)
+    engine.dispose()
+    upgrade(populated)
+    engine = make_engine(populated)
+    with engine.connect() as connection:
+        tables = {name: Table(name, MetaData(), autoload_with=connection) for name in ("studies", "retunes")}
+        rows = {row.id: row for row in connection.execute(select(tables["studies"]))}
+        ended = {row.id: row for row in connection.execute(select(tables["retunes"]))}
+    engine.dispose()
+    assert [rows[name].reason_code for name in reasons] == ["all_tried", "waits_for_worker", None]
+    assert rows["all"].reason == reasons["all"] and rows["all"].result["notes"] == notes
+    assert rows["all"].result["replaced_baseline"] == "5 % (of what) it had"
+    assert ended["kept"].reason == "3 pairs (of 3)" and not ended["kept"].waits_for_budget
+    assert ended["long"].waits_for_budget
+
+
 @pytest.mark.parametrize(
     "fault", ['op.execute("DELETE FROM attempts")', "op.execute(\"UPDATE studies SET notes = '[]'\")"]
 )

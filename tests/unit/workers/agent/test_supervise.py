@@ -181,7 +181,7 @@ def agent_with(mark, directory):
 @pytest.mark.parametrize(("kind", "processes"), [("warm", 3), ("cold", 2)])
 def test_kill_9_of_the_agent_leaves_nothing(kind, processes, agent_with, directory, mark):
     agent = agent_with('["busy", "hang"]', kind)
-    assert _until(lambda: len(tagged_processes(mark)) >= processes and directory.progress() is not None)
+    assert _until(lambda: len(tagged_processes(mark)) >= processes and directory.progress() is not None, seconds=60.0)
     agent.send_signal(signal.SIGKILL)
     agent.wait()
     assert _until(lambda: not tagged_processes(mark)), "a rank outlived its agent by five seconds"
@@ -196,7 +196,7 @@ def test_what_sheds_session_environment_and_parent_dies_with_the_host_in_a_pid_n
     def daemons():
         return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", seconds]]
 
-    assert _until(lambda: daemons() and directory.report(0) is not None)
+    assert _until(lambda: daemons() and directory.report(0) is not None, seconds=60.0)
     (wrapper,) = psutil.Process(agent.pid).children()
     (host,) = wrapper.children()
     host.kill()
@@ -207,7 +207,7 @@ def test_only_processes_of_the_pool_are_found(mark):
     mine = subprocess.Popen(["sleep", "60"], env={**os.environ, LAUNCH_TAG: mark})
     other = subprocess.Popen(["sleep", "60"], env={**os.environ, LAUNCH_TAG: mark + "x"})
     try:
-        assert _until(lambda: tagged_processes(mark) == {mine.pid})
+        assert _until(lambda: tagged_processes(mark) == {mine.pid}, seconds=60.0)
         assert kill_tagged(mark) == set()
         assert other.poll() is None
     finally:

@@ -88,6 +88,7 @@ def figures(case: Case, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "pairs": _rounded(fmean(result.final_comparison.pairs for result in results if result.final_comparison)) if results else None,
         "candidates": _rounded(fmean(len(result.final_comparison.candidates) for result in results if result.final_comparison)) if results else None,
         "runs": _mean_by_name([outcome.study.spending.runs for outcome in outcomes], 1.0),
+        "runs_p10_p90": {phase: _range([outcome.study.spending.runs[phase] for outcome in outcomes]) for phase in ("search", "final comparison")},
         "gpu_seconds_of_a_validation_run": _of_a_run(outcomes, "final comparison", ranks),
         "real": case.real,
         "gpu_seconds_by_phase": _mean_by_name([outcome.study.spending.by_phase for outcome in outcomes], ranks),
@@ -113,6 +114,10 @@ def _share(outcomes: Sequence[Value], holds: Callable[[Value], bool]) -> float:
 
 def _quantile(values: Sequence[float], tenth: int) -> float:
     return _rounded(quantiles(values, n=10, method="inclusive")[tenth]) if len(values) > 1 else _rounded(values[0])
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    return _quantile(values, 0), _quantile(values, 8)
 
 
 def _rounded(value: float) -> float:

@@ -15,7 +15,7 @@ from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyC
 from shardtune.api_schemas.trials.predictions import Prediction
 from shardtune.service.planning.foreseen_run import ForeseenRun, PlanOf
 from shardtune.tuner.search.seeds import MAX_SEEDS
-from shardtune.tuner.search.stopping import MIN_GAIN, MIN_TRIALS
+from shardtune.tuner.search.stopping import MIN_GAIN, MIN_GUIDED
 from shardtune.tuner.verdict import final_comparison, quiet_test
 from shardtune.tuner.verdict.recipes import comparison
 
@@ -23,10 +23,15 @@ _BAND = math.exp(1.645 * 0.123)
 """Factor of the 90 % band of a predicted ratio of two speeds. Errors of such ratios have a median of 0.083 in 17 groups
 of published rows (docs/measurements/predictor.md), which is 0.67 standard deviations."""
 # CPU: whole runs of llama-tiny took 4.6 to 6.5 s, 1 to 4 of them in steps (docs/measurements/study-cost.md).
-_START_S = {"cpu": 3.0, "cuda": 45.0}
-"""Seconds for starting ranks, building the model and ending, per run; on GPUs assumed, not measured."""
-_COMPILE_S = 90.0
-"""Seconds that a compiled run needs for its first steps."""
+_START_S = {"cpu": 3.0, "cuda": 14.0}
+"""Seconds for starting ranks, building the model and ending, per run; on GPUs estimated by reading, not measured."""
+_COMPILE_S = Range(low=13.5, high=45.0)
+"""Seconds that a compiled run needs beside its first steps: with and without inductor's cache; estimated likewise."""
+_USUAL_TRIALS = Range(low=6, high=17)
+"""Trials of searches that end by their own decision: tenth and ninetieth percentile of 240 simulated studies of 8B and 70B
+models (docs/measurements/study-cost.md)."""
+_USUAL_COMPARISON = Range(low=10, high=42)
+"""Runs of the final comparisons of the same studies."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,8 @@ def estimate(
         stops=tuple(_stops(budget, considered)),
         basis=(
             "an estimate from the budget and predicted step times, not a measurement: "
-            f"{_START_S[cluster.device]:.0f} s to start and end a run, {_COMPILE_S:.0f} s more where it compiles; "
+            f"{_START_S[cluster.device]:.0f} s to start and end a run, {_COMPILE_S.low:.0f} to {_COMPILE_S.high:.0f} s more "
+            "where it compiles; numbers of runs are those of simulated studies unless the budget sets them; "
             "rejected, pruned and repeated runs are not foreseen"
             + ("; considered recipes are taken to be as fast as the stated one" if considered.recipes else "")
         ),
@@ -97,16 +103,18 @@ def estimate(
 def _trials(budget: Budget) -> Range:
     if budget.max_trials is not None:
         return Range(low=budget.max_trials, high=budget.max_trials)
-    return Range(low=MIN_TRIALS, high=budget.most_trials)
+    usual = budget.planned_gpu_hours is None
+    return _USUAL_TRIALS if usual else Range(low=MIN_GUIDED, high=budget.most_trials)
 
 
 def _validation_runs(budget: Budget, trials: Range, *, has_baseline: bool) -> Range:
     defaults = 0 if has_baseline else MAX_SEEDS // 2
     fewest, most = round(trials.low), round(trials.high)
-    return Range(
-        low=final_comparison.likely_runs(fewest, quiet_test.FEWEST_PAIRS, defaults),
-        high=final_comparison.likely_runs(most, budget.max_pairs, defaults),
-    )
+    low = final_comparison.likely_runs(fewest, quiet_test.FEWEST_PAIRS, defaults)
+    high = final_comparison.likely_runs(most, budget.max_pairs, defaults)
+    if trials == _USUAL_TRIALS:
+        return Range(low=min(low, _USUAL_COMPARISON.low), high=min(high, _USUAL_COMPARISON.high))
+    return Range(low=low, high=high)
 
 
 def _hours(
@@ -124,21 +132,24 @@ def _hours(
     # A search tries slower configurations than its end: the slowest baseline bounds a usual trial.
     fastest, usual, slowest = by_step[0], by_step[len(by_step) // 2], by_step[-1]
     compiles = median(prediction.config.compiles for prediction in timed) > 0
-    start_s = _START_S[cluster.device] + (_COMPILE_S if compiles else 0.0)
+    start_s = _START_S[cluster.device]
+    soonest_s, latest_s = (
+        start_s + (compile_s if compiles else 0.0) for compile_s in (_COMPILE_S.low, _COMPILE_S.high)
+    )
     trials, validation = runs
     search = Range(
-        low=trials.low * (start_s + fastest.seconds(shortest=True)),
-        high=trials.high * (start_s + slowest.seconds(shortest=False)),
+        low=trials.low * (soonest_s + fastest.seconds(shortest=True)),
+        high=trials.high * (latest_s + slowest.seconds(shortest=False)),
     )
     search = _limited(search, budget, cluster.world_size)
     compared = Range(
-        low=validation.low * (start_s + fastest.seconds(shortest=True)) + fastest.whole_steps_s(start_s),
-        high=validation.high * (start_s + usual.seconds(shortest=False)) + slowest.whole_steps_s(start_s),
+        low=validation.low * (soonest_s + fastest.seconds(shortest=True)) + fastest.whole_steps_s(soonest_s),
+        high=validation.high * (latest_s + usual.seconds(shortest=False)) + slowest.whole_steps_s(latest_s),
     )
     beside = Range(
-        low=considered.runs.low * (start_s + fastest.of_whole_steps().seconds(shortest=True))
+        low=considered.runs.low * (soonest_s + fastest.of_whole_steps().seconds(shortest=True))
         + considered.whole_loss_steps * fastest.step_s,
-        high=considered.runs.high * (start_s + usual.of_whole_steps().seconds(shortest=False))
+        high=considered.runs.high * (latest_s + usual.of_whole_steps().seconds(shortest=False))
         + considered.whole_loss_steps * usual.step_s,
     )
     return Range(

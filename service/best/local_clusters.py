@@ -1,4 +1,4 @@
-"""Find the clusters that a name such as `local` or `8xh100` means in a request for a recommendation."""
+"""Find the clusters that the name `local` means in a request for a recommendation."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,6 @@ from shardtune.db.queries import best
 from shardtune.service.http.errors import invalid
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility, hardware_shape, registry
-from shardtune.tuner.prediction import catalogue
 
 
 def local_clusters(context: Context, project_id: str) -> Sequence[Cluster]:
@@ -34,21 +33,6 @@ def local_clusters(context: Context, project_id: str) -> Sequence[Cluster]:
     )
     message = f"cluster (local) means the live workers' cluster, and there is no worker; {known_clusters}; spell the cluster out"
     raise invalid("cluster", "local", message, code="no_worker")
-
-
-def with_other_host_memory(context: Context, project_id: str, cluster: Cluster) -> Sequence[Cluster]:
-    """Return a cluster, then those with a recommendation that differ in host memory alone, if the cluster's short form,
-    such as `8xh100`, only assumed it: studies take over the host memory that their worker has."""
-    if not catalogue.assumes_host_memory(cluster):
-        return [cluster]
-    with context.db.read() as session:
-        recommended = best.recommended_clusters(session, project_id)
-    others = {
-        other.content_key(): other
-        for other in recommended
-        if other != cluster and other.model_copy(update={"host_memory_gib": cluster.host_memory_gib}) == cluster
-    }
-    return [cluster, *others.values()]
 
 
 def _has_same_shape(first: Cluster, second: Cluster) -> bool:

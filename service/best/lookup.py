@@ -138,10 +138,8 @@ def targets_of(
     if cluster is None:
         clusters = local_clusters.local_clusters(context, project_id)
         return [case for local in clusters for case in targets_of(context, model, workload, local, project_id)]
-    clusters = local_clusters.with_other_host_memory(context, project_id, cluster)
     if workload.precision is not None:
-        precision = workload.precision
-        return [TuningTarget(model, workload.with_precision(precision), each) for each in clusters]
+        return [TuningTarget(model, workload.with_precision(workload.precision), cluster)]
     with context.db.read() as session:
         live = registry.live_workers(context, session, project_id)
     device_dtypes = compatibility.dtypes_of(cluster, live)
@@ -151,7 +149,7 @@ def targets_of(
     # states, which are never chosen.
     alternatives = () if is_known else (each for each in PRECISIONS.values() if not each.has_low_states)
     choices = (precision, *(other for other in alternatives if other != precision))
-    return [TuningTarget(model, workload.with_precision(each), named) for named in clusters for each in choices]
+    return [TuningTarget(model, workload.with_precision(each), cluster) for each in choices]
 
 
 def tag_of(best_config: BestConfig) -> str:

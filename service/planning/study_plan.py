@@ -130,6 +130,9 @@ def _end_search(snapshot: StudySnapshot, reason: StudyReason | None, rejections:
     final_parity = agreement.final_parity_groups(snapshot.history, rejected, snapshot.spec)
     failure = agreement.why_no_winner(snapshot.history, rejected, snapshot.spec, final_parity.parity_groups)
     if failure is not None:
+        if reason is not None and not snapshot.history and not rejected:
+            # A budget too small for a single trial says nothing about what fits.
+            return Fail(reason, rejections)
         return Fail(_with_end_of_search(failure, reason if snapshot.history else None), rejections)
     field = ranking.pick_finalists(snapshot.history, snapshot.baseline is not None, final_parity.parity_groups)
     differences = agreement.measured_differences(

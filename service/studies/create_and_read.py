@@ -58,6 +58,7 @@ def create_study(
     with context.db.read() as session:
         live = registry.live_workers(context, session, project_id)
         cluster, worker = place_study(request, live)
+        memory_notes = compatibility.host_memory_notes(compatibility.named_cluster(request), cluster)
         if worker is not None:
             compatibility.check_model(request.model, worker)
             offered_adapters.check_adapter(request.workload, worker)
@@ -80,7 +81,7 @@ def create_study(
             spec=spec.with_possible_backends(),
             cluster=cluster,
             baseline=baseline.config,
-            notes=(*precision_notes, *spec.workload.data_notes, *baseline.notes),
+            notes=(*precision_notes, *memory_notes, *spec.workload.data_notes, *baseline.notes),
             created_at=now,
             started_at=None if worker is None else now,
         )

@@ -67,7 +67,11 @@ def _begin_or_fail(context: Context, waiting_row: StudyRow) -> bool:
                 rejected = StudyReason(code=StudyReasonCode.MODEL_REJECTED, text=str(error))
                 transitions.end_study(session, row, StudyState.FAILED, rejected, now)
                 return True
-            row.cluster = compatibility.with_host_memory(row.cluster, suitable[0])
+            present = compatibility.with_host_memory(
+                row.cluster, suitable[0], is_named=isinstance(row.spec.cluster, str)
+            )
+            row.notes = (*row.notes, *compatibility.host_memory_notes(row.cluster, present))
+            row.cluster = present
             transitions.begin_study(row, now)
             log.info("study begins: worker %s is there", suitable[0].name, extra={"study": row.id})
             return True

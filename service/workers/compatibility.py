@@ -34,13 +34,14 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
     cluster, may_wait = named_cluster(spec), spec.wait_for_worker_s is not None
     if cluster is None:
         return _resolve_local(spec, live)
-    suitable = [worker for worker in live if has_hardware(worker.offer, cluster)]
+    is_named = isinstance(spec.cluster, str)
+    suitable = [worker for worker in live if has_hardware(worker.offer, cluster, any_host_memory=is_named)]
     allowed_worker = next((worker for worker in suitable if _can_train(worker.offer, spec)), None)
     if allowed_worker is not None or may_wait:
-        return with_host_memory(cluster, allowed_worker), allowed_worker
+        return with_host_memory(cluster, allowed_worker, is_named=is_named), allowed_worker
     if suitable:
         # No worker allows the model's code, or trains the adapter: return the first, which the rejection then names.
-        return with_host_memory(cluster, suitable[0]), suitable[0]
+        return with_host_memory(cluster, suitable[0], is_named=is_named), suitable[0]
     if not live:
         raise _no_worker(cluster, "no worker is registered; start one with `shardtune worker`")
     location = f"over as many hosts (--nodes {cluster.nodes})" if _needs_more_hosts(cluster, live) else "there"
@@ -73,7 +74,7 @@ def can_begin_waiting_study(worker: WorkerRow, study: StudyRow) -> bool:
     return (
         worker.project_id in (None, study.project_id)
         and not worker.is_draining
-        and has_hardware(worker.offer, study.cluster)
+        and has_hardware(worker.offer, study.cluster, any_host_memory=isinstance(study.spec.cluster, str))
         and allows_model(worker.offer, study.spec.model)
         and _trains_workload(worker.offer, study.spec.workload)
     )
@@ -96,24 +97,34 @@ def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
     return live[0]
 
 
-def has_hardware(offer: Offer, cluster: Cluster) -> bool:
-    """Whether a worker has the hardware of a cluster, or more devices of the same kind."""
+def has_hardware(offer: Offer, cluster: Cluster, *, any_host_memory: bool = False) -> bool:
+    """Whether a worker has the hardware of a cluster, or more devices of the same kind. `any_host_memory`: the cluster is
+    only named, such as `8xh100`, which says nothing about the host's memory.
+    """
     available = offer.cluster
     if not has_same_shape(available, cluster) or _leaves_to_smaller_workers(offer, cluster):
         return False
     slack = 1.0 if cluster.device == "cpu" else _MEMORY_TOLERANCE
     has_host_memory = cluster.host_memory_gib <= available.host_memory_gib * _MEMORY_TOLERANCE
-    return cluster.memory_gib <= available.memory_gib * slack and (
-        has_host_memory or catalogue.assumes_host_memory(cluster)
-    )
+    return cluster.memory_gib <= available.memory_gib * slack and (has_host_memory or any_host_memory)
 
 
-def with_host_memory(cluster: Cluster, worker: WorkerRow | None) -> Cluster:
-    """Return a cluster whose short form assumed more host memory than the worker has with the worker's."""
-    if worker is None or not catalogue.assumes_host_memory(cluster):
+def with_host_memory(cluster: Cluster, worker: WorkerRow | None, *, is_named: bool) -> Cluster:
+    """Return a named cluster, such as `8xh100`, with the worker's host memory where the name assumed more."""
+    if worker is None or not is_named:
         return cluster
     present = min(cluster.host_memory_gib, worker.offer.cluster.host_memory_gib)
     return cluster.model_copy(update={"host_memory_gib": present})
+
+
+def host_memory_notes(named: Cluster | None, present: Cluster) -> tuple[str, ...]:
+    """Note of a study whose named cluster took over less host memory than the name assumed."""
+    if named is None or present.host_memory_gib >= named.host_memory_gib:
+        return ()
+    return (
+        f"host memory: {present.host_memory_gib:,.0f} GiB a node, which the worker has; the cluster's name assumes "
+        f"{named.host_memory_gib:,.0f}",
+    )
 
 
 def dtypes_of(cluster: Cluster, live: Sequence[WorkerRow]) -> list[DeviceDtypes]:
@@ -121,7 +132,11 @@ def dtypes_of(cluster: Cluster, live: Sequence[WorkerRow]) -> list[DeviceDtypes]
     catalogue.
     """
     # A worker that has not probed its device reports none, and so the catalogue's answer for the GPU's name is used.
-    probed = [DeviceDtypes.from_offer(worker.offer) for worker in live if has_hardware(worker.offer, cluster)]
+    probed = [
+        DeviceDtypes.from_offer(worker.offer)
+        for worker in live
+        if has_hardware(worker.offer, cluster, any_host_memory=True)
+    ]
     named = catalogue.dtypes_of(cluster)
     return [replace(dtypes, native=dtypes.native or named.native) for dtypes in probed] or [named]
 
@@ -197,10 +212,16 @@ def can_run(worker: WorkerRow, study: StudyRow) -> bool:
     return (
         _is_in_scope(worker, study)
         and (study.system_study is None or study.system_study.worker_id in (None, worker.id))
-        and not changed_fields(worker, study)
+        and (_may_measure_first(worker, study) if study.fingerprint_key is None else not changed_fields(worker, study))
         and allows_model(worker.offer, study.spec.model)
         and _trains_workload(worker.offer, study.spec.workload)
     )
+
+
+def _may_measure_first(worker: WorkerRow, study: StudyRow) -> bool:
+    """Whether a worker may take the first run of a study, which sets the study's fingerprint. A smaller part of a GPU, or
+    a host with less memory, would not be what the study predicts for."""
+    return study.cluster.device == "cpu" or has_hardware(worker.offer, study.cluster)
 
 
 def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:

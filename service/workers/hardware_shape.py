@@ -1,9 +1,13 @@
 """Compare hardware by kind and size: a worker's with a study's, by whatever name each has for its GPU."""
 
+import re
 from functools import lru_cache
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.tuner.prediction import catalogue
+
+_VARIANTS = ("pcie", "nvl", "mig")
+"""Words by which one product's variants of other speed differ."""
 
 
 def has_same_shape(available: Cluster, cluster: Cluster) -> bool:
@@ -30,6 +34,14 @@ def _is_same_gpu(name: str, other: str) -> bool:
 def _catalogue_name(gpu: str) -> str | None:
     """Folded name of a GPU in the catalogue; None where the catalogue lacks it."""
     try:
-        return catalogue.find(gpu).name.casefold()
+        name = catalogue.find(gpu).name.casefold()
     except ValueError:
         return None
+    words, named = set(_words(gpu)), _words(name)
+    # The catalogue also answers for the nearest product, such as L40S for L40, or for a slice of a GPU.
+    is_product = named[0] in words and all((word in words) == (word in named) for word in _VARIANTS)
+    return name if is_product else None
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.casefold())

@@ -103,12 +103,6 @@ def dtypes_of(cluster: Cluster) -> DeviceDtypes:
     return DeviceDtypes(gpu.name, is_cpu=False, native=of_architecture(gpu.architecture))
 
 
-def assumes_host_memory(cluster: Cluster) -> bool:
-    """Whether a cluster's host memory is what its short form, such as `8xh100`, assumes, rather than what somebody
-    stated or measured."""
-    return cluster.device != "cpu" and cluster.host_memory_gib == cluster.gpus_per_node * HOST_GIB_PER_GPU
-
-
 def parse_cluster(text: str) -> Cluster:
     """Parse a cluster's short form, such as `8xh100` or `4x8xa100-80gb` (nodes × GPUs per node × model).
 

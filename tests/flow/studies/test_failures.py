@@ -115,7 +115,8 @@ def test_no_winner_while_backends_disagree(quick_client):
         quick_client, lambda _, task: measurement(speed_of(task.config), loss=loss[task.config.backend])
     )
     assert study["state"] == "failed" and study["result"] is None
-    assert "no two backends train the same thing" in study["reason"]
+    assert study["reason"].startswith("no winner: no two backends train the same thing (trial 1 against trial 0: loss")
+    assert study["reason_code"] == "no_agreement" and study["reason_details"].endswith("budget are used")
     assert "loss of step 0" in study["reason"]
 
 
@@ -142,6 +143,7 @@ def test_study_without_a_feasible_configuration_fails_with_the_reason(quick_clie
     study, trials = run_study(quick_client, lambda *_: failure(FailureKind.OOM, "tried to allocate 9 GiB"))
     assert study["state"] == "failed"
     assert "8 ended as oom, the first with: tried to allocate 9 GiB" in study["reason"]
+    assert study["reason_code"] == "nothing_feasible"
     assert [trial["state"] for trial in trials] == ["infeasible"] * 8
 
 
@@ -163,6 +165,7 @@ def test_model_that_cannot_be_profiled_fails_the_study(quick_client, kind, attem
         worker.report(worker.lease(), failure(FailureKind(kind), "no such layer")).raise_for_status()
     study = quick_client.get(f"/v1/studies/{study_id}").json()
     assert study["state"] == "failed" and "no such layer" in study["reason"]
+    assert study["reason_code"] == "model_not_summarized"
     assert worker.lease() is None
 
 
@@ -184,6 +187,12 @@ def test_search_ends_on_gpu_seconds(quick_client):
     assert study["state"] == "complete"
 
 
+def test_a_budget_too_small_for_one_trial_is_the_reason_and_not_what_fits(quick_client):
+    study, trials = run_study(quick_client, well, budget={"max_gpu_seconds": 0.5})
+    assert trials == [] and (study["state"], study["reason_code"]) == ("failed", "gpu_seconds_used")
+    assert study["reason"].startswith("the budget of 0.5 GPU-seconds is used")
+
+
 def test_search_ends_on_wall_time(quick_client, clock):
     def slow(lease, task):
         clock.turn(10)
@@ -196,6 +205,7 @@ def test_search_ends_on_wall_time(quick_client, clock):
 def test_default_budget_ends_when_further_gain_is_unlikely(quick_client):
     study, trials = run_study(quick_client, lambda *_: measurement(1000.0), budget={})
     assert 12 <= len(trials) < 40 and "gained less than" in study["reason"]
+    assert study["reason_code"] == "little_gain"
     assert study["result"]["verdict"] == "not_faster"
 
 

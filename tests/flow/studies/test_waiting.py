@@ -5,10 +5,13 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 import yaml
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.service.studies import wait_for_worker
+from shardtune.service.workers import hardware_shape
+from shardtune.tuner.prediction import catalogue
 from tests.support.service import run_history
 from tests.support.service.local_client import local_client
 from tests.support.service.page_reader import page
@@ -149,8 +152,43 @@ def test_a_named_cluster_takes_over_the_host_memory_that_its_worker_has(client):
     worker.work()
     assert best(client, model="llama-tiny", cluster="8xh100", workload=json.dumps(SPEC["workload"]), match="exact")
     stated = H100.model_dump(mode="json")
-    rejected = client.post("/v1/studies", json=SPEC | {"cluster": stated})
-    assert rejected.status_code == 422 and rejected.json()["code"] == "no_worker"
+    for memory in (2100.0, 2048.0):
+        rejected = client.post("/v1/studies", json=SPEC | {"cluster": stated | {"host_memory_gib": memory}})
+        assert rejected.status_code == 422 and rejected.json()["code"] == "no_worker", "a stated host memory is meant"
+    for study in (waiting, at_once):
+        (note,) = [note for note in read(client, study)["warnings"] if note.startswith("host memory")]
+        assert "1,000 GiB" in note and "assumes 2,048" in note
+
+
+def test_the_first_run_of_a_study_goes_to_no_smaller_machine(client):
+    """Otherwise its fingerprint would be that of a machine for which the study does not predict."""
+    large = SimulatedWorker(client, name="large", cluster=H100).register()
+    small_host = H100.model_copy(update={"host_memory_gib": 500.0})
+    small = SimulatedWorker(client, name="small", cluster=small_host).register()
+    study_id = create(client, **LATER | {"cluster": "8xh100"})
+    memory = read(client, study_id)["cluster"]["host_memory_gib"]
+    leases = [worker.lease() for worker in (small, large)]
+    assert [lease is not None for lease in leases] == ([False, True] if memory > 500 else [True, False])
+
+
+@pytest.mark.parametrize(
+    ("driver", "is_same"),
+    [
+        ("NVIDIA H100 80GB HBM3", True),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", False),
+        ("NVIDIA H100 PCIe", False),
+        ("NVIDIA H100 NVL", False),
+    ],
+)
+def test_a_gpu_is_the_named_one_only_as_a_whole_and_in_the_same_variant(driver, is_same):
+    named = catalogue.parse_cluster("8xh100")
+    assert hardware_shape.has_same_shape(H100.model_copy(update={"gpu": driver}), named) is is_same
+
+
+def test_neighbours_of_a_product_are_other_gpus():
+    for name, driver in (("8xl40s", "NVIDIA L40"), ("8xh200", "NVIDIA H200 NVL")):
+        other = H100.model_copy(update={"gpu": driver})
+        assert not hardware_shape.has_same_shape(other, catalogue.parse_cluster(name))
 
 
 def test_demand_of_a_pool_is_that_of_the_studies_which_its_workers_suit(client):

@@ -59,14 +59,15 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
 def _watch(workers: Mapping[str, "subprocess.Popen[bytes]"], interrupt: Interrupt, *, may_end: bool) -> int:
     """Wait until all workers have ended, one has failed, or a signal arrives; returns the command's exit code.
 
-    `may_end`: a worker that ends with 0 was idle for as long as allowed, and the others go on."""
-    fine = (None, DONE) if may_end else (None,)
+    `may_end`: workers end by themselves when they are idle for too long, or the service is away for as long. One that
+    trains, or has a result to deliver, goes on then; the code is that of the first that failed."""
     while not interrupt:
         codes = {name: worker.poll() for name, worker in workers.items()}
-        for name, code in codes.items():
-            if code not in fine:
-                return _code(name, workers[name])
-        if all(code is not None for code in codes.values()):
+        ended = [name for name, code in codes.items() if code is not None]
+        failed = next((name for name in ended if codes[name] != DONE or not may_end), None)
+        if failed is not None and (not may_end or len(ended) == len(codes)):
+            return _code(failed, workers[failed])
+        if len(ended) == len(codes):
             break
         time.sleep(_LOOK_S)
     return DONE
@@ -121,7 +122,7 @@ def _code(name: str, worker: subprocess.Popen[bytes]) -> int:
     """Exit code of the command with all workers, once one of its workers has ended."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         worker.wait(_ENDING_S)
-    log.error("worker %s ended with exit code %s; the others are ended, too", name, worker.poll())
+    log.error("worker %s ended with exit code %s; no worker is left running", name, worker.poll())
     return BAD_INPUT if worker.poll() == BAD_INPUT else COULD_NOT_WORK
 
 

@@ -1,4 +1,4 @@
-"""End of the workers that divide a machine: a failure ends all, idle workers end one by one."""
+"""End of the workers that divide a machine: without an idle limit a failure ends all, with one each ends alone."""
 
 import subprocess
 import sys
@@ -33,9 +33,15 @@ def test_idle_workers_end_one_by_one(start: Start) -> None:
     assert [worker.poll() for worker in workers.values()] == [0, 0]
 
 
-def test_a_worker_that_fails_ends_the_command(start: Start) -> None:
-    workers = {"a": start(""), "b": start("import sys; sys.exit(2)"), "c": start("import time; time.sleep(600)")}
-    assert split._watch(workers, Interrupt(), may_end=True) == 2
+def test_a_worker_that_the_service_left_alone_ends_no_other_that_may_hold_a_result(start: Start) -> None:
+    workers = {"a": start(""), "b": start("import sys; sys.exit(1)"), "c": start("import time; time.sleep(1.5)")}
+    assert split._watch(workers, Interrupt(), may_end=True) == 1
+    assert workers["c"].poll() == 0
+
+
+def test_without_an_idle_limit_a_worker_that_fails_ends_the_command(start: Start) -> None:
+    workers = {"b": start("import sys; sys.exit(2)"), "c": start("import time; time.sleep(600)")}
+    assert split._watch(workers, Interrupt(), may_end=False) == 2
     assert workers["c"].poll() is None, "the command's end stops it"
 
 

@@ -195,7 +195,9 @@ def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyR
     query = select(StudyRow).where(StudyRow.state.in_(ACTIVE_STUDY_STATES))
     query = query if project_id is None else query.where(StudyRow.project_id == project_id)
     few = (StudyRow.state, StudyRow.project_id, StudyRow.created_at, StudyRow.cluster, StudyRow.spec)
-    return session.scalars(query.options(load_only(*few)).order_by(StudyRow.created_at, StudyRow.id)).all()
+    few += (StudyRow.purpose, StudyRow.reason_code)
+    loaded = query.options(load_only(*few), joinedload(StudyRow.project))
+    return session.scalars(loaded.order_by(StudyRow.created_at, StudyRow.id)).all()
 
 
 def running(session: Session) -> Sequence[StudyRow]:

@@ -112,4 +112,6 @@ def _versions(source: ExportSource) -> tuple[str, ...]:
     if fingerprint is None or fingerprint.torch is None:
         return ("versions: those that measured are unknown, so that none is pinned",)
     cuda = f" with CUDA {remark(fingerprint.cuda)}" if fingerprint.cuda else ""
-    return (f"versions: torch {remark(fingerprint.torch)}{cuda} measured; PyPI's torch may bring another CUDA, and no driver is installed",)
+    return (
+        f"versions: torch {remark(fingerprint.torch)}{cuda} measured; PyPI's torch may bring another CUDA, and no driver is installed",
+    )

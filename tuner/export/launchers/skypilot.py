@@ -63,8 +63,6 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         "image: SkyPilot's own; set resources.image_id (docker:IMAGE) for yours, whose packages setup then changes"
     )
     if not source.on_cpu and launcher_names(source).skypilot is None:
-        lines.append(
-            f"gpu: set {SET_ME} in resources.accelerators; SkyPilot has no name for {source.cluster.gpu}"
-        )
+        lines.append(f"gpu: set {SET_ME} in resources.accelerators; SkyPilot has no name for {source.cluster.gpu}")
     lines += shared_name_notes(source, "SkyPilot", lambda names: names.skypilot)
     return (*lines, *launch_facts.notes(source, "SkyPilot"))

@@ -43,7 +43,13 @@ def test_the_files_that_the_launcher_starts_are_beside_it(form: ExportFormat) ->
 def test_what_the_file_cannot_say_is_said_in_its_notes(form: ExportFormat) -> None:
     made = exported(form)
     notes = "\n".join(made.lossy)
-    for words in ("image:", "machines: 2 nodes of 8 × NVIDIA H100", "torch 2.13.0+cu130", "another CUDA", "NCCL_SOCKET_IFNAME"):
+    for words in (
+        "image:",
+        "machines: 2 nodes of 8 × NVIDIA H100",
+        "torch 2.13.0+cu130",
+        "another CUDA",
+        "NCCL_SOCKET_IFNAME",
+    ):
         assert words in notes
     assert all(line in made.files[FILES[form]] for line in made.lossy)
     assert made.lossy_config is None, "a launcher changes no knob"

@@ -21,7 +21,7 @@ class Need(Schema):
     running: int
     """Number of these studies that have started; above 0, their workers have work."""
     live_workers: int
-    """Number of live workers that could run these studies and accept work."""
+    """Number of live workers that could run at least one of these studies and accept work."""
     waiting_since: datetime | None = None
     """Creation time of the oldest waiting study; None if no study waits."""
     until: datetime | None = None
@@ -36,4 +36,5 @@ class Demand(Schema):
     """Number of these studies, waiting or running: the workers of a pool with one worker for each study. For
     autoscalers, which read one number."""
     without_worker: int = 0
-    """Number of these studies that no live worker could run; 0 while a worker has the hardware of each."""
+    """Number of these studies that no live worker could run, counted for each study: its hardware, model, adapter,
+    optimizer and float8."""

@@ -194,8 +194,11 @@ def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyR
     """Return the studies of a project (None: any) that are running or wait for a worker, oldest first."""
     query = select(StudyRow).where(StudyRow.state.in_(ACTIVE_STUDY_STATES))
     query = query if project_id is None else query.where(StudyRow.project_id == project_id)
-    few = (StudyRow.state, StudyRow.project_id, StudyRow.created_at, StudyRow.cluster, StudyRow.spec)
-    return session.scalars(query.options(load_only(*few)).order_by(StudyRow.created_at, StudyRow.id)).all()
+    needed = (StudyRow.cluster, StudyRow.spec, StudyRow.purpose, StudyRow.reason_code)
+    few = load_only(StudyRow.state, StudyRow.project_id, StudyRow.created_at, *needed)
+    return session.scalars(
+        query.options(few, joinedload(StudyRow.project)).order_by(StudyRow.created_at, StudyRow.id)
+    ).all()
 
 
 def running(session: Session) -> Sequence[StudyRow]:

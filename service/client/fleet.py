@@ -41,7 +41,7 @@ class FleetClient(ComputedClient):
 
     def demand(self, cluster: str | None = None) -> Demand:
         """Return the demand for workers: the hardware that open studies need; with a cluster such as `8xh100`, of the
-        studies that a worker with this cluster could run."""
+        studies for workers with this cluster."""
         parameters = {} if cluster is None else {"cluster": cluster}
         return Demand.model_validate(self._calls.send("GET", "/v1/demand", params=parameters))
 

@@ -1,16 +1,18 @@
 """Demand for workers: the hardware that open studies need, for autoscalers that start and stop machines."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.demand import Demand, Need
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.reasons import StudyReasonCode
+from shardtune.api_schemas.studies.study import StudyPurpose, StudyState
 from shardtune.db.queries import studies
-from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.service.access import quotas, retune_budget
 from shardtune.service.process.context import Context
 from shardtune.service.studies import wait_for_worker
 from shardtune.service.workers import compatibility, registry
@@ -39,23 +41,55 @@ class PoolOffer:
 
 def read(context: Context, pool: PoolOffer | None = None) -> Demand:
     """Demand for workers: the hardware of the waiting and running studies in the sender's projects, grouped by hardware
-    and user code; with a pool, of the studies that its workers suit.
+    and user code; with a pool, of the studies that its workers suit, and that one more worker would help.
     """
     studies_by_need: defaultdict[tuple[str, ...], list[StudyRow]] = defaultdict(list)
     with context.db.read() as session:
-        for row in studies.needing_workers(session, context.principal.project_id):
-            if pool is None or pool.suits(row):
-                studies_by_need[_need_key(row)].append(row)
-        needs = [_need(context, session, rows) for rows in studies_by_need.values()]
+        rows = studies.needing_workers(session, context.principal.project_id)
+        if pool is not None:
+            stopped_ids = _stopped_ids(context, session, rows)
+            rows = [row for row in rows if pool.suits(row) and row.id not in stopped_ids]
+        workers_by_study = _suitable_workers(context, session, rows)
+    for row in rows:
+        studies_by_need[_need_key(row)].append(row)
+    needs = [_need(rows_of_need, workers_by_study) for rows_of_need in studies_by_need.values()]
     return Demand(
         needs=tuple(sorted(needs, key=lambda need: -len(need.waiting))),
-        studies=sum(map(_studies, needs)),
-        without_worker=sum(_studies(need) for need in needs if need.live_workers == 0),
+        studies=len(rows),
+        without_worker=sum(not workers_by_study[row.id] for row in rows),
     )
 
 
-def _studies(need: Need) -> int:
-    return len(need.waiting) + need.running
+def _stopped_ids(context: Context, session: Session, rows: Sequence[StudyRow]) -> set[str]:
+    """Ids of the studies that get no run for a reason which one more worker of the same kind would not change: an
+    autoscaler would start workers for them without end.
+    """
+    projects = {row.project_id: row.project for row in rows}
+    spent_projects = {
+        project_id
+        for project_id, project in projects.items()
+        if quotas.is_exhausted(session, project_id, project.quotas, context.now())
+    }
+    return {
+        row.id
+        for row in rows
+        if row.reason_code == StudyReasonCode.WAITS_FOR_WORKER
+        or row.project_id in spent_projects
+        or (row.purpose != StudyPurpose.USER and not retune_budget.admits_run(context, session, row))
+    }
+
+
+def _suitable_workers(context: Context, session: Session, rows: Sequence[StudyRow]) -> dict[str, set[str]]:
+    """Ids of the live workers that could begin each study, by the study's id."""
+    # Workers are counted per project: a worker bound to one project runs no study of another.
+    live: dict[str, Sequence[WorkerRow]] = {
+        project_id: registry.live_workers(context, session, project_id)
+        for project_id in {row.project_id for row in rows}
+    }
+    return {
+        row.id: {worker.id for worker in live[row.project_id] if compatibility.can_begin_waiting_study(worker, row)}
+        for row in rows
+    }
 
 
 def _need_key(row: StudyRow) -> tuple[str, ...]:
@@ -63,15 +97,10 @@ def _need_key(row: StudyRow) -> tuple[str, ...]:
     return row.cluster.content_key(), model.entry_point or "", model.script or ""
 
 
-def _need(context: Context, session: Session, rows: Sequence[StudyRow]) -> Need:
+def _need(rows: Sequence[StudyRow], workers_by_study: Mapping[str, set[str]]) -> Need:
     first, waiting = rows[0], [row for row in rows if row.state is StudyState.WAITING]
-    # Workers are counted per project: a worker bound to one project runs no study of another.
-    suitable_workers = {
-        worker.id
-        for project_id in {row.project_id for row in rows}
-        for worker in registry.live_workers(context, session, project_id)
-        if compatibility.can_begin_waiting_study(worker, first)
-    }
+    # Any study of the group: adapter, optimizer and float8 differ among them, and not every worker has all.
+    suitable_workers = set().union(*(workers_by_study[row.id] for row in rows))
     return Need(
         cluster=first.cluster,
         entry_point=first.spec.model.entry_point,

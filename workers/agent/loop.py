@@ -63,6 +63,7 @@ class Agent:
         self._inventory = inventory
         self._interrupt = interrupt
         self._idle = IdleLimit(settings.exit_when_idle_minutes)
+        self._unanswered = IdleLimit(settings.exit_when_idle_minutes)
         self._session = WorkerSession(client, settings.pool_name, self._gives_up)
         self._inspect_again = inspect_again
         self._inspected_s = now_s()
@@ -84,13 +85,19 @@ class Agent:
                 return
             self._notice_changes()
             sent_at_s = now_s()
-            lease = self._lease()
+            try:
+                # One request per call: the lease's clock starts at the time of sending.
+                lease = self._client.lease(self._lease_request())
+            except (Unreachable, LeaseUnreadable, LeaseLost, VersionRejected) as error:
+                # No end here, whatever the time: a lease whose response was lost may be this worker's.
+                self._recover(error)
+                continue
+            self._unanswered.restart()
             if lease is not None:
                 self._work_on(lease, sent_at_s)
                 prune(self._workplace.work_dir, self._settings.keep_trials, self._settings.keep_failed)
                 self._idle.restart()
             elif self._idle.is_over:
-                # Only after an answer: a lease whose response was lost may be this worker's.
                 log.info("%s: the worker ends", self._idle.describe())
                 return
 
@@ -116,41 +123,31 @@ class Agent:
         )
         self._workplace = dataclasses.replace(self._workplace, fingerprint=fingerprint)
         self._inventory = self._inventory.model_copy(update={"fingerprint": fingerprint})
-        self._session.send_inventory(self._inventory)
+        self._check_answered(self._session.send_inventory(self._inventory))
 
-    def _lease(self) -> Lease | None:
+    def _lease_request(self) -> LeaseRequest:
         ends_in_s = self._workplace.ends_in_s()
-        request = LeaseRequest(
+        return LeaseRequest(
             protocol_version=self._session.protocol_version,
             session=self._session.id,
             wait_s=_LEASE_WAIT_S,
             ends_in_s=None if ends_in_s is None else max(0.0, ends_in_s),
         )
-        try:
-            # One request per call: the lease's clock starts at the time of sending.
-            return self._client.lease(request)
-        except Unreachable as error:
+
+    def _recover(self, error: ClientError) -> None:
+        """Prepare the next lease request after one without a readable answer."""
+        if isinstance(error, LeaseUnreadable):
+            self._unanswered.restart()
+            self._session.hand_back_unread(error)
+        elif isinstance(error, Unreachable):
             warn_unreachable(error)
+            # A service may be ready and yet answer no lease request: a rented machine must not wait for it without end.
+            self._check_answered(None if self._idle.is_over and self._unanswered.is_over else True)
             # A rejection also shows that the service answers; the next lease request decides what it means.
             with contextlib.suppress(LeaseLost, RequestRejected):
                 self._check_answered(call_patiently(self._client.wait_ready, give_up=self._gives_up))
-        except LeaseUnreadable as error:
-            self._hand_back_unread(error)
-        except (LeaseLost, VersionRejected) as error:
-            self._session.register_anew(self._inventory, error)
-        return None
-
-    def _hand_back_unread(self, error: LeaseUnreadable) -> None:
-        """Return a run whose lease this release cannot read; the service gives this worker no more runs."""
-        log.error(
-            "the lease of run %s cannot be read by this release (%s); install the service's release on this worker and "
-            "restart it",
-            error.run_id,
-            error,
-        )
-        # An older service has no such request; it takes the run back when this worker asks for work often enough.
-        with contextlib.suppress(ClientError):
-            self._client.hand_back_unread(self._session.id, self._session.protocol_version, error)
+        else:
+            self._check_answered(self._session.register_anew(self._inventory, error))
 
     def _work_on(self, lease: Lease, sent_at_s: float) -> None:
         name = f"{lease.run_id}-{lease.attempt}"

@@ -1,6 +1,7 @@
 """Worker's session with the service: registration, the agreed protocol version, and registering again when the service no
 longer knows the session or was replaced by another release."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -15,7 +16,7 @@ from shardtune.api_schemas.protocol import (
 )
 from shardtune.api_schemas.trials.leases import Registered, Registration
 from shardtune.workers.agent.client import WorkerClient, call_patiently
-from shardtune.workers.agent.client_errors import ClientError, LeaseLost, RequestRejected, Unreachable
+from shardtune.workers.agent.client_errors import ClientError, LeaseLost, LeaseUnreadable, RequestRejected, Unreachable
 from shardtune.workers.clock import now_s
 
 log = logging.getLogger(__name__)
@@ -62,16 +63,16 @@ class WorkerSession:
             )
         return registered
 
-    def send_inventory(self, inventory: Inventory) -> None:
-        """Send the worker's changed inventory under the present session."""
+    def send_inventory(self, inventory: Inventory) -> Registered | None:
+        """Send the worker's changed inventory under the present session; None when `give_up` ended the wait."""
         try:
-            self.register(inventory, anew=False)
+            return self.register(inventory, anew=False)
         except LeaseLost as error:
-            self.register_anew(inventory, error)
+            return self.register_anew(inventory, error)
 
-    def register_anew(self, inventory: Inventory, cause: ClientError) -> None:
+    def register_anew(self, inventory: Inventory, cause: ClientError) -> Registered | None:
         """Register again after the service lost this worker session, such as when its database or its release was
-        replaced.
+        replaced; None when `give_up` ended the wait.
 
         Raises:
             RequestRejected: it happened repeatedly within a minute.
@@ -84,7 +85,19 @@ class WorkerSession:
                 f"name ({self._name}) seems to belong to another live worker, which closes our sessions; "
                 f"stop one of the two, or give it another --name (last answer: {cause})"
             )
-        self.register(inventory)
+        return self.register(inventory)
+
+    def hand_back_unread(self, error: LeaseUnreadable) -> None:
+        """Return a run whose lease this release cannot read; the service gives this worker no more runs."""
+        log.error(
+            "the lease of run %s cannot be read by this release (%s); install the service's release on this worker and "
+            "restart it",
+            error.run_id,
+            error,
+        )
+        # An older service has no such request; it takes the run back when this worker asks for work often enough.
+        with contextlib.suppress(ClientError):
+            self._client.hand_back_unread(self.id, self.protocol_version, error)
 
 
 def warn_unreachable(error: Unreachable) -> None:

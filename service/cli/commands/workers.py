@@ -39,7 +39,7 @@ def list_workers(service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = 
 @app.command("demand")
 def show_demand(
     cluster: Annotated[
-        str | None, typer.Option(help="Only studies that a worker with this cluster could run, such as 8xh100.")
+        str | None, typer.Option(help="Only studies for workers with this cluster, such as 8xh100.")
     ] = None,
     service: RunningService = DEFAULT_SERVICE,
     key_file: KeyFile = None,

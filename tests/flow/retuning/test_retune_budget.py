@@ -22,6 +22,7 @@ from shardtune.service.best import watch_staleness
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
+from shardtune.service.studies import demand
 from tests.flow.helpers.immediate_claim import grant
 from tests.flow.helpers.retuning_lab import CHANGED, ask
 from tests.support.long_run import IS_LONG
@@ -188,6 +189,17 @@ def test_two_replicas_do_not_both_spend_what_is_left(service, database_url, cloc
     assert sum(lease is not None for lease in inputs) == 1, inputs
     for replica in replicas:
         replica.db.close()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_pool_gets_no_worker_for_a_retune_beyond_the_budget(service):
+    client, context, _worker = service
+    ask(context, best(client)["target_key"])
+    assert queue.start_due(context, challenge_steps.start_challenge) == 1
+    assert (demand.read(context, demand.PoolOffer()).studies, demand.read(context).studies) == (1, 1)
+    with context.db.write() as session:
+        keys.lock_project(session, "default").retuning = RetunePolicy(gpu_seconds_per_day=0.001)
+    assert (demand.read(context, demand.PoolOffer()).studies, demand.read(context).studies) == (0, 1)
 
 
 @pytest.mark.wide_on_postgres

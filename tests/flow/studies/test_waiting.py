@@ -17,7 +17,7 @@ from tests.support.service.local_client import local_client
 from tests.support.service.page_reader import page
 from tests.support.service.replica import Replica
 from tests.support.service.scenarios import bearer, best, create, make_key
-from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 LATER = {"cluster": CLUSTER.model_dump(mode="json"), "wait_for_worker_s": 3600.0}
@@ -216,6 +216,44 @@ def test_demand_of_a_pool_leaves_out_models_that_its_workers_do_not_allow(client
         for allowed in ({}, {"allow_model": ["other", "mine"]}, {"allow_script": ["mine"]})
     ]
     assert counts == [0, 1, 0] and client.get("/v1/demand").json()["studies"] == 1
+
+
+def test_each_study_counts_as_without_worker_by_what_it_trains(client):
+    named = LATER | {"cluster": "8xh100"}
+    workload = SPEC["workload"] | {"precision": "bf16-mixed"}
+    SimulatedWorker(client, cluster=H100).register()
+    create(client, **named | {"workload": workload})
+    create(client, **named | {"workload": workload | {"float8": "tensorwise"}})
+    answer = client.get("/v1/demand").json()
+    assert (answer["studies"], answer["without_worker"]) == (2, 1)
+    (need,) = answer["needs"]
+    assert need["live_workers"] == 1
+
+
+def test_demand_of_a_pool_leaves_out_a_study_whose_measurements_do_not_compare(client):
+    first = SimulatedWorker(client, cluster=H100).register()
+    study_id = create(client, cluster="8xh100")
+    assert first.lease().study_id == study_id
+    first.register()
+    other = FINGERPRINT.model_copy(update={"torch": "2.99.0"})
+    second = SimulatedWorker(client, "other", cluster=H100, fingerprint=other).register()
+    pool = {"cluster": "8xh100"}
+    assert client.get("/v1/demand", params=pool).json()["studies"] == 1
+    assert second.lease() is None
+    assert read(client, study_id)["reason_code"] == "waits_for_worker"
+    assert client.get("/v1/demand", params=pool).json()["studies"] == 0
+    assert client.get("/v1/demand").json()["studies"] == 1, "people see that it needs a worker"
+
+
+def test_demand_of_a_pool_leaves_out_projects_that_have_used_up_their_day(client, clock):
+    worker = SimulatedWorker(client, cluster=H100).register()
+    create(client, cluster="8xh100")
+    assert worker.lease() is not None
+    pool = {"cluster": "8xh100"}
+    assert client.get("/v1/demand", params=pool).json()["studies"] == 1
+    client.put("/v1/projects/default", json={"quotas": {"gpu_seconds_per_day": 1}}).raise_for_status()
+    clock.turn(10)
+    assert client.get("/v1/demand", params=pool).json()["studies"] == 0
 
 
 def test_a_pool_that_is_no_cluster_is_rejected_with_the_remedy(client):

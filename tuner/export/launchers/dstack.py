@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardtune.tuner.export.launchers import launch_facts
-from shardtune.tuner.export.launchers.gpu_names import launcher_names
+from shardtune.tuner.export.launchers.gpu_names import launcher_names, shared_name_notes
 from shardtune.tuner.export.launchers.launch_facts import SET_ME
 from shardtune.tuner.export.launchers.yaml_document import launcher_file
 from shardtune.tuner.export.source import ExportSource
@@ -31,7 +31,7 @@ def render(source: ExportSource, files: Mapping[str, str]) -> Rendered:
         "working_dir": _FOLDER,
         "env": launch_facts.variables(source),
         "commands": [
-            f"uv pip install {launch_facts.install_arguments(source)}",
+            *launch_facts.install_commands(source),
             'export MASTER_ADDR="$DSTACK_MASTER_NODE_IP" NODE_RANK="$DSTACK_NODE_RANK"',
             launch_facts.node_command(source),
         ],
@@ -58,4 +58,5 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         lines.append("fleet: several nodes need a fleet with placement: cluster")
     if not source.on_cpu and launcher_names(source).dstack is None:
         lines.append(f"gpu: set {SET_ME} in resources.gpu; dstack has no name for {source.cluster.gpu}")
+    lines += shared_name_notes(source, "dstack", lambda names: names.dstack)
     return (*lines, *launch_facts.notes(source, "dstack"))

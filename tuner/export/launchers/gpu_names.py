@@ -1,5 +1,7 @@
 """Names of GPUs in SkyPilot and dstack, by the GPU catalogue's name."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardtune.tuner.export.source import ExportSource
@@ -8,7 +10,7 @@ from shardtune.tuner.prediction import catalogue
 
 @dataclass(frozen=True)
 class LauncherNames:
-    """Names of one GPU model; None where the program has none that means this model alone."""
+    """Names of one GPU model; None where the program has none. Models that differ in form or memory may share a name."""
 
     skypilot: str | None
     """Accelerator of SkyPilot 0.14, such as `A100-80GB`."""
@@ -49,6 +51,9 @@ _NAMES = {
     "MI350X-288GB": LauncherNames(None, "MI350X"),
     "MI355X-288GB": LauncherNames(None, "MI355X"),
 }
+_AMD = re.compile(r"\b(amd|instinct|radeon|mi\d{2,3}[a-z]?)\b", re.IGNORECASE)
+"""Words of an AMD GPU's product name."""
+_NVIDIA = re.compile(r"\b(nvidia|tesla|geforce|quadro|rtx)\b", re.IGNORECASE)
 _UNNAMED = LauncherNames(None, None)
 
 
@@ -59,8 +64,31 @@ def launcher_names(source: ExportSource) -> LauncherNames:
 
 def kubernetes_resource(source: ExportSource) -> str:
     """Name of the extended resource by which Kubernetes counts the measured cluster's GPUs."""
-    is_amd = _catalogue_name(source).startswith("MI")
-    return "amd.com/gpu" if is_amd else "nvidia.com/gpu"
+    return "amd.com/gpu" if _AMD.search(_any_name(source)) else "nvidia.com/gpu"
+
+
+def kubernetes_notes(source: ExportSource) -> tuple[str, ...]:
+    """Note on the extended resource where nothing tells whose GPU it is; empty elsewhere."""
+    name = _any_name(source)
+    if source.on_cpu or _catalogue_name(source) or _AMD.search(name) or _NVIDIA.search(name):
+        return ()
+    return (f"gpu: {kubernetes_resource(source)} is assumed for {name}; set the resource of its device plugin",)
+
+
+def shared_name_notes(
+    source: ExportSource, program: str, name_of: Callable[[LauncherNames], str | None]
+) -> tuple[str, ...]:
+    """Note on the other GPU models that a program's name of the measured GPU means, too; empty without any."""
+    own, name = _catalogue_name(source), name_of(launcher_names(source))
+    others = [model for model, names in _NAMES.items() if name is not None and name_of(names) == name and model != own]
+    if source.on_cpu or not others:
+        return ()
+    return (f"gpu: {own} was measured; {program}'s {name} can also be {' or '.join(others)}",)
+
+
+def _any_name(source: ExportSource) -> str:
+    """Name of the measured cluster's GPU: that of the catalogue, else the device's own."""
+    return _catalogue_name(source) or source.cluster.gpu
 
 
 def _catalogue_name(source: ExportSource) -> str:

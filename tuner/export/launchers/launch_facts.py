@@ -2,8 +2,11 @@
 
 import re
 import shlex
+from collections.abc import Iterable
 
+from shardtune.api_schemas.training.padding import FLASH
 from shardtune.tuner.export import environment, launch, sample_lengths
+from shardtune.tuner.export.precision import float8
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 
@@ -11,6 +14,9 @@ SET_ME = "SET-ME"
 """Placeholder for what only the reader knows: an image, a GPU's name, a project's package or script."""
 _LONGEST_NAME = 41
 """Maximum number of characters of a dstack run's name; SkyPilot and Kubernetes take longer ones."""
+_FLASH_PACKAGE = "flash-attn"
+_FLASH_BUILD = ("ninja", "packaging", "psutil", "setuptools", "wheel")
+"""Packages that flash-attn's build imports besides torch."""
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,6}){1,3}((a|b|rc)\d{1,3}|\.post\d{1,3})?", re.ASCII)
 
 
@@ -42,6 +48,8 @@ def requirements(source: ExportSource) -> list[str]:
     packages = [_pinned(name, getattr(fingerprint, name, None)) for name in names]
     packages += ["peft"] if source.workload.adapter is not None else []
     packages += ["bitsandbytes"] if source.workload.optimizer.kind == "adamw-8bit" else []
+    packages += [_pinned("torchao", getattr(fingerprint, "torchao", None))] if float8.is_used(source) else []
+    packages += [_FLASH_PACKAGE] if source.attention == FLASH else []
     return [*packages, SET_ME] if is_own(source) else packages
 
 
@@ -58,9 +66,21 @@ def python_version(source: ExportSource) -> str:
     return version[0] if version else "3.12"
 
 
-def install_arguments(source: ExportSource) -> str:
-    """Arguments of `pip install`, quoted for a shell."""
-    return " ".join(map(shlex.quote, requirements(source)))
+def install_commands(source: ExportSource, options: str = "") -> list[str]:
+    """Shell commands that install the exported script's packages by uv; `options`: further options of `uv pip
+    install`."""
+    install = f"uv pip install {options}".strip()
+    packages = requirements(source)
+    commands = [f"{install} {_quoted(package for package in packages if package != _FLASH_PACKAGE)}"]
+    if _FLASH_PACKAGE in packages:
+        # PyPI has its sources alone, whose build imports the torch that is installed.
+        commands.append(f"{install} {_quoted(_FLASH_BUILD)}")
+        commands.append(f"{install} --no-build-isolation {_FLASH_PACKAGE}")
+    return commands
+
+
+def _quoted(packages: Iterable[str]) -> str:
+    return " ".join(map(shlex.quote, packages))
 
 
 def node_command(source: ExportSource) -> str:
@@ -92,4 +112,6 @@ def _versions(source: ExportSource) -> tuple[str, ...]:
     if fingerprint is None or fingerprint.torch is None:
         return ("versions: those that measured are unknown, so that none is pinned",)
     cuda = f" with CUDA {remark(fingerprint.cuda)}" if fingerprint.cuda else ""
-    return (f"versions: torch {remark(fingerprint.torch)}{cuda} measured; the file installs no CUDA and no driver",)
+    return (
+        f"versions: torch {remark(fingerprint.torch)}{cuda} measured; PyPI's torch may bring another CUDA, and no driver is installed",
+    )

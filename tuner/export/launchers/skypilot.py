@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardtune.tuner.export.launchers import launch_facts
-from shardtune.tuner.export.launchers.gpu_names import launcher_names
+from shardtune.tuner.export.launchers.gpu_names import launcher_names, shared_name_notes
 from shardtune.tuner.export.launchers.launch_facts import SET_ME
 from shardtune.tuner.export.launchers.yaml_document import launcher_file
 from shardtune.tuner.export.source import ExportSource
@@ -40,10 +40,12 @@ def _resources(source: ExportSource) -> dict[str, Any]:
 
 def _setup(source: ExportSource) -> str:
     version = launch_facts.python_version(source)
-    return (
-        f"[ -x ~/train/bin/python ] || uv venv --python {version} ~/train\n"
-        f"uv pip install --python ~/train/bin/python {launch_facts.install_arguments(source)}\n"
-    )
+    commands = [
+        "set -e",
+        f"[ -x ~/train/bin/python ] || uv venv --python {version} ~/train",
+        *launch_facts.install_commands(source, "--python ~/train/bin/python"),
+    ]
+    return "".join(f"{command}\n" for command in commands)
 
 
 def _run(source: ExportSource) -> str:
@@ -61,7 +63,6 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         "image: SkyPilot's own; set resources.image_id (docker:IMAGE) for yours, whose packages setup then changes"
     )
     if not source.on_cpu and launcher_names(source).skypilot is None:
-        lines.append(
-            f"gpu: set {SET_ME} in resources.accelerators; no name of SkyPilot means {source.cluster.gpu} alone"
-        )
+        lines.append(f"gpu: set {SET_ME} in resources.accelerators; SkyPilot has no name for {source.cluster.gpu}")
+    lines += shared_name_notes(source, "SkyPilot", lambda names: names.skypilot)
     return (*lines, *launch_facts.notes(source, "SkyPilot"))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardtune.tuner.export.launchers import launch_facts
-from shardtune.tuner.export.launchers.gpu_names import kubernetes_resource
+from shardtune.tuner.export.launchers.gpu_names import kubernetes_notes, kubernetes_resource
 from shardtune.tuner.export.launchers.launch_facts import SET_ME
 from shardtune.tuner.export.launchers.yaml_document import launcher_file
 from shardtune.tuner.export.source import ExportSource
@@ -106,5 +106,6 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         f"image: set {SET_ME}, to an image with bash and {packages}",
         f"runtime: {_RUNTIME}, which Kubeflow Trainer brings; another needs a container named node",
         "scheduling: queues, node selectors and tolerations of your cluster are not in the file",
+        *kubernetes_notes(source),
         *launch_facts.notes(source, "Kubernetes"),
     )

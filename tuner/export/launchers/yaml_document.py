@@ -4,6 +4,7 @@ from typing import Any
 
 import yaml
 
+from shardtune.tuner.export.launchers.launch_facts import SET_ME
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
@@ -26,14 +27,14 @@ def launcher_file(
     source: ExportSource, release: str, command: str, lossy: tuple[str, ...], documents: list[dict[str, Any]]
 ) -> str:
     """Text of a launcher's YAML: a header with the command that starts it and what it leaves out, then its documents."""
+    text = yaml.dump_all(documents, Dumper=_BlockDumper, sort_keys=False, width=10_000, allow_unicode=True)
     return fill(
         "launcher_task.yaml",
         description=remark(source.description),
         machines=remark(source.machines),
         release=release,
+        start=f"Set every {SET_ME} below, then start it" if SET_ME in text else "Start it",
         command=remark(command),
         lossy=comment(lossy, "# "),
-        document=yaml.dump_all(
-            documents, Dumper=_BlockDumper, sort_keys=False, width=10_000, allow_unicode=True
-        ).rstrip(),
+        document=text.rstrip(),
     )

@@ -1,6 +1,7 @@
 """Every export says the environment that was measured; a worker's words set nothing that could run."""
 
 import os
+import re
 import subprocess
 from typing import get_args
 
@@ -10,11 +11,13 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.exports import ExportFormat
 from shardtune.tuner.export import export, files
 from tests.support.service.simulated_worker import FINGERPRINT
+from tests.support.values.launcher_exports import LAUNCHERS
 from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
 KEEP = TrialConfig(strategy=DdpConfig(), malloc="keep")
 SETTINGS_TEXT = "MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483647"
-FORMS = get_args(ExportFormat)
+FORMS = sorted(set(get_args(ExportFormat)) - set(LAUNCHERS))
+"""Forms whose files state a command; a launcher's file sets variables, and starts launch.sh."""
 
 
 def study(*worker: str, **changes: object):  # type: ignore[no-untyped-def]
@@ -51,6 +54,17 @@ def test_every_consumer_is_told(form: str) -> None:
         if name.endswith((".py", ".yaml", ".toml")):
             assert f"OMP_NUM_THREADS=3 {SETTINGS_TEXT}" in text, name
     assert form == "standard" or any(SETTINGS_TEXT in line for line in actual_files.lossy)
+
+
+@pytest.mark.parametrize("form", LAUNCHERS)
+def test_a_launcher_s_file_sets_each_variable_and_its_script_binds_ranks(form: ExportFormat) -> None:
+    kept = export(study("OMP_NUM_THREADS=3"), contender_of(KEEP), form).files
+    (own_name,) = kept.keys() - files(study(), contender_of(KEEP)).keys()
+    for name, value in [("OMP_NUM_THREADS", "3"), *(setting.split("=") for setting in SETTINGS_TEXT.split())]:
+        assert re.search(rf"{name}\W+(value\W+)?{value}\b", kept[own_name]), name
+    bound = contender_of(TrialConfig(strategy=DdpConfig(), numa_binding="node"))
+    gpus = CPU.model_copy(update={"device": "cuda"})
+    assert "--numa-binding=node" in export(study(cluster=gpus), bound, form).files["launch.sh"]
 
 
 def test_deepspeeds_launcher_takes_it_to_other_nodes() -> None:

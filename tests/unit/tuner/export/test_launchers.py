@@ -23,7 +23,7 @@ from tests.support.values.launcher_exports import (
     exported,
     of_own_code,
 )  # fmt: skip
-from tests.support.values.synthetic_studies import CPU, contender_of, study_of
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of, with_float8
 
 FILES = {"skypilot": "skypilot.yaml", "dstack": "train.dstack.yml", "trainjob": "trainjob.yaml", "ray": "ray_job.py"}
 
@@ -43,7 +43,13 @@ def test_the_files_that_the_launcher_starts_are_beside_it(form: ExportFormat) ->
 def test_what_the_file_cannot_say_is_said_in_its_notes(form: ExportFormat) -> None:
     made = exported(form)
     notes = "\n".join(made.lossy)
-    for words in ("image:", "machines: 2 nodes of 8 × NVIDIA H100", "torch 2.13.0+cu130", "NCCL_SOCKET_IFNAME"):
+    for words in (
+        "image:",
+        "machines: 2 nodes of 8 × NVIDIA H100",
+        "torch 2.13.0+cu130",
+        "another CUDA",
+        "NCCL_SOCKET_IFNAME",
+    ):
         assert words in notes
     assert all(line in made.files[FILES[form]] for line in made.lossy)
     assert made.lossy_config is None, "a launcher changes no knob"
@@ -61,10 +67,34 @@ def test_a_worker_s_variable_is_set_only_where_its_value_is_allowed(form: Export
     hostile = MEASURED.model_copy(update={"environment": ("NCCL_ALGO=$(id)", "LD_PRELOAD=/evil.so", "NCCL_PROTO=LL")})
     text = exported(form, fingerprint=hostile).files[FILES[form]]
     assert re.search(r"NCCL_PROTO['\"]?[:=]|name: NCCL_PROTO", text)
-    uncommented = [
-        line for line in text.splitlines() if "/evil.so" in line and not line.lstrip().startswith(("#", "-"))
+    for value in ("/evil.so", "$(id)"):
+        lines = [line for line in text.splitlines() if value in line]
+        assert lines, "the note says what the worker had"
+        assert [line for line in lines if not line.lstrip().startswith(("#", "-"))] == []
+
+
+@pytest.mark.parametrize("form", LAUNCHERS)
+@pytest.mark.parametrize("attention", ["sdpa", "flash_attention_2"])
+def test_packages_of_float8_and_of_flash_attention_are_installed_or_named(form: ExportFormat, attention: str) -> None:
+    study = with_float8(study_of("llama-tiny", "bf16-mixed", H100, global_batch=32), "tensorwise")
+    assert study.model_summary is not None
+    summary = study.model_summary.model_copy(update={"attention": attention})
+    study = study.model_copy(update={"model_summary": summary})
+    text = export(study, contender_of(DDP), form).files[FILES[form]]
+    assert "torchao" in text
+    assert ("flash-attn" in text) == (attention == "flash_attention_2")
+
+
+def test_flash_attention_is_built_once_torch_is_there() -> None:
+    study = study_of("llama-tiny", "bf16-mixed", H100, global_batch=32)
+    assert study.model_summary is not None
+    summary = study.model_summary.model_copy(update={"attention": "flash_attention_2"})
+    source = ExportSource.of(study.model_copy(update={"model_summary": summary}), contender_of(DDP))
+    assert launch_facts.install_commands(source, "--python x") == [
+        "uv pip install --python x torch transformers",
+        "uv pip install --python x ninja packaging psutil setuptools wheel",
+        "uv pip install --python x --no-build-isolation flash-attn",
     ]
-    assert uncommented == []
 
 
 def test_versions_are_pinned_without_their_local_part_and_only_where_they_are_versions() -> None:
@@ -109,6 +139,22 @@ def test_the_gpu_is_named_as_the_launcher_names_it_or_marked() -> None:
     assert resources("dstack", CPU) == "0"
 
 
+@pytest.mark.parametrize(("form", "name"), [("skypilot", "SkyPilot's A100-80GB"), ("dstack", "dstack's A100:80GB")])
+def test_a_name_that_means_other_models_too_is_noted(form: ExportFormat, name: str) -> None:
+    notes = [line for line in exported(form, A100).lossy if line.startswith("gpu: ")]
+    assert notes == [f"gpu: A100-SXM4-80GB was measured; {name} can also be A100-PCIe-80GB"]
+    l4 = A100.model_copy(update={"gpu": "NVIDIA L4"})
+    assert not [line for line in exported(form, l4).lossy if line.startswith("gpu: ")]
+
+
+@pytest.mark.parametrize("form", ["skypilot", "dstack", "trainjob"])
+def test_the_header_asks_to_set_places_only_where_there_are_any(form: ExportFormat) -> None:
+    for cluster in (H100, UNKNOWN):
+        text = exported(form, cluster).files[FILES[form]]
+        document = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+        assert ("Set every SET-ME below" in text) == ("SET-ME" in document)
+
+
 def test_a_trainjob_sets_no_variable_that_trainer_sets() -> None:
     _, job = yaml.safe_load_all(exported("trainjob", config=FSDP2).files["trainjob.yaml"])
     trainer = job["spec"]["trainer"]
@@ -125,6 +171,17 @@ def test_kubernetes_takes_a_value_as_it_is() -> None:
 def test_gpus_of_amd_are_counted_by_their_own_resource() -> None:
     amd = H100.model_copy(update={"gpu": "AMD Instinct MI300X OAM"})
     assert "amd.com/gpu: '8'" in exported("trainjob", amd).files["trainjob.yaml"]
+    outside_the_catalogue = H100.model_copy(update={"gpu": "AMD Instinct MI999Y"})
+    assert "amd.com/gpu: '8'" in exported("trainjob", outside_the_catalogue).files["trainjob.yaml"]
+
+
+def test_a_gpu_of_an_unknown_vendor_has_a_note_on_its_resource() -> None:
+    def has_note(gpu: str) -> bool:
+        made = exported("trainjob", H100.model_copy(update={"gpu": gpu}))
+        return any(line.startswith("gpu: nvidia.com/gpu is assumed") for line in made.lossy)
+
+    assert has_note("Strange Device 7")
+    assert not has_note("NVIDIA H100 80GB HBM3") and not has_note("NVIDIA Unobtainium 9000")
 
 
 def test_ray_reserves_each_node_and_compiles() -> None:

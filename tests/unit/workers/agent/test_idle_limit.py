@@ -70,6 +70,32 @@ def test_a_service_that_stays_away_ends_an_idle_worker_as_a_failure(kind, idle_w
         world.agent.run()
 
 
+def test_a_lease_whose_response_was_lost_is_asked_for_again_however_late_it_is(idle_world):
+    world = idle_world("complete", "complete")
+    lost = (503, {"detail": "the response was lost"})
+    world.agent._idle.minutes = 0.0  # over from the first moment
+    world.leases[:] = [*world.leases, lost]
+    world.agent.run()
+    assert [report.measurement is not None for report in world.reports()] == [True]
+
+
+def test_a_ready_service_that_answers_no_lease_request_ends_an_idle_worker_as_a_failure(idle_world):
+    world = idle_world(has_run=False)
+    world.leases[:] = [(503, {"detail": "down"})] * 100_000
+    with pytest.raises(Unreachable, match=r"service \(http.*\) does not answer, and no run for 0.02 minutes"):
+        world.agent.run()
+
+
+@pytest.mark.parametrize("looks_again", [False, True], ids=["session lost", "inventory changed"])
+def test_a_registration_that_is_not_answered_ends_an_idle_worker_as_a_failure(looks_again, idle_world):
+    away = (503, {"detail": "down"})
+    changed = {"look": lambda fingerprint: fingerprint.model_copy(update={"driver": "new"})} if looks_again else {}
+    world = idle_world(has_run=False, workers=[(200, REGISTERED), *[away] * 1000], **changed)
+    world.leases[:] = [] if looks_again else [(410, {"detail": "unknown session"})]
+    with pytest.raises(Unreachable, match="does not answer, and no run for"):
+        world.agent.run()
+
+
 def test_a_service_that_comes_back_within_the_limit_is_asked_again(idle_world):
     away = (503, {"detail": "down"})
     world = idle_world(has_run=False, readyz=[away, (200, {})])

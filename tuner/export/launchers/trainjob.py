@@ -66,8 +66,9 @@ def trainer_fields(source: ExportSource) -> dict[str, Any]:
 
 
 def literal_value(value: str) -> str:
-    """Value of a container's environment variable that Kubernetes takes as it is: `$(NAME)` would be another's value."""
-    return value.replace("$(", "$$(")
+    """Value of a container's environment variable that Kubernetes takes as it is: `$(NAME)` would be another's value,
+    and `$$` is one dollar."""
+    return value.replace("$", "$$")
 
 
 def _command(source: ExportSource) -> list[str]:

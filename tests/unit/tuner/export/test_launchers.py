@@ -165,7 +165,7 @@ def test_a_trainjob_sets_no_variable_that_trainer_sets() -> None:
 
 
 def test_kubernetes_takes_a_value_as_it_is() -> None:
-    assert trainjob.literal_value("a $(PATH) $b") == "a $$(PATH) $b"
+    assert trainjob.literal_value("a $(PATH) $$b") == "a $$(PATH) $$$$b"
 
 
 def test_gpus_of_amd_are_counted_by_their_own_resource() -> None:

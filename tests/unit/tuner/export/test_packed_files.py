@@ -1,5 +1,6 @@
 """Packed samples in exported files, and in the files that users bring."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,6 +67,32 @@ def test_programs_without_packing_name_positions_and_the_missing_mask() -> None:
     assert sum("position_ids" in text and ("attention_mask" in text or "attention mask" in text) for text in texts) == 4
     compile(texts[-1], "train_snippet.py", "exec")
     assert any("flex attention" in line for line in torchtitan.render(source(strategy=Fsdp2Config(dp_shard=8))).lossy)
+
+
+def texts_of(packed: ExportSource) -> list[str]:
+    """What the programs of a user's own loop are told."""
+    rendered = ("\n".join(item.render(packed).lossy) for item in (training_arguments, lightning))
+    return [*rendered, accelerate.document(packed), snippet.source(packed)]
+
+
+def test_several_packed_rows_with_flash_attention_need_the_bounds_of_their_samples() -> None:
+    """transformers reads positions only where a batch has one row."""
+    several = source(attention="flash_attention_2")
+    contender = several.contender
+    single = contender.config.model_copy(update={"micro_batch": 1})
+    one_row = replace(several, contender=contender.model_copy(update={"config": single}))
+    for text in texts_of(several):
+        assert all(name in text for name in ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"))
+    for other in (one_row, source(), source(None, attention="flash_attention_2")):
+        assert not any("cu_seq_lens" in text for text in texts_of(other))
+    compile(snippet.source(several), "train_snippet.py", "exec")
+
+
+def test_the_script_lets_transformers_look_for_packed_samples_where_rows_are_packed() -> None:
+    packed, whole = snippet.source(source()), snippet.source(source(None))
+    assert "masking_utils" not in packed and "Samples are not packed here" not in packed
+    assert "masking_utils.find_packed_sequence_indices = lambda position_ids: None" in whole
+    compile(whole, "train_snippet.py", "exec")
 
 
 @pytest.mark.parametrize(("tool", "config"), [(axolotl, "ddp"), (llama_factory, "fsdp2"), (ms_swift, "ddp")])

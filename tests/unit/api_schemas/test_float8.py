@@ -69,6 +69,10 @@ def test_models_whose_blocks_float8_cannot_train_are_rejected(config: dict[str, 
     check_model(model, None)
 
 
+def test_gpt_bigcode_has_linear_layers_unlike_gpt2() -> None:
+    check_model(ModelSpec(name="m", config={"model_type": "gpt_bigcode", "n_embd": 64}), "tensorwise")
+
+
 def test_a_script_of_the_users_converts_its_layers_itself() -> None:
     with pytest.raises(ValueError, match=r"model\.script.*leave out float8"):
         check_model(ModelSpec(name="m", script="mine"), "rowwise")

@@ -95,6 +95,28 @@ def test_the_script_lets_transformers_look_for_packed_samples_where_rows_are_pac
     compile(whole, "train_snippet.py", "exec")
 
 
+def test_an_exported_file_of_trl_is_read_back_as_packed() -> None:
+    packed = source(attention="flash_attention_2")
+    values = yaml.safe_load(trl.render(packed).files[trl.CONFIG])
+    notes = resolve_with_notes(values, packed.workload, packed.cluster).notes
+    assert not any("packing" in note for note in notes)
+    padded = packed.workload.model_copy(update={"data": SampleLengths.model_validate(PACKED | {"layout": "padded"})})
+    whole = packed.workload.model_copy(update={"data": None})
+    assert any(
+        "packing: measured with full rows" in note
+        for note in resolve_with_notes(values, whole, packed.cluster).notes
+    )
+    for changes, workload, words in (
+        ({}, padded, r"packing \(true\) packs samples, but the workload's data.layout is 'padded'"),
+        ({"packing": False}, packed.workload, r"packing \(false\), but the workload's data.layout is 'packed'"),
+        ({"packing_strategy": "wrapped"}, packed.workload, r"packing_strategy \('wrapped'\) cuts samples .*use bfd"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            resolve_with_notes(values | changes, workload, packed.cluster)
+    unstated = {key: value for key, value in values.items() if not key.startswith("packing")}
+    assert resolve_with_notes(unstated, packed.workload, packed.cluster).config is not None
+
+
 @pytest.mark.parametrize(("tool", "config"), [(axolotl, "ddp"), (llama_factory, "fsdp2"), (ms_swift, "ddp")])
 def test_an_exported_file_is_read_back_as_packed(tool: Any, config: str) -> None:
     packed = source(attention="flash_attention_2", strategy=Fsdp2Config(dp_shard=8) if config == "fsdp2" else None)

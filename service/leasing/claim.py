@@ -247,7 +247,8 @@ def _idle(worker: WorkerRow, request: LeaseRequest) -> Idle:
     release = f"{kinds} {request.protocol_version}"
     packages = f"{worker.offer.adapters} {worker.offer.optimizers} {worker.offer.float8}"
     return Idle(
-        worker, f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {release} {packages} {ends}"
+        worker,
+        f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {release} {packages} {ends}",
     )
 
 

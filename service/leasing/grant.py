@@ -130,7 +130,9 @@ def _apply_and_lease(
         result: Granted | NoRun | HostBusy | None = None
         if run is not None:
             result = (
-                _lease_waiting(context, session, study, run, worker, asking) if understands(worker, study, run) else NoRun()
+                _lease_waiting(context, session, study, run, worker, asking)
+                if understands(worker, study, run)
+                else NoRun()
             )
     # `applied_to` is the state that the new run was added to: the planned one, or what another request cached
     # meanwhile.

@@ -37,9 +37,7 @@ def measured_differences(
         return ()
     bounds = parity.tolerance(workload.precision, workload.optimizer, workload.float8)
     largest = parity.largest_differences(history, groups)
-    figures = ", ".join(
-        f"{label} {apart:.1e} (allowed {_allowed(bounds, label)})" for label, apart in largest.items()
-    )
+    figures = ", ".join(f"{label} {apart:.1e} (allowed {_allowed(bounds, label)})" for label, apart in largest.items())
     return (f"largest differences from the reference training: {figures}",) if figures else ()
 
 

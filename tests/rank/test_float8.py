@@ -158,7 +158,9 @@ def test_a_backend_that_drops_float8_is_rejected(monkeypatch: pytest.MonkeyPatch
     context: Any = SimpleNamespace(device=torch.device("cpu"), world_size=2)
     monkeypatch.setitem(TRAINERS, "ddp", wrapper)
     for dropped in (False, True):
-        rejection = pytest.raises(NumericsError, match="the 14 linear layers of the repeated blocks, and 13 of them are")
+        rejection = pytest.raises(
+            NumericsError, match="the 14 linear layers of the repeated blocks, and 13 of them are"
+        )
         with rejection if dropped else nullcontext():
             make_trainer(build.build(task.model, task.workload), TrainingSetup.of(task, context))
 
@@ -167,7 +169,9 @@ def test_blocks_that_are_linear_layers_themselves_are_rejected() -> None:
     """torchao does not replace them in place."""
     model = torch.nn.ModuleList([torch.nn.Linear(64, 64) for _ in range(2)])
     layers = float8.convert(list(model), "tensorwise", torch.device("cpu"))
-    with pytest.raises(NumericsError, match=r"\('tensorwise'\) converts the 2 linear layers .* and 0 of them are converted"):
+    with pytest.raises(
+        NumericsError, match=r"\('tensorwise'\) converts the 2 linear layers .* and 0 of them are converted"
+    ):
         float8.require_converted(model, "tensorwise", layers)
 
 

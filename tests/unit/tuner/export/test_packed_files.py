@@ -103,8 +103,7 @@ def test_an_exported_file_of_trl_is_read_back_as_packed() -> None:
     padded = packed.workload.model_copy(update={"data": SampleLengths.model_validate(PACKED | {"layout": "padded"})})
     whole = packed.workload.model_copy(update={"data": None})
     assert any(
-        "packing: measured with full rows" in note
-        for note in resolve_with_notes(values, whole, packed.cluster).notes
+        "packing: measured with full rows" in note for note in resolve_with_notes(values, whole, packed.cluster).notes
     )
     for changes, workload, words in (
         ({}, padded, r"packing \(true\) packs samples, but the workload's data.layout is 'padded'"),

@@ -9,7 +9,7 @@ from shardtune.api_schemas.training.workload import WorkloadRequest
 
 _WIDTHS = ("hidden_size", "intermediate_size", "moe_intermediate_size", "n_inner")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-_NO_LINEAR = ("gpt2", "gpt_bigcode", "openai-gpt", "imagegpt")
+_NO_LINEAR = ("gpt2", "openai-gpt", "imagegpt")
 """Model types of transformers whose blocks have `Conv1D` modules in place of linear layers."""
 
 

@@ -245,8 +245,10 @@ def _idle(worker: WorkerRow, request: LeaseRequest) -> Idle:
     ends = "" if request.ends_in_s is None and worker.host_id is None else worker.id
     # A lease may say what only newer versions of the protocol can express.
     release = f"{kinds} {request.protocol_version}"
+    packages = f"{worker.offer.adapters} {worker.offer.optimizers} {worker.offer.float8}"
     return Idle(
-        worker, f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {release} {ends}"
+        worker,
+        f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {release} {packages} {ends}",
     )
 
 

@@ -72,7 +72,7 @@ def lease_waiting(
         if leased_run is not None and (lease := renew_lease(context, session, leased_run)) is not None:
             return Granted(lease)
         run = leases.next_waiting(session, study.id)
-        if run is None or not understands(worker, run):
+        if run is None or not understands(worker, study, run):
             # Another took it, or the study may have to do without it.
             return NoWaitingRun()
         return _lease_waiting(context, session, study, run, worker, asking)
@@ -130,7 +130,9 @@ def _apply_and_lease(
         result: Granted | NoRun | HostBusy | None = None
         if run is not None:
             result = (
-                _lease_waiting(context, session, study, run, worker, asking) if understands(worker, run) else NoRun()
+                _lease_waiting(context, session, study, run, worker, asking)
+                if understands(worker, study, run)
+                else NoRun()
             )
     # `applied_to` is the state that the new run was added to: the planned one, or what another request cached
     # meanwhile.

@@ -9,12 +9,12 @@ from shardtune.api_schemas import formatting
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study import StudySpec
-from shardtune.api_schemas.training.workload import Precision
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import Rejection, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import parity
-from shardtune.tuner.verdict.parity import ParityGroups
+from shardtune.tuner.verdict.parity import ParityGroups, Tolerance
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class FinalParity:
 
 
 def measured_differences(
-    history: Sequence[Observation], precision: Precision, cluster: Cluster, groups: ParityGroups
+    history: Sequence[Observation], workload: Workload, cluster: Cluster, groups: ParityGroups
 ) -> tuple[str, ...]:
     """Note that gives the largest differences between trials that count as the same training, with their bounds. Empty
     on CPU ranks, and without such trials.
@@ -35,16 +35,17 @@ def measured_differences(
     """
     if cluster.device == "cpu":
         return ()
-    bounds = parity.tolerance(precision)
-    allowed = {
-        "loss": bounds.loss,
-        "gradient norm": bounds.grad_norm,
-        "parameter square sum": bounds.parameter_square_sum,
-        "parameter sum": bounds.parameter_sum,
-    }
+    bounds = parity.tolerance(workload.precision, workload.optimizer, workload.float8)
     largest = parity.largest_differences(history, groups)
-    figures = ", ".join(f"{label} {apart:.1e} (allowed {allowed[label]:.0e})" for label, apart in largest.items())
+    figures = ", ".join(f"{label} {apart:.1e} (allowed {_allowed(bounds, label)})" for label, apart in largest.items())
     return (f"largest differences from the reference training: {figures}",) if figures else ()
+
+
+def _allowed(bounds: Tolerance, label: str) -> str:
+    """Bound of a figure, and that between trials of different micro batches where it is another."""
+    name = label.replace("gradient", "grad").replace(" ", "_")
+    text, other = f"{getattr(bounds, name):.0e}", bounds.other_micro_batch
+    return text if other is None else f"{text}, between micro batches {getattr(other, name):.0e}"
 
 
 def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec) -> FinalParity:

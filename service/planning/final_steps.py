@@ -109,4 +109,4 @@ def _why_no_recipe_run(snapshot: StudySnapshot, result: StudyResult) -> str | No
     """Reason why no further run can compare recipes now; None if one can."""
     if result.verdict is Verdict.TOO_BUSY:
         return "the machine was too busy for a verdict; extend the study on a quiet machine to compare them"
-    return None if snapshot.has_recipe_worker else "no live worker is of a release that knows such runs"
+    return None if snapshot.has_recipe_worker else "no live worker knows such runs and has the packages of all recipes"

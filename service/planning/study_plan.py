@@ -136,7 +136,7 @@ def _end_search(snapshot: StudySnapshot, reason: StudyReason | None, rejections:
         return Fail(_with_end_of_search(failure, reason if snapshot.history else None), rejections)
     field = ranking.pick_finalists(snapshot.history, snapshot.baseline is not None, final_parity.parity_groups)
     differences = agreement.measured_differences(
-        snapshot.history, snapshot.spec.workload.precision, snapshot.cluster, final_parity.parity_groups
+        snapshot.history, snapshot.spec.workload, snapshot.cluster, final_parity.parity_groups
     )
     notes = *snapshot.notes, *final_parity.notes, *differences, *field.notes, *resume_check.notes(snapshot.resume_runs)
     field = replace(field, notes=notes)

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import optimizer_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support
 from shardtune.api_schemas.studies.study import Budget, StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import PRECISIONS, Precision
@@ -62,10 +63,13 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
         field = "workload" if str(error).startswith("global_batch") else ""
         raise invalid_from_value_error(field, error) from error
     _check_considered(spec, cluster)
-    optimizer_notes = optimizer_support.dropped_note(spec.space.backends, spec.workload.optimizer)
+    dropped_notes = (
+        *optimizer_support.dropped_note(spec.space.backends, spec.workload.optimizer),
+        *float8_support.dropped_note(spec.space.backends, spec.space.knobs, spec.workload.float8),
+    )
     budget_notes = _small_budget_note(spec.budget, seeds.seed_configs(search_space, cluster, resolved.config))
     return resolved._replace(
-        notes=(*model_checks.model_notes(spec.model), *resolved.notes, *optimizer_notes, *budget_notes)
+        notes=(*model_checks.model_notes(spec.model), *resolved.notes, *dropped_notes, *budget_notes)
     )
 
 

@@ -14,6 +14,11 @@ def trains_float8(offer: Offer, workload: WorkloadRequest) -> bool:
     return workload.float8 is None or workload.float8 in offer.float8
 
 
+def trains_considered(offer: Offer, request: StudyRequest) -> bool:
+    """Whether a worker can train with the float8 of each recipe that a study considers."""
+    return all(CONSIDERED[name] in offer.float8 for name in request.consider if name in CONSIDERED)
+
+
 def check_float8(request: StudyRequest, worker: WorkerRow) -> None:
     """Reject a study that trains in float8, or considers it, on a worker that has no float8.
 

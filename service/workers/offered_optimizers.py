@@ -13,6 +13,11 @@ def trains_optimizer(offer: Offer, workload: WorkloadRequest) -> bool:
     return _has(offer, workload.optimizer)
 
 
+def trains_considered(offer: Offer, request: StudyRequest) -> bool:
+    """Whether a worker can train with the optimizer of each recipe that a study considers."""
+    return all(_has(offer, OPTIMIZERS[name]) for name in request.consider if name in OPTIMIZERS)
+
+
 def check_optimizers(request: StudyRequest, worker: WorkerRow) -> None:
     """Reject a study whose optimizer, or one that it considers, needs a package that the worker lacks.
 

@@ -18,7 +18,13 @@ from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle.expiry import end_lost_attempt
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility, protocol_versions, worker_limits
+from shardtune.service.workers import (
+    compatibility,
+    offered_float8,
+    offered_optimizers,
+    protocol_versions,
+    worker_limits,
+)
 
 log = logging.getLogger(__name__)
 
@@ -230,10 +236,19 @@ _LATER_PURPOSES = (RunPurpose.RESUME_CHECK, RunPurpose.TRACE, RunPurpose.RECIPE)
 """Purposes of runs that workers list in their inventory if they support them."""
 
 
-def understands(worker: WorkerRow, run: RunRow) -> bool:
-    """Whether a worker's release supports the kind of task that a run needs."""
+def understands(worker: WorkerRow, study: StudyRow, run: RunRow) -> bool:
+    """Whether a worker's release supports the kind of task that a run needs, and has the packages of its recipes."""
     # A worker of an older release does not list these kinds of tasks, and is not given them (decision 5).
-    return run.purpose not in _LATER_PURPOSES or run.purpose in worker.offer.task_kinds
+    is_known = run.purpose not in _LATER_PURPOSES or run.purpose in worker.offer.task_kinds
+    return is_known and _trains_recipes(worker, study, run.purpose)
+
+
+def _trains_recipes(worker: WorkerRow, study: StudyRow, purpose: str) -> bool:
+    # One worker runs a whole block of recipes, so that it needs the packages of all.
+    return purpose != RunPurpose.RECIPE or (
+        offered_float8.trains_considered(worker.offer, study.spec)
+        and offered_optimizers.trains_considered(worker.offer, study.spec)
+    )
 
 
 def has_worker_for(context: Context, session: Session, study: StudyRow, purpose: RunPurpose) -> bool:
@@ -243,7 +258,12 @@ def has_worker_for(context: Context, session: Session, study: StudyRow, purpose:
         return True
     project_ids = (None, study.project_id)
     capable = workers.workers_supporting(session, purpose.value, live_since(context))
-    return any(worker.project_id in project_ids and compatibility.can_run(worker, study) for worker in capable)
+    return any(
+        worker.project_id in project_ids
+        and compatibility.can_run(worker, study)
+        and _trains_recipes(worker, study, purpose)
+        for worker in capable
+    )
 
 
 def live_since(context: Context) -> datetime:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -17,7 +18,7 @@ from shardtune.api_schemas.training.models import preset
 from shardtune.tuner.export import export, torchtitan
 from shardtune.workers.rank import check_export
 from tests.support.processes import preloaded_forks
-from tests.support.values.synthetic_studies import CPU, contender_of, study_of
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of, with_float8
 
 reads_python = pytest.mark.skipif(
     check_export.installed_release("torchtitan") < (0, 3),
@@ -142,6 +143,38 @@ def test_torchtitan_divides_experts_over_as_many_ranks(tmp_path: Path) -> None:
     assert "expert_parallel_degree=2" in files.files["torchtitan_config.py"]
     assert "dp 1 × 8" in read_back(divided, "torchtitan", tmp_path)
     assert any("load_balance_coeff" in line for line in files.lossy)
+
+
+@reads_python
+@pytest.mark.parametrize(
+    ("cluster", "recipe"), [(CPU, "tensorwise"), (EIGHT_GPUS, "rowwise")], ids=["emulated", "on GPUs"]
+)
+def test_torchtitan_converts_the_linear_layers_of_blocks_and_no_others(
+    cluster: Cluster, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantization: Any = importlib.import_module("torchtitan.components.quantization.float8")
+    monkeypatch.setattr(quantization, "has_cuda_capability", lambda *_: cluster is EIGHT_GPUS)
+    study = with_float8(study_of("llama-tiny", "bf16-mixed", cluster, global_batch=32), recipe)
+    config = TrialConfig(strategy=Fsdp2Config(dp_shard=cluster.world_size), compile=True)
+    files = export(study, contender_of(config), "torchtitan")
+    for name, text in files.files.items():
+        (tmp_path / name).write_text(text)
+    read = check_export.check("torchtitan", tmp_path)
+    assert read["checked"] and "of llama3's debugmodel" in read["says"]
+    assert not any(line.startswith("float8") for line in files.lossy)
+    assert ("compile: true was measured; torchtitan has false" in files.lossy) is (cluster is CPU)
+    names: dict[str, Any] = {}
+    source = files.files["torchtitan_config.py"].replace('"SET-ME", "SET-ME"', '"llama3", "debugmodel"')
+    source = source.replace('"llama3", "SET-ME"', '"llama3", "debugmodel"')
+    exec(compile(source, "torchtitan_config.py", "exec"), names)
+    with torch.device("meta"):
+        model = names["shardtune"]().model_spec.model.build()
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    converted = {name for name, module in linear.items() if isinstance(module, quantization.Float8Linear)}
+    assert converted == {name for name in linear if name.startswith("layers.")} and len(converted) == len(linear) - 1
+    assert {linear[name].config.emulate for name in converted} == {cluster is CPU}
+    scalings = {linear[name].config.cast_config_input.scaling_granularity.value for name in converted}
+    assert scalings == {"tensorwise" if recipe == "tensorwise" else "axiswise"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """float8 on real ranks: every backend trains what one process trains with torchao, and nothing else passes for it."""
 
 import dataclasses
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +13,11 @@ from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.tuner.verdict import parity
-from shardtune.workers.rank.classify import SetupError
+from shardtune.workers.rank.classify import NumericsError, SetupError
 from shardtune.workers.rank.model import build, float8
+from shardtune.workers.rank.strategies.base import TrainingSetup
+from shardtune.workers.rank.strategies.registry import TRAINERS
+from shardtune.workers.rank.training.wrap import make_trainer
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.long_run import wide
 from tests.support.ranks.reference_training import train
@@ -75,7 +80,8 @@ def test_each_backend_trains_as_one_process_does(
 
 
 def test_training_without_float8_is_told_from_training_with_it() -> None:
-    """A backend that ignores float8 in silence: the losses differ by 2e-5, so that the first step alone shows it."""
+    """Float8 ignored in silence: the losses differ by 2e-5, so that the first step of fp32 alone shows it. GPUs train float8
+    in bfloat16, where no loss shows it (see `require_converted`)."""
     task = task_of(DDP, parity_steps=2)
     ignored = train(task_of(DDP, float8=None, parity_steps=2))
     assert any("of step 0" in reason for reason in differences(task, ignored, train(task)))
@@ -137,6 +143,36 @@ def test_only_linear_layers_of_blocks_are_converted_under_their_names() -> None:
     assert len(converted) == 7 * MODEL["num_hidden_layers"] and all(".layers." in name for name in converted)
     assert [name for name, _ in network.named_parameters()] == names
     assert all(dataclasses.asdict(network.get_submodule(name).config)["emulate"] for name in converted)  # type: ignore[call-overload]
+
+
+def test_a_backend_that_drops_float8_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted fault: a wrapper puts a linear layer of its own in place of a converted one."""
+
+    def wrapper(model: Any, _setting: Any, _strategy: Any) -> str:
+        if dropped:
+            mlp = model.model.layers[1].mlp
+            mlp.up_proj = torch.nn.Linear(mlp.up_proj.in_features, mlp.up_proj.out_features)
+        return "trainer"
+
+    task = task_of(DDP)
+    context: Any = SimpleNamespace(device=torch.device("cpu"), world_size=2)
+    monkeypatch.setitem(TRAINERS, "ddp", wrapper)
+    for dropped in (False, True):
+        rejection = pytest.raises(
+            NumericsError, match="the 14 linear layers of the repeated blocks, and 13 of them are"
+        )
+        with rejection if dropped else nullcontext():
+            make_trainer(build.build(task.model, task.workload), TrainingSetup.of(task, context))
+
+
+def test_blocks_that_are_linear_layers_themselves_are_rejected() -> None:
+    """torchao does not replace them in place."""
+    model = torch.nn.ModuleList([torch.nn.Linear(64, 64) for _ in range(2)])
+    layers = float8.convert(list(model), "tensorwise", torch.device("cpu"))
+    with pytest.raises(
+        NumericsError, match=r"\('tensorwise'\) converts the 2 linear layers .* and 0 of them are converted"
+    ):
+        float8.require_converted(model, "tensorwise", layers)
 
 
 def test_a_missing_package_and_a_gpu_without_float8_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.tuner.export.source import ExportSource
 
 _WEIGHTED = "divide the summed loss of a step by all of its labels: a mean of the micro batches' means is another loss"
+_BOUNDS = "cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k"
+"""Arguments that give flash attention the bounds of samples; transformers 5.23 infers them for a batch of one row."""
 
 
 def trainer_values(source: ExportSource) -> dict[str, Any]:
@@ -28,6 +30,7 @@ def trainer_notes(source: ExportSource) -> tuple[str, ...]:
         return (
             f"data: {data.describe()} measured; Trainer packs no samples: give it rows that are packed, with position_ids that "
             "begin anew with each sample, no attention_mask, and -100 as each sample's first label",
+            *_row_notes(source, "transformers' DataCollatorWithFlattening does"),
         )
     multiple = _multiple(data)
     collator = "a collator that pads each batch to its longest sample" + (multiple and f" ({multiple})")
@@ -88,11 +91,28 @@ def script_notes(source: ExportSource) -> tuple[str, ...]:
         return (
             f"data: {data.describe()} into rows of {source.workload.sequence_length} tokens measured; pass position_ids that "
             f"begin anew with each sample, no attention_mask (one of ones lets samples see each other); {_WEIGHTED}",
+            *_row_notes(source),
         )
     order = ", samples of a step sorted by length" if data.layout == "grouped" else ""
     multiple = _multiple(data)
     padding = "each micro batch padded to its longest sample" + (multiple and f", {multiple}")
     return (f"data: {data.describe()} measured, {padding}{order}; {_WEIGHTED}",)
+
+
+def _row_notes(source: ExportSource, joined_by: str = "") -> tuple[str, ...]:
+    """Note for packed rows with flash attention; empty without it, and where a micro batch is one row."""
+    if not _needs_bounds(source):
+        return ()
+    joined = f" ({joined_by})" if joined_by else ""
+    return (
+        f"attention: {FLASH} reads the positions of one row alone, and samples of several rows see each other: join the "
+        f"{source.config.micro_batch} rows of a micro batch into one{joined}, or pass {_BOUNDS}",
+    )
+
+
+def _needs_bounds(source: ExportSource) -> bool:
+    """Whether the attention tells the samples of a micro batch apart only where they stand in one row, or by their bounds."""
+    return is_packed(source) and source.attention == FLASH and source.config.micro_batch > 1
 
 
 def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
@@ -131,6 +151,22 @@ def row_remark(source: ExportSource) -> str:
     return "" if data is None else f"  # of every row below; the trial's samples had {data.describe()}"
 
 
+def imports(source: ExportSource) -> list[str]:
+    """Import lines of `train_snippet.py` for rows without packed samples; empty where rows are packed."""
+    return [] if is_packed(source) else ["from transformers import masking_utils"]
+
+
+def build_lines(source: ExportSource) -> list[str]:
+    """Lines of `train_snippet.py` that end transformers' search for packed samples; empty where rows are packed."""
+    if is_packed(source):
+        return []
+    return [
+        "# Samples are not packed here, and transformers would wait for the device in each forward to see that. With packed",
+        "# samples of your own, take this line out.",
+        "masking_utils.find_packed_sequence_indices = lambda position_ids: None",
+    ]
+
+
 def loader_remark(source: ExportSource) -> tuple[str, ...]:
     """Comment where the reader's data loader goes; empty where all samples have one length."""
     data = source.workload.data
@@ -141,10 +177,20 @@ def loader_remark(source: ExportSource) -> tuple[str, ...]:
             f"# The trial's rows held samples of {data.describe()}. These rows are one sample each; yours need position_ids",
             "# that begin anew with each sample, no attention mask, -100 as the first label of each sample, and a loss divided",
             "# by the labels of the whole step.",
+            *_bounds_remark(source),
         )
     return (
         f"# The trial's samples had {data.describe()}. These rows are full; yours need their mask,",
         "# -100 as the labels of padding, and a loss divided by the labels of the whole step.",
+    )
+
+
+def _bounds_remark(source: ExportSource) -> tuple[str, ...]:
+    if not _needs_bounds(source):
+        return ()
+    return (
+        f"# {FLASH} reads the positions of one row alone: join the rows of a micro batch into one, or pass",
+        f"# {_BOUNDS}.",
     )
 
 

@@ -154,7 +154,7 @@ def _standard_imports(source: ExportSource, parts: SnippetParts) -> str:
 
 def _imports(source: ExportSource, parts: SnippetParts) -> str:
     modules = (*parts.modules, "torch", "torch.distributed as dist", "transformers")
-    named = [*parts.imports, "from transformers import masking_utils"]
+    named = [*parts.imports, *sample_lengths.imports(source)]
     if source.config.activation_checkpointing == "full":
         named.append("from torch.utils.checkpoint import checkpoint")
     elif source.config.activation_checkpointing == "selective":
@@ -221,7 +221,7 @@ def _build_lines(source: ExportSource, parts: SnippetParts) -> list[str]:
 
 def _prepared(source: ExportSource) -> list[str]:
     shared = ['model.set_attn_implementation("context")'] if context.is_shared(source) else []
-    return [*shared, *losses.build_lines(source), *float8.build_lines(source)]
+    return [*shared, *losses.build_lines(source), *float8.build_lines(source), *sample_lengths.build_lines(source)]
 
 
 def _helpers(source: ExportSource, parts: SnippetParts) -> str:

@@ -77,6 +77,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         "strategy": strategy,
         "checkpoint_every": every,
         "gc_every": config.gc_every or _GC_EVERY,
+        "compile": float8.torchtitan_compiles(source),
     }
     if not _chunks_loss(source):
         changes |= {"loss": "full", "loss_chunk": DEFAULT_CHUNK}
@@ -145,7 +146,7 @@ def _document(source: ExportSource, mesh: dict[str, Any], lossy: tuple[str, ...]
         checkpointing=_checkpointing(config, policy, counts_blocks),
         converters=float8.torchtitan_converters(source),
         float8_import=_FLOAT8_IMPORT if float8.is_used(source) else "",
-        compile=config.compile,
+        compile=float8.torchtitan_compiles(source),
         seed=source.workload.seed,
     )
 

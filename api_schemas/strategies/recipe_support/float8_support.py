@@ -1,5 +1,7 @@
 """Backends, mesh axes and knobs with which float8 can be trained, and the reasons why others cannot."""
 
+from collections.abc import Iterable, Mapping
+
 from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.float8 import Float8Recipe
 
@@ -38,6 +40,15 @@ def check(config: TrialConfig, recipe: Float8Recipe | None) -> None:
 
 
 _ZERO_3 = "cannot train with workload.float8 ({recipe!r}): it frees weights that torchao keeps for backward"
+
+
+def dropped_note(backends: Iterable[str], knobs: Mapping[str, object], recipe: Float8Recipe | None) -> tuple[str, ...]:
+    """Return the note that a search leaves out ZeRO-3; empty where it would not search it anyway."""
+    stated = knobs.get("stage")
+    stages = stated if isinstance(stated, list | tuple) else (3 if stated is None else stated,)
+    if recipe is None or "zero" not in backends or 3 not in stages:
+        return ()
+    return (f"space.knobs.stage (3) {_ZERO_3.format(recipe=recipe)}; it is not searched",)
 
 
 def check_axis(name: str, size: int, recipe: Float8Recipe | None) -> None:

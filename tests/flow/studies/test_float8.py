@@ -51,6 +51,15 @@ def test_what_float8_cannot_train_is_rejected_with_the_remedy(quick_client, chan
     assert found["field"].startswith(field) and message in found["message"], found
 
 
+def test_a_study_in_float8_is_told_that_zero_3_is_left_out(quick_client):
+    worker = SimulatedWorker(quick_client, float8=ABLE).register()
+    study_ids = [quick_client.post("/v1/studies", json=body).json()["study_id"] for body in (FLOAT8, SPEC)]
+    worker.work()
+    told = "space.knobs.stage (3) cannot train with workload.float8 ('tensorwise'): it frees weights"
+    results = [quick_client.get(f"/v1/studies/{study_id}").json()["result"] for study_id in study_ids]
+    assert [any(note.startswith(told) for note in result["notes"]) for result in results] == [True, False]
+
+
 @pytest.mark.answered
 def test_an_answer_without_float8_is_never_given_for_float8(quick_client):
     asked = ASK | {"workload": json.dumps(WORKLOAD | {"float8": "tensorwise"}), "lowest_confidence": "low"}

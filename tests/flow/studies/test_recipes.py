@@ -338,3 +338,40 @@ def test_the_page_and_the_estimate_name_the_recipes(quick_client):
     assert cost["recipe_runs"] == {"low": 9, "high": 30} and plain["recipe_runs"] == {"low": 0, "high": 0}
     assert cost["minutes"]["low"] > plain["minutes"]["low"]
     assert cost["stops"][-1].endswith("after 3 to 10 runs of each recipe") and "recipe" not in plain["stops"][-1]
+
+
+PACKAGES = {"fp8": {"float8": ("tensorwise",)}, "adamw-8bit": {"optimizers": ("adamw-8bit",)}}
+
+
+@pytest.mark.parametrize("name", sorted(PACKAGES))
+def test_a_worker_without_the_package_of_a_recipe_gets_none_of_its_runs(quick_client, name):
+    """It may run the rest of the study; runs of one comparison stay on one worker, those of the stated recipe too."""
+    lacking, able = (
+        SimulatedWorker(quick_client, name=label, behave=lambda _, task: of_recipe(task), **NEW, **offered).register()
+        for label, offered in (("lacking", {}), ("able", PACKAGES[name]))
+    )
+    study_id = create(quick_client, consider=[name])
+    lease = first_recipe_run(quick_client, able)
+    able.report(lease, failure(FailureKind.WORKER_LOST)).raise_for_status()
+    assert lacking.lease() is None
+    again = able.lease()
+    assert again is not None and again.run_id == lease.run_id, "whatever the other was told"
+    able.do(again)
+    able.work()
+    (recipe,) = quick_client.get(f"/v1/studies/{study_id}").json()["result"]["recipes"]
+    assert recipe["failure"] is None
+
+
+def test_recipes_are_left_out_where_the_only_worker_with_their_package_has_gone(client, clock):
+    lacking, able = (
+        SimulatedWorker(client, name=label, behave=lambda _, task: of_recipe(task), **NEW, **offered).register()
+        for label, offered in (("lacking", {}), ("able", PACKAGES["fp8"]))
+    )
+    study_id = create(client, consider=["fp8"])
+    lease = first_recipe_run(client, able)
+    able.report(lease, failure(FailureKind.WORKER_LOST)).raise_for_status()
+    clock.turn(1000)
+    lacking.work()
+    study = client.get(f"/v1/studies/{study_id}").json()
+    assert study["state"] == "complete"
+    assert any("has the packages of all recipes" in note for note in study["result"]["notes"])

@@ -69,6 +69,27 @@ def test_models_whose_blocks_float8_cannot_train_are_rejected(config: dict[str, 
     check_model(model, None)
 
 
+@pytest.mark.parametrize(
+    ("backends", "knobs", "is_told"),
+    [
+        (("ddp", "zero"), {}, True),
+        (("zero",), {"stage": [2, 3]}, True),
+        (("zero",), {"stage": 2}, False),
+        (("ddp", "fsdp2"), {}, False),
+    ],
+)
+def test_a_search_says_that_it_leaves_out_zero_3_where_it_would_search_it(
+    backends: tuple[str, ...], knobs: dict[str, object], is_told: bool
+) -> None:
+    notes = float8_support.dropped_note(backends, knobs, "rowwise")
+    assert bool(notes) is is_told and float8_support.dropped_note(backends, knobs, None) == ()
+    assert all(note.startswith("space.knobs.stage (3) cannot train") and "not searched" in note for note in notes)
+
+
+def test_gpt_bigcode_has_linear_layers_unlike_gpt2() -> None:
+    check_model(ModelSpec(name="m", config={"model_type": "gpt_bigcode", "n_embd": 64}), "tensorwise")
+
+
 def test_a_script_of_the_users_converts_its_layers_itself() -> None:
     with pytest.raises(ValueError, match=r"model\.script.*leave out float8"):
         check_model(ModelSpec(name="m", script="mine"), "rowwise")

@@ -133,7 +133,11 @@ def test_model_parallel_axes_are_rejected_with_packed_samples() -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "reason"),
-    [("gpt_oss", "lets samples of a row attend to each other"), ("mpt", "was not tested for samples")],
+    [
+        ("gpt_oss", "lets samples of a row attend to each other"),
+        ("mamba", "carries a state from each sample of a row to the next"),
+        ("mpt", "was not tested for samples"),
+    ],
 )
 def test_architectures_that_leak_or_are_unknown_are_rejected(model_type: str, reason: str) -> None:
     model = ModelSpec.model_validate({"model_type": model_type})

@@ -4,8 +4,10 @@ the model."""
 from shardtune.api_schemas.training.float8 import title
 from shardtune.tuner.export.source import ExportSource
 
-_RECIPES = ("rowwise",)
-"""Scalings that torchtitan 0.3 has (`Float8LinearConverter.Config.recipe_name`)."""
+_TORCHTITANS = "rowwise"
+"""Scaling of torchtitan 0.3 on GPUs (`Float8LinearConverter.Config.recipe_name`)."""
+_TORCHTITANS_EMULATED = "tensorwise"
+"""Scaling of torchtitan 0.3 on CPU ranks: its emulation forgets `recipe_name`."""
 
 
 def is_used(source: ExportSource) -> bool:
@@ -59,12 +61,20 @@ def torchtitan_converters(source: ExportSource) -> str:
     if not is_used(source):
         return ""
     emulate = ", emulate=True" if source.on_cpu else ""
-    options = f'recipe_name="rowwise", filter_fqns=["lm_head"], model_compile_enabled={source.config.compile}{emulate}'
+    compiled = f"model_compile_enabled={torchtitan_compiles(source)}"
+    options = f'recipe_name="{_TORCHTITANS}", filter_fqns=["lm_head"], {compiled}{emulate}'
     return f", converters=[Float8LinearConverter.Config({options})]"
+
+
+def torchtitan_compiles(source: ExportSource) -> bool:
+    """Whether torchtitan compiles as the trial did: it rejects emulated float8 in compiled blocks."""
+    return source.config.compile and not (is_used(source) and source.on_cpu)
 
 
 def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
     """Note that torchtitan has no such scaling; empty where it has, and without float8."""
-    if source.workload.float8 is None or source.workload.float8 in _RECIPES:
+    scaling = _TORCHTITANS_EMULATED if source.on_cpu else _TORCHTITANS
+    if source.workload.float8 in (None, scaling):
         return ()
-    return (f"float8: {source.workload.float8} scaling was measured; torchtitan 0.3 scales rowwise",)
+    where = " on CPU ranks" if source.on_cpu else ""
+    return (f"float8: {source.workload.float8} scaling was measured; torchtitan 0.3 scales {scaling}{where}",)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from shardtune.api_schemas.training.float8 import FLOAT8_PACKAGE, MULTIPLE, Float8Recipe
-from shardtune.workers.rank.classify import SetupError
+from shardtune.workers.rank.classify import NumericsError, SetupError
 
 _LOWEST_CAPABILITY = (8, 9)
 """Lowest CUDA compute capability with float8 tensor cores."""
@@ -22,18 +22,19 @@ def installed_recipes() -> list[Float8Recipe]:
     return list(get_args(Float8Recipe)) if importlib.util.find_spec(FLOAT8_PACKAGE) is not None else []
 
 
-def convert(blocks: Sequence[nn.Module], recipe: Float8Recipe | None, device: torch.device) -> None:
+def convert(blocks: Sequence[nn.Module], recipe: Float8Recipe | None, device: torch.device) -> int:
     """Give the linear layers of a model's repeated blocks float8 products, in place; parameters, their names and dtypes
-    stay. CPU ranks emulate: operands are rounded to float8, and multiplied in the precision's dtype.
+    stay. CPU ranks emulate: operands are rounded to float8, and multiplied in the precision's dtype. Returns the number of
+    linear layers.
 
     Raises:
         SetupError: torchao is missing, or the GPU has no float8.
         ValueError: the blocks have no linear layer, or one whose widths float8 cannot multiply.
     """
     if recipe is None:
-        return
+        return 0
     _require_float8(recipe, device)
-    _require_widths(blocks, recipe)
+    layers = _require_widths(blocks, recipe)
     float8 = _library()
     config = float8.Float8LinearConfig.from_recipe_name(recipe)
     if device.type == "cpu":
@@ -41,6 +42,25 @@ def convert(blocks: Sequence[nn.Module], recipe: Float8Recipe | None, device: to
         config = replace(config, emulate=True)
     for block in blocks:
         float8.convert_to_float8_training(block, config=config)
+    return layers
+
+
+def require_converted(model: nn.Module, recipe: Float8Recipe | None, layers: int) -> None:
+    """Check that a wrapped model still has as many float8 layers as its blocks had linear ones: the losses of GPUs are too
+    close to tell. torchao leaves a block alone that is a linear layer itself.
+
+    Raises:
+        NumericsError: layers would train without float8.
+    """
+    if recipe is None:
+        return
+    kind = _library().float8_linear.Float8Linear
+    converted = sum(isinstance(module, kind) for module in model.modules())
+    if converted != layers:
+        raise NumericsError(
+            f"workload.float8 ({recipe!r}) converts the {layers} linear layers of the repeated blocks, and {converted} of them "
+            "are converted; leave out float8, or use another backend"
+        )
 
 
 def _library() -> Any:
@@ -64,8 +84,9 @@ def _require_float8(recipe: Float8Recipe, device: torch.device) -> None:
             )
 
 
-def _require_widths(blocks: Sequence[nn.Module], recipe: Float8Recipe) -> None:
-    """Check the linear layers of the blocks: torch would fail at the first product on a GPU, and not at all on a CPU."""
+def _require_widths(blocks: Sequence[nn.Module], recipe: Float8Recipe) -> int:
+    """Check the linear layers of the blocks, and return their number: torch would fail at the first product on a GPU, and
+    not at all on a CPU."""
     layers = [
         (f"{index}.{name}", module)
         for index, block in enumerate(blocks)
@@ -82,3 +103,4 @@ def _require_widths(blocks: Sequence[nn.Module], recipe: Float8Recipe) -> None:
                 f"workload.float8 ({recipe!r}) needs linear layers whose widths are multiples of {MULTIPLE}, and {name} of the "
                 f"blocks has {layer.in_features} and {layer.out_features}; change the model, or leave out float8"
             )
+    return len(layers)

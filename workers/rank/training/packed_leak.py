@@ -30,7 +30,12 @@ _SIZES = {
     # All tokens go to all experts: otherwise a changed token could change the shapes of others' products.
     "num_experts": 2,
     "num_local_experts": 2,
+    "n_routed_experts": 2,
     "num_experts_per_tok": 2,
+    # Groups of experts and dense first layers would leave experts out.
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 0,
 }
 _HEADS, _KV_HEADS = ("num_attention_heads", "n_head"), "num_key_value_heads"
 _WIDTHS, _DEPTHS = ("hidden_size", "n_embd"), ("num_hidden_layers", "n_layer")

@@ -17,6 +17,7 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
 
     Raises:
         ValueError: the backend rejects the combination.
+        NumericsError: linear layers would train without the workload's float8.
     """
     task = setting.task
     optimizer_support.check(task.config, task.workload.optimizer)
@@ -25,6 +26,9 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
     float8_support.check(task.config, task.workload.float8)
     task.config.strategy.check_cluster(task.cluster, task.workload.precision, setting.accumulation)
     packed_leak.check(task.model, task.workload, setting.context.device)
-    float8.convert([block for _, block in repeated_blocks(model)], task.workload.float8, setting.context.device)
+    recipe = task.workload.float8
+    linear_layers = float8.convert([block for _, block in repeated_blocks(model)], recipe, setting.context.device)
     prepare_blocks(model, task.config)
-    return TRAINERS[task.config.backend](model, setting, task.config.strategy)
+    trainer = TRAINERS[task.config.backend](model, setting, task.config.strategy)
+    float8.require_converted(model, recipe, linear_layers)
+    return trainer

@@ -49,7 +49,11 @@ def test_torchtitan_gets_its_converter_and_says_where_it_scales_otherwise() -> N
     )
     assert converter in files["rowwise"] and converter in files["tensorwise"]
     assert "Float8" not in files[None] and "emulate=True" not in files["rowwise"]
-    assert "emulate=True" in torchtitan.render(source("rowwise")).files[torchtitan.FILE]
+    emulated = torchtitan.render(source("rowwise", compile=True))
+    assert "model_compile_enabled=False, emulate=True" in emulated.files[torchtitan.FILE]
+    assert "CompileConfig(enable=False" in emulated.files[torchtitan.FILE]
+    assert "float8: rowwise scaling was measured; torchtitan 0.3 scales tensorwise on CPU ranks" in emulated.lossy
+    assert not any(line.startswith("float8") for line in torchtitan.render(source("tensorwise")).lossy)
 
 
 def test_programs_whose_caller_makes_the_model_say_what_to_convert() -> None:

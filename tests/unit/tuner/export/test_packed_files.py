@@ -1,5 +1,6 @@
 """Packed samples in exported files, and in the files that users bring."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,6 +67,53 @@ def test_programs_without_packing_name_positions_and_the_missing_mask() -> None:
     assert sum("position_ids" in text and ("attention_mask" in text or "attention mask" in text) for text in texts) == 4
     compile(texts[-1], "train_snippet.py", "exec")
     assert any("flex attention" in line for line in torchtitan.render(source(strategy=Fsdp2Config(dp_shard=8))).lossy)
+
+
+def texts_of(packed: ExportSource) -> list[str]:
+    """What the programs of a user's own loop are told."""
+    rendered = ("\n".join(item.render(packed).lossy) for item in (training_arguments, lightning))
+    return [*rendered, accelerate.document(packed), snippet.source(packed)]
+
+
+def test_several_packed_rows_with_flash_attention_need_the_bounds_of_their_samples() -> None:
+    """transformers reads positions only where a batch has one row."""
+    several = source(attention="flash_attention_2")
+    contender = several.contender
+    single = contender.config.model_copy(update={"micro_batch": 1})
+    one_row = replace(several, contender=contender.model_copy(update={"config": single}))
+    for text in texts_of(several):
+        assert all(name in text for name in ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"))
+    for other in (one_row, source(), source(None, attention="flash_attention_2")):
+        assert not any("cu_seq_lens" in text for text in texts_of(other))
+    compile(snippet.source(several), "train_snippet.py", "exec")
+
+
+def test_the_script_lets_transformers_look_for_packed_samples_where_rows_are_packed() -> None:
+    packed, whole = snippet.source(source()), snippet.source(source(None))
+    assert "masking_utils" not in packed and "Samples are not packed here" not in packed
+    assert "masking_utils.find_packed_sequence_indices = lambda position_ids: None" in whole
+    compile(whole, "train_snippet.py", "exec")
+
+
+def test_an_exported_file_of_trl_is_read_back_as_packed() -> None:
+    packed = source(attention="flash_attention_2")
+    values = yaml.safe_load(trl.render(packed).files[trl.CONFIG])
+    notes = resolve_with_notes(values, packed.workload, packed.cluster).notes
+    assert not any("packing" in note for note in notes)
+    padded = packed.workload.model_copy(update={"data": SampleLengths.model_validate(PACKED | {"layout": "padded"})})
+    whole = packed.workload.model_copy(update={"data": None})
+    assert any(
+        "packing: measured with full rows" in note for note in resolve_with_notes(values, whole, packed.cluster).notes
+    )
+    for changes, workload, words in (
+        ({}, padded, r"packing \(true\) packs samples, but the workload's data.layout is 'padded'"),
+        ({"packing": False}, packed.workload, r"packing \(false\), but the workload's data.layout is 'packed'"),
+        ({"packing_strategy": "wrapped"}, packed.workload, r"packing_strategy \('wrapped'\) cuts samples .*use bfd"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            resolve_with_notes(values | changes, workload, packed.cluster)
+    unstated = {key: value for key, value in values.items() if not key.startswith("packing")}
+    assert resolve_with_notes(unstated, packed.workload, packed.cluster).config is not None
 
 
 @pytest.mark.parametrize(("tool", "config"), [(axolotl, "ddp"), (llama_factory, "fsdp2"), (ms_swift, "ddp")])

@@ -16,6 +16,7 @@ from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import answer_request, evaluate, predict
+from shardtune.tuner.prediction.rates import rates_of
 
 SEVEN_B = from_config(preset("llama-2-7b").config)
 CLUSTER = catalogue.parse_cluster("8xh100")
@@ -185,3 +186,14 @@ def test_cpu_ranks_have_no_context_and_keep_what_is_offloaded() -> None:
 def test_nothing_heavy_is_imported() -> None:
     code = "import sys, shardtune.tuner.prediction.predict; print({'torch', 'transformers', 'optuna', 'fastapi'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("gpu", ["l40s", "b200", "mi300x"])
+def test_float8_gains_no_more_on_gpus_without_published_runs_than_on_those_with(gpu: str) -> None:
+    """Every published row contradicted a higher gain."""
+    gains = [rates_of(catalogue.find(name)).fp8_gain for name in ("h100", gpu)]
+    assert gains == [1.25, 1.25]
+    table = answer_request(
+        PredictionRequest.model_validate({"model": "llama-3.1-8b", "cluster": f"8x{gpu}", "float8": "tensorwise"})
+    )
+    assert any("published tensorwise runs on H100" in note for note in table.notes)

@@ -1,4 +1,5 @@
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import Budget, Objective, Verdict
 from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.api_schemas.training.optimizers import Muon
-from shardtune.api_schemas.training.workload import PRECISIONS
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Memory
 from shardtune.api_schemas.trials.short_steps import ShortStepTimes
@@ -102,6 +103,11 @@ def test_a_spent_budget_is_named(budget, code):
     assert end.code is code and "50" in end.text and end.sentence.endswith(" (60)")
 
 
+def workload_of(**changes):
+    values = {"sequence_length": 64, "global_batch": 16, "precision": "bf16-mixed"} | changes
+    return Workload.model_validate(values)
+
+
 def judge(*observations, precision=BF16, single=False):
     return parity.group_by_parity(observations, precision, single)
 
@@ -128,9 +134,24 @@ def test_the_largest_differences_of_trials_that_agree_are_kept_beside_the_bounds
     largest = max(parity.relative_difference(first.loss, other.loss) for first, other in steps)
     assert parity.largest_differences(history, groups)["loss"] == largest
     assert parity.largest_differences(history, judge(history[0])) == {}
-    (note,) = agreement.measured_differences(history, BF16, gpus(), groups)
+    (note,) = agreement.measured_differences(history, workload_of(), gpus(), groups)
     assert "largest differences from the reference training: loss" in note and "(allowed 2e-03)" in note
-    assert agreement.measured_differences(history, BF16, cpu(2), groups) == ()
+    assert agreement.measured_differences(history, workload_of(), cpu(2), groups) == ()
+
+
+def test_the_bounds_beside_the_largest_differences_are_those_of_the_training():
+    history = [complete(0, ZERO), complete(1, FSDP2, loss=5.001)]
+    notes = [
+        agreement.measured_differences(history, workload_of(**changes), gpus(), judge(*history))[0]
+        for changes in (
+            {"float8": "tensorwise"},
+            {"float8": "rowwise"},
+            {"precision": "fp32", "optimizer": "adamw-8bit"},
+        )
+    ]
+    bounds = [re.findall(r"loss \S+ \(allowed ([^)]+)\)", note)[0] for note in notes]
+    assert bounds == ["2e-03, between micro batches 6e-03", "2e-03", "1e-04"]
+    assert all(len(re.findall("allowed", note)) == 4 for note in notes)
 
 
 def test_trials_of_another_batch_are_not_compared():

@@ -1,0 +1,37 @@
+"""Compare what a file of TRL's SFTConfig says of packing with the workload's samples (TRL 1.16)."""
+
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.tuner.baseline.section import Section
+
+_CUTS = "wrapped"
+"""Strategy that cuts samples where a row ends, and lets the samples of a row see each other."""
+
+
+def check(top: Section, workload: Workload, notes: list[str]) -> None:
+    """Reject a file that packs otherwise than the workload's trials; note that full rows stand in where it has no data. A
+    file without `packing` is one of transformers' Trainer, whose data set alone decides.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    packs, strategy = top.flag("packing"), top.word("packing_strategy")
+    if packs is None:
+        return
+    name, data = top.name("packing"), workload.data
+    if data is None:
+        if packs:
+            notes.append(f"{name}: measured with full rows of one sample each")
+        return
+    if packs and not data.is_packed:
+        raise ValueError(
+            f"{name} (true) packs samples, but the workload's data.layout is {data.layout!r}; use layout 'packed', or set it to "
+            "false"
+        )
+    if data.is_packed and not packs:
+        raise ValueError(
+            f"{name} (false), but the workload's data.layout is 'packed'; set it to true, or use layout 'padded' or 'grouped'"
+        )
+    if packs and strategy == _CUTS:
+        raise ValueError(
+            f"{top.name('packing_strategy')} ({strategy!r}) cuts samples and lets them see each other, as no trial does; use bfd"
+        )

@@ -53,7 +53,7 @@ def fill_rows(data: SampleLengths, count: int, row_length: int) -> list[Row]:
         if len(candidate) <= count:
             break
         samples, rows = fewer, candidate
-    # The emptiest row is left over: its samples would fill the rows of the next steps.
+    # The emptiest rows are left over: their samples would fill the rows of the next steps.
     return sorted(rows, key=sum, reverse=True)[:count]
 
 

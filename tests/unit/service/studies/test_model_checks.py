@@ -8,6 +8,7 @@ from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.http.errors import Invalid
 from shardtune.service.studies import model_checks, validation
 from shardtune.tuner.prediction import catalogue, prediction_request
+from tests.support.service.simulated_worker import CLUSTER
 from tests.support.values.synthetic_studies import study_of
 
 LLAMA = preset("llama-tiny").config
@@ -41,7 +42,7 @@ def spec(config, **workload) -> StudySpec:
 )
 def test_what_no_trial_could_train_is_rejected_with_field_value_and_remedy(config, says):
     with pytest.raises(Invalid) as rejected:
-        model_checks.check(spec(config))
+        model_checks.check(spec(config), CLUSTER)
     (error,) = rejected.value.errors
     assert error.field.startswith("model.config.") and says in error.message
 
@@ -55,11 +56,11 @@ def test_of_a_multimodal_model_the_text_part_is_trained_and_said():
     )
     assert model_checks.model_notes(ModelSpec(name="l", config=LLAMA)) == ()
     with pytest.raises(Invalid, match="trains quantised weights"):
-        model_checks.check(spec(model.config | {"quantization_config": {"bits": 4}}))
+        model_checks.check(spec(model.config | {"quantization_config": {"bits": 4}}), CLUSTER)
 
 
 def test_a_family_without_closed_form_may_leave_dimensions_to_transformers():
-    model_checks.check(spec({"model_type": "gemma2"}))
+    model_checks.check(spec({"model_type": "gemma2"}), CLUSTER)
 
 
 def test_a_key_that_is_nearly_a_dimension_is_remarked_upon():
@@ -69,7 +70,7 @@ def test_a_key_that_is_nearly_a_dimension_is_remarked_upon():
 
 def test_flash_attention_is_rejected_on_cpu_ranks():
     with pytest.raises(Invalid, match="runs on GPUs only"):
-        model_checks.check(spec(LLAMA, attention="flash_attention_2"))
+        model_checks.check(spec(LLAMA, attention="flash_attention_2"), CLUSTER)
 
 
 GPUS = {"cluster": "8xh100"}
@@ -115,4 +116,4 @@ def test_a_prediction_of_flash_attention_in_float32_is_rejected():
 
 @pytest.mark.parametrize("config", [LLAMA, {"model_type": "bert", "is_decoder": True}, preset("gpt2").config])
 def test_others_pass(config):
-    model_checks.check(spec(config))
+    model_checks.check(spec(config), CLUSTER)

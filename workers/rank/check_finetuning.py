@@ -3,12 +3,12 @@
 Two of the tools take keys that they do not know without a word, so their keys are compared here.
 """
 
+import contextlib
 import importlib
 import json
 import os
 import tempfile
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def read_axolotl(folder: Path) -> str:
     _check_known(values, schemas.AxolotlInputConfig.model_fields, "axolotl.yaml")
     _check_known(values.get("fsdp_config") or {}, sections.FSDPConfig.model_fields, "fsdp_config")
     # It opens DeepSpeed's file where DeepCompile is on.
-    with _working_in(folder):
+    with contextlib.chdir(folder):
         config = schemas.AxolotlInputConfig(**values)
     adapter = f", LoRA r={config.lora_r}" if config.adapter else ""
     return f"batch {config.micro_batch_size} × {config.gradient_accumulation_steps}, sequence_len {config.sequence_len}{adapter}"
@@ -45,7 +45,7 @@ def read_llama_factory(folder: Path) -> str:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     os.environ.update({"DISABLE_VERSION_CHECK": "1", **alone})
     parser = importlib.import_module("llamafactory.hparams")
-    with tempfile.TemporaryDirectory() as output, _working_in(folder):
+    with tempfile.TemporaryDirectory() as output, contextlib.chdir(folder):
         _, data, training, tuning, _ = parser.get_train_args(values | {"output_dir": output})
     adapter = f", LoRA r={tuning.lora_rank}" if tuning.finetuning_type == "lora" else ""
     batch = f"{training.per_device_train_batch_size} × {training.gradient_accumulation_steps}"
@@ -58,7 +58,7 @@ def read_ms_swift(folder: Path) -> str:
     arguments = importlib.import_module("swift.arguments").SftArguments
     words = [str(folder / "ms_swift.yaml")]
     command.parse_yaml_args(words)
-    with tempfile.TemporaryDirectory() as model, tempfile.TemporaryDirectory() as output, _working_in(folder):
+    with tempfile.TemporaryDirectory() as model, tempfile.TemporaryDirectory() as output, contextlib.chdir(folder):
         (Path(model) / "config.json").write_text(json.dumps(_STAND_IN))
         stated = {"model": model, "model_type": "llama", "template": "dummy", "output_dir": output}
         for name, value in {**stated, "add_version": False, "report_to": "none", **_without_gpu()}.items():
@@ -79,14 +79,3 @@ def _check_known(keys: Collection[str], known: Collection[str], name: str) -> No
 def _without_gpu() -> dict[str, Any]:
     """Arguments without which the Trainer would reject bf16 where no GPU is, before it reads the others."""
     return {} if torch.cuda.is_available() else {"use_cpu": True}
-
-
-@contextmanager
-def _working_in(folder: Path) -> Iterator[None]:
-    """Read files that an export names relative to its own folder."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

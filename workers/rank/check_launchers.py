@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -20,7 +19,7 @@ def read_skypilot(folder: Path) -> str:
     os.environ["SKYPILOT_DISABLE_USAGE_COLLECTION"] = "1"
     sky = importlib.import_module("sky")
     # A relative `workdir` is below the folder that `sky launch` runs in.
-    with _working_in(folder):
+    with contextlib.chdir(folder):
         task = sky.Task.from_yaml("skypilot.yaml")
     (resources,) = task.resources
     return (
@@ -74,13 +73,3 @@ def unknown_fields(given: object, kept: object, at: str = "") -> Iterator[str]:
             yield from unknown_fields(item, other, f"{at}[{number}]")
     elif given != kept:
         yield at
-
-
-@contextlib.contextmanager
-def _working_in(folder: Path) -> Iterator[Any]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

@@ -288,7 +288,7 @@ def test_workers_of_an_older_release_get_no_recipe_run_and_the_answer_says_so(qu
     worker.work()
     study = quick_client.get(f"/v1/studies/{study_id}").json()
     assert study["state"] == "complete" and study["result"]["recipes"] == []
-    assert any("no live worker is of a release" in note for note in study["result"]["notes"])
+    assert any("no live worker knows such runs" in note for note in study["result"]["notes"])
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class ServiceKnowledge:
 _LAYOUTS = (
     ("padded", "as the samples come"),
     ("grouped", "sorted by length within a step"),
-    ("packed", "several samples in one row; the global batch counts rows"),
+    ("packed", "several samples in one row, which is what a batch counts"),
 )
 _TONES: dict[Verdict, str] = {"fits": "good", "may fit": "warn", "does not fit": "bad"}
 

@@ -20,7 +20,7 @@ from shardtune.api_schemas.studies.study import (
 from shardtune.api_schemas.trials.trial import RejectionPage, RunPurpose, TrialPage, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.queries.studies import StudyFilter
-from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.access import quotas
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound, invalid
@@ -60,10 +60,7 @@ def create_study(
         cluster, worker = place_study(request, live)
         memory_notes = compatibility.host_memory_notes(compatibility.named_cluster(request), cluster)
         if worker is not None:
-            compatibility.check_model(request.model, worker)
-            offered_adapters.check_adapter(request.workload, worker)
-            offered_optimizers.check_optimizers(request, worker)
-            offered_float8.check_float8(request, worker)
+            _check_worker(request, worker)
         devices = compatibility.dtypes_of(cluster, live)
         offered_float8.check_devices(request, devices)
         precision, precision_notes = choose_precision(request, devices)
@@ -99,6 +96,18 @@ def create_study(
             return idempotency.answer(session, created, 201)
         idempotency.answer(session, Resolved(study=created), 202)
         return created
+
+
+def _check_worker(request: StudyRequest, worker: WorkerRow) -> None:
+    """Reject a study whose worker lacks its model's code, or the package of its adapter, optimizers or float8.
+
+    Raises:
+        Invalid: names the field, its value and the remedy.
+    """
+    compatibility.check_model(request.model, worker)
+    offered_adapters.check_adapter(request.workload, worker)
+    offered_optimizers.check_optimizers(request, worker)
+    offered_float8.check_float8(request, worker)
 
 
 def _full_id(study_id: str, project_id: str) -> str:

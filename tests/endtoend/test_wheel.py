@@ -7,6 +7,7 @@ import signal
 import site
 import subprocess
 import sys
+import tomllib
 import venv
 from email import message_from_string
 from pathlib import Path
@@ -161,4 +162,7 @@ def test_metadata_states_the_license_and_offers_no_tools(programs: Path) -> None
     assert metadata["Version"] == shardtune.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert [(folder / "licenses" / name).is_file() for name in metadata.get_all("License-File", [])] == [True]
-    assert set(metadata.get_all("Provides-Extra", [])) == {"service", "worker", "gp", "ray", "telemetry", "mcp", "8bit"}
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    offered = set(metadata.get_all("Provides-Extra", []))
+    assert offered == set(declared["project"]["optional-dependencies"])
+    assert offered.isdisjoint(declared["dependency-groups"]), "tools of developers are no extras"

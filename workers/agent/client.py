@@ -212,10 +212,15 @@ def call_patiently(
             return call()
         except Unreachable as error:
             on_unreachable(error)
-        ends_s = time.monotonic() + pause_s
-        # Short sleeps: a signal only sets a flag, which give_up reads.
-        while not give_up() and time.monotonic() < ends_s:
-            time.sleep(min(0.2, pause_s))
+        sleep_for(pause_s, give_up)
         if give_up():
             return None
     return None
+
+
+def sleep_for(pause_s: float, give_up: Callable[[], bool]) -> None:
+    """Sleep for so many seconds, or until `give_up` is true."""
+    ends_s = time.monotonic() + pause_s
+    # Short sleeps: a signal only sets a flag, which give_up reads.
+    while not give_up() and time.monotonic() < ends_s:
+        time.sleep(min(0.2, pause_s))

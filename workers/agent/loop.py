@@ -15,7 +15,7 @@ from shardtune.api_schemas.trials.leases import Lease, LeaseRequest, Report
 from shardtune.workers.agent import words
 from shardtune.workers.agent.analysis import diagnose
 from shardtune.workers.agent.attempt import AttemptResult, Workplace, run_attempt
-from shardtune.workers.agent.client import WorkerClient, call_patiently
+from shardtune.workers.agent.client import WorkerClient, backoff_s, call_patiently, sleep_for
 from shardtune.workers.agent.client_errors import (
     ClientError,
     LeaseLost,
@@ -64,6 +64,7 @@ class Agent:
         self._interrupt = interrupt
         self._idle = IdleLimit(settings.exit_when_idle_minutes)
         self._unanswered = IdleLimit(settings.exit_when_idle_minutes)
+        self._pauses_s = backoff_s()
         self._session = WorkerSession(client, settings.pool_name, self._gives_up)
         self._inspect_again = inspect_again
         self._inspected_s = now_s()
@@ -93,6 +94,7 @@ class Agent:
                 self._recover(error)
                 continue
             self._unanswered.restart()
+            self._pauses_s = backoff_s()
             if lease is not None:
                 self._work_on(lease, sent_at_s)
                 prune(self._workplace.work_dir, self._settings.keep_trials, self._settings.keep_failed)
@@ -146,6 +148,8 @@ class Agent:
             # A rejection also shows that the service answers; the next lease request decides what it means.
             with contextlib.suppress(LeaseLost, RequestRejected):
                 self._check_answered(call_patiently(self._client.wait_ready, give_up=self._gives_up))
+            # A service that is ready and still answers no lease request would be asked hundreds of times a second.
+            sleep_for(next(self._pauses_s), self._gives_up)
         else:
             self._check_answered(self._session.register_anew(self._inventory, error))
 
@@ -216,24 +220,29 @@ class Agent:
 
         Raises:
             RequestRejected: the service rejects the report's content.
+            Unreachable: the service did not answer for as long as this worker may be without a run.
         """
+        # When it is over, the lease has expired, and another worker repeats the run.
+        undelivered = IdleLimit(self._settings.exit_when_idle_minutes)
         try:
             answer = call_patiently(
                 lambda: self._client.report(lease.run_id, report),
-                give_up=lambda: bool(self._interrupt),
+                give_up=lambda: bool(self._interrupt) or undelivered.is_over,
                 on_unreachable=warn_unreachable,
             )
         except LeaseLost as error:
             log.warning("the result of run %s came too late: %s", lease.run_id, error)
-        else:
-            if answer is None:
-                log.warning("stopped before the result of run %s was accepted", lease.run_id)
+            return
+        if answer is None:
+            if not self._interrupt:
+                raise Unreachable(f"service ({self._settings.service}) did not accept the result of run {lease.run_id}")
+            log.warning("stopped before the result of run %s was accepted", lease.run_id)
 
     def _release(self, lease: Lease) -> None:
         """Notify the service at once that no worker runs the run any more; if that request fails, the lease expires
         later."""
-        reason = self._interrupt.reason or "the worker ended unexpectedly"
-        failure = Failure(kind=FailureKind.WORKER_LOST, message=reason)
+        reason = self._interrupt.reason
+        failure = Failure(kind=FailureKind.WORKER_LOST, message=reason or "the worker ended unexpectedly")
         try:
             nothing = AttemptResult(failure, 0.0, 0, None)
             self._client.report(lease.run_id, report_message(self._session, lease, nothing, failure))

@@ -49,6 +49,12 @@ def test_an_idle_worker_ends_after_its_results_were_accepted(idle_world):
     assert world.service.requests[-1][0].endswith("/leases"), "it asked for work until its end"
 
 
+def test_a_service_that_accepts_no_result_ends_such_a_worker_as_a_failure(idle_world):
+    world = idle_world("complete", "complete", report=(503, {"detail": "down"}))
+    with pytest.raises(Unreachable, match=r"service \(http.*\) did not accept the result of run r1"):
+        world.agent.run()
+
+
 def test_a_worker_that_never_gets_a_run_ends(idle_world, caplog):
     caplog.set_level("INFO")
     idle_world(has_run=False).agent.run()
@@ -84,6 +90,7 @@ def test_a_ready_service_that_answers_no_lease_request_ends_an_idle_worker_as_a_
     world.leases[:] = [(503, {"detail": "down"})] * 100_000
     with pytest.raises(Unreachable, match=r"service \(http.*\) does not answer, and no run for 0.02 minutes"):
         world.agent.run()
+    assert len(world.service.bodies("/leases")) < 10, "pauses between the questions"
 
 
 @pytest.mark.parametrize("looks_again", [False, True], ids=["session lost", "inventory changed"])

@@ -20,6 +20,8 @@ _FEWEST_SAMPLES = 64
 """Least number of samples in a cycle, as far as its number of steps allows."""
 _MOST_MISSING = 0.2
 """Fraction by which the attention per token of the timed steps may be below the data's without a note."""
+_MOST_LONGER = 0.1
+"""Fraction by which the samples of the timed rows may be longer in the mean than the data's without a note."""
 _MOST_STEPS = 4
 """Maximum number of steps in a cycle: a window of small global batches takes as many times as long."""
 Item = TypeVar("Item")
@@ -152,6 +154,19 @@ class PackedPlan(SamplePlan):
         """Indices of the rows in the `micro`-th micro batch of a group of ranks."""
         start = (group * split.accumulation + micro) * split.micro_batch
         return range(start, start + split.micro_batch)
+
+    @property
+    def note(self) -> str | None:
+        """Sentence on samples that the timed rows lack; None where they are like the data's."""
+        mean = self.real_tokens * self.steps / sum(map(len, self.cycle))
+        longer = mean / self.data.mean - 1
+        if longer < _MOST_LONGER:
+            return super().note
+        return (
+            f"data: the {sum(map(len, self.packed))} timed rows lack short samples: theirs have {mean:,.0f} tokens in the mean, "
+            f"{longer:.0%} more than the data's ({self.data.mean:,.0f}), so attention takes more of each step. A larger "
+            "global_batch holds more of them"
+        )
 
     @cached_property
     def digest(self) -> str:

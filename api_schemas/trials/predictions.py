@@ -207,12 +207,14 @@ class PredictionTable(Schema):
     fastest: tuple[Prediction, ...] = ()
     """Fastest configurations of the search space: first those that certainly fit, then those that may fit, each fastest
     first. Empty if none fits, or if speed cannot be predicted."""
+    batch_counts: Literal["samples", "packed rows"] = "samples"
+    """What a global batch counts."""
     global_batch: int | None = None
-    """Samples per step with which the fastest configurations were ranked; null if none were requested."""
+    """Samples, or packed rows, per step with which the fastest configurations were ranked; null if none were requested."""
     equal_within: float = 0.0
     """Error of a comparison of two predicted speeds, as a fraction: configurations that are closer have one rank."""
     strategies_global_batch: int | None = None
-    """Samples per step of the table of strategies; null if configurations were requested."""
+    """Samples, or packed rows, per step of the table of strategies; null if configurations were requested."""
     strategies_compiled: bool = False
     """Whether the table of strategies is compiled, as the fastest configuration is."""
     levers: tuple[str, ...] = Field(

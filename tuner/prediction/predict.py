@@ -261,6 +261,7 @@ def predict_all(
         trained_parameters=resolved.shape.trained_parameters if request.adapter else None,
         matrix_parameters=resolved.shape.matrix_parameters,
         predictions=tuple(rows),
+        batch_counts="packed rows" if request.data is not None and request.data.is_packed else "samples",
         strategies_global_batch=None if request.configs else resolved.global_batch,
         strategies_compiled=compiled and not request.configs,
         notes=resolved.notes(),

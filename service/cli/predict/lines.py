@@ -40,7 +40,7 @@ def show(table: PredictionTable) -> None:
     console.print("longest: tokens per sample that still fit; micro: largest micro batch that still fits.")
     if table.fastest:
         console.print(
-            f"\nFastest configurations at a global batch of {table.global_batch:,} samples (fitting ones first, then uncertain ones):",
+            f"\nFastest configurations at a global batch of {table.global_batch:,} {table.batch_counts} (fitting ones first, then uncertain ones):",
             style="bold",
         )
         console.print(_prediction_table(table.fastest))
@@ -54,7 +54,7 @@ def show(table: PredictionTable) -> None:
             if any(prediction.speed for prediction in table.predictions)
             else "can be ranked: the GPU's rates are unknown"
         )
-        console.print(f"\nNo configuration {reason} at a global batch of {table.global_batch:,} samples.", style="bold")
+        console.print(f"\nNo configuration {reason} at a global batch of {table.global_batch:,} {table.batch_counts}.", style="bold")
     for lever in table.levers:
         console.print(f"what would fit: {lever}")
     console.print(f"\n{_strategies_heading(table)}", style="bold")
@@ -69,7 +69,7 @@ def _strategies_heading(table: PredictionTable) -> str:
     if table.strategies_global_batch is None:
         return "The requested configurations, whether they fit or not:"
     program = ", compiled" if table.strategies_compiled else ", not compiled"
-    batch = f"at a global batch of {table.strategies_global_batch:,} samples"
+    batch = f"at a global batch of {table.strategies_global_batch:,} {table.batch_counts}"
     return f"One configuration of each strategy {batch}{program}, whether it fits or not:"
 
 

@@ -37,7 +37,7 @@ def test_the_page_shows_it_beside_the_form_and_the_table_of_predict(quick_client
     assert "GPU-hours" in cost and "validation runs" in cost and "the search ends after 14 trials" in cost
     asked = {"model": "llama-3.1-8b", "cluster": "8xh100", "sequence_length": 8192, "global_batch": 64, "top": 5}
     table = quick_client.post("/v1/predictions", json=asked).json()
-    assert "at a global batch of 64, compiled" in text and "equal within ± 2.2" in text
+    assert "at a global batch of 64 samples, compiled" in text and "equal within ± 2.2" in text
     for row in (*table["fastest"], *table["predictions"]):
         speed = f"{row['speed']['tokens_per_s_per_gpu']:,.0f}"
         assert row["description"] in text and (row["memory"]["verdict"] == "does not fit" or speed in text), row

@@ -151,3 +151,12 @@ def test_architectures_that_leak_or_are_unknown_are_rejected(model_type: str, re
 def test_a_worker_of_the_last_protocol_gets_no_packed_samples() -> None:
     with pytest.raises(CannotExpress, match=r"Workload\.data"):
         expressed(workload(), 1)
+
+
+def test_rows_that_lack_short_samples_are_named():
+    drawn = random.Random(1)
+    counts = Counter(min(2048, max(8, int(drawn.lognormvariate(5, 1)))) for _ in range(3000))
+    data = {"lengths": sorted(counts.items())}
+    notes = {rows: workload(sequence_length=2048, global_batch=rows, data=data).data_notes for rows in (1, 64)}
+    assert notes[64] == ()
+    assert "4 timed rows lack short samples: theirs have 292 tokens in the mean, 26% more than the data's (232)" in notes[1][0]

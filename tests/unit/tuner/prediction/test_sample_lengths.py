@@ -139,6 +139,12 @@ def test_packing_computes_less_padding_than_grouping() -> None:
     assert packed.speed.padding_fraction < grouped.speed.padding_fraction
 
 
+def test_a_batch_of_packed_samples_counts_rows() -> None:
+    for layout, unit in (("padded", "samples"), ("packed", "packed rows")):
+        asked = {"model": "llama-3.1-8b", "cluster": "8xh100", "sequence_length": 4096, "data": MIXED | {"layout": layout}}
+        assert answer_request(PredictionRequest.model_validate(asked)).batch_counts == unit
+
+
 def test_an_architecture_whose_samples_see_each_other_is_not_predicted_packed() -> None:
     values = {
         "model": "gpt-oss-20b",

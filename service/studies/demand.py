@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
@@ -10,13 +11,16 @@ from shardtune.api_schemas.machines.demand import Demand, Need
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import StudyPurpose, StudyState
-from shardtune.db.queries import studies
+from shardtune.db.queries import studies, workers
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.access import quotas, retune_budget
 from shardtune.service.process.context import Context
 from shardtune.service.studies import wait_for_worker
 from shardtune.service.workers import compatibility, registry
 from shardtune.service.workers.hardware_shape import has_same_shape
+
+_SAME_IMAGE = timedelta(hours=1)
+"""Time for which the next worker of a pool is taken to lack the packages that its last one lacked."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def read(context: Context, pool: PoolOffer | None = None) -> Demand:
     with context.db.read() as session:
         rows = studies.needing_workers(session, context.principal.project_id)
         if pool is not None:
-            stopped_ids = _stopped_ids(context, session, rows)
+            stopped_ids = _stopped_ids(context, session, rows) | _unpackaged_ids(context, session, rows)
             rows = [row for row in rows if pool.suits(row) and row.id not in stopped_ids]
         workers_by_study = _suitable_workers(context, session, rows)
     for row in rows:
@@ -76,6 +80,30 @@ def _stopped_ids(context: Context, session: Session, rows: Sequence[StudyRow]) -
         if row.reason_code == StudyReasonCode.WAITS_FOR_WORKER
         or row.project_id in spent_projects
         or (row.purpose != StudyPurpose.USER and not retune_budget.admits_run(context, session, row))
+    }
+
+
+def _unpackaged_ids(context: Context, session: Session, rows: Sequence[StudyRow]) -> set[str]:
+    """Ids of the waiting studies for which workers have just come that have the hardware and lack a package of the
+    workload, such as torchao: an autoscaler would start the same image again and again.
+    """
+    waiting = [row for row in rows if row.state is StudyState.WAITING]
+    since = context.now() - _SAME_IMAGE
+    newest_workers = {
+        project_id: [
+            worker
+            for worker in workers.seen_since(session, since, project_id=project_id)
+            if worker.registered_at >= since
+        ]
+        for project_id in {row.project_id for row in waiting}
+    }
+    return {
+        row.id
+        for row in waiting
+        if any(
+            worker.registered_at >= row.created_at and compatibility.lacks_packages(worker, row)
+            for worker in newest_workers[row.project_id]
+        )
     }
 
 

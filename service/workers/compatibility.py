@@ -80,6 +80,16 @@ def can_begin_waiting_study(worker: WorkerRow, study: StudyRow) -> bool:
     )
 
 
+def lacks_packages(worker: WorkerRow, study: StudyRow) -> bool:
+    """Whether a worker has the hardware and the model of a study, and not the packages of its workload."""
+    is_named = isinstance(study.spec.cluster, str)
+    return (
+        has_hardware(worker.offer, study.cluster, any_host_memory=is_named)
+        and allows_model(worker.offer, study.spec.model)
+        and not _trains_workload(worker.offer, study.spec.workload)
+    )
+
+
 def _needs_more_hosts(cluster: Cluster, live: Sequence[WorkerRow]) -> bool:
     return cluster.nodes > max(worker.offer.cluster.nodes for worker in live)
 

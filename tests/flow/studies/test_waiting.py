@@ -230,6 +230,21 @@ def test_each_study_counts_as_without_worker_by_what_it_trains(client):
     assert need["live_workers"] == 1
 
 
+def test_demand_of_a_pool_leaves_out_what_its_image_lacks_for_an_hour(client, clock):
+    workload = SPEC["workload"] | {"precision": "bf16-mixed", "float8": "tensorwise"}
+    SimulatedWorker(client, "earlier", cluster=H100).register()
+    clock.turn(10)
+    create(client, **LATER | {"cluster": "8xh100", "workload": workload})
+    pool = {"cluster": "8xh100"}
+    counts = [client.get("/v1/demand", params=pool).json()["studies"]]
+    SimulatedWorker(client, "of the pool", cluster=H100).register()
+    for seconds in (0, 3500, 200):
+        clock.turn(seconds)
+        counts.append(client.get("/v1/demand", params=pool).json()["studies"])
+    assert counts == [1, 0, 0, 1]
+    assert client.get("/v1/demand").json()["studies"] == 1, "people see that it needs a worker"
+
+
 def test_demand_of_a_pool_leaves_out_a_study_whose_measurements_do_not_compare(client):
     first = SimulatedWorker(client, cluster=H100).register()
     study_id = create(client, cluster="8xh100")

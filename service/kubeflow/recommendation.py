@@ -1,0 +1,114 @@
+"""Recommendation for a TrainJob: the best known configuration, otherwise the fastest one that is predicted to fit."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Verdict
+from shardtune.api_schemas.training.workload import WorkloadRequest
+from shardtune.api_schemas.trials.predictions import PredictionRequest
+from shardtune.service.client import ServiceClient, ServiceError, ServiceRejected
+from shardtune.service.kubeflow.wish import NotRecommendable, Wish
+from shardtune.tuner.prediction import catalogue
+
+_SAME_FIELDS = ("sequence_length", "data", "precision", "optimizer", "float8", "adapter", "attention", "global_batch")
+"""Fields that a workload and a request for predictions have in common."""
+_NOT_SERVED = ("unknown_best", "awaits_approval", "too_busy", "no_worker")
+"""Codes of a service without a measured answer that it would serve."""
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """Configuration for a TrainJob, with the cluster that it is for."""
+
+    cluster: Cluster
+    config: TrialConfig
+    reason: str
+    """Sentence that says where the configuration comes from."""
+
+
+class Recommender:
+    """Recommender that asks one service, within a time."""
+
+    def __init__(self, client: ServiceClient, answer_within_s: float) -> None:
+        self._client = client
+        self._answer_within_s = answer_within_s
+
+    def recommend(self, wish: Wish) -> Recommended:
+        """Recommend the best known configuration of the wish's clusters; without any, the fastest one that is predicted to
+        fit on the smallest cluster that has one.
+
+        Raises:
+            NotRecommendable: the service is away or too slow, it rejects the wish, or nothing fits.
+        """
+        ends_s = time.monotonic() + self._answer_within_s
+        try:
+            # Measured answers first, of any size: a prediction never goes before what was measured.
+            for find in (self._measured, self._predicted):
+                for name in wish.clusters:
+                    if time.monotonic() > ends_s:
+                        raise NotRecommendable(f"no answer within {self._answer_within_s:g} s; create the job again")
+                    found = find(wish, name)
+                    if found is not None:
+                        return found
+        except ServiceRejected as rejected:
+            raise NotRecommendable("; ".join(rejected.lines())[:1000]) from rejected
+        except ServiceError as error:
+            raise NotRecommendable(f"the service does not answer ({error}); create the job again") from error
+        raise NotRecommendable(
+            f"nothing is predicted to fit surely on {' or '.join(wish.clusters)}; offer larger clusters, or tune it with "
+            f"`shardtune tune`"
+        )
+
+    def _measured(self, wish: Wish, name: str) -> Recommended | None:
+        try:
+            best = self._client.find_best(wish.model, name, wish.workload, match="exact")
+        except ServiceRejected as rejected:
+            if rejected.code in _NOT_SERVED:
+                return None
+            raise
+        gain = (
+            f", {best.speedup.value:.2f} times as fast as its baseline" if _is_gain(best.verdict, best.speedup) else ""
+        )
+        reason = (
+            f"measured on {name} by study {best.study_id}: {best.description}{gain} "
+            f"({best.freshness}, {best.confidence.level} confidence)"
+        )
+        return Recommended(best.cluster, best.best.config, reason)
+
+    def _predicted(self, wish: Wish, name: str) -> Recommended | None:
+        table = self._client.predict(_request(wish.model, name, wish.workload))
+        first = next((row for row in table.fastest if row.memory.verdict == "fits"), None)
+        if first is None:
+            return None
+        speed = f", {first.speed.tokens_per_s_per_gpu:,.0f} tokens/s per GPU" if first.speed is not None else ""
+        reason = (
+            f"predicted for {name}, not measured: {first.description}, {first.memory.total_gib:.1f} of "
+            f"{first.memory.capacity_gib:.1f} GiB{speed}; `shardtune tune` measures it"
+        )
+        return Recommended(catalogue.parse_cluster(name), first.config, reason)
+
+
+def _is_gain(verdict: Verdict, speedup: object) -> bool:
+    return verdict is Verdict.CONFIRMED and speedup is not None
+
+
+def _request(model: str, cluster: str, workload: Mapping[str, Any]) -> PredictionRequest:
+    """Request for the fastest configurations of a workload.
+
+    Raises:
+        NotRecommendable: the workload cannot be predicted.
+    """
+    # As the study would read it: `precision: auto`, merged lengths, an optimizer by its name.
+    read = WorkloadRequest.model_validate(workload).model_dump(mode="json")
+    common = {field: read[field] for field in _SAME_FIELDS if read.get(field) is not None}
+    try:
+        return PredictionRequest.model_validate({"model": model, "cluster": cluster, "top": 1, **common})
+    except ValidationError as error:
+        message = error.errors(include_url=False, include_context=False, include_input=False)[0]["msg"]
+        raise NotRecommendable(message[:1000]) from None

@@ -1,7 +1,7 @@
 """Recommendation for a TrainJob: the best known configuration, otherwise the fastest one that is predicted to fit."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,17 @@ _NOT_SERVED = ("unknown_best", "awaits_approval", "too_busy", "no_worker")
 """Codes of a service without a measured answer that it would serve."""
 
 
+_NEAR_FRACTION = 0.9
+"""Fraction of the best speed per GPU from which a smaller cluster is preferred."""
+
+
 @dataclass(frozen=True)
 class Recommended:
     """Configuration for a TrainJob, with the cluster that it is for."""
 
     cluster: Cluster
     config: TrialConfig
+    tokens_per_s_per_gpu: float
     reason: str
     """Sentence that says where the configuration comes from."""
 
@@ -41,21 +46,22 @@ class Recommender:
 
     def recommend(self, wish: Wish) -> Recommended:
         """Recommend the best known configuration of the wish's clusters; without any, the fastest one that is predicted to
-        fit on the smallest cluster that has one.
+        fit. Of several clusters: the smallest of those that use their GPUs about as well as the best one.
 
         Raises:
             NotRecommendable: the service is away or too slow, it rejects the wish, or nothing fits.
         """
         ends_s = time.monotonic() + self._answer_within_s
         try:
-            # Measured answers first, of any size: a prediction never goes before what was measured.
+            # Measured answers first, of any cluster: a prediction never goes before what was measured.
             for find in (self._measured, self._predicted):
+                found: list[Recommended] = []
                 for name in wish.clusters:
                     if time.monotonic() > ends_s:
                         raise NotRecommendable(f"no answer within {self._answer_within_s:g} s; create the job again")
-                    found = find(wish, name)
-                    if found is not None:
-                        return found
+                    found += find(wish, name)
+                if found:
+                    return _most_economical(found)
         except ServiceRejected as rejected:
             raise NotRecommendable("; ".join(rejected.lines())[:1000]) from rejected
         except ServiceError as error:
@@ -65,37 +71,40 @@ class Recommender:
             f"`shardtune tune`"
         )
 
-    def _measured(self, wish: Wish, name: str) -> Recommended | None:
+    def _measured(self, wish: Wish, name: str) -> list[Recommended]:
         try:
             best = self._client.find_best(wish.model, name, wish.workload, match="exact")
         except ServiceRejected as rejected:
             if rejected.code in _NOT_SERVED:
-                return None
+                return []
             raise
-        gain = (
-            f", {best.speedup.value:.2f} times as fast as its baseline" if _is_gain(best.verdict, best.speedup) else ""
-        )
+        speedup = best.speedup if best.verdict is Verdict.CONFIRMED else None
+        gain = "" if speedup is None else f", {speedup.value:.2f} times as fast as its baseline"
         reason = (
             f"measured on {name} by study {best.study_id}: {best.description}{gain} "
             f"({best.freshness}, {best.confidence.level} confidence)"
         )
-        return Recommended(best.cluster, best.best.config, reason)
+        return [Recommended(best.cluster, best.best.config, best.best.tokens_per_s_per_gpu, reason)]
 
-    def _predicted(self, wish: Wish, name: str) -> Recommended | None:
+    def _predicted(self, wish: Wish, name: str) -> list[Recommended]:
         table = self._client.predict(_request(wish.model, name, wish.workload))
         first = next((row for row in table.fastest if row.memory.verdict == "fits"), None)
-        if first is None:
-            return None
-        speed = f", {first.speed.tokens_per_s_per_gpu:,.0f} tokens/s per GPU" if first.speed is not None else ""
+        if first is None or first.speed is None:
+            return []
+        speed = first.speed.tokens_per_s_per_gpu
         reason = (
             f"predicted for {name}, not measured: {first.description}, {first.memory.total_gib:.1f} of "
-            f"{first.memory.capacity_gib:.1f} GiB{speed}; `shardtune tune` measures it"
+            f"{first.memory.capacity_gib:.1f} GiB, {speed:,.0f} tokens/s per GPU; `shardtune tune` measures it"
         )
-        return Recommended(catalogue.parse_cluster(name), first.config, reason)
+        return [Recommended(catalogue.parse_cluster(name), first.config, speed, reason)]
 
 
-def _is_gain(verdict: Verdict, speedup: object) -> bool:
-    return verdict is Verdict.CONFIRMED and speedup is not None
+def _most_economical(found: Sequence[Recommended]) -> Recommended:
+    """Choose the smallest cluster whose speed per GPU is near the best one's: what fits by offloading alone on few GPUs is
+    slow, and more GPUs than that cost more for the same tokens."""
+    fastest = max(recommended.tokens_per_s_per_gpu for recommended in found)
+    near = [choice for choice in found if choice.tokens_per_s_per_gpu >= _NEAR_FRACTION * fastest]
+    return min(near, key=lambda recommended: recommended.cluster.world_size)
 
 
 def _request(model: str, cluster: str, workload: Mapping[str, Any]) -> PredictionRequest:

@@ -1,9 +1,11 @@
 """HTTPS server of the admission webhook. One request is one TrainJob, and is answered by a thread."""
 
+import socket
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -51,13 +53,14 @@ def create_app(offered: Sequence[str], recommender: Recommender) -> Starlette:
     return Starlette(routes=[Route("/admit", admit, methods=["POST"]), Route("/healthz", alive, methods=["GET"])])
 
 
-def serve(app: Starlette, host: str, port: int, tls: Tls | None) -> None:
+def serve(app: Starlette, listener: socket.socket, tls: Tls | None) -> None:
     """Serve until a signal; `tls` None: plain HTTP, for a proxy in front of it."""
     options = {} if tls is None else _tls_options(tls)
-    uvicorn.run(app, host=host, port=port, log_config=None, limit_concurrency=_MOST_REQUESTS, ws="none", **options)
+    config = uvicorn.Config(app, log_config=None, limit_concurrency=_MOST_REQUESTS, ws="none", **options)
+    uvicorn.Server(config).run(sockets=[listener])
 
 
-def _tls_options(tls: Tls) -> dict[str, object]:
+def _tls_options(tls: Tls) -> dict[str, Any]:
     own = {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
     if tls.client_ca is None:
         return own

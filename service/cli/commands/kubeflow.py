@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from shardtune.api_schemas import log_lines
     from shardtune.api_schemas.access import credentials
     from shardtune.service import client as api
+    from shardtune.service.cli import processes
     from shardtune.service.kubeflow import recommendation, webhook
     from shardtune.tuner.prediction import catalogue
 else:
@@ -25,11 +27,13 @@ else:
     log_lines = LazyModule("shardtune.api_schemas.log_lines")
     credentials = LazyModule("shardtune.api_schemas.access.credentials")
     api = LazyModule("shardtune.service.client")
+    processes = LazyModule("shardtune.service.cli.processes")
     recommendation = LazyModule("shardtune.service.kubeflow.recommendation")
     webhook = LazyModule("shardtune.service.kubeflow.webhook")
     catalogue = LazyModule("shardtune.tuner.prediction.catalogue")
 
 app = typer.Typer()
+log = logging.getLogger(__name__)
 _CONNECT_S = 0.5
 """Seconds to connect to the service; a job is admitted unchanged after it where the service is away."""
 
@@ -66,10 +70,15 @@ def command(
     _check_clusters(cluster)
     log_lines.configure("INFO")
     timeout = httpx.Timeout(answer_within, connect=min(_CONNECT_S, answer_within))
-    keys = credentials.KeySource(file=key_file) if key_file else None
-    with api.ServiceClient(service, api_key=keys, patience_s=0, timeout=timeout) as client:
-        recommender = recommendation.Recommender(client, answer_within)
-        webhook.serve(webhook.create_app(cluster, recommender), host, port, tls)
+    try:
+        keys = credentials.KeySource(file=key_file) if key_file else None
+        client = api.ServiceClient(service, api_key=keys, patience_s=0, timeout=timeout)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    with client, processes.listening_socket(host, port) as listener:
+        log.info("listening on %s port %d, for %s", *listener.getsockname()[:2], ", ".join(cluster))
+        application = webhook.create_app(cluster, recommendation.Recommender(client, answer_within))
+        webhook.serve(application, listener, tls)
 
 
 def _tls(certificate: Path | None, private_key: Path | None, client_ca: Path | None) -> webhook.Tls | None:

@@ -2,16 +2,22 @@
 
 import json
 import socket
+import ssl
+import subprocess
+import sys
 import time
 
 import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from shardtune.service.cli.parent_death import dies_with_parent
 from shardtune.service.client import ServiceClient
 from shardtune.service.kubeflow import webhook
 from shardtune.service.kubeflow.recommendation import Recommender
 from shardtune.tuner.prediction import catalogue
+from tests.support.processes.certificates import Authority
+from tests.support.processes.stack import free_port, until
 from tests.support.service.simulated_worker import SimulatedWorker
 from tests.support.values.train_jobs import patched, review, train_job
 
@@ -38,9 +44,9 @@ def _admission(client, offered=OFFERED, within_s=20.0):
     return admit
 
 
-def test_without_a_study_the_smallest_cluster_that_surely_fits_is_recommended(admitted):
+def test_without_a_study_the_smallest_cluster_that_is_about_as_fast_per_gpu_is_recommended(admitted):
     job, warning = admitted(train_job())
-    # 8 billion parameters with AdamW need 128 GB: one H100 is too small.
+    # 8 billion parameters with AdamW need 128 GB: one H100 would offload, far slower.
     assert (job["spec"]["trainer"]["numNodes"], job["spec"]["trainer"]["numProcPerNode"]) == (1, 8)
     assert "predicted for 8xh100, not measured" in warning
     assert "predicted for 8xh100" in job["metadata"]["annotations"]["shardtune.io/recommendation"]
@@ -94,3 +100,62 @@ def test_a_body_that_is_no_review_or_too_long_is_rejected(http):
         assert app.get("/healthz").text == "ok"
         assert app.post("/admit", content=b"{}").status_code == 400
         assert app.post("/admit", content=b" " * (9 * 2**20)).status_code == 413
+
+
+def test_the_command_answers_over_tls_whom_it_knows(tmp_path, http):
+    authority = Authority(tmp_path)
+    server, api_server, port = authority.issue("server"), authority.issue("api-server"), free_port()
+    options = {
+        "cluster": "8xh100",
+        "service": str(http.base_url),
+        "port": str(port),
+        "certificate": str(server.certificate),
+        "private-key": str(server.key),
+        "client-ca": str(authority.certificate),
+        "answer-within": "25",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "shardtune",
+        "kubeflow-webhook",
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
+    trusted = ssl.create_default_context(cafile=authority.certificate)
+    known = ssl.create_default_context(cafile=authority.certificate)
+    known.load_cert_chain(api_server.certificate, api_server.key)
+    with subprocess.Popen(dies_with_parent(command), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            address = f"https://127.0.0.1:{port}"
+            with httpx.Client(base_url=address, verify=known, timeout=60) as client:
+                until(lambda: is_alive(client), 120, "the webhook answers")
+                answer = client.post("/admit", content=review(train_job())).json()
+            assert patched(train_job(), answer)["spec"]["trainer"].get("numProcPerNode") == 8, answer
+            with httpx.Client(base_url=address, verify=trusted) as stranger, pytest.raises(httpx.TransportError):
+                stranger.get("/healthz")
+        finally:
+            process.terminate()
+        assert 'recommended for "team-a/train": predicted for 8xh100' in process.stderr.read().replace("\\", "")
+
+
+def is_alive(client):
+    try:
+        return client.get("/healthz").text == "ok"
+    except httpx.TransportError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--cluster=8xunobtainium"], "--cluster (8xunobtainium)"),
+        (["--cluster=8xh100", "--certificate=absent.pem"], "--certificate (absent.pem) is no file"),
+        (["--cluster=8xh100", "--client-ca=pyproject.toml"], "needs --certificate and --private-key"),
+        (["--cluster=8xh100", "--certificate=pyproject.toml"], "--private-key is missing"),
+        (["--cluster=8xh100", "--key-file=absent.key"], "absent.key"),
+        ([], "--cluster"),
+    ],
+)
+def test_wrong_options_are_named_with_the_remedy(options, message, run):
+    code, text = run("kubeflow-webhook", *options, as_json=False)
+    assert code == 2 and message in text

@@ -27,7 +27,7 @@ class FixedRecommender:
         self.wishes.append(wish)
         if self.error is not None:
             raise self.error
-        return Recommended(catalogue.parse_cluster(wish.clusters[0]), CONFIG, "measured by study s1")
+        return Recommended(catalogue.parse_cluster(wish.clusters[0]), CONFIG, 1000.0, "measured by study s1")
 
 
 def answered(job: Any, recommender: Any = None, **request: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies.rank_environment import THREADS, variables
-from shardtune.service.kubeflow.recommendation import Recommended
+from shardtune.service.kubeflow.recommendation import JobRecommendation
 from shardtune.service.kubeflow.wish import PREFIX, NotRecommendable
 from shardtune.tuner.export.launchers.gpu_names import extended_resource
 from shardtune.tuner.export.launchers.trainjob import literal_value
@@ -17,7 +17,7 @@ CONFIG_VARIABLE = "SHARDTUNE_CONFIGURATION"
 Operation = dict[str, Any]
 
 
-def operations(job: Mapping[str, Any], recommended: Recommended) -> list[Operation]:
+def operations(job: Mapping[str, Any], recommended: JobRecommendation) -> list[Operation]:
     """Operations that add the recommended sizes, resources, environment and the reason to a TrainJob.
 
     Raises:
@@ -56,7 +56,7 @@ def _devices(own: Mapping[str, Any] | None, cluster: Cluster) -> list[Operation]
     return [_add((*path, kind), {name: count})]
 
 
-def _environment(own: list[Any] | None, recommended: Recommended) -> list[Operation]:
+def _environment(own: list[Any] | None, recommended: JobRecommendation) -> list[Operation]:
     """Operations that add the configuration's environment variables, without those that the job sets itself."""
     config, cluster = recommended.config, recommended.cluster
     values = variables(config, {}, 0, cluster.gpus_per_node)
@@ -71,7 +71,7 @@ def _environment(own: list[Any] | None, recommended: Recommended) -> list[Operat
     return [_add(("spec", "trainer", "env", "-"), entry) for entry in new]
 
 
-def _as_json(recommended: Recommended) -> str:
+def _as_json(recommended: JobRecommendation) -> str:
     config = recommended.config.model_dump(mode="json", exclude_defaults=True)
     strategy = {"kind": recommended.config.backend, **config.get("strategy", {})}
     return json.dumps({**config, "strategy": strategy}, sort_keys=True)

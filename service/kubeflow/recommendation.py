@@ -27,7 +27,7 @@ _NEAR_FRACTION = 0.9
 
 
 @dataclass(frozen=True)
-class Recommended:
+class JobRecommendation:
     """Configuration for a TrainJob, with the cluster that it is for."""
 
     cluster: Cluster
@@ -44,7 +44,7 @@ class Recommender:
         self._client = client
         self._answer_within_s = answer_within_s
 
-    def recommend(self, wish: Wish) -> Recommended:
+    def recommend(self, wish: Wish) -> JobRecommendation:
         """Recommend the best known configuration of the wish's clusters; without any, the fastest one that is predicted to
         fit. Of several clusters: the smallest of those that use their GPUs about as well as the best one.
 
@@ -55,7 +55,7 @@ class Recommender:
         try:
             # Measured answers first, of any cluster: a prediction never goes before what was measured.
             for find in (self._measured, self._predicted):
-                found: list[Recommended] = []
+                found: list[JobRecommendation] = []
                 for name in wish.clusters:
                     if time.monotonic() > ends_s:
                         raise NotRecommendable(f"no answer within {self._answer_within_s:g} s; create the job again")
@@ -71,7 +71,7 @@ class Recommender:
             f"`shardtune tune`"
         )
 
-    def _measured(self, wish: Wish, name: str) -> list[Recommended]:
+    def _measured(self, wish: Wish, name: str) -> list[JobRecommendation]:
         try:
             best = self._client.find_best(wish.model, name, wish.workload, match="exact")
         except ServiceRejected as rejected:
@@ -84,9 +84,9 @@ class Recommender:
             f"measured on {name} by study {best.study_id}: {best.description}{gain} "
             f"({best.freshness}, {best.confidence.level} confidence)"
         )
-        return [Recommended(best.cluster, best.best.config, best.best.tokens_per_s_per_gpu, reason)]
+        return [JobRecommendation(best.cluster, best.best.config, best.best.tokens_per_s_per_gpu, reason)]
 
-    def _predicted(self, wish: Wish, name: str) -> list[Recommended]:
+    def _predicted(self, wish: Wish, name: str) -> list[JobRecommendation]:
         table = self._client.predict(_request(wish.model, name, wish.workload))
         first = next((row for row in table.fastest if row.memory.verdict == "fits"), None)
         if first is None or first.speed is None:
@@ -96,10 +96,10 @@ class Recommender:
             f"predicted for {name}, not measured: {first.description}, {first.memory.total_gib:.1f} of "
             f"{first.memory.capacity_gib:.1f} GiB, {speed:,.0f} tokens/s per GPU; `shardtune tune` measures it"
         )
-        return [Recommended(catalogue.parse_cluster(name), first.config, speed, reason)]
+        return [JobRecommendation(catalogue.parse_cluster(name), first.config, speed, reason)]
 
 
-def _most_economical(found: Sequence[Recommended]) -> Recommended:
+def _most_economical(found: Sequence[JobRecommendation]) -> JobRecommendation:
     """Choose the smallest cluster whose speed per GPU is near the best one's: what fits by offloading alone on few GPUs is
     slow, and more GPUs than that cost more for the same tokens."""
     fastest = max(recommended.tokens_per_s_per_gpu for recommended in found)

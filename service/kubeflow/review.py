@@ -50,7 +50,7 @@ def _recommendation(job: Mapping[str, Any], offered: Sequence[str], recommender:
     except NotRecommendable as error:
         log.info("no recommendation for %s: %s", _name(job), error)
         return {"warnings": [f"shardtune recommends nothing: {error}"[:_LONGEST_WARNING]]}
-    except Exception:
+    except Exception:  # a border: every job is admitted
         # Whatever a hostile job holds: its namespace's other jobs are still answered, and this one is admitted.
         log.exception("no recommendation for %s", _name(job))
         return {"warnings": ["shardtune recommends nothing: an error, see the log of its webhook"]}

@@ -1,4 +1,4 @@
-"""What a TrainJob asks for by its label and annotations, and what it has decided itself.
+"""Wish of a TrainJob, by its label and annotations, and the sizes that it states itself.
 
 A TrainJob opts in by the label `shardtune.io/recommend: "true"`. Facts about TrainJobs are from Kubeflow Trainer 2.3
 (`trainer.kubeflow.org/v1alpha1`).

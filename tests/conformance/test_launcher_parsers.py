@@ -13,7 +13,7 @@ import yaml
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.kubeflow import review
-from shardtune.service.kubeflow.recommendation import Recommended
+from shardtune.service.kubeflow.recommendation import JobRecommendation
 from shardtune.service.kubeflow.wish import Wish
 from shardtune.tuner.export.launchers import gpu_names
 from shardtune.tuner.prediction import catalogue
@@ -131,9 +131,9 @@ def test_kubeflow_reads_a_job_that_the_webhook_completed() -> None:
 class _OneAnswer:
     """Recommends one configuration on the first cluster of a wish."""
 
-    def recommend(self, wish: Wish) -> Recommended:
+    def recommend(self, wish: Wish) -> JobRecommendation:
         config = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", "dp_shard": 8}, "expandable_segments": True})
-        return Recommended(catalogue.parse_cluster(wish.clusters[0]), config, 1000.0, "measured by study s1")
+        return JobRecommendation(catalogue.parse_cluster(wish.clusters[0]), config, 1000.0, "measured by study s1")
 
 
 def started(script: str, folder: Path, variables: dict[str, str]) -> str:

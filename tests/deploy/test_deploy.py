@@ -45,7 +45,12 @@ TYPOS = [
     ("kubernetes", "kubernetes/overlays/one-host-workers/workers.yaml", "podManagementPolicy", "podManagmentPolicy"),
     ("kubernetes", RECOMMENDER, "failurePolicy", "failPolicy"),
     ("kubernetes", RECOMMENDER, "timeoutSeconds: 10", "timeoutSeconds: soon"),
-    ("kubernetes", RECOMMENDER, "matchLabels: {app: shardtune-recommender}\n  policyTypes", "matchLabels: {app: x}\n  policyTypes"),
+    (
+        "kubernetes",
+        RECOMMENDER,
+        "matchLabels: {app: shardtune-recommender}\n  policyTypes",
+        "matchLabels: {app: x}\n  policyTypes",
+    ),
     ("kubernetes", POOL, "valueLocation", "valueLocaton"),
     ("kubernetes", POOL, "targetValue", "targetSize"),
     ("kubernetes", POOL, "secretTargetRef", "secretRef"),

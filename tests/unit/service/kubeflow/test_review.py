@@ -7,7 +7,7 @@ import pytest
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.kubeflow import review
-from shardtune.service.kubeflow.recommendation import Recommended
+from shardtune.service.kubeflow.recommendation import JobRecommendation
 from shardtune.service.kubeflow.wish import NotRecommendable, Wish
 from shardtune.tuner.prediction import catalogue
 from tests.support.values import train_jobs
@@ -23,11 +23,11 @@ class FixedRecommender:
     def __init__(self, error: Exception | None = None) -> None:
         self.error, self.wishes = error, list[Wish]()
 
-    def recommend(self, wish: Wish) -> Recommended:
+    def recommend(self, wish: Wish) -> JobRecommendation:
         self.wishes.append(wish)
         if self.error is not None:
             raise self.error
-        return Recommended(catalogue.parse_cluster(wish.clusters[0]), CONFIG, 1000.0, "measured by study s1")
+        return JobRecommendation(catalogue.parse_cluster(wish.clusters[0]), CONFIG, 1000.0, "measured by study s1")
 
 
 def answered(job: Any, recommender: Any = None, **request: Any) -> dict[str, Any]:

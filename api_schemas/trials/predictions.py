@@ -208,7 +208,7 @@ class PredictionTable(Schema):
     """Fastest configurations of the search space: first those that certainly fit, then those that may fit, each fastest
     first. Empty if none fits, or if speed cannot be predicted."""
     batch_counts: Literal["samples", "packed rows"] = "samples"
-    """What a global batch counts."""
+    """Unit of a global batch."""
     global_batch: int | None = None
     """Samples, or packed rows, per step with which the fastest configurations were ranked; null if none were requested."""
     equal_within: float = 0.0

@@ -42,12 +42,13 @@ class ServiceClient(FleetClient):
         transport: httpx.BaseTransport | None = None,
         api_key: str | KeySource | None = None,
         patience_s: float = 60.0,
+        timeout: httpx.Timeout | float = 30.0,
     ) -> None:
         """Prepare the client; no request is sent yet.
 
         Without `api_key` the client sends the key of the environment (`SHARDTUNE_API_KEY`, or the content of the file in
         `SHARDTUNE_API_KEY_FILE`). `patience_s` is the total time in seconds that a call waits for a service that is busy
-        or restarting (429, 503) before it raises.
+        or restarting (429, 503) before it raises. `timeout`: seconds for each part of one request.
 
         Raises:
             ValueError: the key's file cannot be read.
@@ -59,7 +60,7 @@ class ServiceClient(FleetClient):
             if api_key
             else KeySource.from_environment()
         )
-        super().__init__(Calls(base_url, keys, transport, patience_s))
+        super().__init__(Calls(base_url, keys, transport, patience_s, timeout))
         self._keys = keys
 
     def __enter__(self) -> Self:

@@ -79,13 +79,18 @@ class Calls:
     """
 
     def __init__(
-        self, base_url: str, keys: KeySource, transport: httpx.BaseTransport | None, patience_s: float
+        self,
+        base_url: str,
+        keys: KeySource,
+        transport: httpx.BaseTransport | None,
+        patience_s: float,
+        timeout: httpx.Timeout | float = _TIMEOUT_S,
     ) -> None:
         self.base_url = base_url.rstrip("/")
         self.patience_s = patience_s
         # trust_env off: a proxy of the environment must not be asked for an address on this machine.
         self._http = httpx.Client(
-            base_url=self.base_url, timeout=_TIMEOUT_S, transport=transport, trust_env=False, auth=_Bearer(keys)
+            base_url=self.base_url, timeout=timeout, transport=transport, trust_env=False, auth=_Bearer(keys)
         )
 
     def close(self) -> None:

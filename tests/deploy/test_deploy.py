@@ -13,6 +13,7 @@ from tests.support.requirements import missing
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 GANG = "kubernetes/overlays/{}/gang.yaml"
+RECOMMENDER = "kubernetes/overlays/kubeflow-recommender/recommender.yaml"
 POOL = "kubernetes/overlays/autoscaled-workers/workers.yaml"
 TYPOS = [
     ("systemd", "systemd/shardtune-worker.service", "RestartSec=", "RestartSecs="),
@@ -42,6 +43,14 @@ TYPOS = [
     ("kubernetes", "kubernetes/base/network.yaml", "{app: shardtune-migrate}", "{app: shardtune-migration}"),
     ("kubernetes", "kubernetes/base/kustomization.yaml", "resources:", "resource:"),
     ("kubernetes", "kubernetes/overlays/one-host-workers/workers.yaml", "podManagementPolicy", "podManagmentPolicy"),
+    ("kubernetes", RECOMMENDER, "failurePolicy", "failPolicy"),
+    ("kubernetes", RECOMMENDER, "timeoutSeconds: 10", "timeoutSeconds: soon"),
+    (
+        "kubernetes",
+        RECOMMENDER,
+        "matchLabels: {app: shardtune-recommender}\n  policyTypes",
+        "matchLabels: {app: x}\n  policyTypes",
+    ),
     ("kubernetes", POOL, "valueLocation", "valueLocaton"),
     ("kubernetes", POOL, "targetValue", "targetSize"),
     ("kubernetes", POOL, "secretTargetRef", "secretRef"),

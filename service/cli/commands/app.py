@@ -66,6 +66,10 @@ COMMANDS = {
         "mcp",
         "Serve tools for coding agents on stdin and stdout (MCP): predict, plan, memory, diagnose, and studies of a service.",
     ),
+    "kubeflow-webhook": CommandEntry(
+        "kubeflow",
+        "Complete Kubeflow TrainJobs that ask for it: nodes, processes, GPUs and a configuration, by an admission webhook.",
+    ),
     "db": CommandEntry("database", "Migrate, back up or restore the database."),
     "keys": CommandEntry("keys", "Manage API keys in the database of SHARDTUNE_DATABASE_URL or --state-dir."),
     "projects": CommandEntry("keys", "Manage projects and their quotas in the same database.", "projects_app"),

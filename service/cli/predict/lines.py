@@ -54,7 +54,10 @@ def show(table: PredictionTable) -> None:
             if any(prediction.speed for prediction in table.predictions)
             else "can be ranked: the GPU's rates are unknown"
         )
-        console.print(f"\nNo configuration {reason} at a global batch of {table.global_batch:,} {table.batch_counts}.", style="bold")
+        console.print(
+            f"\nNo configuration {reason} at a global batch of {table.global_batch:,} {table.batch_counts}.",
+            style="bold",
+        )
     for lever in table.levers:
         console.print(f"what would fit: {lever}")
     console.print(f"\n{_strategies_heading(table)}", style="bold")

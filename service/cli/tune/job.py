@@ -159,7 +159,7 @@ def _run_study(
         elif options.add_pairs:
             study = _submit(partial(client.extend, study.study_id, continuation.extension(options)))
         progress.has_begun = True
-        print_progress(f"study {study.study_id}: {study.spec.model.name} on {_describe_cluster(study.cluster)}")
+        print_progress(f"study {study.study_id}: {_describe_training(study)} on {_describe_cluster(study.cluster)}")
         later = shlex.join(["shardtune", "serve", "--state-dir", str(options.state_dir)])
         print_progress(f"watch it at {client.base_url}/studies/{study.study_id} (later: {later})")
         for line in study.warnings:
@@ -170,6 +170,13 @@ def _run_study(
     if study.result is None:
         raise error_without_result(study, client.trials(study.study_id))
     answer.write_and_print(client, study, options)
+
+
+def _describe_training(study: Study) -> str:
+    """Describe the model, and what makes its training unlike that of all weights on samples of one length."""
+    workload = study.spec.workload
+    adapter = "" if workload.adapter is None else f", {workload.adapter.describe()}"
+    return f"{study.spec.model.name}{adapter}" + ("" if workload.data is None else f", {workload.data.describe()},")
 
 
 def _submit(send: Callable[[], Study]) -> Study:

@@ -159,4 +159,7 @@ def test_rows_that_lack_short_samples_are_named():
     data = {"lengths": sorted(counts.items())}
     notes = {rows: workload(sequence_length=2048, global_batch=rows, data=data).data_notes for rows in (1, 64)}
     assert notes[64] == ()
-    assert "4 timed rows lack short samples: theirs have 292 tokens in the mean, 26% more than the data's (232)" in notes[1][0]
+    assert (
+        "4 timed rows lack short samples: theirs have 292 tokens in the mean, 26% more than the data's (232)"
+        in notes[1][0]
+    )

@@ -64,7 +64,12 @@ def launcher_names(source: ExportSource) -> LauncherNames:
 
 def kubernetes_resource(source: ExportSource) -> str:
     """Name of the extended resource by which Kubernetes counts the measured cluster's GPUs."""
-    return "amd.com/gpu" if _AMD.search(_any_name(source)) else "nvidia.com/gpu"
+    return extended_resource(_any_name(source))
+
+
+def extended_resource(gpu: str) -> str:
+    """Name of the extended resource by which Kubernetes counts GPUs of this name."""
+    return "amd.com/gpu" if _AMD.search(gpu) else "nvidia.com/gpu"
 
 
 def kubernetes_notes(source: ExportSource) -> tuple[str, ...]:

@@ -141,7 +141,12 @@ def test_packing_computes_less_padding_than_grouping() -> None:
 
 def test_a_batch_of_packed_samples_counts_rows() -> None:
     for layout, unit in (("padded", "samples"), ("packed", "packed rows")):
-        asked = {"model": "llama-3.1-8b", "cluster": "8xh100", "sequence_length": 4096, "data": MIXED | {"layout": layout}}
+        asked = {
+            "model": "llama-3.1-8b",
+            "cluster": "8xh100",
+            "sequence_length": 4096,
+            "data": MIXED | {"layout": layout},
+        }
         assert answer_request(PredictionRequest.model_validate(asked)).batch_counts == unit
 
 

@@ -1,0 +1,83 @@
+"""JSON patch (RFC 6902) that completes a TrainJob with a recommendation. What the job states itself stays."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies.rank_environment import THREADS, variables
+from shardtune.service.kubeflow.recommendation import JobRecommendation
+from shardtune.service.kubeflow.wish import PREFIX, NotRecommendable
+from shardtune.tuner.export.launchers.gpu_names import extended_resource
+from shardtune.tuner.export.launchers.trainjob import literal_value
+
+REASON_ANNOTATION, CONFIG_ANNOTATION = f"{PREFIX}recommendation", f"{PREFIX}configuration"
+CONFIG_VARIABLE = "SHARDTUNE_CONFIGURATION"
+"""Environment variable in which the training finds its configuration as JSON."""
+Operation = dict[str, Any]
+
+
+def operations(job: Mapping[str, Any], recommended: JobRecommendation) -> list[Operation]:
+    """Operations that add the recommended sizes, resources, environment and the reason to a TrainJob.
+
+    Raises:
+        NotRecommendable: the job's trainer is not what Kubernetes takes.
+    """
+    trainer = job["spec"].get("trainer")
+    added: list[Operation] = [_add(("spec", "trainer"), {})] if trainer is None else []
+    trainer = {} if trainer is None else trainer
+    lists_and_maps = {"env": list, "resourcesPerNode": Mapping}
+    if not isinstance(trainer, Mapping) or any(
+        not isinstance(trainer.get(name), kind | None) for name, kind in lists_and_maps.items()
+    ):
+        raise NotRecommendable("spec.trainer is malformed; correct it")
+    cluster = recommended.cluster
+    sizes = {"numNodes": cluster.nodes, "numProcPerNode": cluster.gpus_per_node}
+    added += [_add(("spec", "trainer", name), value) for name, value in sizes.items() if trainer.get(name) is None]
+    added += _devices(trainer.get("resourcesPerNode"), cluster)
+    added += _environment(trainer.get("env"), recommended)
+    # The job has annotations: without them nothing was asked for.
+    annotations = {REASON_ANNOTATION: recommended.reason, CONFIG_ANNOTATION: _as_json(recommended)}
+    return added + [_add(("metadata", "annotations", name), value) for name, value in annotations.items()]
+
+
+def _devices(own: Mapping[str, Any] | None, cluster: Cluster) -> list[Operation]:
+    """Operations that add the devices of a node, unless the job states them itself."""
+    path = ("spec", "trainer", "resourcesPerNode")
+    kind, name = ("requests", "cpu") if cluster.device == "cpu" else ("limits", extended_resource(cluster.gpu))
+    count = str(cluster.gpus_per_node)
+    if not own:
+        return [_add(path, {kind: {name: count}})]
+    stated = [own.get(part) for part in ("limits", "requests")]
+    if any(isinstance(part, Mapping) and name in part for part in stated):
+        return []
+    if isinstance(own.get(kind), Mapping):
+        return [_add((*path, kind, name), count)]
+    return [_add((*path, kind), {name: count})]
+
+
+def _environment(own: list[Any] | None, recommended: JobRecommendation) -> list[Operation]:
+    """Operations that add the configuration's environment variables, without those that the job sets itself."""
+    config, cluster = recommended.config, recommended.cluster
+    values = variables(config, {}, 0, cluster.gpus_per_node)
+    if not config.threads:
+        # By the cores of the node, which nobody knows here.
+        values.pop(THREADS)
+    values[CONFIG_VARIABLE] = _as_json(recommended)
+    taken = {entry.get("name") for entry in own or () if isinstance(entry, Mapping)}
+    new = [{"name": name, "value": literal_value(value)} for name, value in values.items() if name not in taken]
+    if own is None:
+        return [_add(("spec", "trainer", "env"), new)]
+    return [_add(("spec", "trainer", "env", "-"), entry) for entry in new]
+
+
+def _as_json(recommended: JobRecommendation) -> str:
+    config = recommended.config.model_dump(mode="json", exclude_defaults=True)
+    strategy = {"kind": recommended.config.backend, **config.get("strategy", {})}
+    return json.dumps({**config, "strategy": strategy}, sort_keys=True)
+
+
+def _add(path: tuple[str, ...], value: object) -> Operation:
+    # RFC 6901: ~ and / in a name are escaped, in this order.
+    pointer = "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in path)
+    return {"op": "add", "path": pointer, "value": value}

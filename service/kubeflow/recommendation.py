@@ -1,0 +1,123 @@
+"""Recommendation for a TrainJob: the best known configuration, otherwise the fastest one that is predicted to fit."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Verdict
+from shardtune.api_schemas.training.workload import WorkloadRequest
+from shardtune.api_schemas.trials.predictions import PredictionRequest
+from shardtune.service.client import ServiceClient, ServiceError, ServiceRejected
+from shardtune.service.kubeflow.wish import NotRecommendable, Wish
+from shardtune.tuner.prediction import catalogue
+
+_SAME_FIELDS = ("sequence_length", "data", "precision", "optimizer", "float8", "adapter", "attention", "global_batch")
+"""Fields that a workload and a request for predictions have in common."""
+_NOT_SERVED = ("unknown_best", "awaits_approval", "too_busy", "no_worker")
+"""Codes of a service without a measured answer that it would serve."""
+
+
+_NEAR_FRACTION = 0.9
+"""Fraction of the best speed per GPU from which a smaller cluster is preferred."""
+
+
+@dataclass(frozen=True)
+class JobRecommendation:
+    """Configuration for a TrainJob, with the cluster that it is for."""
+
+    cluster: Cluster
+    config: TrialConfig
+    tokens_per_s_per_gpu: float
+    reason: str
+    """Sentence that says where the configuration comes from."""
+
+
+class Recommender:
+    """Recommender that asks one service, within a time."""
+
+    def __init__(self, client: ServiceClient, answer_within_s: float) -> None:
+        self._client = client
+        self._answer_within_s = answer_within_s
+
+    def recommend(self, wish: Wish) -> JobRecommendation:
+        """Recommend the best known configuration of the wish's clusters; without any, the fastest one that is predicted to
+        fit. Of several clusters: the smallest of those that use their GPUs about as well as the best one.
+
+        Raises:
+            NotRecommendable: the service is away or too slow, it rejects the wish, or nothing fits.
+        """
+        ends_s = time.monotonic() + self._answer_within_s
+        try:
+            # Measured answers first, of any cluster: a prediction never goes before what was measured.
+            for find in (self._measured, self._predicted):
+                found: list[JobRecommendation] = []
+                for name in wish.clusters:
+                    if time.monotonic() > ends_s:
+                        raise NotRecommendable(f"no answer within {self._answer_within_s:g} s; create the job again")
+                    found += find(wish, name)
+                if found:
+                    return _most_economical(found)
+        except ServiceRejected as rejected:
+            raise NotRecommendable("; ".join(rejected.lines())[:1000]) from rejected
+        except ServiceError as error:
+            raise NotRecommendable(f"the service does not answer ({error}); create the job again") from error
+        raise NotRecommendable(
+            f"nothing is predicted to fit surely on {' or '.join(wish.clusters)}; offer larger clusters, or tune it with "
+            f"`shardtune tune`"
+        )
+
+    def _measured(self, wish: Wish, name: str) -> list[JobRecommendation]:
+        try:
+            best = self._client.find_best(wish.model, name, wish.workload, match="exact")
+        except ServiceRejected as rejected:
+            if rejected.code in _NOT_SERVED:
+                return []
+            raise
+        speedup = best.speedup if best.verdict is Verdict.CONFIRMED else None
+        gain = "" if speedup is None else f", {speedup.value:.2f} times as fast as its baseline"
+        reason = (
+            f"measured on {name} by study {best.study_id}: {best.description}{gain} "
+            f"({best.freshness}, {best.confidence.level} confidence)"
+        )
+        return [JobRecommendation(best.cluster, best.best.config, best.best.tokens_per_s_per_gpu, reason)]
+
+    def _predicted(self, wish: Wish, name: str) -> list[JobRecommendation]:
+        table = self._client.predict(_request(wish.model, name, wish.workload))
+        first = next((row for row in table.fastest if row.memory.verdict == "fits"), None)
+        if first is None or first.speed is None:
+            return []
+        speed = first.speed.tokens_per_s_per_gpu
+        reason = (
+            f"predicted for {name}, not measured: {first.description}, {first.memory.total_gib:.1f} of "
+            f"{first.memory.capacity_gib:.1f} GiB, {speed:,.0f} tokens/s per GPU; `shardtune tune` measures it"
+        )
+        return [JobRecommendation(catalogue.parse_cluster(name), first.config, speed, reason)]
+
+
+def _most_economical(found: Sequence[JobRecommendation]) -> JobRecommendation:
+    """Choose the smallest cluster whose speed per GPU is near the best one's: what fits by offloading alone on few GPUs is
+    slow, and more GPUs than that cost more for the same tokens."""
+    fastest = max(recommended.tokens_per_s_per_gpu for recommended in found)
+    near = [choice for choice in found if choice.tokens_per_s_per_gpu >= _NEAR_FRACTION * fastest]
+    return min(near, key=lambda recommended: recommended.cluster.world_size)
+
+
+def _request(model: str, cluster: str, workload: Mapping[str, Any]) -> PredictionRequest:
+    """Request for the fastest configurations of a workload.
+
+    Raises:
+        NotRecommendable: the workload cannot be predicted.
+    """
+    # As the study would read it: `precision: auto`, merged lengths, an optimizer by its name.
+    read = WorkloadRequest.model_validate(workload).model_dump(mode="json")
+    common = {field: read[field] for field in _SAME_FIELDS if read.get(field) is not None}
+    try:
+        return PredictionRequest.model_validate({"model": model, "cluster": cluster, "top": 1, **common})
+    except ValidationError as error:
+        message = error.errors(include_url=False, include_context=False, include_input=False)[0]["msg"]
+        raise NotRecommendable(message[:1000]) from None

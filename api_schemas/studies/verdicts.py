@@ -49,15 +49,20 @@ class BusyMachine(Schema):
 
     def describe(self) -> str:
         """Describe why the machine was too busy to answer, what took the cores, and which runs are missing."""
-        kind = "paired runs" if self.rests_on == "pairs" else "search runs"
+        kind = "runs of the final comparison" if self.rests_on == "pairs" else "search runs"
         text = (
             f"the machine was too busy to answer: other programs disturbed {self.disturbed_runs} of {self.runs} {kind}"
         )
         if self.foreign_cpu_cores is not None:
             named = program_names(self.programs) or "no process of theirs is visible to the worker"
             text += f" and kept {self.foreign_cpu_cores:.1f} CPU cores busy ({named})"
-        runs = "1 more run" if self.missing_runs == 1 else f"{self.missing_runs} more runs"
-        return f"{text}; an answer takes {runs} on a quiet machine"
+        return f"{text}; an answer takes {self._missing()} on a quiet machine"
+
+    def _missing(self) -> str:
+        pairs, rest = divmod(self.missing_runs, 2)
+        if self.rests_on == "pairs" and not rest:
+            return f"{'1 more pair' if pairs == 1 else f'{pairs} more pairs'} ({self.missing_runs} runs)"
+        return "1 more run" if self.missing_runs == 1 else f"{self.missing_runs} more runs"
 
 
 class WholeStepCheck(Schema):

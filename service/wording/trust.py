@@ -110,12 +110,15 @@ def _uneven_pairs(result: StudyResult) -> list[Trust]:
         reasons.append(
             Trust("quiet", f"{pairs} left out, because other programs left the two runs unequal numbers of cores")
         )
-    if comparison.disturbed_runs:
-        text = (
-            f"other programs disturbed {comparison.disturbed_runs} of the {2 * comparison.pairs} paired runs, and left"
-        )
+    # The verdict `too_busy` says it itself, of all pairs.
+    if comparison.disturbed_runs and result.too_busy is None:
+        text = f"other programs disturbed {comparison.disturbed_runs} of the {2 * comparison.pairs} runs in these pairs"
         reasons.append(
-            Trust("warn", f"{text} both runs of a pair about as many cores; the speed-up on a quiet machine may differ")
+            Trust(
+                "warn",
+                f"{text}. Both runs of a pair had about as many cores left, so each pair is fair; the speed-up on a quiet "
+                "machine may differ",
+            )
         )
     return reasons
 

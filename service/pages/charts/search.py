@@ -54,7 +54,7 @@ def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
     return Plot(
         name="best-so-far",
         summary=f"The best of {len(measured)} measured trials reached {rate(best)} tokens/s/GPU after {spent:,.0f} GPU-seconds.",
-        x_label="GPU-seconds spent",
+        x_label="GPU-seconds of search runs",
         y_label="tokens/s/GPU",
         x_ticks=ticks(across, 5),
         y_ticks=ticks(up, 5),
@@ -99,8 +99,16 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
         lines=(Line(polyline([(across(m), up(_speed(p))) for m, p in front]), "front", "Pareto front"),),
         marks=tuple(marks),
         areas=areas,
-        note=_omitted_note(len(shown), len(measured))
-        or ("" if beyond else f"The limit of {memory(limit_gib)} lies far beyond the right edge."),
+        note=" ".join(
+            filter(
+                None,
+                (
+                    "Outlined: the answer, at the speed of its search run." if best is not None else "",
+                    _omitted_note(len(shown), len(measured)),
+                    "" if beyond else f"The limit of {memory(limit_gib)} lies far beyond the right edge.",
+                ),
+            )
+        ),
     )
 
 

@@ -65,6 +65,9 @@ ADVICE = {
 """Advice for a failure, by its kind; other kinds need none."""
 _LEAST_FACTOR = 1.5
 """Smallest speed-up that is written as a factor instead of per cent."""
+_FASTER_FOR_NOW = "Until another study decides, the one with the higher median speed is recommended."
+_EITHER = "Either will do; the one with the higher median speed is recommended."
+"""What is recommended where the user gave no baseline that could be kept."""
 ORIGINS = {
     "baseline": "your baseline",
     "default": "the backend's documented default",
@@ -139,7 +142,7 @@ def _answer(result: StudyResult) -> tuple[str, str]:
     low, high = result.speedup.ci95
     figures = f"{result.speedup.value:.2f}× the baseline's speed (95 % interval {low:.2f} to {high:.2f}"
     if result.undecided is not None:
-        kept = "Keep the baseline until it is decided." if result.candidate else "The faster of the two is recommended."
+        kept = "Keep the baseline until it is decided." if result.candidate else _FASTER_FOR_NOW
         won = f"won {result.undecided.won_pairs} of {result.undecided.pairs} pairs"
         return "warn", f"Undecided: the fastest candidate {won}, {figures}). {kept}"
     # Only an interval entirely below 1 says "slower"; one that includes 1 says nothing about the direction.
@@ -148,7 +151,7 @@ def _answer(result: StudyResult) -> tuple[str, str]:
     return "quiet", (
         f"Not faster by a worthwhile margin: the fastest candidate reached {figures}"
         f"{', which includes 1' if low <= 1 else ''}). "
-        f"{'Keep the baseline.' if result.candidate else 'The faster of the two is recommended.'}"
+        f"{'Keep the baseline.' if result.candidate else _EITHER}"
     )
 
 
@@ -160,7 +163,7 @@ def _without_interval(result: StudyResult) -> tuple[str, str]:
     if result.verdict is Verdict.NOT_FASTER:
         ratio = f"{median(comparison.ratios):.2f}× the baseline's speed"
         return "quiet", f"Not faster: the fastest candidate reached {ratio} in {pairs}. Keep the baseline."
-    kept = "Keep the baseline until it is decided." if result.candidate else "The faster of the two is recommended."
+    kept = "Keep the baseline until it is decided." if result.candidate else _FASTER_FOR_NOW
     return "warn", f"Undecided: {pairs}, too few for an interval. {kept}"
 
 

@@ -131,13 +131,14 @@ def _undecided(rows: Rows, found: re.Match[str]) -> bool:
 def _too_busy(rows: Rows, found: re.Match[str]) -> bool:
     busy = rows.result.too_busy
     stated = (int(found["disturbed"]), int(found["count"]))
-    if found["kind"] == "search":
+    if found["kind"] == "search runs":
         measured = [rows.search(number) for number, row in rows.trials.items() if row.state.is_feasible]
         loads = [run for run in measured if run is not None]
         return stated == (sum(run.disturbed is not None for run in loads), len(loads))
     pairs = [*rows.pairs(), *rows.pairs(is_even=False)]
     is_all = stated[1] <= 2 * len(pairs) and stated[0] <= sum(runs for _, runs in pairs)
-    return is_all and int(found["missing"]) == busy.missing_runs > 0
+    missing = int(re.findall(r"(\d+) (?:more )?runs?", found["missing"])[0])
+    return is_all and missing == busy.missing_runs > 0
 
 
 def _left_out(rows: Rows, found: re.Match[str]) -> bool:
@@ -271,9 +272,10 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"measured in (?P<runs>one run|\d+ runs), (without paired runs|(?P<no_pair>and no pair .* was completed))": _unpaired,
     r"measured in (?P<runs>one run|\d+ runs), and no pair .* had unequal load": _only_uneven,
     r"the machine was too busy to answer: other programs disturbed (?P<disturbed>\d+) of (?P<count>\d+) "
-    r"(?P<kind>paired|search) runs.*; an answer takes (?P<missing>\d+) more runs? on a quiet machine": _too_busy,
+    r"(?P<kind>runs of the final comparison|search runs).*; an answer takes (?P<missing>\d+ more runs?|.* \(\d+ runs\)) on a "
+    r"quiet machine": _too_busy,
     r"(?P<count>\d+) more pairs? (was|were) left out, .*": _left_out,
-    r"other programs disturbed (?P<disturbed>\d+) of the (?P<of>\d+) paired runs, .*": _evenly_disturbed,
+    r"other programs disturbed (?P<disturbed>\d+) of the (?P<of>\d+) runs in these pairs.*": _evenly_disturbed,
     r"undecided: no pair of candidate and baseline was completed": lambda rows, _: not rows.pairs(),
     r"undecided: the candidate won (?P<won>\d+) of (?P<count>\d+) pairs"
     r"(, and other processes disturbed (?P<disturbed>\d+) of their (?P<of>\d+) runs)?; .*": _undecided,

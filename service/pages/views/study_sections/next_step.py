@@ -1,15 +1,20 @@
 """Next step after a study has ended: one sentence, with the button or the command that takes it."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import urlencode
 
 from shardtune.api_schemas.recommendations.best import RecommendationState
+from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import Study, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.training import model_presets
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.recommendation import Recommended
 from shardtune.service.studies import extension
 from shardtune.service.wording import own_baseline
 from shardtune.service.wording.more_pairs import more_pairs
+from shardtune.tuner.prediction import catalogue
 
 QUIET_WAIT_MINUTES = 30
 """Minutes that runs which follow a busy machine may wait in all until it is quiet."""
@@ -84,6 +89,12 @@ def _unused_answer(recommended: Recommended, link: str) -> NextStep | None:
 def _without_answer(study: Study, link: str) -> NextStep:
     if study.state is StudyState.FAILED and study.rejected and not study.trials:
         return NextStep("Nothing fits, so more trials would not help. Plan with other hardware.", "Plan", "/new")
+    if study.reason_code == StudyReasonCode.NOTHING_FEASIBLE:
+        text = (
+            "Running it again would fail again. Change the study: a shorter sequence, a smaller model, or more or larger "
+            "GPUs. The form predicts what fits."
+        )
+        return NextStep(text, "Change the study", new_study_link(study))
     if study.state is StudyState.CANCELLED:
         return NextStep(
             "Its measurements are kept. Run the study again for an answer.", "Run again", action=f"{link}/rerun"
@@ -91,6 +102,19 @@ def _without_answer(study: Study, link: str) -> NextStep:
     return NextStep(
         "Remove the cause that is named above, then run the study again.", "Run again", action=f"{link}/rerun"
     )
+
+
+def new_study_link(study: Study) -> str:
+    """Address of the form for a new study, filled in with this study's model, GPUs and sizes as far as the form has them."""
+    fields = {"sequence_length": study.spec.workload.sequence_length, "global_batch": study.spec.workload.global_batch}
+    gpus = study.cluster.world_size
+    chosen: dict[str, str | int] = {}
+    if study.spec.model.name in model_presets.preset_names():
+        chosen["model"] = study.spec.model.name
+    with suppress(ValueError):
+        if gpus.bit_count() == 1:
+            chosen |= {"hardware": catalogue.find(study.cluster.gpu).name, "size": gpus.bit_length() - 1}
+    return f"/new?{urlencode(chosen | fields)}"
 
 
 def _open_verdict(study: Study, result: StudyResult, link: str) -> NextStep:
@@ -122,7 +146,7 @@ def _open_verdict(study: Study, result: StudyResult, link: str) -> NextStep:
 def _decided(study: Study, result: StudyResult, link: str, now: datetime) -> NextStep:
     export = f"shardtune export {study.study_id} --out best"
     is_replaced = own_baseline.is_replaced(study)
-    before = "Your baseline cannot run here (see notes). " if is_replaced else ""
+    before = f"{own_baseline.why_replaced(study)} " if is_replaced else ""
     if result.best.trial_number != result.baseline.trial_number:
         # Own code has its own launcher: its export has no script to start.
         files = (

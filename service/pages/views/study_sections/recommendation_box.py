@@ -12,7 +12,7 @@ _OPEN_VERDICTS = {
         "low confidence",
         "The machine was too busy to tell which configuration is faster. Until a quieter machine decides",
     ),
-    Verdict.UNDECIDED: ("medium confidence", "The paired runs did not decide. Until more of them do"),
+    Verdict.UNDECIDED: ("medium confidence", "The pairs did not decide. Until another study does"),
 }
 """Confidence and reason of recommendations that are not decided."""
 _NOT_COMPARED = ("medium confidence", "No other configuration was compared")

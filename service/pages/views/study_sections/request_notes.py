@@ -16,5 +16,5 @@ def _as_configuration(study: Study) -> str:
     if study.result is None:
         return " It is trial 0."
     if own_baseline.is_replaced(study):
-        return " Your baseline cannot run here (see notes)."
+        return f" {own_baseline.why_replaced(study)}"
     return f" It is trial {study.result.baseline.trial_number}: {study.result.baseline.description}."

@@ -85,11 +85,21 @@ def test_an_answer_with_nothing_to_compare_is_no_open_verdict() -> None:
 def test_a_replaced_baseline_is_not_called_the_users_own() -> None:
     study = answered(REPLACED)
     step = step_of(study)
-    assert step.text.startswith("Your baseline cannot run here (see notes). Train with it") and step.label == "Export"
+    assert step.text.startswith("Your baseline could not be compared here (") and step.label == "Export"
+    assert "stood in for it. Train with it" in step.text
     assert "as you do today" not in step.text
     (note,) = request_notes(study)
-    assert "Your baseline cannot run here (see notes)." in note and "trial 0" not in note
+    assert "Your baseline could not be compared here (" in note and "trial 0" not in note
     assert "It is trial 0: DDP" in request_notes(answered(KEPT))[0]
+
+
+def test_a_study_in_which_nothing_fits_is_changed_and_not_run_again() -> None:
+    study = study_of().model_copy(update={"state": StudyState.FAILED, "reason_code": StudyReasonCode.NOTHING_FEASIBLE})
+    step = step_of(study)
+    assert (step.label, step.action) == ("Change the study", "")
+    assert step.href.startswith("/new?") and f"sequence_length={study.spec.workload.sequence_length}" in step.href
+    failed = study.model_copy(update={"reason_code": StudyReasonCode.INTERNAL_ERROR})
+    assert step_of(failed).label == "Run again"
 
 
 @pytest.mark.parametrize("state", ["retired", "rejected", "recommended"])

@@ -19,7 +19,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS, WorkloadRequest
 from shardtune.db.queries import best
 from shardtune.db.queries.recommendations import proposals
 from shardtune.db.tables.best import TuningTargetRow
-from shardtune.service.best import local_clusters, pending_approval, projected, target_distance
+from shardtune.service.best import local_clusters, pending_approval, projected_answers, target_distance
 from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.hub import named_models
@@ -110,12 +110,12 @@ def find_by_target(
 def _find_projected(
     context: Context, session: Session, project_id: str, cases: Sequence[TuningTarget], lowest: ConfidenceLevel
 ) -> BestConfig | None:
-    match = projected.find_projected(session, project_id, cases)
+    match = projected_answers.find_projected(session, project_id, cases)
     if match is None:
         return None
     row, projection = match
-    best_config = projected.as_projected(_best_config(row, (), context.now()), projection)
-    return best_config if projected.is_confident(best_config, lowest) else None
+    best_config = projected_answers.as_projected(_best_config(row, (), context.now()), projection)
+    return best_config if projected_answers.is_confident(best_config, lowest) else None
 
 
 def _no_recommendation(case: TuningTarget, lowest: ConfidenceLevel | None, wider_match: BestConfig | None) -> NotFound:

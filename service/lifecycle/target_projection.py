@@ -36,12 +36,12 @@ def with_projection(context: Context, snapshot: StudySnapshot, step: Step) -> St
 
 
 def _projected(context: Context, snapshot: StudySnapshot, result: StudyResult) -> StudyResult:
-    # A border: the measured answer is complete without its projection, and must not be lost for it.
+    # The measured answer is complete without its projection, and must not be lost for it.
     try:
         return result.model_copy(update={"projection": _answer(snapshot, _hardware(context, snapshot))})
     except ValueError as error:
         reason = str(error)
-    except Exception as error:
+    except Exception as error:  # a border: the verdict would be lost for a fault of its projection.
         log.exception("projection failed", extra={"study": snapshot.study_id})
         reason = f"{type(error).__name__}: {error}; the service's log has the traceback"
     return result.model_copy(update={"notes": (*result.notes, f"nothing is projected to the target: {reason}")})

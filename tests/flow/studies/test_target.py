@@ -74,8 +74,8 @@ def test_a_target_that_cannot_be_projected_to_is_rejected_with_its_field(quick_c
 
 def test_a_projected_answer_is_served_only_to_who_accepts_projections(client):
     study = finished(client)
-    refused = client.get("/v1/best", params=target_question())
-    assert refused.status_code == 404 and refused.json()["code"] == "unknown_best"
+    withheld = client.get("/v1/best", params=target_question())
+    assert withheld.status_code == 404 and withheld.json()["code"] == "unknown_best"
     answer = client.get("/v1/best", params=target_question(projections="true"))
     assert answer.status_code == 200, answer.text
     best = answer.json()

@@ -5,12 +5,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
-from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.base import Band, Schema
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
 from shardtune.api_schemas.names import DeviceName
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
-from shardtune.api_schemas.trials.plans import Band
 
 _TEXT = r"^\s*([0-9]{1,9})(?:x([0-9]{1,9}))?(?:x([A-Za-z0-9][A-Za-z0-9 ._-]{0,99}))?\s*$"
 

@@ -15,7 +15,6 @@ from shardtune.api_schemas.training.workload import PRECISIONS, Precision
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error
 from shardtune.service.studies import model_checks
 from shardtune.service.studies.choose_precision import stated_precision
-from shardtune.service.workers.target_rungs import on_rung
 from shardtune.tuner import baseline
 from shardtune.tuner.baseline import ResolvedBaseline
 from shardtune.tuner.prediction import model_shape
@@ -104,7 +103,6 @@ def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None
         _check_positions(request)
         _check_sampler(request)
         return
-    request = on_rung(request, cluster, has_worker=False)
     # The device decides what precision `auto` means, and whether the baseline's dtypes match. An error under every
     # precision is
     # an error on any device.

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Contender
 from shardtune.api_schemas.studies.targets import BestAtSize, CurvePoint
-from shardtune.api_schemas.trials.plans import Band
 from shardtune.tuner.projection.target_rows import OnTarget, band, exactly, project_all
 from shardtune.tuner.projection.target_sizes import TargetSizes
 

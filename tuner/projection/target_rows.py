@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Contender
-from shardtune.api_schemas.trials.plans import Band
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.projection.project import ProjectedValue, Projection, project
 from shardtune.tuner.projection.sizes import MeasuredSize

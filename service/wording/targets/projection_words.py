@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
-from shardtune.api_schemas.trials.plans import Band
 from shardtune.service.wording import plan_words, study_words
 
 _UNSEEN = {"layout": "groups of another kind", "nodes": "the network between nodes"}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
 from shardtune.api_schemas.training.workload import PRECISIONS
-from shardtune.api_schemas.trials.plans import Band
 from shardtune.service.studies.results import target_confirmation
 from shardtune.tuner.search import seeds, space
 from tests.support.service.simulated_worker import MODEL_SUMMARY

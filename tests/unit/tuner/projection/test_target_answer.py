@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
+from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study import Contender, StudyRequest
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.api_schemas.training.workload import PRECISIONS
-from shardtune.api_schemas.trials.plans import Band
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.wording.targets import projection_words
 from shardtune.tuner.prediction import catalogue, prediction_request

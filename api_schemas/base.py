@@ -47,3 +47,14 @@ class Schema(BaseModel):
     def content_key(self) -> str:
         """Hash of the value's canonical JSON as 32 hexadecimal digits, equal on every machine."""
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:32]
+
+
+class Band(Schema):
+    """Value with its 90 % band."""
+
+    expected: float
+    """Expected value."""
+    low: float
+    """Lower end of the band."""
+    high: float
+    """Upper end of the band."""

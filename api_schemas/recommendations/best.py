@@ -10,6 +10,7 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.studies.study import Contender, Speedup, Study, StudyRequest, StudyResult, Verdict
+from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
@@ -167,7 +168,9 @@ class BestConfig(Schema):
     asked_key: str | None = None
     """Requested key, if the tuning target has been measured on another fingerprint since; the configuration then
     belongs to `target_key`."""
-    match: Literal["exact", "nearest"]
+    match: Literal["exact", "nearest", "projected"]
+    """Relation of the measured tuning target to the requested one. `projected`: nothing was measured there; a study on
+    fewer GPUs was projected to it."""
     differences: tuple[Difference, ...] = ()
     """Differences from the requested tuning target; empty for an exact match."""
     freshness: Freshness
@@ -183,7 +186,11 @@ class BestConfig(Schema):
     study_id: str
     description: str
     """Short description of the configuration for people."""
-    verdict: Verdict
+    verdict: Verdict | Literal["projected"]
+    """Verdict of the paired runs; `projected` where no run took place on this target, so that nothing confirms it."""
+    projection: StudyProjection | None = None
+    """Projection with its bands, runners-up and sizes, for the verdict `projected`; `baseline` is then that of the cluster
+    that measured. None for other verdicts."""
     too_busy: BusyMachine | None = None
     """Cause of the verdict `too_busy`; None for other verdicts."""
     speedup: Speedup | None

@@ -20,6 +20,7 @@ from shardtune.api_schemas.studies.recipes import (
     is_stated,
 )
 from shardtune.api_schemas.studies.system_studies import SystemStudy
+from shardtune.api_schemas.studies.targets import StudyProjection, TargetChoice
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, BusyMachine, OpenVerdict, WholeStepCheck
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSummary
 from shardtune.api_schemas.training.search_space import SpaceLimits
@@ -119,6 +120,10 @@ class StudyRequest(Schema):
     cluster: ClusterChoice = "local"
     """Cluster to tune for: in full, by its short form (`8xh100`, `4x8xa100-80gb`), or `local`: the hardware of the only
     registered worker."""
+    target: TargetChoice | None = None
+    """Larger cluster of the same GPUs that the answer is projected to, in full or by its short form `NODESxGPUS`, such as
+    `64x8`. `workload.global_batch` is then the target's, and the study replaces it by the cluster's part. null: no
+    projection."""
     objective: Objective = Objective()
     budget: Budget = Budget()
     baseline: TrialConfig | dict[str, JsonValue] | None = None
@@ -340,6 +345,9 @@ class StudyResult(Schema):
     """Recipes that the study considered, in the order of `consider`: they stand beside the answer and never replace it."""
     resume_check: ResumeCheck | None = None
     """Result of the resume check of `best`; None if the budget disables it, or there was nothing to compare."""
+    projection: StudyProjection | None = None
+    """Answer for the study's target, projected from what was measured; None without a target, and where nothing can be
+    projected (`notes` say why)."""
     notes: tuple[str, ...] = ()
     """Notes about the result for people, such as a baseline that did not fit and was replaced."""
 

@@ -13,6 +13,7 @@ from shardtune.api_schemas.studies.study import (
     Objective,
     StudyRequest,
 )
+from shardtune.api_schemas.studies.targets import TargetChoice
 from shardtune.api_schemas.training.models import ModelChoice
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import WorkloadRequest
@@ -49,12 +50,18 @@ class Extension(Schema):
         return any(value is not None for value in (self.add_trials, self.add_gpu_seconds, self.add_wall_seconds))
 
 
+_REMOVABLE = ("baseline", "target")
+"""Fields whose null takes away what the old study has."""
+
+
 class CloneRequest(Schema):
     """Request to copy a study. Each given field replaces the old study's field as a whole; other fields are copied."""
 
     model: ModelChoice | None = None
     workload: WorkloadRequest | None = None
     cluster: ClusterChoice | None = None
+    target: TargetChoice | None = None
+    """Larger cluster that the new study's answer is projected to; null: none, even if the old study has one."""
     objective: Objective | None = None
     budget: Budget | None = None
     baseline: TrialConfig | dict[str, JsonValue] | None = None
@@ -67,5 +74,8 @@ class CloneRequest(Schema):
     def applied_to(self, spec: StudyRequest) -> StudyRequest:
         """Return the request for the new study; a copied workload keeps its precision."""
         set_fields = {name: getattr(self, name) for name in self.model_fields_set}
-        changed = {name: value for name, value in set_fields.items() if value is not None or name == "baseline"}
+        changed = {name: value for name, value in set_fields.items() if value is not None or name in _REMOVABLE}
+        if self.workload is not None and "target" not in changed and spec.target is not None:
+            # A given workload states the batch of the target anew.
+            changed["target"] = spec.target.model_copy(update={"global_batch": None})
         return StudyRequest(**{name: getattr(spec, name) for name in StudyRequest.model_fields} | changed)

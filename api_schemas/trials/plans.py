@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.base import Band, Schema
 from shardtune.api_schemas.machines.hardware import MOST_RANKS
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpec
@@ -145,17 +145,6 @@ class PlanRequest(Schema):
 
 def _fold(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-class Band(Schema):
-    """Value with its 90 % band."""
-
-    expected: float
-    """Expected value."""
-    low: float
-    """Lower end of the band."""
-    high: float
-    """Upper end of the band."""
 
 
 class DateBand(Schema):

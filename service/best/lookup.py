@@ -19,7 +19,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS, WorkloadRequest
 from shardtune.db.queries import best
 from shardtune.db.queries.recommendations import proposals
 from shardtune.db.tables.best import TuningTargetRow
-from shardtune.service.best import local_clusters, pending_approval, target_distance
+from shardtune.service.best import local_clusters, pending_approval, projected_answers, target_distance
 from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.hub import named_models
@@ -27,6 +27,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.recommendations.decisions import target_tag as tag_of_case
 from shardtune.service.recommendations.record import project_of, unknown_target
 from shardtune.service.studies import create_and_read
+from shardtune.service.studies.results.target_config import on_target
 from shardtune.service.workers import compatibility, registry
 from shardtune.tuner import export
 
@@ -73,12 +74,14 @@ def find_by_target(
     project_id: str | None = None,
     *,
     is_exact: bool = False,
+    accepts_projections: bool = False,
 ) -> BestConfig:
     """Recommendation for the first of these tuning targets that has one, measured on any fingerprint, fresh before
     stale; else the recommendation nearest to the first target.
 
     `lowest`: minimum confidence of a nearest recommendation, and of one from a machine that was too busy. `is_exact`:
-    return no nearest recommendation.
+    return no nearest recommendation. `accepts_projections`: where nothing was measured for exactly these targets, return
+    what a study on fewer GPUs was projected to.
 
     Raises:
         Conflict: the machine of the only recommendation was too busy for an answer with this confidence.
@@ -89,6 +92,8 @@ def find_by_target(
         best_config = next(
             (exact for case in cases if (exact := find_in_session(context, session, project_id, case, None))), None
         )
+        if best_config is None and accepts_projections:
+            best_config = _find_projected(context, session, project_id, cases, lowest)
         if best_config is None and not is_exact:
             best_config = find_in_session(context, session, project_id, cases[0], lowest)
         proposed = None if best_config else pending_approval.newest_proposal(session, project_id, cases)
@@ -100,6 +105,17 @@ def find_by_target(
     raise pending_approval.awaits_approval(proposed) or _no_recommendation(
         cases[0], None if is_exact else lowest, wider
     )
+
+
+def _find_projected(
+    context: Context, session: Session, project_id: str, cases: Sequence[TuningTarget], lowest: ConfidenceLevel
+) -> BestConfig | None:
+    match = projected_answers.find_projected(session, project_id, cases)
+    if match is None:
+        return None
+    row, projection = match
+    best_config = projected_answers.as_projected(_best_config(row, (), context.now()), projection)
+    return best_config if projected_answers.is_confident(best_config, lowest) else None
 
 
 def _no_recommendation(case: TuningTarget, lowest: ConfidenceLevel | None, wider_match: BestConfig | None) -> NotFound:
@@ -173,7 +189,10 @@ def export_files(context: Context, best_config: BestConfig) -> Mapping[str, str]
     """Ready-to-use configuration files of a recommendation."""
     with context.db.read() as session:
         row = create_and_read.get_study(context, session, best_config.study_id)
-        return export.files(create_and_read.study_views(session, [row])[0], best_config.best)
+        study = create_and_read.study_views(session, [row])[0]
+    if best_config.projection is not None:
+        return export.files(*on_target(study, best_config.projection))
+    return export.files(study, best_config.best)
 
 
 def find_in_session(

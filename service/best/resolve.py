@@ -8,7 +8,7 @@ from shardtune.api_schemas.studies.study import StudyState
 from shardtune.db.queries import best
 from shardtune.db.queries.recommendations import study_recommendations
 from shardtune.service.best import lookup, pending_approval
-from shardtune.service.http.errors import Conflict, Invalid, NotFound
+from shardtune.service.http.errors import Conflict, Invalid, NotFound, invalid
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.hub import named_models
 from shardtune.service.process.context import Context
@@ -31,6 +31,14 @@ def resolve(
         Conflict: the last study of this target failed, as a new one would, its result was rejected, or its machine was
             too busy.
     """
+    if request.study.target is not None:
+        shown = request.study.target.short_form
+        raise invalid(
+            "study.target",
+            shown,
+            f"study.target ({shown}) is nothing that resolve can wait for: it answers for the cluster that a study measures; "
+            "create the study with POST /v1/studies, and read GET /v1/best with projections=true",
+        )
     request = request.model_copy(update={"study": named_models.with_config_of(context, request.study)})
     try:
         # Tried after the rejection: hosts that come and go may be gone when a platform asks again.

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from shardtune.api_schemas.known_fields import fields_at, model_named, rephrase_error, suggest_field
 from shardtune.api_schemas.machines.hardware import Cluster, Inventory
 from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.targets import Target, TargetChoice
 from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.sample_lengths import SampleLengths
@@ -28,6 +29,7 @@ from shardtune.service.http.validation_errors import (
 )
 
 _NO_DATA: Mapping[str, JsonValue] = {}
+_TARGET: TypeAdapter[Target] = TypeAdapter(TargetChoice)
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
 
 
@@ -103,8 +105,23 @@ def bare_model(model: JsonValue) -> ModelSpec:
         raise InputError(*error_lines(error)) from None
 
 
+def read_target(text: str) -> Target:
+    """Read the target of an option, such as `64x8`.
+
+    Raises:
+        InputError: text of another form.
+    """
+    try:
+        return _TARGET.validate_python(text)
+    except ValidationError as error:
+        raise InputError(rephrase_error(error.errors()[0]["msg"]).replace("target (", "--target (", 1)) from None
+
+
 def default_study(
-    model: JsonValue, inventory: Inventory, data: Mapping[str, JsonValue] = _NO_DATA
+    model: JsonValue,
+    inventory: Inventory,
+    data: Mapping[str, JsonValue] = _NO_DATA,
+    target: Target | None = None,
 ) -> tuple[StudyRequest, str]:
     """Make a study of a model alone (a preset's name, or a `config.json` with or without its repository) on this
     machine; also return a line that describes its default workload. `data`: fields of the workload's data.
@@ -123,13 +140,16 @@ def default_study(
     length = min([*declared[:1], 2048 if on_cuda else 512])
     if "lengths" in data:
         length = _longest_row(data)
-    ranks = inventory.cluster.world_size
+    ranks, whose = inventory.cluster.world_size, "ranks"
+    if target is not None:
+        # The global batch of a study with a target is the target's.
+        ranks, whose = target.nodes * (target.gpus_per_node or inventory.cluster.gpus_per_node), "ranks of the target"
     workload: dict[str, JsonValue] = {
         "sequence_length": length,
         "global_batch": 8 * ranks,
     }
     words = (
-        f"no workload given: sequence length {length}, global batch {8 * ranks} (8 × {ranks} ranks); "
+        f"no workload given: sequence length {length}, global batch {8 * ranks} (8 × {ranks} {whose}); "
         "write a study file to choose (docs/reference/study-file.md)"
     )
     return validate_study({"model": model, "workload": workload}, Path()), words
@@ -151,6 +171,7 @@ def with_options(
     memory_gib: float | None,
     adapter: AdapterSchema | None = None,
     data: Mapping[str, JsonValue] = _NO_DATA,
+    target: Target | None = None,
 ) -> tuple[StudyRequest, list[str]]:
     """Apply command-line options to a study; also return a line for each value that an option replaced.
 
@@ -173,6 +194,10 @@ def with_options(
             replaced.append(f"--memory-gib {memory_gib:g} replaces the study's {cluster.memory_gib:g}")
             cluster = cluster.model_copy(update={"memory_gib": memory_gib})
         updates["cluster"] = cluster
+    if target is not None:
+        updates["target"] = target
+        if spec.target not in (None, target):
+            replaced.append(f"--target {target.short_form} replaces the study's {spec.target.short_form}")
     if adapter is not None:
         updates["workload"], before = _with_values(spec.workload, {"adapter": adapter}), spec.workload.adapter
         if before not in (None, adapter):

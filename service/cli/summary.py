@@ -8,6 +8,7 @@ from shardtune.api_schemas.studies.study import Contender, FinalComparison, Stud
 from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
 from shardtune.service.wording import recipe_words, study_words
 from shardtune.service.wording.result_runs import result_runs
+from shardtune.service.wording.targets import projection_words
 from shardtune.service.wording.trust import Trust, trust
 
 _MARKS = {"good": "+", "warn": "!", "bad": "-", "quiet": " "}
@@ -35,6 +36,7 @@ def as_json(
         "whole_steps": [check.model_dump(mode="json") for check in result.whole_steps],
         "search_runs": {"measured": result.search_runs, "disturbed": result.disturbed_search_runs},
         "resume_check": result.resume_check.model_dump(mode="json") if result.resume_check else None,
+        "projection": result.projection.model_dump(mode="json") if result.projection else None,
         "recipes": [recipe.model_dump(mode="json") for recipe in result.recipes],
         "trials": trial_counts(study.trials),
     }
@@ -91,6 +93,8 @@ def as_text(
     believed = reasons(study, result, trials)
     rows += [("trust" if at == 0 else "", f"{_MARKS[reason.tone]} {reason.text}") for at, reason in enumerate(believed)]
     rows += _recipe_rows(result)
+    if result.projection is not None:
+        rows += projection_words.rows(result.projection)
     if study.state.is_open:
         rows.append(("note", f"the study is being extended ({study.state.value}); this is its previous answer"))
     if exports:

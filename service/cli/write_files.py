@@ -11,6 +11,7 @@ from shardtune.tuner.export import launch
 EXPORTED = (
     *("config.json", "launch.sh", "launch.sbatch", "accelerate.yaml", "train_snippet.py", "ds_config.json"),
     *(".deepspeed_env", "changes.md", "skypilot.yaml", "train.dstack.yml", "trainjob.yaml", "ray_job.py"),
+    *("sizes.json", "confirm.json", "confirm.sbatch"),
 )
 """All file names of exports; files of an earlier export that the new one lacks are removed."""
 

@@ -248,7 +248,7 @@ class ServiceClient(FleetClient):
         return Comparison.model_validate(self._calls.send("GET", "/v1/comparisons", params={"pick": list(picks)}))
 
     def export(self, study_id: str, which: str = "best", form: str = "standard") -> Export:
-        """Return the files of a configuration of a study (`best`, `baseline` or a trial's number) in an export
+        """Return the files of a configuration of a study (`best`, `baseline`, `target` or a trial's number) in an export
         format.
         """
         params = {"which": which, "format": form}

@@ -41,14 +41,18 @@ class ComputedClient:
         workload: Mapping[str, Any],
         match: Literal["nearest", "exact"] = "nearest",
         lowest_confidence: ConfidenceLevel = ConfidenceLevel.MEDIUM,
+        *,
+        projections: bool = False,
     ) -> BestConfig:
-        """Return the best known configuration for a model, a cluster and a workload; starts no study."""
+        """Return the best known configuration for a model, a cluster and a workload; starts no study. `projections`:
+        whether to accept one that was projected from fewer GPUs."""
         params = {
             "model": model if isinstance(model, str) else json.dumps(model),
             "cluster": cluster if isinstance(cluster, str) else json.dumps(cluster),
             "workload": json.dumps(workload),
             "match": match,
             "lowest_confidence": lowest_confidence.value,
+            "projections": str(projections).lower(),
         }
         return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params=params))
 

@@ -22,6 +22,7 @@ from shardtune.service.access import retune_budget
 from shardtune.service.leasing import host_exclusivity, lease_message, run_limits, unread_leases
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, NoWaitingRun, StudyBusy, WorkRequest
 from shardtune.service.lifecycle import advance, transitions
+from shardtune.service.lifecycle.target_projection import with_projection
 from shardtune.service.planning import calibrations, study_snapshot
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import NewRecipeRun, NewResumeRun, NewTrial, Step, Wait
@@ -198,7 +199,7 @@ def _cpu_count(context: Context, session: Session, study: StudyRow) -> int | Non
 
 
 def _plan(context: Context, snapshot: StudySnapshot) -> Step:
-    step = advance.plan_step(context, snapshot, may_ask=True)
+    step = with_projection(context, snapshot, advance.plan_step(context, snapshot, may_ask=True))
     if not isinstance(step, NewResumeRun | NewRecipeRun):
         return step
     purpose = RunPurpose.RESUME_CHECK if isinstance(step, NewResumeRun) else RunPurpose.RECIPE

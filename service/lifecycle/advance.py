@@ -17,6 +17,7 @@ from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import traces, transitions
 from shardtune.service.lifecycle.locked_run import LockedRun
+from shardtune.service.lifecycle.target_projection import with_projection
 from shardtune.service.planning import study_plan, study_snapshot, system_study_plan
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import (
@@ -55,7 +56,7 @@ def advance(context: Context, study_id: str, current: StudySnapshot | None = Non
     for _ in range(_MAX_STEPS):
         snapshot = snapshot or _read(context, study_id)
         # Planned outside the transaction: nothing below may hold the study's row while the tuner computes.
-        step = plan_step(context, snapshot, may_ask=False)
+        step = with_projection(context, snapshot, plan_step(context, snapshot, may_ask=False))
         if isinstance(step, Wait | NewTrial | NewValidationRun | NewResumeRun | NewRecipeRun):
             break
         with context.db.write() as session:

@@ -1,6 +1,7 @@
 """Tool `plan`: hours, money and finish date of a training run."""
 
-from shardtune.api_schemas.trials.plans import Band, Plan, PlanRequest, PlanRow
+from shardtune.api_schemas.base import Band
+from shardtune.api_schemas.trials.plans import Plan, PlanRequest, PlanRow
 from shardtune.service.mcp.errors import rejections
 from shardtune.service.mcp.product import Product
 from shardtune.service.mcp.schemas.answers import PlanAnswer, PlanChoice

@@ -2,7 +2,7 @@
 
 from shardtune.api_schemas.recommendations.best import BestConfig
 from shardtune.api_schemas.studies.comparisons import ComparedConfig
-from shardtune.api_schemas.studies.study import Study, StudyRequest
+from shardtune.api_schemas.studies.study import Study, StudyRequest, Verdict
 from shardtune.service.client import ServiceClient
 from shardtune.service.mcp import measured_rows
 from shardtune.service.mcp.configs import short_config
@@ -71,7 +71,7 @@ def _best_answer(known: BestConfig) -> BestAnswer:
     speed = "" if best_config.speed is None else f", {best_config.speed.in_words()}"
     gain = "" if speedup is None else f", {speedup.in_words()} against {known.baseline.description}"
     return BestAnswer(
-        summary=f"{known.description}{speed}; verdict {known.verdict.value}{gain}; confidence {known.confidence.level.value}.",
+        summary=f"{known.description}{speed}; verdict {Verdict(known.verdict).value}{gain}; confidence {known.confidence.level.value}.",
         target_key=known.target_key,
         match=known.match,
         differences={row.field: (row.requested_value, row.known_value) for row in known.differences},
@@ -82,7 +82,7 @@ def _best_answer(known: BestConfig) -> BestAnswer:
         samples=measured_rows.samples(known.workload.data),
         study_id=known.study_id,
         measured_at=known.measured_at,
-        verdict=known.verdict,
+        verdict=Verdict(known.verdict),
         speedup=speedup,
         best=best_config,
         baseline=measured_rows.measured_config(known.baseline, known.study_id),

@@ -107,6 +107,12 @@ def read_best_config(
     format: Annotated[
         str | None, Query(description="`json`, or the name of an exported file such as `launch.sh`.")
     ] = None,
+    projections: Annotated[
+        bool,
+        Query(
+            description="Whether to accept a configuration that was projected to this target from fewer GPUs, where none was measured."
+        ),
+    ] = False,
     project: ProjectParam = None,
 ) -> BestConfig | Response:
     """Read the recommended configuration for a `target_key`, or for model, cluster and workload. Starts no study and
@@ -116,7 +122,14 @@ def read_best_config(
         best_config = lookup.find_by_key(context, target_key, lowest_confidence, project)
     else:
         targets = lookup.targets_of(context, *best_query.parse_target(model, cluster, workload), project)
-        best_config = lookup.find_by_target(context, targets, lowest_confidence, project, is_exact=match == "exact")
+        best_config = lookup.find_by_target(
+            context,
+            targets,
+            lowest_confidence,
+            project,
+            is_exact=match == "exact",
+            accepts_projections=projections,
+        )
     # Counted in memory: a GET that wrote a row would wait for other writers.
     context.usage_counts.add(record.project_of(context, project), best_config.target_key)
     # One URL has several representations, so caches must store them apart.

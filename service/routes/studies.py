@@ -265,5 +265,5 @@ def export_study(
     which: str = "best",
     form: Annotated[ExportFormat, Query(alias="format")] = "standard",
 ) -> Export:
-    """Read the configuration files of a study's `best`, of its `baseline`, or of a trial by its number."""
+    """Read the configuration files of a study's `best`, of its `baseline`, of its projected `target`, or of a trial by its number."""
     return export_config.export_as(context, study_id, which, form)

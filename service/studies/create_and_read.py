@@ -31,6 +31,7 @@ from shardtune.service.studies import validation, views
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import place_study
 from shardtune.service.workers import compatibility, offered_adapters, offered_float8, offered_optimizers, registry
+from shardtune.service.workers.target_rungs import on_rung
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ def create_study(
         memory_notes = compatibility.host_memory_notes(compatibility.named_cluster(request), cluster)
         if worker is not None:
             _check_worker(request, worker)
+        measured = worker.offer.measured if worker is not None else None
+        request = on_rung(request, cluster, measured, has_worker=worker is not None)
         devices = compatibility.dtypes_of(cluster, live)
         offered_float8.check_devices(request, devices)
         precision, precision_notes = choose_precision(request, devices)

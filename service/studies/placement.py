@@ -8,6 +8,7 @@ from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.errors import Invalid
 from shardtune.service.studies import validation
 from shardtune.service.workers import compatibility
+from shardtune.service.workers.target_rungs import on_rung
 
 
 def place_study(request: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow | None]:
@@ -22,5 +23,7 @@ def place_study(request: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clust
     except Invalid as error:
         # Errors of the request come first: otherwise its sender would start a worker, and learn of the mistake then.
         if error.code == "no_worker":
-            validation.check_without_worker(request, compatibility.named_cluster(request))
+            cluster = compatibility.named_cluster(request)
+            fitted = request if cluster is None else on_rung(request, cluster, has_worker=False)
+            validation.check_without_worker(fitted, cluster)
         raise

@@ -23,6 +23,7 @@ from shardtune.service.studies import predictions, validation
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.local_machine import local_machine
 from shardtune.service.workers import compatibility
+from shardtune.service.workers.target_rungs import on_rung
 from shardtune.tuner.prediction import catalogue, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.model_shape import NoClosedForm
@@ -83,6 +84,7 @@ def estimate_on(
     Raises:
         Invalid: the study would be rejected.
     """
+    request = on_rung(request, machine.cluster, machine.hardware)
     precision, _ = choose_precision(request, [machine.device])
     spec = request.with_precision(precision)
     baseline = validation.check(spec, machine.cluster)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from shardtune.api_schemas.trials.plans import Band, Plan, PlanRow
+from shardtune.api_schemas.base import Band
+from shardtune.api_schemas.trials.plans import Plan, PlanRow
 
 
 def band(values: Band, words: Callable[[float], str] = "{:,.0f}".format) -> str:

@@ -32,6 +32,7 @@ def script(source: ExportSource) -> str:
     multi_node = source.cluster.nodes > 1
     return fill(
         "launch.sh",
+        origin=source.origin,
         description=remark(source.description),
         machines=remark(source.machines),
         multi_node="\n# Run it on every node, with MASTER_ADDR the first node's address." if multi_node else "",
@@ -46,6 +47,7 @@ def batch_script(source: ExportSource) -> str:
     cluster = source.cluster
     return fill(
         "launch.sbatch",
+        origin=source.origin,
         description=remark(source.description),
         machines=remark(source.machines),
         nodes=str(cluster.nodes),

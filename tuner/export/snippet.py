@@ -67,6 +67,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
     parts = backends[source.config.backend].snippet(source, source.config.strategy)
     return fill(
         "train_snippet.py",
+        origin=source.origin,
         model_name=in_docstring(source.study.spec.model.name),
         description=in_docstring(source.description),
         figures=_figures(source),
@@ -130,6 +131,8 @@ def _describe_measurement(source: ExportSource) -> str:
         memory = f", {contender.peak_allocated_gib:.3g} GiB allocated at the peak"
     runs = "1 run" if contender.runs == 1 else f"{contender.runs} runs"
     speed = f"{contender.tokens_per_s_per_gpu:,.0f} tokens/s/GPU"
+    if source.is_projected:
+        return f"Projected to {source.machines}, where nothing was measured: {speed}{memory}."
     return f"Measured on {source.machines}: {speed}{memory} ({runs})."
 
 

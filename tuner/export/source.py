@@ -43,6 +43,16 @@ class ExportSource:
         return self.contender.description + (warning if is_too_busy else "")
 
     @property
+    def is_projected(self) -> bool:
+        """Whether nothing ran with this configuration on this cluster, so that its figures are projected."""
+        return self.contender.runs == 0
+
+    @property
+    def origin(self) -> str:
+        """Verb for where the configuration's figures come from."""
+        return "projected" if self.is_projected else "measured"
+
+    @property
     def workload(self) -> Workload:
         """Workload of the exported study."""
         return self.study.spec.workload

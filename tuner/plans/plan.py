@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import Literal
 
+from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.studies.study import Objective
-from shardtune.api_schemas.trials.plans import Band, DateBand, ImpossibleRow, Plan, PlanRequest, PlanRow
+from shardtune.api_schemas.trials.plans import DateBand, ImpossibleRow, Plan, PlanRequest, PlanRow
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.plans import choices

@@ -8,8 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.trials.plans import Band, Evidence, PlanMeasurement
+from shardtune.api_schemas.trials.plans import Evidence, PlanMeasurement
 from shardtune.tuner.plans.layouts import PlanLayouts, join
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.configs import from_configs

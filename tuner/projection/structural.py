@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import median
+from statistics import fmean, median, pvariance
 from typing import NamedTuple
 
 from shardtune.tuner.projection.published_errors import PUBLISHED_ERRORS
@@ -39,6 +39,8 @@ class StructuralError:
     """Half-width of the 90 % band, as a logarithm of time for each doubling."""
     sources: int = 0
     """Number of sources that drift and width were learnt from."""
+    shared: float = 0.0
+    """Fraction of the variance that projections of one source, and so of one network and program, have in common."""
 
     def half_width(self, doublings: float, unseen: int = 0) -> float:
         """Half-width of the 90 % band in logarithm of time: linear in doublings, with one more for each axis that no
@@ -69,7 +71,19 @@ def learn(errors: Mapping[str, Sequence[tuple[float, int, float, float]]]) -> St
             beyond = max(abs(error.slowness - drift * error.doublings) - error.open_width, 0.0)
             size = beyond / (_FIRST + error.doublings + error.unseen)
             by_source[name].append((size, 1.0 / len(listed)))
-    return StructuralError(drift, weighted_quantile(by_source.values(), _NOMINAL), len(sources))
+    width = weighted_quantile(by_source.values(), _NOMINAL)
+    return StructuralError(drift, width, len(sources), _shared_fraction(sources.values(), drift))
+
+
+def _shared_fraction(sources: Collection[Sequence[ScalingError]], drift: float) -> float:
+    """Variance between the means of sources over the whole variance of errors, each source with the same weight."""
+    scaled = [
+        [(error.slowness - drift * error.doublings) / (_FIRST + error.doublings + error.unseen) for error in listed]
+        for listed in sources
+    ]
+    between = pvariance([fmean(listed) for listed in scaled])
+    within = fmean(pvariance(listed) for listed in scaled)
+    return between / (between + within) if between + within > 0 else 0.0
 
 
 def weighted_quantile(groups: Collection[Sequence[tuple[float, float]]], level: float) -> float:

@@ -135,7 +135,7 @@ def _recommended(environment: Mapping[str, str]) -> KnownConfig:
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise Unusable(f"{url} did not answer ({error})") from None
     return KnownConfig(
-        f"recommended by {url}, {best.verdict.value}", best.best.config, best.workload, dict(best.model.config)
+        f"recommended by {url}, {best.verdict}", best.best.config, best.workload, dict(best.model.config)
     )
 
 

@@ -32,7 +32,9 @@ app = typer.Typer()
 @app.command()
 def export(
     study: StudyId = "last",
-    which: Annotated[str, typer.Option(help="Configuration to export: best, baseline, or a trial's number.")] = "best",
+    which: Annotated[
+        str, typer.Option(help="Configuration to export: best, baseline, target (projected), or a trial's number.")
+    ] = "best",
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("best"),
     form: Annotated[
         str, typer.Option("--format", help=f"Format of the consumer: {', '.join(get_args(ExportFormat))}.")

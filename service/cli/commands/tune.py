@@ -83,6 +83,13 @@ def tune(
             help=f"Wait before runs while other programs use the machine, so many minutes in all ({DEFAULT_WAIT_MINUTES}).",
         ),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NODESxGPUS",
+            help="Larger cluster of the same GPUs that the answer is projected to, such as 64x8; the global batch is the target's.",
+        ),
+    ] = None,
     cost: Annotated[
         bool, typer.Option("--cost", help="Print what the study should take and gain, and run nothing.")
     ] = False,
@@ -120,5 +127,6 @@ def tune(
             adapter=adapter_options(lora, last_layers),
             data=data,
             layout=layout,
+            target=target,
         )
     )

@@ -22,6 +22,9 @@ def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -
     assert study.result is not None
     files = runnable_here(client.export(study.study_id).files)
     paths, trials = write_files(options.out, files), client.trials(study.study_id)
+    if study.result.projection is not None:
+        # In a folder of their own: they are for more GPUs than this machine has, and nothing confirmed them.
+        paths += write_files(options.out / "target", client.export(study.study_id, "target").files)
     if options.as_json:
         print(json.dumps(summary.as_json(study, study.result, trials, paths)))
         return

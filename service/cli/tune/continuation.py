@@ -30,6 +30,7 @@ def check_unchanged(options: TuneOptions) -> None:
         ("--cost", options.cost or None),
         ("--data", options.data),
         ("--layout", options.layout),
+        ("--target", options.target),
         *([(options.adapter_words()[0], options.adapter_words()[1])] if options.adapter else []),
     )
     for name, value in options_given:

@@ -21,11 +21,12 @@ from shardtune.tuner.prediction import catalogue
 
 if TYPE_CHECKING:
     from shardtune.service.cli import local_stack
-    from shardtune.service.workers import compatibility
+    from shardtune.service.workers import compatibility, target_rungs
 else:
-    # Both import SQLAlchemy, which most rejections need not wait for.
+    # They import SQLAlchemy or numpy, which most rejections need not wait for.
     local_stack = LazyModule("shardtune.service.cli.local_stack")
     compatibility = LazyModule("shardtune.service.workers.compatibility")
+    target_rungs = LazyModule("shardtune.service.workers.target_rungs")
 
 CPU_RANKS = 2
 """Default number of ranks on a machine without GPUs."""
@@ -40,7 +41,10 @@ def check_study(spec: StudyRequest, ranks: int | None) -> None:
         InputError: names field, value and remedy.
     """
     try:
-        validation.check_without_worker(spec, expected_cluster(spec, ranks))
+        cluster = expected_cluster(spec, ranks)
+        if spec.target is not None and cluster is not None:
+            spec = target_rungs.on_rung(spec, cluster, has_worker=False)
+        validation.check_without_worker(spec, cluster)
     except Invalid as error:
         raise as_input_error(error) from None
 

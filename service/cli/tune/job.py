@@ -98,11 +98,12 @@ def _read_study(options: TuneOptions) -> StudyRequest:
     named = model_source.named_model(str(options.study)) if model_source.is_name(str(options.study)) else None
     values = {} if named is not None else study_file.read_json_object(options.study)
     data = lengths_file.option_values(options.data, options.layout)
+    target = None if options.target is None else study_file.read_target(options.target)
     if named is not None or study_file.is_bare_config(values):
         # Before the seconds in which the hardware is detected.
         early_checks.check_architecture(study_file.bare_model(named or values))
         inventory = detect_inventory(options.ranks, options.hosts)
-        spec, words = study_file.default_study(named or values, inventory, data)
+        spec, words = study_file.default_study(named or values, inventory, data, target)
         if spec.model.hub is not None:
             print_progress(f"model {spec.model.hub.id} at commit {spec.model.hub.revision}")
         print_progress(words)
@@ -115,6 +116,7 @@ def _read_study(options: TuneOptions) -> StudyRequest:
         memory_gib=options.memory_gib,
         adapter=options.adapter,
         data=data,
+        target=target,
     )
     if options.wait_for_quiet_min is not None:
         spec = spec.model_copy(update={"wait_for_quiet_s": 60 * options.wait_for_quiet_min})

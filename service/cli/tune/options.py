@@ -41,6 +41,8 @@ class TuneOptions:
     """File with the lengths of the samples, which replace the study file's; None: as the file says."""
     layout: str | None = None
     """Arrangement of samples of several lengths; None: as the study file says."""
+    target: str | None = None
+    """Larger cluster that the answer is projected to, such as `64x8`; None: as the study file says."""
 
     def again(self, *first: str) -> str:
         """Return the `shardtune tune` command, quoted for a shell: `first`, then the options that hold for every run."""
@@ -57,6 +59,7 @@ class TuneOptions:
         words = [str(self.study)]
         words += ["--max-trials", str(self.max_trials)] if self.max_trials else []
         words += ["--memory-gib", str(self.memory_gib)] if self.memory_gib else []
+        words += ["--target", self.target] if self.target else []
         words += [*self.adapter_words(), *self.data_words(), *self.wait_words()]
         return self.again(*words)
 

@@ -27,6 +27,7 @@ from shardtune.service.pages.views.recommendation import Recommended, of_study
 from shardtune.service.pages.views.study_sections.failures import Setback, failure_kinds, setbacks
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
 from shardtune.service.pages.views.study_sections.progress import StudyProgress, study_progress
+from shardtune.service.pages.views.study_sections.projection import ProjectionSection, projection_section
 from shardtune.service.pages.views.study_sections.recommendation_box import RecommendationBox, recommendation_box
 from shardtune.service.pages.views.study_sections.request_notes import request_notes
 from shardtune.service.pages.views.study_sections.study_log import LogLine, study_log
@@ -107,6 +108,8 @@ class StudyContext:
     best_number: int | None
     backends: frozenset[str]
     """Backends of the measured trials, for the legend."""
+    projection: ProjectionSection | None
+    """Answer for the study's target; None without one."""
     recommended: Recommended | None
     box: RecommendationBox | None
     """Words of the recommendation's box."""
@@ -177,6 +180,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         rejections=tuple(study_words.closest_rejections(rejected)),
         limit_gib=limit,
         best_number=best_number,
+        projection=projection_section(study),
         recommended=recommended,
         box=recommendation_box(recommended, answer) if recommended and answer else None,
         since=target_speed.chart(session, row.id) if recommended else None,

@@ -13,6 +13,7 @@ from shardtune.service.studies.changes import study_page
 from shardtune.service.studies.changes.page import FILE as CHANGES_FILE
 from shardtune.service.studies.create_and_read import get_study, study_views
 from shardtune.service.studies.results.study_result import stored_result
+from shardtune.service.studies.results.target_config import study_on_target, target_files
 from shardtune.tuner import export
 from shardtune.tuner.verdict import contenders
 
@@ -26,8 +27,11 @@ def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -
     """
     with context.db.read() as session:
         row = get_study(context, session, study_id)
-        contender = _contender(session, row, which)
         study = study_views(session, [row])[0]
+        if which == "target":
+            study, contender = study_on_target(study)
+        else:
+            contender = _contender(session, row, which)
         page = (
             study_page.changes_page_of(context, session, row, study) if (which, form) == ("best", "standard") else None
         )
@@ -35,6 +39,8 @@ def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -
         exported = export.export(study, contender, form)
     except ValueError as error:
         raise invalid("format", form, f"format ({form!r}): {error}") from error
+    if (which, form) == ("target", "standard"):
+        return exported.model_copy(update={"files": {**exported.files, **target_files(study)}})
     if page is None:
         return exported
     return exported.model_copy(update={"files": {**exported.files, CHANGES_FILE: page}})
@@ -47,7 +53,9 @@ def _contender(session: Session, row: StudyRow, which: str) -> Contender:
         return stored_result(row).baseline
     trial = trials.by_number(session, row.id, int(which)) if which.isdecimal() and len(which) < 10 else None
     if trial is None:
-        raise NotFound("unknown_trial", f"which ({which!r}) is not best, baseline or the number of a trial of {row.id}")
+        raise NotFound(
+            "unknown_trial", f"which ({which!r}) is not best, baseline, target or the number of a trial of {row.id}"
+        )
     observed = study_snapshot.observation(trial, row.comparison_round)
     if observed.measurement is None:
         raise Conflict(

@@ -23,6 +23,7 @@ def render(source: ExportSource, files: Mapping[str, str]) -> Rendered:
     per_node = source.cluster.gpus_per_node
     text = fill(
         "ray_job.py",
+        origin=source.origin,
         description=in_docstring(source.description),
         machines=in_docstring(source.machines),
         start=f"Set every {SET_ME} below, then submit it from this folder:"

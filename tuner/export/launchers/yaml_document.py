@@ -30,6 +30,7 @@ def launcher_file(
     text = yaml.dump_all(documents, Dumper=_BlockDumper, sort_keys=False, width=10_000, allow_unicode=True)
     return fill(
         "launcher_task.yaml",
+        origin=source.origin,
         description=remark(source.description),
         machines=remark(source.machines),
         release=release,

@@ -24,6 +24,7 @@ def tool_files(
     """Content of the exported files by name: the tool's YAML, and DeepSpeed's JSON where the trial used it."""
     text = fill(
         "finetuning_tool.yaml",
+        origin=source.origin,
         description=remark(source.description),
         release=release,
         command=remark(command),

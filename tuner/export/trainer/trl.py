@@ -53,6 +53,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     )
     files[SCRIPT] = fill(
         SCRIPT,
+        origin=source.origin,
         description=in_docstring(source.description),
         release=RELEASE,
         lossy=comment(lossy, "", in_docstring),

@@ -56,6 +56,8 @@ class StudyForm(BaseModel):
     """`worker:NAME`, or the name of a GPU in the catalogue."""
     size: int = Field(default=3, ge=0, le=10)
     """log2 of the number of GPUs, for hardware of the catalogue."""
+    target: str = Field(default="", max_length=100)
+    """Larger cluster that the answer is projected to, such as `64x8`; empty: none."""
     sequence_length: str = "4096"
     global_batch: str = "64"
     micro_batch: str = "1"
@@ -218,6 +220,7 @@ def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
             "data": sample_lengths(form.lengths, form.layout),
         },
         "cluster": cluster_of(form, live),
+        "target": form.target.strip() or None,
         "objective": objective_of(form),
         "budget": _budget(form),
         "space": _space(form),

@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from shardtune.api_schemas.trials.plans import Band, Plan, PlanRow
+from shardtune.api_schemas.base import Band
+from shardtune.api_schemas.trials.plans import Plan, PlanRow
 from shardtune.service.pages.charts.plot import (
     BOTTOM,
     HEIGHT,

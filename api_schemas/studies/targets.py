@@ -1,0 +1,186 @@
+"""Schemas of a study's target: more GPUs than its cluster has, and the answer projected to them."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+
+from shardtune.api_schemas.base import Band, Schema
+from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
+from shardtune.api_schemas.names import DeviceName
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.workload import MOST_SAMPLES
+
+_TEXT = r"^\s*([0-9]{1,9})(?:x([0-9]{1,9}))?(?:x([A-Za-z0-9][A-Za-z0-9 ._-]{0,99}))?\s*$"
+
+
+class Target(Schema):
+    """Larger cluster that a study's answer is projected to: the same GPUs, more nodes of them."""
+
+    nodes: int = Field(ge=1, le=100_000, examples=[64])
+    """Number of nodes."""
+    gpus_per_node: int | None = Field(default=None, ge=1, le=1024, examples=[8])
+    """Number of GPUs of a node; null: as many as the study's cluster has."""
+    gpu: DeviceName | None = None
+    """Kind of GPU, which must be the cluster's; null: the same."""
+    inter_node_gb_per_s: float | None = Field(default=None, gt=0, le=1e9, examples=[50.0])
+    """Bandwidth between nodes in GB/s, per node and direction; null: the cluster's, as measured or stated, else the usual
+    one of this GPU."""
+    global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES, examples=[512])
+    """Samples per optimizer step on the target. Null: the workload's. With it, the study replaces the workload's by the
+    cluster's part, so that each rank does the same work on both."""
+
+    @field_validator("gpus_per_node")
+    @classmethod
+    def _has_countable_gpus(cls, value: int | None, info: ValidationInfo) -> int | None:
+        nodes = int(info.data.get("nodes", 1))
+        if value is not None and nodes * value > MOST_RANKS:
+            raise ValueError(_too_many(nodes, value))
+        return value
+
+    @property
+    def short_form(self) -> str:
+        """Short form of the target: `64x8`, or the nodes alone."""
+        return f"{self.nodes}x{self.gpus_per_node}" if self.gpus_per_node else f"{self.nodes}"
+
+
+def _too_many(nodes: int, gpus: int) -> str:
+    return f"target ({nodes} × {gpus} GPUs) must be at most {MOST_RANKS} GPUs; name fewer nodes"
+
+
+def _from_text(value: object) -> object:
+    """Read the short form of a target: `64x8`, `64` or `64x8xh100`; any other value is left to validation.
+
+    Raises:
+        ValueError: text of another form, or too many GPUs.
+    """
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(_TEXT, value)
+    if match is None:
+        raise ValueError(
+            f"target ({value[:100]!r}) must read NODES, NODESxGPUS or NODESxGPUSxKIND, such as 64x8 or 64x8xh100"
+        )
+    nodes, gpus = int(match[1]), int(match[2] or 1)
+    if nodes < 1 or gpus < 1:
+        raise ValueError(f"target ({value.strip()!r}) must have at least one node and one GPU; for example 8x8")
+    if match[3] is not None and match[2] is None:
+        raise ValueError(
+            f"target ({value.strip()!r}) must state nodes and GPUs of a node before the kind; write 1x{value.strip()}"
+        )
+    if nodes * gpus > MOST_RANKS:
+        raise ValueError(_too_many(nodes, gpus))
+    fields: dict[str, Any] = {"nodes": nodes, "gpus_per_node": int(match[2]) if match[2] else None, "gpu": match[3]}
+    return fields
+
+
+TargetText = Annotated[str, Field(max_length=100, pattern=_TEXT)]
+"""Short form of a target: nodes, or nodes × GPUs of a node, such as `64x8`."""
+TargetChoice = Annotated[Target, BeforeValidator(_from_text, json_schema_input_type=Target | TargetText)]
+"""Target in a request: in full, or by its short form."""
+
+
+class ScaledField(Schema):
+    """Field of a configuration that has another value on the target than on the cluster that measured it."""
+
+    field: str = Field(examples=["dp_shard"])
+    measured: int = Field(examples=[16])
+    """Value with which the configuration was measured."""
+    target: int = Field(examples=[512])
+    """Value on the target, whose effect is predicted."""
+
+
+class CurvePoint(Schema):
+    """Speed of one configuration on one number of nodes, with the same work for each rank."""
+
+    nodes: int
+    """Number of nodes; 1 where the GPUs are fewer than those of a node."""
+    gpus: int
+    """Number of GPUs."""
+    evidence: Literal["measured", "projected"]
+    """Whether the study measured this size, or the point is projected."""
+    tokens_per_s_per_gpu: Band
+    """Speed with its 90 % band; without a band where it was measured."""
+
+
+class ProjectedConfig(Schema):
+    """Configuration on the target, projected from the trial that stands for it."""
+
+    trial_number: int
+    """Number of the trial that was measured."""
+    config: TrialConfig
+    """Configuration on the target."""
+    description: str
+    """Short description of the configuration on the target."""
+    scaled: tuple[ScaledField, ...]
+    """Fields with another value on the target than in the trial; their effect is predicted, not measured."""
+    measured_tokens_per_s_per_gpu: float
+    """Median speed of the trial on the study's cluster."""
+    tokens_per_s_per_gpu: Band
+    """Projected speed on the target with its 90 % band."""
+    memory_gib: Band
+    """Projected peak of the tensors of the fullest GPU in GiB, with its 90 % band."""
+    may_not_fit: bool
+    """Whether the band of the peak reaches beyond the memory that a GPU may use."""
+    chance_of_best: float
+    """Chance that no other measured configuration is faster on the target, by the bands."""
+    rank_measured: int
+    """Rank of the trial by its measured speed among those that are projected, from 1."""
+    unseen: tuple[Literal["layout", "nodes"], ...]
+    """Axes that the study's cluster cannot show, each of which widens the band: groups of another kind (`layout`), the
+    network between nodes (`nodes`)."""
+    curve: tuple[CurvePoint, ...] = ()
+    """Speeds from the study's cluster to the target."""
+
+
+class BestAtSize(Schema):
+    """Fastest configuration on one number of nodes."""
+
+    nodes: int
+    """Number of nodes; 1 where the GPUs are fewer than those of a node."""
+    gpus: int
+    """Number of GPUs."""
+    global_batch: int
+    """Samples per optimizer step, with the same work for each rank."""
+    evidence: Literal["measured", "projected"]
+    """Whether the study measured this size, or the row is projected."""
+    trial_number: int
+    """Number of the trial that was measured."""
+    config: TrialConfig
+    """Configuration on this size."""
+    description: str
+    """Short description of the configuration."""
+    tokens_per_s_per_gpu: Band
+    """Speed with its 90 % band; without a band where it was measured."""
+
+
+class StudyProjection(Schema):
+    """Answer of a study for its target: projected from what the study's cluster measured, never confirmed."""
+
+    verdict: Literal["projected"] = "projected"
+    """Kind of the answer: only runs on the target can confirm it."""
+    cluster: Cluster
+    """Target, with what the study's cluster says about its GPUs."""
+    global_batch: int
+    """Samples per optimizer step on the target."""
+    measured_gpus: int
+    """Number of GPUs of the study's cluster."""
+    doublings: float
+    """Number of doublings of the GPUs between the study's cluster and the target."""
+    best: ProjectedConfig
+    """Fastest configuration on the target by its expected speed, among those that should fit."""
+    runners_up: tuple[ProjectedConfig, ...] = ()
+    """Next configurations by expected speed on the target."""
+    order_changes: bool
+    """Whether another trial is the fastest on the target than on the study's cluster."""
+    sizes: tuple[BestAtSize, ...] = ()
+    """Fastest configuration of each size, from the study's cluster to the target; the trial changes where another strategy
+    takes over."""
+    projected: int
+    """Number of configurations on the target that were projected."""
+    only_at_target: int
+    """Number of configurations that fit on the target only; they were not measured."""
+    too_large: int
+    """Number of measured configurations that are predicted not to fit on the target."""
+    notes: tuple[str, ...] = ()
+    """Assumptions behind the projection, and what of them nobody measured."""

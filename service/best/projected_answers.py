@@ -1,0 +1,87 @@
+"""Find the configuration that a study projected to a tuning target on which nothing was measured."""
+
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.recommendations.best import Answer, BestConfig, Confidence, ConfidenceLevel
+from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
+from shardtune.api_schemas.studies.targets import StudyProjection
+from shardtune.db.queries import best, studies
+from shardtune.db.tables.best import TuningTargetRow
+from shardtune.service.studies.results.target_config import contender_of
+from shardtune.tuner.prediction import catalogue
+
+
+def find_projected(
+    session: Session, project_id: str, cases: Sequence[TuningTarget]
+) -> tuple[TuningTargetRow, StudyProjection] | None:
+    """Find the newest recommendation whose study was projected to exactly one of these tuning targets, and the
+    projection."""
+    for case in cases:
+        rows = best.nearby_targets(session, project_id, case.model_key, case.model_type, case.cluster.device)
+        for row in rows:
+            if row.model_key != case.model_key or row.recommended is None:
+                continue
+            answer = row.recommended.answer
+            projection = _projection_of(session, answer)
+            if projection is not None and _is_projected_to(answer, projection, case):
+                return row, projection
+    return None
+
+
+def _projection_of(session: Session, answer: Answer) -> StudyProjection | None:
+    """Projection of the study that found an answer; a retune only measured it again on its own cluster."""
+    if answer.result.projection is not None or answer.renewed is None:
+        return answer.result.projection
+    original = studies.get(session, answer.renewed.study_id)
+    return None if original is None or original.result is None else original.result.projection
+
+
+def _is_projected_to(answer: Answer, projection: StudyProjection, case: TuningTarget) -> bool:
+    workload = answer.workload.model_copy(update={"global_batch": projection.global_batch})
+    # The clusters may differ in what a short name leaves open, such as the host's memory.
+    projected = TuningTarget(answer.model, workload, projection.cluster).canonical()
+    return projected["workload"] == case.canonical()["workload"] and _is_same_shape(projection.cluster, case.cluster)
+
+
+def _is_same_shape(first: Cluster, second: Cluster) -> bool:
+    sizes = [(cluster.device, cluster.nodes, cluster.gpus_per_node) for cluster in (first, second)]
+    return sizes[0] == sizes[1] and _kind(first) == _kind(second)
+
+
+def _kind(cluster: Cluster) -> str:
+    try:
+        return "cpu" if cluster.device == "cpu" else catalogue.find(cluster.gpu).name
+    except ValueError:
+        return cluster.gpu.strip().casefold()
+
+
+def is_confident(best_config: BestConfig, lowest: ConfidenceLevel) -> bool:
+    """Whether a projected recommendation has at least this confidence, which is never high."""
+    return lowest is ConfidenceLevel.LOW or best_config.confidence.level is lowest
+
+
+def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfig:
+    """Return the recommendation of a study's own cluster as that of its target."""
+    level = ConfidenceLevel.MEDIUM if measured.confidence.level is not ConfidenceLevel.LOW else ConfidenceLevel.LOW
+    reason = (
+        f"projected from {projection.measured_gpus} to {projection.cluster.world_size} GPUs, where nothing was measured; "
+        f"the chance that it is the fastest of the measured ones there is {projection.best.chance_of_best:.0%}"
+    )
+    workload = measured.workload.model_copy(update={"global_batch": projection.global_batch})
+    return measured.model_copy(
+        update={
+            "match": "projected",
+            "verdict": "projected",
+            "confidence": Confidence(level=level, reasons=(reason, *measured.confidence.reasons)),
+            "description": projection.best.description,
+            "best": contender_of(projection),
+            "speedup": None,
+            "renewed": None,
+            "projection": projection,
+            "workload": workload,
+            "cluster": projection.cluster,
+        }
+    )

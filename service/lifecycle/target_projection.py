@@ -1,0 +1,83 @@
+"""Project a finished study to its target, as its result is about to be stored."""
+
+import logging
+from dataclasses import replace
+
+from shardtune.api_schemas.machines.hardware import MeasuredHardware
+from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.studies.system_studies import SystemStudyKind
+from shardtune.api_schemas.studies.targets import StudyProjection
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.db.queries import offered_hardware, studies
+from shardtune.service.planning import agreement
+from shardtune.service.planning.study_snapshot import StudySnapshot
+from shardtune.service.planning.study_steps import Complete, Step
+from shardtune.service.process.context import Context
+from shardtune.tuner.prediction import traced_shape
+from shardtune.tuner.projection import target_answer
+from shardtune.tuner.projection.target_sizes import TargetSizes
+from shardtune.tuner.verdict import contenders
+
+log = logging.getLogger(__name__)
+
+_TOO_LARGE = (FailureKind.OOM, FailureKind.OVER_LIMIT)
+
+
+def with_projection(context: Context, snapshot: StudySnapshot, step: Step) -> Step:
+    """Return the step with the answer for the study's target in its result; unchanged unless it completes a study with
+    a target.
+    """
+    # Canaries and challenges repeat a few configurations: they say nothing new about the order on the target.
+    repeats = snapshot.system_study is not None and snapshot.system_study.kind != SystemStudyKind.SEARCH
+    if not isinstance(step, Complete) or snapshot.spec.target is None or repeats:
+        return step
+    return replace(step, result=_projected(context, snapshot, step.result))
+
+
+def _projected(context: Context, snapshot: StudySnapshot, result: StudyResult) -> StudyResult:
+    # The measured answer is complete without its projection, and must not be lost for it.
+    try:
+        return result.model_copy(update={"projection": _answer(snapshot, _hardware(context, snapshot))})
+    except ValueError as error:
+        reason = str(error)
+    except Exception as error:  # a border: the verdict would be lost for a fault of its projection.
+        log.exception("projection failed", extra={"study": snapshot.study_id})
+        reason = f"{type(error).__name__}: {error}; the service's log has the traceback"
+    return result.model_copy(update={"notes": (*result.notes, f"nothing is projected to the target: {reason}")})
+
+
+def _hardware(context: Context, snapshot: StudySnapshot) -> MeasuredHardware | None:
+    """Rates that a worker measured on the study's hardware and software."""
+    with context.db.read() as session:
+        row = studies.get(session, snapshot.study_id)
+        if row is None or row.fingerprint_key is None:
+            return None
+        return offered_hardware.measured_hardware(session, row.fingerprint_key, row.project_id)
+
+
+def _answer(snapshot: StudySnapshot, hardware: MeasuredHardware | None) -> StudyProjection:
+    """Answer for the target.
+
+    Raises:
+        ValueError: nothing can be predicted of the model, or no measured configuration can run on the target.
+    """
+    spec = snapshot.spec
+    shape = (
+        None
+        if snapshot.model_summary is None
+        else traced_shape.of_study(spec.model, snapshot.model_summary, spec.workload.adapter)
+    )
+    if shape is None:
+        raise ValueError("no step of the model was counted, so that nothing is predicted; `shardtune predict` says why")
+    infeasible = agreement.final_parity_groups(snapshot.history, snapshot.rejected, spec).parity_groups.infeasible
+    measured = [
+        contenders.contender(trial)
+        for trial in snapshot.history
+        if trial.state is TrialState.COMPLETE and trial.measurement is not None and trial.number not in infeasible
+    ]
+    not_fitting = [rejection.config for rejection in snapshot.rejected] + [
+        trial.config for trial in snapshot.history if trial.failure is not None and trial.failure.kind in _TOO_LARGE
+    ]
+    sizes = TargetSizes.of_study(spec, shape, snapshot.cluster, hardware)
+    return target_answer.answer(sizes, measured, not_fitting)

@@ -1,0 +1,75 @@
+"""Values of a study page's section about the target: table, chart, and what nobody measured."""
+
+from dataclasses import dataclass
+
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.targets import BestAtSize, StudyProjection
+from shardtune.service.pages.charts.curve import curve
+from shardtune.service.pages.charts.plot import Plot
+from shardtune.service.wording.targets import projection_words
+
+
+@dataclass(frozen=True)
+class ProjectedLine:
+    """One configuration on the target."""
+
+    trial: int
+    description: str
+    speed: str
+    memory: str
+    may_not_fit: bool
+    chance: str
+    measured: float
+    """Measured tokens per second and GPU."""
+    rank: int
+    """Rank by measured speed."""
+
+
+@dataclass(frozen=True)
+class SizeLine:
+    """Fastest configuration on one size."""
+
+    row: BestAtSize
+    speed: str
+
+
+@dataclass(frozen=True)
+class ProjectionSection:
+    """All values of the section."""
+
+    size: str
+    lines: tuple[ProjectedLine, ...]
+    sizes: tuple[SizeLine, ...]
+    changes: tuple[str, ...]
+    """Sentences on the order, and on where another strategy takes over."""
+    assumptions: tuple[str, ...]
+    plot: Plot
+
+
+def projection_section(study: Study) -> ProjectionSection | None:
+    """Return the section; None without a projection."""
+    projection = None if study.result is None else study.result.projection
+    return None if projection is None else _section(projection)
+
+
+def _section(projection: StudyProjection) -> ProjectionSection:
+    return ProjectionSection(
+        size=projection_words.size(projection),
+        lines=tuple(
+            ProjectedLine(
+                trial=config.trial_number,
+                description=config.description,
+                speed=projection_words.speed(config.tokens_per_s_per_gpu),
+                memory=projection_words.peak(config.memory_gib),
+                may_not_fit=config.may_not_fit,
+                chance=projection_words.chance(config),
+                measured=config.measured_tokens_per_s_per_gpu,
+                rank=config.rank_measured,
+            )
+            for config in projection_words.ranked(projection)
+        ),
+        sizes=tuple(SizeLine(row, projection_words.speed(row.tokens_per_s_per_gpu)) for row in projection.sizes),
+        changes=(projection_words.order(projection), *projection_words.take_overs(projection.sizes)),
+        assumptions=tuple(projection_words.assumptions(projection)),
+        plot=curve(projection),
+    )

@@ -1,0 +1,60 @@
+"""View of a study as if it ran on its target, for exports and answers about the target."""
+
+import json
+
+from shardtune.api_schemas.studies.study import Contender, Study
+from shardtune.api_schemas.studies.targets import StudyProjection
+from shardtune.service.http.errors import Conflict
+from shardtune.service.studies.results import target_confirmation
+
+SIZES_FILE = "sizes.json"
+"""Name of the file with the fastest configuration of each size."""
+
+
+def study_on_target(study: Study) -> tuple[Study, Contender]:
+    """Return the study with its target's cluster and global batch, and the configuration that is projected to be the
+    fastest there.
+
+    Raises:
+        Conflict: the study has no projection.
+    """
+    projection = None if study.result is None else study.result.projection
+    if projection is None:
+        reason = (
+            "has not ended" if study.result is None else "names no target, or its notes say why nothing is projected"
+        )
+        raise Conflict(
+            "study_unfinished", f"study {study.study_id} {reason}; choose best, baseline or a trial's number"
+        )
+    return on_target(study, projection)
+
+
+def on_target(study: Study, projection: StudyProjection) -> tuple[Study, Contender]:
+    """Return the study with the cluster and global batch of a projection, and the projected best configuration."""
+    workload = study.spec.workload.model_copy(update={"global_batch": projection.global_batch})
+    spec = study.spec.model_copy(update={"workload": workload, "cluster": projection.cluster})
+    return study.model_copy(update={"cluster": projection.cluster, "spec": spec}), contender_of(projection)
+
+
+def target_files(study: Study) -> dict[str, str]:
+    """Return the files beside those of the projected configuration: the fastest configuration of each size, for launchers
+    that may get fewer nodes, and a job that confirms the projection."""
+    projection = None if study.result is None else study.result.projection
+    if projection is None:
+        return {}
+    rows = [row.model_dump(mode="json") for row in projection.sizes]
+    return {SIZES_FILE: json.dumps(rows, indent=2) + "\n", **target_confirmation.files(study, projection)}
+
+
+def contender_of(projection: StudyProjection) -> Contender:
+    """Return the projected best configuration in the form of a measured one, with no runs."""
+    best = projection.best
+    return Contender(
+        trial_number=best.trial_number,
+        config=best.config,
+        description=best.description,
+        tokens_per_s_per_gpu=best.tokens_per_s_per_gpu.expected,
+        peak_allocated_gib=best.memory_gib.expected,
+        peak_reserved_gib=None,
+        runs=0,
+    )

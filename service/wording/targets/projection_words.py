@@ -1,0 +1,131 @@
+"""Projection of a study to its target in words."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from shardtune.api_schemas.base import Band
+from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
+from shardtune.service.wording import plan_words, study_words
+
+_UNSEEN = {"layout": "groups of another kind", "nodes": "the network between nodes"}
+
+
+def rows(projection: StudyProjection) -> list[tuple[str, str]]:
+    """Rows of the answer for the target: label, which is empty after the first, and text."""
+    texts = [
+        f"{size(projection)}, projected and not measured",
+        *(f"{place}. {describe(config)}" for place, config in enumerate(ranked(projection), start=1)),
+        order(projection),
+        curve(projection),
+        *take_overs(projection.sizes),
+        *assumptions(projection),
+    ]
+    return [("target" if at == 0 else "", text) for at, text in enumerate(texts)]
+
+
+def ranked(projection: StudyProjection) -> tuple[ProjectedConfig, ...]:
+    """The best configuration and its runners-up, fastest first."""
+    return (projection.best, *projection.runners_up)
+
+
+def assumptions(projection: StudyProjection) -> list[str]:
+    """Sentences on what nobody measured, and on what was left out."""
+    texts = []
+    if scaled := scaling(projection.best):
+        texts.append(scaled)
+    if unseen := unseen_axes(ranked(projection)):
+        texts.append(unseen)
+    return [*texts, *left_out(projection), *projection.notes]
+
+
+def size(projection: StudyProjection) -> str:
+    """Describe the target: nodes, GPUs and global batch."""
+    cluster = projection.cluster
+    unit = "CPU ranks" if cluster.device == "cpu" else f"× {cluster.gpu}"
+    nodes = f"{cluster.nodes} node{'s' if cluster.nodes > 1 else ''}"
+    return f"{nodes} of {cluster.gpus_per_node} {unit}, {projection.global_batch} samples a step"
+
+
+def describe(config: ProjectedConfig) -> str:
+    """Describe a configuration on the target with its figures."""
+    return (
+        f"{config.description}: {speed(config.tokens_per_s_per_gpu)} tokens/s/GPU, {peak(config.memory_gib)} allocated"
+        f"{', may not fit' if config.may_not_fit else ''}; {chance(config)} chance to be the fastest (trial {config.trial_number})"
+    )
+
+
+def speed(values: Band) -> str:
+    """Format a speed with its 90 % band, or alone where it was measured."""
+    is_exact = values.low == values.high
+    return study_words.rate(values.expected) if is_exact else plan_words.band(values, study_words.rate)
+
+
+def peak(values: Band) -> str:
+    """Format a memory peak with its 90 % band."""
+    return plan_words.band(values, memory)
+
+
+def chance(config: ProjectedConfig) -> str:
+    """Format the chance to be the fastest; those near 0 and 1 are never certain."""
+    return "below 1 %" if config.chance_of_best < 0.01 else f"{min(config.chance_of_best, 0.99):.0%}".replace("%", " %")
+
+
+def order(projection: StudyProjection) -> str:
+    """Say whether another configuration is the fastest on the target than on the measured GPUs."""
+    best, measured = projection.best, f"on the measured {projection.measured_gpus} GPUs"
+    if not projection.order_changes:
+        return f"the same trial is the fastest {measured}"
+    return f"the order changes: trial {best.trial_number} is number {best.rank_measured} {measured}"
+
+
+def curve(projection: StudyProjection) -> str:
+    """Speed per GPU of the best configuration by size, with the same work for each rank: measured, powers of two of nodes,
+    and the target."""
+    last = projection.best.curve[-1]
+    shown = [point for point in projection.best.curve if point.evidence == "measured" or _is_power_of_two(point.nodes)]
+    points = (
+        f"{point.gpus} GPUs {speed(point.tokens_per_s_per_gpu)}{' measured' if point.evidence == 'measured' else ''}"
+        for point in (*shown, *([] if last in shown else [last]))
+    )
+    return f"tokens/s/GPU by size: {'; '.join(points)}"
+
+
+def _is_power_of_two(count: int) -> bool:
+    return count & (count - 1) == 0
+
+
+def take_overs(sizes: Sequence[BestAtSize]) -> list[str]:
+    """Say from which size on another trial is the fastest."""
+    pairs = pairwise(sizes)
+    return [
+        f"from {after.gpus} GPUs on, trial {after.trial_number} is the fastest: {after.description}"
+        for before, after in pairs
+        if before.trial_number != after.trial_number
+    ]
+
+
+def scaling(config: ProjectedConfig) -> str:
+    """Say which groups of the best configuration are larger than those measured."""
+    fields = ", ".join(f"{item.field} {item.measured} → {item.target}" for item in config.scaled)
+    return f"predicted, not measured: {fields}" if fields else ""
+
+
+def unseen_axes(configs: Sequence[ProjectedConfig]) -> str:
+    """Say what the measured GPUs cannot show."""
+    axes = dict.fromkeys(axis for config in configs for axis in config.unseen)
+    names = " and ".join(_UNSEEN[axis] for axis in axes)
+    return f"bands are wider for what was never measured: {names}" if names else ""
+
+
+def left_out(projection: StudyProjection) -> list[str]:
+    """Count the configurations that the projection leaves out, with the reasons."""
+    texts = []
+    if count := projection.only_at_target:
+        texts.append(
+            f"{count} configuration{'s fit' if count > 1 else ' fits'} only at the target; "
+            f"{'they were' if count > 1 else 'it was'} not measured"
+        )
+    if count := projection.too_large:
+        texts.append(f"{count} measured configuration{'s' if count > 1 else ''} should not fit at the target")
+    return texts

@@ -1,0 +1,76 @@
+"""Files that confirm a projection on the target."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from shardtune.api_schemas.base import Band
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
+from shardtune.api_schemas.training.workload import PRECISIONS
+from shardtune.service.studies.results import target_confirmation
+from shardtune.tuner.search import seeds, space
+from tests.support.service.simulated_worker import MODEL_SUMMARY
+from tests.support.values.synthetic_studies import CPU, study_of
+
+THERE = CPU.model_copy(update={"nodes": 4})
+ONE = Band(expected=1.0, low=0.9, high=1.1)
+SECOND = TrialConfig(strategy=ZeroConfig(stage=2))
+
+
+def projected(number: int, config: TrialConfig) -> ProjectedConfig:
+    """Projection of a trial with these values."""
+    return ProjectedConfig(
+        trial_number=number, config=config, description=config.describe(), scaled=(), measured_tokens_per_s_per_gpu=1.0,
+        tokens_per_s_per_gpu=ONE, memory_gib=ONE, may_not_fit=False, chance_of_best=0.5, rank_measured=number, unseen=(),
+    )  # fmt: skip
+
+
+def projection_of(*configs: TrialConfig) -> StudyProjection:
+    best, *others = (projected(number, config) for number, config in enumerate(configs, start=1))
+    return StudyProjection(
+        cluster=THERE, global_batch=32, measured_gpus=2, doublings=2.0, best=best, runners_up=tuple(others),
+        order_changes=False, projected=len(configs), only_at_target=0, too_large=0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        TrialConfig(strategy=Fsdp2Config(dp_shard=8), micro_batch=2),
+        TrialConfig(strategy=Fsdp2Config(dp_shard=2, dp_replicate=4, reshard_after_forward=False), micro_batch=4),
+        TrialConfig(strategy=DdpConfig(bucket_cap_mb=50), activation_checkpointing="full"),
+        TrialConfig(strategy=ZeroConfig(stage=3), micro_batch=2),
+    ],
+)
+def test_the_study_runs_the_second_choice_as_its_baseline_and_then_the_first(first: TrialConfig) -> None:
+    request = target_confirmation.comparing_study(study_of(), projection_of(first, SECOND))
+    assert request.baseline == SECOND and request.cluster == THERE and request.workload.global_batch == 32
+    spec = request.with_precision(PRECISIONS["fp32"])
+    limited = space.build(spec.workload, THERE, MODEL_SUMMARY, spec.space)
+    planned = [config for config, _ in seeds.seed_configs(limited, THERE, SECOND)]
+    # Where no default of the backend can be limited to the first choice, the search draws it: nothing else is legal.
+    assert planned in ([SECOND, first], [SECOND]) and request.budget.max_trials == 2
+    assert limited.within_limits(TrialConfig(strategy=first.strategy)) == first
+
+
+def test_the_files_are_a_study_and_a_job_that_names_both_choices(tmp_path: Path) -> None:
+    first = TrialConfig(strategy=Fsdp2Config(dp_shard=8), micro_batch=2)
+    files = target_confirmation.files(study_of(), projection_of(first, SECOND))
+    assert set(files) == {"confirm.json", "confirm.sbatch"}
+    request = StudyRequest.model_validate(json.loads(files["confirm.json"]))
+    expected = target_confirmation.comparing_study(study_of(), projection_of(first, SECOND))
+    assert request.model_dump() == expected.model_dump()
+    job = files["confirm.sbatch"]
+    assert "#SBATCH --nodes=4" in job and first.describe() in job and SECOND.describe() in job
+    script = tmp_path / "confirm.sbatch"
+    script.write_text(job)
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+
+
+def test_without_a_second_choice_nothing_is_compared() -> None:
+    first = TrialConfig(strategy=Fsdp2Config(dp_shard=8))
+    assert target_confirmation.files(study_of(), projection_of(first)) == {}

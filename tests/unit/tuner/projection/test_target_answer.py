@@ -1,0 +1,150 @@
+"""Answer of a study for its target."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from shardtune.api_schemas.base import Band
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.study import Contender, StudyRequest
+from shardtune.api_schemas.studies.targets import StudyProjection
+from shardtune.api_schemas.training.workload import PRECISIONS
+from shardtune.api_schemas.trials.predictions import PredictionRequest
+from shardtune.service.wording.targets import projection_words
+from shardtune.tuner.prediction import catalogue, prediction_request
+from shardtune.tuner.projection import rungs, target_answer
+from shardtune.tuner.projection.target_sizes import TargetSizes
+
+HERE = catalogue.parse_cluster("2x8xh100")
+SHARDED = TrialConfig(strategy=Fsdp2Config(dp_shard=16), micro_batch=2, activation_checkpointing="full")
+HYBRID = TrialConfig(strategy=Fsdp2Config(dp_shard=8, dp_replicate=2), micro_batch=2, activation_checkpointing="full")
+ZERO3 = TrialConfig(strategy=ZeroConfig(stage=3), micro_batch=2, activation_checkpointing="full")
+TOO_LARGE = TrialConfig(strategy=DdpConfig(), micro_batch=2)
+
+
+def sizes_of(target: str = "64x8", model: str = "llama-2-7b", cluster: str = "2x8xh100") -> TargetSizes:
+    here = catalogue.parse_cluster(cluster)
+    request = StudyRequest.model_validate(
+        {
+            "model": model,
+            "workload": {"sequence_length": 4096, "global_batch": 2048},
+            "cluster": cluster,
+            "target": target,
+        }
+    )
+    spec = rungs.for_rung(request, here).with_precision(PRECISIONS["bf16-mixed"])
+    shape = prediction_request.resolve(PredictionRequest(model=model, cluster=here)).shape
+    return TargetSizes.of_study(spec, shape, here, None)
+
+
+def measured(sizes: TargetSizes, configs: Sequence[TrialConfig], *factors: float) -> list[Contender]:
+    """Trials that were so many times as fast as predicted."""
+    predicted = sizes.predict(configs, sizes.cluster)
+    return [
+        Contender(
+            trial_number=number,
+            config=config,
+            description=config.describe(),
+            tokens_per_s_per_gpu=size.predicted.tokens_per_s_per_gpu * factor,
+            peak_allocated_gib=size.predicted.memory_gib,
+            peak_reserved_gib=None,
+            runs=1,
+        )
+        for number, (config, size, factor) in enumerate(zip(configs, predicted, factors, strict=True))
+    ]
+
+
+def answer_of(target: str = "64x8", *factors: float) -> StudyProjection:
+    sizes = sizes_of(target)
+    configs = [SHARDED, HYBRID, ZERO3]
+    return target_answer.answer(sizes, measured(sizes, configs, *(factors or (1.0, 1.0, 1.0))), [TOO_LARGE])
+
+
+def half_width(band: Band) -> float:
+    return math.log(band.high / band.expected)
+
+
+def test_the_answer_is_projected_and_names_the_target_and_what_each_rank_does() -> None:
+    projection = answer_of()
+    assert projection.verdict == "projected"
+    assert (projection.cluster.nodes, projection.cluster.gpus_per_node) == (64, 8)
+    assert projection.global_batch == 2048 and projection.measured_gpus == 16 and projection.doublings == 5
+    for config in projection_words.ranked(projection):
+        config.config.strategy.check_ranks(512)
+        band = config.tokens_per_s_per_gpu
+        assert band.low < band.expected < band.high
+
+
+@pytest.mark.parametrize("factors", [(1.0, 1.0, 1.0), (0.8, 1.1, 0.9)])
+def test_bands_widen_with_the_number_of_gpus(factors: tuple[float, ...]) -> None:
+    for config in projection_words.ranked(answer_of("64x8", *factors)):
+        widths = [half_width(point.tokens_per_s_per_gpu) for point in config.curve]
+        assert widths[0] == 0.0 and config.curve[0].evidence == "measured"
+        assert all(later > earlier for earlier, later in pairwise(widths))
+
+
+def test_chances_of_all_projected_configurations_add_up_to_one_at_most() -> None:
+    projection = answer_of()
+    chances = [config.chance_of_best for config in projection_words.ranked(projection)]
+    assert 0.0 < sum(chances) <= 1.001 and projection.projected >= len(chances)
+
+
+def test_a_trial_that_is_far_slower_here_is_not_the_best_there() -> None:
+    projection = answer_of("64x8", 0.3, 1.0, 0.3)
+    assert projection.best.trial_number == 1 and projection.best.chance_of_best > 0.95
+    assert not projection.order_changes
+
+
+def test_the_order_changes_where_the_larger_group_costs_more_than_it_gained() -> None:
+    sizes = sizes_of()
+    trials = measured(sizes, [ZERO3, HYBRID], 1.0, 1.0)
+    # On two nodes ZeRO-3 is made a little faster; over 64 nodes its gathers grow, the hybrid's stay within a node.
+    trials[0] = trials[0].model_copy(update={"tokens_per_s_per_gpu": 1.001 * trials[1].tokens_per_s_per_gpu})
+    projection = target_answer.answer(sizes, trials, [])
+    assert projection.order_changes and projection.best.trial_number == 1 and projection.best.rank_measured == 2
+    assert projection.sizes[0].trial_number == 0 and projection.sizes[-1].trial_number == 1
+    assert projection_words.take_overs(projection.sizes)
+
+
+def test_the_sizes_between_hold_what_a_job_may_get_with_the_same_work_for_each_rank() -> None:
+    projection = answer_of("8x8")
+    assert [row.nodes for row in projection.sizes] == [2, 3, 4, 6, 8]
+    assert [row.evidence for row in projection.sizes] == ["measured", *["projected"] * 4]
+    assert [row.global_batch / row.gpus for row in projection.sizes] == [32] * 5
+    for row in projection.sizes:
+        row.config.strategy.check_ranks(row.gpus)
+
+
+def test_configurations_that_fit_on_the_target_alone_are_counted_and_not_ranked() -> None:
+    here = "1x2xh100"
+    sizes = sizes_of("8x8", cluster=here)
+    small = TrialConfig(strategy=Fsdp2Config(dp_shard=2), activation_checkpointing="full")
+    too_large_here = TrialConfig(strategy=Fsdp2Config(dp_shard=2), micro_batch=2)
+    assert not sizes.predict([too_large_here], sizes.cluster)[0].fits
+    smallest = measured(sizes, [small], 1.0)
+    projection = target_answer.answer(sizes, smallest, [too_large_here, TOO_LARGE])
+    assert projection.only_at_target == 1
+    assert "1 configuration fits only at the target; it was not measured" in projection_words.left_out(projection)
+
+
+def test_a_network_that_nobody_measured_widens_the_band_and_is_said() -> None:
+    sizes = sizes_of("8x8", cluster="1x8xh100")
+    config = TrialConfig(strategy=Fsdp2Config(dp_shard=8), micro_batch=2, activation_checkpointing="full")
+    projection = target_answer.answer(sizes, measured(sizes, [config], 1.0), [])
+    assert "nodes" in projection.best.unseen
+    assert any("was not measured" in note and "by the catalogue" in note for note in projection.notes)
+
+
+def test_without_any_configuration_for_the_target_the_answer_says_why() -> None:
+    with pytest.raises(ValueError, match="none of 0 measured configurations can run on 64"):
+        target_answer.answer(sizes_of(), [], [])
+
+
+def test_the_best_and_its_figures_are_in_words() -> None:
+    texts = [text for _, text in projection_words.rows(answer_of())]
+    assert texts[0].startswith("64 nodes of 8 × ") and "projected and not measured" in texts[0]
+    assert texts[1].startswith("1. ") and "chance to be the fastest" in texts[1]
+    assert any(text.startswith("predicted, not measured: ") for text in texts)
+    assert not any("confirmed" in text for text in texts)

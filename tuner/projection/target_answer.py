@@ -1,0 +1,132 @@
+"""Answer of a study for its target: each measured configuration projected, and which of them is the fastest there."""
+
+from collections.abc import Sequence
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Contender
+from shardtune.api_schemas.studies.targets import CurvePoint, ProjectedConfig, StudyProjection
+from shardtune.tuner.objective import available_gib
+from shardtune.tuner.projection import rungs
+from shardtune.tuner.projection.chances import ProjectedSpeed, chances_of_best
+from shardtune.tuner.projection.surrogates import growths, scaled_fields
+from shardtune.tuner.projection.target_curves import Curves
+from shardtune.tuner.projection.target_rows import OnTarget, band, distinct, grown_configs, project_all
+from shardtune.tuner.projection.target_sizes import TargetSizes
+
+_RUNNERS_UP = 4
+"""Number of configurations that an answer lists after the best."""
+
+
+def answer(sizes: TargetSizes, measured: Sequence[Contender], not_fitting: Sequence[TrialConfig]) -> StudyProjection:
+    """Answer for the target of a study.
+
+    `measured`: feasible trials of the study. `not_fitting`: configurations that did not fit on its cluster, by prediction
+    or by a run.
+
+    Raises:
+        ValueError: no measured configuration can run on the target, or is predicted to fit there.
+    """
+    there = sizes.there
+    projected = distinct(project_all(sizes, grown_configs(sizes, measured), there))
+    fitting = sorted((row for row in projected if row.fits), key=lambda row: -row.expected)
+    if not fitting:
+        raise ValueError(
+            f"none of {len(measured)} measured configurations can run on {there.nodes} nodes × {there.gpus_per_node} GPUs; "
+            "choose a global_batch that more of them divide, or larger GPUs"
+        )
+    chances = chances_of_best(
+        [
+            ProjectedSpeed(row.grown.contender.trial_number, row.expected, row.projection.tokens_per_s_per_gpu.high)
+            for row in fitting
+        ]
+    )
+    ranks = _ranks([row.grown.contender for row in fitting])
+    curves = Curves(sizes, fitting, ranks)
+    shown = [
+        _described(sizes, row, chance, ranks[row.grown.contender.trial_number], curves.of(row))
+        for row, chance in list(zip(fitting, chances, strict=True))[: 1 + _RUNNERS_UP]
+    ]
+    trials_that_fit = {row.grown.contender.trial_number for row in fitting}
+    return StudyProjection(
+        cluster=there,
+        global_batch=sizes.global_batch(there),
+        measured_gpus=sizes.cluster.world_size,
+        doublings=fitting[0].projection.doublings,
+        best=shown[0],
+        runners_up=tuple(shown[1:]),
+        order_changes=shown[0].rank_measured > 1,
+        sizes=curves.best_of_each_size(),
+        projected=len(fitting),
+        only_at_target=_count_fitting(sizes, not_fitting, there),
+        too_large=len({row.grown.contender.trial_number for row in projected} - trials_that_fit),
+        notes=_notes(sizes, there),
+    )
+
+
+def _ranks(contenders: Sequence[Contender]) -> dict[int, int]:
+    """Rank by measured speed of each trial, from 1."""
+    speeds = {contender.trial_number: contender.tokens_per_s_per_gpu for contender in contenders}
+    ordered = sorted(speeds, key=lambda number: -speeds[number])
+    return {number: place for place, number in enumerate(ordered, start=1)}
+
+
+def _described(
+    sizes: TargetSizes, row: OnTarget, chance: float, rank: int, curve: tuple[CurvePoint, ...]
+) -> ProjectedConfig:
+    contender, projection = row.grown.contender, row.projection
+    return ProjectedConfig(
+        trial_number=contender.trial_number,
+        config=row.config,
+        description=row.config.describe(),
+        scaled=scaled_fields(contender.config, row.config),
+        measured_tokens_per_s_per_gpu=contender.tokens_per_s_per_gpu,
+        tokens_per_s_per_gpu=band(projection.tokens_per_s_per_gpu),
+        memory_gib=band(projection.memory_gib),
+        may_not_fit=projection.memory_gib.high > available_gib(sizes.there, sizes.objective),
+        chance_of_best=round(chance, 3),
+        rank_measured=rank,
+        unseen=tuple(axis for axis in ("layout", "nodes") if axis in projection.unseen),
+        curve=curve,
+    )
+
+
+def _count_fitting(sizes: TargetSizes, configs: Sequence[TrialConfig], there: Cluster) -> int:
+    """Number of configurations that did not fit on the study's cluster and are predicted to fit on the target."""
+    grown = [
+        (config, at_target)
+        for config in {config.content_key(): config for config in configs}.values()
+        for growth in growths(config, sizes.cluster, there)
+        if (at_target := growth.at(there.world_size)) is not None
+    ]
+    predicted = sizes.predict([at_target for _, at_target in grown], there)
+    return len({config.content_key() for (config, _), size in zip(grown, predicted, strict=True) if size.fits})
+
+
+def _notes(sizes: TargetSizes, there: Cluster) -> tuple[str, ...]:
+    here = sizes.cluster
+    notes = [
+        f"the same work for each rank: {sizes.workload.global_batch} samples a step on {here.world_size} ranks, "
+        f"{sizes.global_batch(there)} on {there.world_size}"
+    ]
+    if there.nodes > 1 and here.nodes == 1:
+        notes.append(_network_note(sizes, there))
+    if sizes.workload.data is not None:
+        notes.append("samples of several lengths: the speed counts their own tokens, as mixed on the study's cluster")
+    return tuple(notes)
+
+
+def _network_note(sizes: TargetSizes, there: Cluster) -> str:
+    if rungs.has_measured_network(sizes.hardware):
+        return "the network between nodes was measured alone, never under training"
+    if there.device == "cpu":
+        return "the network between nodes is a guess, as CPU ranks have gloo's: run the study over two nodes"
+    if there.inter_node_gb_per_s is None:
+        return "the network between nodes is a guess: state target.inter_node_gb_per_s, or run the study over two nodes"
+    source = (
+        "as stated" if sizes.target.inter_node_gb_per_s or sizes.cluster.inter_node_gb_per_s else "by the catalogue"
+    )
+    return (
+        f"the network between nodes was not measured: {there.inter_node_gb_per_s:g} GB/s a node {source}; run the study over "
+        "two nodes"
+    )

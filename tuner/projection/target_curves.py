@@ -1,0 +1,74 @@
+"""Speeds of a study's configurations on every size between its cluster and its target."""
+
+from collections.abc import Mapping, Sequence
+
+from shardtune.api_schemas.base import Band
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Contender
+from shardtune.api_schemas.studies.targets import BestAtSize, CurvePoint
+from shardtune.tuner.projection.target_rows import OnTarget, band, exactly, project_all
+from shardtune.tuner.projection.target_sizes import TargetSizes
+
+_COMPARED = 16
+"""Number of configurations, the fastest on the target and the fastest measured, that are compared on every size."""
+
+
+class Curves:
+    """Speeds of the most promising configurations on every size between the cluster and the target."""
+
+    def __init__(self, sizes: TargetSizes, fitting: Sequence[OnTarget], ranks: Mapping[int, int]) -> None:
+        self._sizes = sizes
+        by_rank = sorted(fitting, key=lambda row: ranks[row.grown.contender.trial_number])
+        chosen = {id(row): row.grown for row in (*fitting[:_COMPARED], *by_rank[:_COMPARED])}
+        self._grown = list(chosen.values())
+        self._rows = {cluster.nodes: project_all(sizes, self._grown, cluster) for cluster in sizes.between()}
+
+    def of(self, shown: OnTarget) -> tuple[CurvePoint, ...]:
+        """Points of one configuration."""
+        here, contender = self._sizes.cluster, shown.grown.contender
+        points = [
+            CurvePoint(
+                nodes=here.nodes, gpus=here.world_size, evidence="measured", tokens_per_s_per_gpu=exactly(contender)
+            )
+        ]
+        for nodes, rows in self._rows.items():
+            row = next((row for row in rows if row.grown is shown.grown), None)
+            if row is not None:
+                gpus, speed = row.projection.gpus, band(row.projection.tokens_per_s_per_gpu)
+                points.append(CurvePoint(nodes=nodes, gpus=gpus, evidence="projected", tokens_per_s_per_gpu=speed))
+        return tuple(points)
+
+    def best_of_each_size(self) -> tuple[BestAtSize, ...]:
+        """Fastest configuration of each size."""
+        here = self._sizes.cluster
+        contender = max((row.contender for row in self._grown), key=lambda row: row.tokens_per_s_per_gpu)
+        rows = [_best_at(self._sizes, here, contender, contender.config, exactly(contender), is_measured=True)]
+        for cluster in self._sizes.between():
+            fitting = [row for row in self._rows[cluster.nodes] if row.fits]
+            if fitting:
+                best = max(fitting, key=lambda row: row.expected)
+                speed = band(best.projection.tokens_per_s_per_gpu)
+                rows.append(_best_at(self._sizes, cluster, best.grown.contender, best.config, speed))
+        return tuple(rows)
+
+
+def _best_at(
+    sizes: TargetSizes,
+    cluster: Cluster,
+    contender: Contender,
+    config: TrialConfig,
+    speed: Band,
+    *,
+    is_measured: bool = False,
+) -> BestAtSize:
+    return BestAtSize(
+        nodes=cluster.nodes,
+        gpus=cluster.world_size,
+        global_batch=sizes.global_batch(cluster),
+        evidence="measured" if is_measured else "projected",
+        trial_number=contender.trial_number,
+        config=config,
+        description=config.describe(),
+        tokens_per_s_per_gpu=speed,
+    )

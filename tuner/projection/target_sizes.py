@@ -1,0 +1,87 @@
+"""Predictions of a study's configurations on its cluster, on its target, and on the sizes between."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Objective, StudySpec
+from shardtune.api_schemas.studies.targets import Target
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.tuner.objective import available_gib
+from shardtune.tuner.prediction.configs import from_configs
+from shardtune.tuner.prediction.evaluation import evaluate
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.projection import rungs
+from shardtune.tuner.projection.sizes import PredictedSize, of_candidates
+
+
+@dataclass(frozen=True)
+class FittingSize:
+    """Prediction of one configuration on one size."""
+
+    predicted: PredictedSize
+    fits: bool
+    """Whether its tensors are predicted to fit into the memory that a GPU may use."""
+
+
+@dataclass(frozen=True)
+class TargetSizes:
+    """Study with a target: its model, its workload, and the clusters between its own and the target."""
+
+    shape: ModelShape
+    workload: Workload
+    cluster: Cluster
+    target: Target
+    objective: Objective
+    hardware: MeasuredHardware | None = None
+
+    @classmethod
+    def of_study(
+        cls, spec: StudySpec, shape: ModelShape, cluster: Cluster, hardware: MeasuredHardware | None
+    ) -> "TargetSizes":
+        """Sizes of a study that names a target."""
+        assert spec.target is not None
+        return cls(shape, spec.workload, cluster, spec.target, spec.objective, hardware)
+
+    @property
+    def there(self) -> Cluster:
+        """Cluster of the target."""
+        return rungs.target_cluster(self.cluster, self.target)
+
+    def between(self) -> list[Cluster]:
+        """Clusters larger than the study's, up to the target: powers of two of nodes, half as many more, and the target's
+        own number."""
+        powers = [1 << power for power in range(self.target.nodes.bit_length())]
+        counts = {count for power in powers for count in (power, 3 * power) if count < self.target.nodes}
+        return [self._of(nodes) for nodes in (*sorted(counts), self.target.nodes) if self._is_larger(nodes)]
+
+    def _of(self, nodes: int) -> Cluster:
+        return self.there.model_copy(update={"nodes": nodes})
+
+    def _is_larger(self, nodes: int) -> bool:
+        ranks = self._of(nodes).world_size
+        # A size whose part of the global batch is no whole number has no such step.
+        return ranks > self.cluster.world_size and self.workload.global_batch * ranks % self.cluster.world_size == 0
+
+    def global_batch(self, cluster: Cluster) -> int:
+        """Samples per step on a cluster, with the same work for each rank."""
+        return self.workload.global_batch * cluster.world_size // self.cluster.world_size
+
+    def predict(self, configs: Sequence[TrialConfig], cluster: Cluster) -> list[FittingSize]:
+        """Predict configurations on a cluster, without any calibration: what it would correct cancels in the ratio."""
+        if not configs:
+            return []
+        is_own = cluster == self.cluster
+        hardware = self.hardware if is_own else rungs.target_rates(self.hardware, self.cluster, self.target)
+        workload = self.workload.model_copy(update={"global_batch": self.global_batch(cluster)})
+        usable = cluster.model_copy(update={"memory_gib": available_gib(cluster, self.objective)})
+        candidates = from_configs(configs, workload.longest_row, cluster.world_size, workload.global_batch)
+        evaluation = evaluate(self.shape, candidates, workload, usable, measured=hardware)
+        if evaluation.step is None:
+            raise ValueError(f"the rates of {cluster.gpu} are unknown; run `shardtune measure-hardware` on the worker")
+        sizes = of_candidates(candidates, evaluation.step, evaluation.memory, cluster.gpus_per_node)
+        fits = np.broadcast_to(evaluation.fits, len(sizes))
+        return [FittingSize(size, bool(fit)) for size, fit in zip(sizes, fits, strict=True)]

@@ -245,5 +245,5 @@ def test_the_summary_counts_what_is_trained_and_no_gradients_of_frozen_weights()
 
 
 def test_adapters_of_peft_are_offered_where_it_is_installed() -> None:
-    assert adapters.trainable_kinds() == ["lora", "last_layers"]
+    assert adapters.trainable_kinds()[:2] == ["lora", "last_layers"]
     assert Lora().describe() == "LoRA r=16"

@@ -21,7 +21,7 @@ from shardtune.workers.rank.device import CudaDevice, Device, of_kind
 from shardtune.workers.rank.measure import memory, speed_check
 from shardtune.workers.rank.measure.moments import MomentRecorder
 from shardtune.workers.rank.model import context
-from shardtune.workers.rank.model.quantised.check import FrozenWeights
+from shardtune.workers.rank.model.quantization.check import FrozenWeights
 from shardtune.workers.rank.own_code import summary as own_code
 from shardtune.workers.rank.process import cpu_adam, deadline, environment
 from shardtune.workers.rank.rank_context import MakeDevice, RankContext

@@ -15,7 +15,7 @@ from shardtune.api_schemas.training.adapters import ADAPTER_KINDS, AdapterSchema
 from shardtune.api_schemas.training.quantization import QLORA
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model.build import replace_parameters, without_values
-from shardtune.workers.rank.model.quantised import layers as quantised
+from shardtune.workers.rank.model.quantization import layers as quantised
 
 _PEFT = "peft"
 

@@ -14,7 +14,7 @@ from transformers.initialization import no_init_weights
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.model import weights
-from shardtune.workers.rank.model.quantised import layers as quantised
+from shardtune.workers.rank.model.quantization import layers as quantised
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -21,7 +21,7 @@ from shardtune.api_schemas.strategies import Fsdp2Config, tensor_parallel
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model import adapters, tensor_plan, weights
 from shardtune.workers.rank.model import build as models
-from shardtune.workers.rank.model.quantised import layers as quantised
+from shardtune.workers.rank.model.quantization import layers as quantised
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base, optimizers, pipeline, sharded_checkpoint
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts

@@ -7,7 +7,7 @@ from shardtune.api_schemas.strategies import adapter_support, optimizer_support,
 from shardtune.api_schemas.strategies.recipe_support import float8_support, quantization_support
 from shardtune.workers.blocks.prepare import prepare_blocks, repeated_blocks
 from shardtune.workers.rank.model import float8
-from shardtune.workers.rank.model.quantised import check as quantised
+from shardtune.workers.rank.model.quantization import check as quantised
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.registry import TRAINERS
 from shardtune.workers.rank.training import packed_leak

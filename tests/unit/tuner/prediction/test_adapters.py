@@ -174,8 +174,8 @@ def test_scales_are_not_sharded() -> None:
 
 
 def test_8_billion_weights_fit_a_gpu_of_24_gb_in_4_bits_alone() -> None:
-    """Full checkpointing, a micro batch of one sample of 2048 tokens, chunks or not: 16-bit weights take 15 GiB."""
-    verdicts = []
+    """Full checkpointing, a micro batch of one sample of 2048 tokens; 16-bit weights alone take 15 GiB."""
+    totals = []
     for adapter in ("lora", "qlora"):
         request = PredictionRequest(
             model="llama-3.1-8b",
@@ -184,8 +184,10 @@ def test_8_billion_weights_fit_a_gpu_of_24_gb_in_4_bits_alone() -> None:
             sequence_length=2048,
             checkpointing="full",
         )
-        verdicts.append([row.memory.total_gib for row in predict.answer_request(request).predictions])
-    assert max(verdicts[1]) < 12 < 18 < min(verdicts[0])
+        totals.append([row.memory.total_gib for row in predict.answer_request(request).predictions])
+    by_16_bits, by_4_bits = totals
+    # ZeRO-2's buckets and FSDP2's gathered units are there on one GPU, too.
+    assert max(by_4_bits) < 16 < 20 < min(by_16_bits)
 
 
 def test_4_bit_weights_are_slower_to_train_beside_and_the_range_is_wider() -> None:

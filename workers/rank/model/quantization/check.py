@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from shardtune.api_schemas.training.adapters import AdapterSchema, Quantization, quantization_of
 from shardtune.workers.rank.classify import NumericsError
-from shardtune.workers.rank.model.quantised.layers import is_quantised, quantised_layers
+from shardtune.workers.rank.model.quantization.layers import is_quantised, quantised_layers
 
 _WORD = 8
 """Bytes that are summed at a time."""

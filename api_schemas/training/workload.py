@@ -9,10 +9,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.names import PrecisionName
 from shardtune.api_schemas.protocol import Since
-from shardtune.api_schemas.training.adapters import Adapter, quantization_of
+from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.training.float8 import FLOAT8_SINCE, Float8Recipe, check_workload
 from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
-from shardtune.api_schemas.training.quantization import check_precision
 from shardtune.api_schemas.training.sample_lengths import DATA_SINCE, SampleLengths, check_lengths
 from shardtune.api_schemas.training.sample_plan import SamplePlan, plan_samples
 
@@ -191,12 +190,6 @@ class WorkloadRequest(Schema):
     @model_validator(mode="after")
     def _float8_that_trains(self) -> Self:
         check_workload(self.float8, self.sequence_length, self.adapter, self.data)
-        return self
-
-    @model_validator(mode="after")
-    def _quantised_without_autocast(self) -> Self:
-        if self.precision is not None:
-            check_precision(self.precision.name, self.precision.autocast, quantization_of(self.adapter))
         return self
 
     @property

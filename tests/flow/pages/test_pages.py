@@ -171,7 +171,7 @@ def test_the_form_keeps_the_weights_beside_lora_in_4_bits(quick_client):
     assert response.status_code == 303, response.text
     spec = quick_client.get(response.headers["location"].replace("/studies", "/v1/studies")).json()["spec"]
     assert (spec["workload"]["adapter"]["rank"], spec["workload"]["adapter"]["quantization"]) == (8, "nf4")
-    for wrong, says in (({"lora": ""}, "give a LoRA rank"), ({"quantization": "int8"}, "should be &#39;nf4&#39;")):
+    for wrong, says in (({"lora": ""}, "give a LoRA rank"), ({"quantization": "int8"}, "must be &#39;nf4&#39;")):
         rejected = quick_client.post("/new", data=form | wrong, headers=HTML)
         assert rejected.status_code == 422 and says in rejected.text, rejected.text
     text = page(quick_client, "/new?model=llama-3.1-8b&hardware=RTX-4090-24GB&size=0&lora=16&quantization=nf4")

@@ -36,7 +36,7 @@ def test_an_adapter_is_stored_and_sent_to_the_worker(quick_client):
         ({"kind": "last_layers", "layers": 99}, "workload.adapter.layers", "more than the model's"),
         ({"load_in_4bit": True}, "workload.adapter.load_in_4bit", "use quantization ('nf4')"),
         ({"double_quantization": True}, "workload.adapter.double_quantization", "quantization is null"),
-        ({"quantization": "int8"}, "workload.adapter.quantization", "should be 'nf4'"),
+        ({"quantization": "int8"}, "workload.adapter.quantization", "must be 'nf4'"),
         ({"dropout": 0.1}, "workload.adapter.dropout", "set it to 0"),
         ({"rank": 0}, "workload.adapter.rank", "greater than or equal to 1"),
     ],
@@ -99,7 +99,7 @@ def test_4_bit_weights_are_sent_to_a_worker_that_has_their_package(quick_client)
     worker = SimulatedWorker(quick_client, adapters=(*KINDS, "qlora")).register()
     study = quick_client.post("/v1/studies", json=QLORA).json()
     assert study["spec"]["workload"]["adapter"]["quantization"] == "nf4"
-    assert any("fsdp1" in note and "it is not searched" in note for note in study["notes"])
+    assert "fsdp1" not in study["spec"]["space"]["backends"]
     assert worker.lease().task.workload.adapter.quantization == "nf4"
 
 
@@ -129,3 +129,10 @@ def test_a_baseline_that_cannot_train_beside_4_bit_weights_is_rejected(quick_cli
     SimulatedWorker(quick_client, adapters=(*KINDS, "qlora")).register()
     found = rejection(quick_client, QLORA | {"baseline": baseline})
     assert found["field"].startswith("baseline") and message in found["message"], found
+
+
+def test_a_study_in_autocast_beside_4_bit_weights_is_rejected(quick_client):
+    SimulatedWorker(quick_client, adapters=(*KINDS, "qlora")).register()
+    body = with_adapter(kind="qlora", rank=8)
+    found = rejection(quick_client, body | {"workload": body["workload"] | {"precision": "bf16-autocast"}})
+    assert "use bf16-mixed" in found["message"], found

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
-from shardtune.api_schemas.strategies import TrialConfig, sample_groups
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, sample_groups
 from shardtune.api_schemas.strategies.recipe_support import quantization_support
 from shardtune.api_schemas.training import adapter_targets
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
@@ -143,10 +143,11 @@ def test_an_adapter_beside_16_bit_weights_keeps_its_key() -> None:
 
 
 def test_autocast_beside_4_bit_weights_is_rejected() -> None:
-    with pytest.raises(
-        ValidationError, match=r"precision \('bf16-autocast'\) with adapter.quantization .*use bf16-mixed"
-    ):
-        Workload(**SIZES, adapter="qlora", precision="bf16-autocast")
+    """By the check of a configuration: answers are looked up under every precision."""
+    cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+    workload = Workload(**SIZES, adapter="qlora", precision="bf16-autocast")
+    with pytest.raises(ValueError, match=r"precision \('bf16-autocast'\) with adapter.quantization .*use bf16-mixed"):
+        sample_groups.check(TrialConfig(strategy=DdpConfig()), cluster, workload)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from shardtune.api_schemas.training.adapters import AdapterSchema, Quantization, quantization_of
+from shardtune.api_schemas.training.adapters import AdapterSchema, quantization_of
+from shardtune.api_schemas.training.quantization import Quantization
 from shardtune.workers.rank.classify import NumericsError
 from shardtune.workers.rank.model.quantization.layers import is_quantised, quantised_layers
 

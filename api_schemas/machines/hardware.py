@@ -247,8 +247,8 @@ class Offer(Schema):
     own_scripts: tuple[OwnName, ...] = Field(default=(), max_length=1000)
     """Names of training scripts that the worker's owner allows."""
     adapters: tuple[Word, ...] = Field(default=(), max_length=50)
-    """Kinds of adapters that the worker can train (`lora`, `last_layers`). Workers of older releases send none, and get
-    no study with an adapter."""
+    """Kinds of adapters that the worker can train (`lora`, `last_layers`), and `qlora` if it can train LoRA beside 4-bit
+    weights. Workers of older releases send none, and get no study with an adapter."""
     optimizers: Annotated[tuple[Word, ...], Since(2, may_be_dropped=True)] = Field(default=(), max_length=50)
     """Kinds of optimizers whose package the worker has (`adamw-8bit`). Those of torch need none and are not listed."""
     float8: Annotated[tuple[Word, ...], Since(2, may_be_dropped=True)] = Field(default=(), max_length=50)

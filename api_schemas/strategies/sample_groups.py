@@ -15,14 +15,18 @@ from shardtune.api_schemas.strategies import (
     ragged_support,
     tensor_parallel,
 )
-from shardtune.api_schemas.strategies.recipe_support import float8_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, quantization_support
+from shardtune.api_schemas.training import quantization
+from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 
 
 def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: ModelSpec | None = None) -> None:
-    """Reject a backend that cannot train with the workload's optimizer, adapter, lengths or float8, and parallel group sizes that do not divide the
-    workload or the model, as far as is known before the model is built.
+    """Reject a backend that cannot train with the workload's optimizer, adapter, lengths, float8 or quantization.
+
+    Also reject parallel group sizes that do not divide the workload or the model, as far as is known before the model is
+    built.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -31,6 +35,10 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
     adapter_support.check(config, workload.adapter)
     ragged_support.check(config, workload.data)
     float8_support.check(config, workload.float8)
+    quantization_support.check(config, workload.adapter)
+    quantization.check_precision(
+        workload.precision.name, workload.precision.autocast, quantization_of(workload.adapter)
+    )
     strategy, context = config.strategy, config.context_parallel
     stages = strategy.stages
     pipeline_parallel.check_ranks(stages, cluster.world_size)

@@ -4,7 +4,14 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shardtune.api_schemas.training.adapters import ALL_LINEAR, Adapter, LastLayers, Lora
+from shardtune.api_schemas.training.adapters import (
+    ALL_LINEAR,
+    Adapter,
+    AdapterSchema,
+    LastLayers,
+    Lora,
+    quantization_of,
+)
 from shardtune.api_schemas.training.models import ModelSpec
 
 _ATTENTION = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o"}
@@ -77,11 +84,30 @@ def check_model(adapter: Adapter, model: ModelSpec) -> None:
         )
     if model.is_unread:
         return
+    _check_quantised(adapter, str(model.model_type))
     paths = linear_layers(model.model_type)
     if isinstance(adapter, Lora) and paths is not None:
         targeted_paths([*paths], adapter)
     if isinstance(adapter, LastLayers):
         _check_layers(adapter, model.trained_config)
+
+
+_NOT_QUANTIZED = {
+    "gpt2": "its layers are transformers' Conv1D, which has no 4-bit form here",
+    **dict.fromkeys(
+        ("mixtral", "qwen3_moe"), "its experts are stacked in parameters that bitsandbytes leaves in 16 bits"
+    ),
+}
+"""Reason why the blocks of a family are not quantised, by its model type."""
+
+
+def _check_quantised(adapter: AdapterSchema, model_type: str) -> None:
+    quantization = quantization_of(adapter)
+    if quantization is not None and model_type in _NOT_QUANTIZED:
+        raise ValueError(
+            f"adapter.quantization ({quantization!r}) cannot quantise {model_type}: {_NOT_QUANTIZED[model_type]}; leave out "
+            "quantization, or use another model"
+        )
 
 
 def _check_layers(adapter: LastLayers, config: Mapping[str, Any]) -> None:

@@ -4,16 +4,22 @@ An adapter belongs to the workload, since it decides what is trained. It is neve
 """
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.names import ModulePath
+from shardtune.api_schemas.protocol import Since
+from shardtune.api_schemas.training.quantization import (
+    QLORA,
+    QUANTIZATION_SINCE,
+    Quantization,
+    check_foreign_names,
+)
 
 ALL_LINEAR: Literal["all-linear"] = "all-linear"
 """Word for every linear layer in the model's repeated blocks, as PEFT calls it."""
-_FOUR_BIT = ("load_in_4bit", "load_in_8bit", "quantization", "quantization_config", "quantization_bit", "bits")
 _PEFT_NAMES = {
     "r": "rank",
     "lora_alpha": "alpha",
@@ -29,6 +35,11 @@ class AdapterSchema(Schema):
     kind: str
     title: ClassVar[str]
     """Name of the method for people."""
+
+    @property
+    def requirement(self) -> str:
+        """Word among a worker's adapters (`Offer.adapters`) that says that the worker can train this one."""
+        return self.kind
 
     def describe(self) -> str:
         """Return a short description for people, such as `LoRA r=16`."""
@@ -53,6 +64,13 @@ class Lora(AdapterSchema):
     """Whether the scale is `alpha / √rank` (rank-stabilised LoRA)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout before the adapters; only 0 is trained, since dropout would make losses depend on the sharding."""
+    quantization: Annotated[Quantization | None, Since(QUANTIZATION_SINCE)] = None
+    """Number format of the frozen linear layers in the repeated blocks (`bnb_4bit_quant_type`): `nf4` keeps them in 4 bits
+    by bitsandbytes, as QLoRA does, for a quarter of bfloat16's memory and more time to convert them. Embeddings, norms and
+    output head keep the dtype of the computation. Null: all frozen weights keep it."""
+    double_quantization: Annotated[bool, Since(QUANTIZATION_SINCE)] = False
+    """Whether the scales of 4-bit weights are quantised too (`bnb_4bit_use_double_quant`). It saves 0.37 bits of each weight
+    and costs time."""
 
     @field_validator("targets", mode="before")
     @classmethod
@@ -88,6 +106,20 @@ class Lora(AdapterSchema):
             )
         return dropout
 
+    @model_validator(mode="after")
+    def _quantised_twice(self) -> Self:
+        if self.double_quantization and self.quantization is None:
+            raise ValueError(
+                "double_quantization (true) quantises the scales of 4-bit weights, and quantization is null; set "
+                "quantization to 'nf4', or double_quantization to false"
+            )
+        return self
+
+    @property
+    def requirement(self) -> str:
+        """Word among a worker's adapters that says that the worker can train this one: 4-bit weights need a package."""
+        return self.kind if self.quantization is None else QLORA
+
     @property
     def scale(self) -> float:
         """Factor of the adapters' output."""
@@ -96,7 +128,12 @@ class Lora(AdapterSchema):
     def describe(self) -> str:
         """Return a short description for people."""
         where = "" if isinstance(self.targets, str) else f" on {', '.join(self.targets)}"
-        return f"{'rsLoRA' if self.rslora else 'LoRA'} r={self.rank}{where}"
+        method = "rsLoRA" if self.rslora else "LoRA"
+        if self.quantization is not None:
+            method = (
+                f"{'rs' if self.rslora else ''}QLoRA {self.quantization}{' double' if self.double_quantization else ''}"
+            )
+        return f"{method} r={self.rank}{where}"
 
 
 class LastLayers(AdapterSchema):
@@ -118,6 +155,11 @@ ADAPTER_KINDS = tuple(ADAPTERS)
 """Kinds of adapters that workers of this release train."""
 
 
+def quantization_of(adapter: AdapterSchema | None) -> Quantization | None:
+    """Return the number format of the quantised weights beside an adapter; None where no weight is quantised."""
+    return adapter.quantization if isinstance(adapter, Lora) else None
+
+
 def _with_kind(value: object) -> object:
     """Check the kind, and reject settings that no trial trains with the remedy for each."""
     if isinstance(value, AdapterSchema):
@@ -127,12 +169,9 @@ def _with_kind(value: object) -> object:
     if not isinstance(value, Mapping):
         raise ValueError(f'adapter ({value!r:.100}) must be an object such as {{"kind": "lora", "rank": 16}}, or null')
     kind = value.get("kind", "last_layers" if "layers" in value else "lora")
-    quantised_name = next((name for name in _FOUR_BIT if value.get(name)), "kind" if kind == "qlora" else None)
-    if quantised_name is not None:
-        raise ValueError(
-            f"{quantised_name} ({value.get(quantised_name)!r:.100}) trains quantised base weights, which no trial does; use lora, whose "
-            "base weights are bf16 or fp32 by workload.precision, or bring your own code (docs/how-to/own-code.md)"
-        )
+    if kind == QLORA:
+        kind, value = "lora", {"quantization": "nf4", **value}
+    check_foreign_names(value)
     if value.get("dora") or value.get("use_dora"):
         raise ValueError("dora (true) is trained by no trial; leave it out: plain LoRA and rslora are")
     if not isinstance(kind, str) or kind not in ADAPTERS:

@@ -55,6 +55,14 @@ LoraRank = Annotated[
         help="Train LoRA adapters of this rank on all linear layers, with the model's own weights frozen.",
     ),
 ]
+QloraRank = Annotated[
+    int | None,
+    typer.Option(
+        "--qlora",
+        metavar="RANK",
+        help="Train LoRA adapters of this rank beside weights that bitsandbytes keeps in 4 bits (nf4).",
+    ),
+]
 LastLayersCount = Annotated[
     int | None,
     typer.Option("--last-layers", metavar="N", help="Train the last N layers alone, with all other weights frozen."),
@@ -77,21 +85,26 @@ LayoutName = Annotated[
 ]
 
 
-def adapter_options(lora: int | None, last_layers: int | None) -> AdapterSchema | None:
+def adapter_options(lora: int | None, last_layers: int | None, qlora: int | None = None) -> AdapterSchema | None:
     """Return the adapter that the options ask for; None without them.
 
     Raises:
-        InputError: both are given, or a number is out of range.
+        InputError: several are given, or a number is out of range.
     """
-    if lora is not None and last_layers is not None:
-        raise InputError(f"--lora ({lora}) and --last-layers ({last_layers}) exclude each other; leave out one")
+    options = {"--lora": lora, "--qlora": qlora, "--last-layers": last_layers}
+    stated = [(name, value) for name, value in options.items() if value is not None]
+    if not stated:
+        return None
+    if len(stated) > 1:
+        named = " and ".join(f"{name} ({value})" for name, value in stated)
+        raise InputError(f"{named} exclude each other; leave out {'one' if len(stated) == 2 else 'all but one'}")
+    ((name, value),) = stated
     try:
-        if lora is not None:
-            # Twice the rank: the scale that PEFT's and TRL's examples use, at any rank.
-            return Lora(rank=lora, alpha=2.0 * lora)
-        return LastLayers(layers=last_layers) if last_layers is not None else None
+        if name == "--last-layers":
+            return LastLayers(layers=value)
+        # Twice the rank: the scale that PEFT's and TRL's examples use, at any rank.
+        return Lora(rank=value, alpha=2.0 * value, quantization="nf4" if name == "--qlora" else None)
     except ValidationError as error:
-        name, value = ("--lora", lora) if lora is not None else ("--last-layers", last_layers)
         limits = error.errors()[0]["msg"].removeprefix("Input should be ")
         raise InputError(f"{name} ({value}) must be {limits}") from None
 

@@ -2,7 +2,8 @@
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
-from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks
+from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks, quantization
+from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.sample_lengths import PACKED
 from shardtune.api_schemas.training.sample_packing import models as packed_models
@@ -70,8 +71,12 @@ def check_adapter(request: StudyRequest) -> None:
     Raises:
         Invalid: names the field, its value and the remedy.
     """
+    workload = request.workload
     try:
-        adapter_targets.check_model(request.workload.adapter, request.model)
+        adapter_targets.check_model(workload.adapter, request.model)
+        if workload.precision is not None:
+            precision = workload.precision
+            quantization.check_precision(precision.name, precision.autocast, quantization_of(workload.adapter))
     except ValueError as error:
         raise invalid_from_value_error("workload", error) from None
 

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import optimizer_support
-from shardtune.api_schemas.strategies.recipe_support import float8_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, quantization_support
 from shardtune.api_schemas.studies.study import Budget, StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import PRECISIONS, Precision
@@ -66,6 +66,7 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     dropped_notes = (
         *optimizer_support.dropped_note(spec.space.backends, spec.workload.optimizer),
         *float8_support.dropped_note(spec.space.backends, spec.space.knobs, spec.workload.float8),
+        *quantization_support.dropped_notes(spec.space.backends, spec.space.knobs, spec.workload.adapter),
     )
     budget_notes = _small_budget_note(spec.budget, seeds.seed_configs(search_space, cluster, resolved.config))
     return resolved._replace(

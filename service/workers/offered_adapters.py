@@ -1,14 +1,16 @@
 """Decide which workers can train a study's adapter."""
 
 from shardtune.api_schemas.machines.hardware import Offer
+from shardtune.api_schemas.training.quantization import QLORA, QUANTIZATION_PACKAGE
 from shardtune.api_schemas.training.workload import WorkloadRequest
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.errors import invalid
 
 
 def trains_adapter(offer: Offer, workload: WorkloadRequest) -> bool:
-    """Whether a worker can train the workload's adapter. Workers of older releases would train all weights instead."""
-    return workload.adapter is None or workload.adapter.kind in offer.adapters
+    """Whether a worker can train the workload's adapter. Workers of older releases would train all weights instead, or
+    beside weights that are not quantised."""
+    return workload.adapter is None or workload.adapter.requirement in offer.adapters
 
 
 def check_adapter(workload: WorkloadRequest, worker: WorkerRow) -> None:
@@ -21,6 +23,14 @@ def check_adapter(workload: WorkloadRequest, worker: WorkerRow) -> None:
         return
     assert workload.adapter is not None
     trained_kinds = ", ".join(worker.offer.adapters)
+    needs_quantization = workload.adapter.requirement == QLORA
+    if needs_quantization and workload.adapter.kind in worker.offer.adapters:
+        raise invalid(
+            "workload.adapter.quantization",
+            getattr(workload.adapter, "quantization", None),
+            f"adapter ({workload.adapter.describe()}) needs {QUANTIZATION_PACKAGE}, which worker {worker.name} lacks; install "
+            "shardtune[8bit] there and restart it, or leave out quantization",
+        )
     remedy = (
         f"install peft there (it trains {trained_kinds})"
         if trained_kinds

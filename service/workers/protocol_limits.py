@@ -6,8 +6,10 @@ from pydantic import BaseModel
 
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION, CannotExpress, expressed
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.float8 import FLOAT8_SINCE
 from shardtune.api_schemas.training.optimizers import EIGHT_BIT_SINCE, AdamW8bit
+from shardtune.api_schemas.training.quantization import QUANTIZATION_SINCE
 from shardtune.api_schemas.training.workload import LOW_STATES_SINCE, Workload
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
 from shardtune.db.tables.studies import StudyRow, WorkerRow
@@ -25,6 +27,11 @@ def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int
         return f"optimizer ({optimizer.kind}) came with version {EIGHT_BIT_SINCE} of the protocol; upgrade the worker"
     if workload.float8 is not None and protocol_version < FLOAT8_SINCE:
         return f"float8 ({workload.float8}) came with version {FLOAT8_SINCE} of the protocol; upgrade the worker"
+    quantization = quantization_of(workload.adapter)
+    if quantization is not None and protocol_version < QUANTIZATION_SINCE:
+        # It would train beside weights that are not quantised.
+        since = f"version {QUANTIZATION_SINCE} of the protocol"
+        return f"adapter.quantization ({quantization}) came with {since}; upgrade the worker"
     try:
         expressed(task, protocol_version)
     except CannotExpress as error:

@@ -18,7 +18,15 @@ from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit
 from shardtune.tuner.export import files
 from tests.support.long_run import wide
 from tests.support.processes import preloaded_forks
-from tests.support.values.synthetic_studies import CPU, contender_of, study_of, with_float8, with_muon, with_optimizer
+from tests.support.values.synthetic_studies import (
+    CPU,
+    contender_of,
+    study_of,
+    with_adapter,
+    with_float8,
+    with_muon,
+    with_optimizer,
+)
 
 pytestmark = pytest.mark.ranks
 
@@ -145,6 +153,21 @@ def test_scripts_with_8_bit_adamw_train_the_same(tmp_path: Path) -> None:
     adamw, ddp, zero = results
     assert ddp[0] == pytest.approx(adamw[0], rel=1e-5)
     assert zero == [pytest.approx(step, rel=2e-3) for step in ddp]
+
+
+def test_scripts_with_4_bit_weights_train(tmp_path: Path) -> None:
+    """DDP's and ZeRO's begin with the same bits; FSDP2 draws its blocks first, so its losses must be finite."""
+    adapter = {"rank": 4, "quantization": "nf4", "double_quantization": True}
+    study, results = with_adapter(study_of(), adapter), []
+    for strategy in (DdpConfig(), ZeroConfig(stage=2), Fsdp2Config(dp_shard=2)):
+        folder = tmp_path / strategy.kind
+        folder.mkdir()
+        for file, text in files(study, contender_of(TrialConfig(strategy=strategy, micro_batch=2))).items():
+            (folder / file).write_text(text)
+        results.append(train(folder))
+    ddp, zero, fsdp2 = results
+    assert ddp == [pytest.approx(step, rel=2e-4) for step in zero]
+    assert all(math.isfinite(value) for step in fsdp2 for value in step)
 
 
 def test_scripts_in_float8_train_the_same(tmp_path: Path) -> None:

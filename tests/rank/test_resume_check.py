@@ -123,6 +123,7 @@ def test_new_processes_go_on_where_the_checkpoint_was_saved(
 
 
 ADAPTED: dict[str, Any] = {"adapter": {"kind": "lora", "rank": 4}, "micro_batch": 2}
+QLORA: dict[str, Any] = {"adapter": {"kind": "lora", "rank": 4, "quantization": "nf4", "double_quantization": True}}
 BUCKETS = {"reduce_bucket_size": 50_000}
 ADAPTED |= {"model": LLAMA | {"vocab_size": 4096, "num_hidden_layers": 2}}
 
@@ -138,6 +139,9 @@ ADAPTED |= {"model": LLAMA | {"vocab_size": 4096, "num_hidden_layers": 2}}
         pytest.param({"kind": "fsdp1", "dp_shard": 2}, ADAPTED, id="fsdp1"),
         wide(FSDP2, ADAPTED, id="fsdp2"),
         pytest.param(FSDP2, ADAPTED | {"adapter": {"kind": "last_layers", "layers": 1}}, id="fsdp2, last layer"),
+        pytest.param({"kind": "ddp"}, ADAPTED | QLORA, id="ddp, 4-bit weights"),
+        wide({"kind": "zero", "stage": 2, **BUCKETS}, ADAPTED | QLORA, id="zero-2, 4-bit weights"),
+        wide(FSDP2, ADAPTED | QLORA, id="fsdp2, 4-bit weights"),
     ],
 )
 def test_a_checkpoint_of_an_adapter_holds_it_alone_and_training_goes_on_from_it(

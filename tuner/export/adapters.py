@@ -4,6 +4,7 @@ from typing import Any
 
 from shardtune.api_schemas.training import adapter_targets
 from shardtune.api_schemas.training.adapters import ALL_LINEAR, LastLayers, Lora
+from shardtune.tuner.export.precision import quantization
 from shardtune.tuner.export.quoting import literal
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 
@@ -34,6 +35,7 @@ def build_lines(source: ExportSource, on_meta: bool) -> list[str]:
         options = ", low_cpu_mem_usage=True" if on_meta else ""
         lines = [
             *(f"# {line}" for line in unlisted_layers(source, adapter)),
+            *quantization.build_lines(source),
             "# Before wrapping and sharding. It freezes all other weights; load those of your base model first.",
             f"adapter = {lora_config(source, adapter)}",
             f"inject_adapter_in_model(adapter, model{options})",
@@ -48,15 +50,19 @@ def build_lines(source: ExportSource, on_meta: bool) -> list[str]:
         dtype = torch_dtype(source.workload.precision.weights_dtype)
         lines += [
             "for parameter in model.parameters():",
-            "    if not parameter.requires_grad:",
+            f"    if not parameter.requires_grad{_unless_packed(source)}:",
             f"        parameter.data = parameter.data.to({dtype})  # no optimizer updates it, so it needs no master",
         ]
     return lines
 
 
-def zero_lines(source: ExportSource, part: str) -> list[str]:
-    """Lines of `train_snippet.py` that make new adapters the identity, where weights are created after wrapping."""
-    if not isinstance(source.workload.adapter, Lora):
+def _unless_packed(source: ExportSource) -> str:
+    return ' and not hasattr(parameter, "bnb_quantized")' if quantization.is_used(source) else ""
+
+
+def zero_lines(source: ExportSource, part: str, is_created_late: bool = True) -> list[str]:
+    """Lines of `train_snippet.py` that make new adapters the identity, where weights are created after PEFT's own."""
+    if not isinstance(source.workload.adapter, Lora) or not is_created_late:
         return []
     return [
         f"for name, module in {part}.named_modules():",
@@ -140,7 +146,8 @@ def accelerate_notes(source: ExportSource) -> list[str]:
     before = "before accelerator.prepare"
     if isinstance(adapter, Lora):
         lines = [
-            f"model = get_peft_model(model, {lora_config(source, adapter)}) {before}, as {adapter.describe()} was measured"
+            *quantization.load_notes(source),
+            f"model = get_peft_model(model, {lora_config(source, adapter)}) {before}, as {adapter.describe()} was measured",
         ]
     else:
         lines = [f"freeze all but the {adapter.describe()} {before}: see {source.shown_in}"]
@@ -164,6 +171,7 @@ def trainer_notes(source: ExportSource, consumer: str) -> tuple[str, ...]:
         return ()
     if isinstance(adapter, Lora):
         return (
+            *(f"adapter: {line}" for line in quantization.load_notes(source)),
             f"adapter: {adapter.describe()} was measured; hand {consumer} get_peft_model(model, {lora_config(source, adapter)})",
         )
     return (
@@ -195,6 +203,7 @@ def trl_values(source: ExportSource) -> dict[str, Any]:
         "use_rslora": lora.rslora,
         # Frozen weights were kept in the dtype of the computation.
         "dtype": source.workload.precision.weights_dtype,
+        **quantization.trl_values(source),
     }
 
 
@@ -206,7 +215,7 @@ def trl_notes(source: ExportSource) -> tuple[str, ...]:
             "adapters: all weights were trained; use_peft trains something else, for which another configuration may be faster",
         )
     if isinstance(adapter, Lora):
-        return tuple(unlisted_layers(source, adapter))
+        return (*unlisted_layers(source, adapter), *quantization.trl_notes(source))
     return (
         f"adapter: the {adapter.describe()} alone were trained; TRL trains all weights unless your script freezes them",
     )

@@ -16,7 +16,7 @@ from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.environment import command_prefix
 from shardtune.tuner.export.launch import torchrun_options
-from shardtune.tuner.export.precision import float8
+from shardtune.tuner.export.precision import float8, quantization
 from shardtune.tuner.export.quoting import in_docstring, literal, remark
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -156,7 +156,7 @@ def _standard_imports(source: ExportSource, parts: SnippetParts) -> str:
 
 
 def _imports(source: ExportSource, parts: SnippetParts) -> str:
-    modules = (*parts.modules, "torch", "torch.distributed as dist", "transformers")
+    modules = (*quantization.modules(source), *parts.modules, "torch", "torch.distributed as dist", "transformers")
     named = [*parts.imports, *sample_lengths.imports(source)]
     if source.config.activation_checkpointing == "full":
         named.append("from torch.utils.checkpoint import checkpoint")
@@ -195,6 +195,7 @@ def _constants(source: ExportSource, parts: SnippetParts) -> str:
     lines += [*experts.constants(source), *losses.constants(source), *float8.constants(source), *parts.constants]
     needs_blocks = (
         float8.is_used(source)
+        or quantization.is_used(source)
         or parts.needs_blocks
         or optimizers.exported(source).needs_blocks
         or adapters.needs_blocks(source)
@@ -207,7 +208,8 @@ def _constants(source: ExportSource, parts: SnippetParts) -> str:
 
 def _build_lines(source: ExportSource, parts: SnippetParts) -> list[str]:
     where, dtype = None, torch_dtype(source.workload.precision.master_dtype)
-    if parts.on_meta:
+    on_meta = parts.on_meta or quantization.is_used(source)
+    if on_meta:
         # Built without memory: parameters get their values only after sharding, so no rank ever holds the whole model.
         where = 'with torch.device("meta"):'
     elif parts.on_device is not None and not source.on_cpu:
@@ -219,7 +221,7 @@ def _build_lines(source: ExportSource, parts: SnippetParts) -> list[str]:
         ")",
     ]
     built = lines if where is None else [where, *(f"    {line}" for line in lines)]
-    return [*built, *adapters.build_lines(source, parts.on_meta), *_prepared(source)]
+    return [*built, *adapters.build_lines(source, on_meta), *_prepared(source)]
 
 
 def _prepared(source: ExportSource) -> list[str]:
@@ -240,6 +242,7 @@ def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     )
     shared += experts.helpers(source)
     shared += optimizers.exported(source).helpers(experts.is_divided(source))
+    shared += quantization.helpers(source)
     return (checkpointing + shared + parts.helpers).removesuffix("\n")
 
 

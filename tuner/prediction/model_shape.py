@@ -78,6 +78,11 @@ class ModelShape:
         return 0 if self.adapter is None else self.adapter.added
 
     @property
+    def packed_parameters(self) -> int:
+        """Number of elements of one block that are kept in 4 bits beside an adapter."""
+        return 0 if self.adapter is None else self.adapter.packed_weights
+
+    @property
     def trained_blocks(self) -> int:
         """Number of blocks that backward passes."""
         return self.layers if self.adapter is None else self.adapter.trained_blocks(self.layers)

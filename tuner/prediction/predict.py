@@ -21,7 +21,7 @@ from shardtune.api_schemas.strategies import (
     sample_groups,
     tensor_parallel,
 )
-from shardtune.api_schemas.strategies.recipe_support import float8_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, quantization_support
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.padding import padding_of
 from shardtune.api_schemas.training.workload import Workload
@@ -36,6 +36,7 @@ from shardtune.api_schemas.trials.predictions import (
     Verdict,
 )
 from shardtune.tuner.prediction import headroom, neighbours, prediction_request
+from shardtune.tuner.prediction.backends import trained_fractions
 from shardtune.tuner.prediction.calibration import (
     NO_CALIBRATIONS,
     PARTS,
@@ -56,6 +57,9 @@ from shardtune.tuner.prediction.throughput import StepTable
 
 _DEVIATIONS = 1.645
 """Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
+_UNPACKING_SIGMA = 0.25
+"""Standard deviation of the logarithm of a speed with 4-bit weights, beyond that of other speeds: a kernel that unpacks at
+half of the memory's rate makes a step of one short micro batch about as much slower."""
 
 
 # The calculator's form sends a request after every keystroke, and most of its configurations were in the one before.
@@ -152,7 +156,9 @@ def _predict_speed(
     parts = {name: _at(result.step.parts[name], index) * fit.factors[name] for name in PARTS}
     seconds = sum(parts.values())
     rate = _at(result.tokens, index) / seconds
-    spread = np.exp(_DEVIATIONS * fit.sigma)
+    # No published run says how fast 4-bit weights are unpacked; trials on this hardware do.
+    is_unchecked = shape.packed_parameters > 0 and not fit.rows
+    spread = np.exp(_DEVIATIONS * np.hypot(fit.sigma, _UNPACKING_SIGMA if is_unchecked else 0.0))
     return SpeedPrediction(
         tokens_per_s_per_gpu=rate,
         low_tokens_per_s_per_gpu=float(rate / spread),
@@ -197,6 +203,7 @@ def _cheapest_change(
         for neighbour in neighbours.neighbours(config, cluster)
         if optimizer_support.can_train(neighbour.config, workload.optimizer)
         and float8_support.can_train(neighbour.config, workload.float8)
+        and quantization_support.can_train(neighbour.config, workload.adapter)
     ]
     if not near:
         return None
@@ -235,6 +242,7 @@ def predict_all(
         if config.backend in request.space.backends
         and optimizer_support.can_train(config, request.optimizer)
         and float8_support.can_train(config, request.float8)
+        and quantization_support.can_train(config, request.adapter)
     )
     rows = [
         predict(
@@ -276,10 +284,10 @@ def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:
             (("master", precision.master_dtype), ("compute", precision.compute_dtype), ("reduce", precision.reduce_dtype))}  # fmt: skip
     # With bf16 weights, fp32 gradients are 4 bytes more than mixed-precision Adam's usual 16 (bf16 gradients).
     mixed = size["compute"] < size["master"]
-    trained = shape.trained_parameters
+    trained, weights = shape.trained_parameters, trained_fractions.compute_bytes(shape, Dtypes.of(precision))
     states = workload.optimizer.state_bytes(trained, min(trained, shape.matrix_parameters), size["master"])
     return {
-        "parameters": shape.parameters * size["compute"] / GIB,
+        "parameters": (shape.parameters * weights + trained_fractions.scale_bytes(shape)) / GIB,
         "gradients": trained * size["reduce"] / GIB,
         "masters": trained * (size["master"] if mixed else 0) / GIB,
         "optimizer": states / GIB,

@@ -7,8 +7,10 @@ from functools import lru_cache
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks
+from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.float8 import Float8Recipe
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
+from shardtune.api_schemas.training.quantization import Quantization, check_precision
 from shardtune.api_schemas.training.sample_packing import models as packed_models
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, SHORTEST_SEQUENCE, Precision, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
@@ -76,6 +78,9 @@ class ResolvedRequest:
         notes += [] if window is None else [window]
         if self.request.float8 is not None:
             notes.append(float8_note(self.request.float8, self.cluster.device))
+        quantization = quantization_of(self.request.adapter)
+        if quantization is not None:
+            notes.append(quantization_note(quantization, self.cluster.device))
         if self.request.data is not None:
             peak = "full rows" if self.request.data.is_packed else "the longest"
             notes.append(
@@ -123,6 +128,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
         )
     precision, note = precision_of(request, device)
     attention_dtypes.check(request.attention, precision)
+    check_precision(precision.name, precision.autocast, quantization_of(request.adapter))
     if shape.step_trace is not None:
         own_shape.check_workload(shape.step_trace, sequence, precision)
     resolved = ResolvedRequest(request, cluster, shape, sequence, precision, note)
@@ -154,6 +160,15 @@ def float8_note(recipe: Float8Recipe, device: str) -> str:
     return (
         f"float8 ({recipe}): linear layers are predicted with the gain of published tensorwise runs on H100 with compiled blocks; "
         "without compile, and with rowwise, expect less"
+    )
+
+
+def quantization_note(quantization: Quantization, device: str) -> str:
+    """Note on what a prediction of 4-bit base weights knows."""
+    where = "; CPU ranks unpack slower than their memory allows" if device == "cpu" else ""
+    return (
+        f"adapter.quantization ({quantization}): the time to unpack weights is that of its memory traffic, which no published run "
+        f"has checked, so that the speed's range is wider{where}"
     )
 
 

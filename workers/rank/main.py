@@ -21,6 +21,7 @@ from shardtune.workers.rank.device import CudaDevice, Device, of_kind
 from shardtune.workers.rank.measure import memory, speed_check
 from shardtune.workers.rank.measure.moments import MomentRecorder
 from shardtune.workers.rank.model import context
+from shardtune.workers.rank.model.quantization.check import FrozenWeights
 from shardtune.workers.rank.own_code import summary as own_code
 from shardtune.workers.rank.process import cpu_adam, deadline, environment
 from shardtune.workers.rank.rank_context import MakeDevice, RankContext
@@ -75,6 +76,7 @@ class RankAttempt:
         self._make_trainer, self._make_device = make_trainer, make_device
         self._progress = trial_dir.ProgressFile(folder, rank)
         self._trainer: Trainer | None = None
+        self._frozen_weights: FrozenWeights | None = None
 
     def write_model_summary(self, task: ModelSummaryTask) -> None:
         """Write a summary of the task's model into the trial directory; raises any error of building the model."""
@@ -115,6 +117,7 @@ class RankAttempt:
         loop = Loop(built.trainer.parameter_checksum, built.setting, built.step, self._progress)
         first_forward_s = _since_launch_s()
         run_steps(loop.steps(meter), built.trainer)
+        self._require_frozen_weights()
         self._progress.write(Progress(phase="finishing", step=len(loop.outcome.losses)))
         return _report(place, loop, meter, wrap_time).model_copy(
             update={"first_forward_s": first_forward_s, "steps_ended_s": _since_launch_s(), "pace_s": pace_s}
@@ -134,6 +137,7 @@ class RankAttempt:
         if recorder is not None:
             recorder.watch_modules(model)
         self._trainer = self._make_trainer(model, setting)
+        self._frozen_weights = FrozenWeights(model, task.workload.adapter)
         if recorder is not None:
             recorder.watch_states(model)
         self.phase = "training"
@@ -152,8 +156,14 @@ class RankAttempt:
         else:
             report = resume_check.run(task, built, self._folder, self._progress)
             step_count = report.trajectory[-1].step + 1
+        self._require_frozen_weights()
         self._progress.write(Progress(phase="finishing", step=step_count))
         return report.model_copy(update={"wrap_time_s": wrap_time})
+
+    def _require_frozen_weights(self) -> None:
+        """Raise a NumericsError where training has changed quantised base weights."""
+        if self._frozen_weights is not None:
+            self._frozen_weights.require_unmoved()
 
     def leave(self) -> None:
         """Leave the process group after the report is written. The time is bounded, since an error here costs no

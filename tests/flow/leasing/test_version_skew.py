@@ -170,10 +170,13 @@ def test_repeats_are_counted_for_each_attempt(worker, lease):
 
 
 @pytest.mark.parametrize(
-    "workload", [{"optimizer": "adamw-8bit"}, {"precision": "bf16-true"}, {"float8": "rowwise"}], ids=str
+    "workload",
+    [{"optimizer": "adamw-8bit"}, {"precision": "bf16-true"}, {"float8": "rowwise"}, {"adapter": "qlora"}],
+    ids=str,
 )
 def test_a_worker_of_version_1_gets_no_run_that_it_would_train_otherwise(client, workload):
     able = {"optimizers": ("adamw-8bit",), "float8": ("tensorwise", "rowwise")}
+    able |= {"adapters": ("lora", "qlora")}
     worker = SimulatedWorker(client, name="old", **able).register()
     spec = SPEC | {"workload": SPEC["workload"] | workload}
     study = client.post("/v1/studies", json=spec).raise_for_status().json()["study_id"]

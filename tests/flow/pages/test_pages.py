@@ -163,6 +163,21 @@ def test_a_form_makes_a_study_or_says_what_is_wrong(quick_client):
     page(quick_client, response.headers["location"])
 
 
+def test_the_form_keeps_the_weights_beside_lora_in_4_bits(quick_client):
+    SimulatedWorker(quick_client, adapters=("lora", "qlora")).register()
+    form = {"csrf": token(quick_client), "model": "llama-tiny", "hardware": "worker:sim", "sequence_length": "64"}
+    form |= {"global_batch": "8", "lora": "8", "quantization": "nf4"}
+    response = quick_client.post("/new", data=form, follow_redirects=False)
+    assert response.status_code == 303, response.text
+    spec = quick_client.get(response.headers["location"].replace("/studies", "/v1/studies")).json()["spec"]
+    assert (spec["workload"]["adapter"]["rank"], spec["workload"]["adapter"]["quantization"]) == (8, "nf4")
+    for wrong, says in (({"lora": ""}, "give a LoRA rank"), ({"quantization": "int8"}, "must be &#39;nf4&#39;")):
+        rejected = quick_client.post("/new", data=form | wrong, headers=HTML)
+        assert rejected.status_code == 422 and says in rejected.text, rejected.text
+    text = page(quick_client, "/new?model=llama-3.1-8b&hardware=RTX-4090-24GB&size=0&lora=16&quantization=nf4")
+    assert "QLoRA nf4 r=16" in text and '<option value="nf4" selected>' in text
+
+
 def test_the_calculator_predicts_for_hardware_nobody_has(quick_client):
     text = page(quick_client, "/new?model=llama-2-70b&hardware=H100-SXM-80GB&size=6&sequence_length=4096")
     assert "does not fit" in text and "within the line" in text and "69 billion" in text

@@ -34,7 +34,9 @@ def test_an_adapter_is_stored_and_sent_to_the_worker(quick_client):
     [
         ({"targets": ["q_porj"]}, "workload.adapter.targets", "did you mean q_proj"),
         ({"kind": "last_layers", "layers": 99}, "workload.adapter.layers", "more than the model's"),
-        ({"load_in_4bit": True}, "workload.adapter.load_in_4bit", "quantised base weights"),
+        ({"load_in_4bit": True}, "workload.adapter.load_in_4bit", "use quantization ('nf4')"),
+        ({"double_quantization": True}, "workload.adapter.double_quantization", "quantization is null"),
+        ({"quantization": "int8"}, "workload.adapter.quantization", "must be 'nf4'"),
         ({"dropout": 0.1}, "workload.adapter.dropout", "set it to 0"),
         ({"rank": 0}, "workload.adapter.rank", "greater than or equal to 1"),
     ],
@@ -88,3 +90,49 @@ def test_predictions_are_made_for_the_adapter(quick_client):
     table = quick_client.post("/v1/predictions", json=request | {"adapter": {"rank": 16}}).json()
     assert (table["adapter"], table["trained_parameters"]) == ("LoRA r=16", 41_943_040)
     assert all(row["memory"]["verdict"] == "fits" for row in table["predictions"])
+
+
+QLORA = with_adapter(kind="qlora", rank=8)
+
+
+def test_4_bit_weights_are_sent_to_a_worker_that_has_their_package(quick_client):
+    worker = SimulatedWorker(quick_client, adapters=(*KINDS, "qlora")).register()
+    study = quick_client.post("/v1/studies", json=QLORA).json()
+    assert study["spec"]["workload"]["adapter"]["quantization"] == "nf4"
+    assert "fsdp1" not in study["spec"]["space"]["backends"]
+    assert worker.lease().task.workload.adapter.quantization == "nf4"
+
+
+def test_a_worker_without_the_package_of_4_bit_weights_gets_no_such_run(quick_client):
+    plain = SimulatedWorker(quick_client, "plain", adapters=KINDS).register()
+    found = rejection(quick_client, QLORA)
+    assert found["field"] == "workload.adapter.quantization", found
+    assert "worker plain lacks; install shardtune[8bit] there" in found["message"]
+    able = SimulatedWorker(quick_client, "able", adapters=(*KINDS, "qlora")).register()
+    quick_client.post("/v1/studies", json=QLORA).raise_for_status()
+    assert plain.lease() is None and able.lease() is not None
+
+
+def test_an_answer_for_lora_is_never_given_for_4_bit_weights(quick_client):
+    asked = ASK | {"workload": json.dumps(WORKLOAD | {"adapter": "qlora"}), "lowest_confidence": "low"}
+    assert quick_client.get("/v1/best", params=asked).json()["code"] == "unknown_best"
+
+
+@pytest.mark.parametrize(
+    ("baseline", "message"),
+    [
+        ({"strategy": {"kind": "zero", "stage": 3}}, "cannot train beside quantised weights"),
+        ({"strategy": {"kind": "fsdp1", "dp_shard": 2}}, "cannot train beside quantised weights"),
+    ],
+)
+def test_a_baseline_that_cannot_train_beside_4_bit_weights_is_rejected(quick_client, baseline, message):
+    SimulatedWorker(quick_client, adapters=(*KINDS, "qlora")).register()
+    found = rejection(quick_client, QLORA | {"baseline": baseline})
+    assert found["field"].startswith("baseline") and message in found["message"], found
+
+
+def test_a_study_in_autocast_beside_4_bit_weights_is_rejected(quick_client):
+    SimulatedWorker(quick_client, adapters=(*KINDS, "qlora")).register()
+    body = with_adapter(kind="qlora", rank=8)
+    found = rejection(quick_client, body | {"workload": body["workload"] | {"precision": "bf16-autocast"}})
+    assert "use bf16-mixed" in found["message"], found

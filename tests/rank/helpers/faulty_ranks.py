@@ -67,6 +67,19 @@ class MovesFrozenWeights(DdpTrainer):
         return super().optimizer_step()
 
 
+class MovesPackedWeights(DdpTrainer):
+    """A 4-bit weight changes with every update, which no checksum of trained weights sees."""
+
+    def __init__(self, model: nn.Module, setting: TrainingSetup, config: DdpConfig) -> None:
+        super().__init__(model, setting, config)
+        self._packed = [p for p in model.parameters() if p.dtype == torch.uint8][-1]
+
+    def optimizer_step(self) -> torch.Tensor:
+        with torch.no_grad():
+            self._packed[0, 0] += 1
+        return super().optimizer_step()
+
+
 class LeavesDropoutOn(DdpTrainer):
     """PEFT's adapters drop a tenth of their inputs, as its examples configure them."""
 
@@ -143,6 +156,7 @@ FAULTS = OUT_OF_MEMORY | {
     "forgotten_optimizer": ForgetsOptimizer,
     "forgotten_weights": ForgetsWeights,
     "frozen_weight_moves": MovesFrozenWeights,
+    "packed_weight_moves": MovesPackedWeights,
     "dropout_left_on": LeavesDropoutOn,
     "equal_rows": EqualRows,
     "none": DdpTrainer,

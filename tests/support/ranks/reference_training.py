@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import bitsandbytes
 import torch
+from bitsandbytes import functional
 from torch import nn
 from torch.func import functional_call
 
+from shardtune.api_schemas.training.adapters import AdapterSchema, Lora
 from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit, Muon
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.leases import TrialTask
@@ -36,7 +38,8 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     workload = task.workload
     compute = build.DTYPES[workload.precision.compute_dtype]
     network = build.build(task.model, workload)
-    adapters.install(network, workload.adapter)
+    # Beside weights that are not quantised: their values are those that 4 bits leave of them.
+    adapters.install(network, plain_adapter(workload.adapter))
     if workload.float8 is not None:
         _convert(network, workload.float8)
     precision = workload.precision
@@ -44,6 +47,8 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     build.materialize(
         network, torch.device("cpu"), master, workload.seed, torch.float32 if precision.autocast else compute
     )
+    if isinstance(workload.adapter, Lora) and workload.adapter.quantization is not None:
+        _round_to_4_bits(network, workload.adapter, compute)
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     optimizers = _optimizers(network, workload.optimizer, fused=precision.has_low_states)
     vocab_size = network.get_input_embeddings().num_embeddings
@@ -73,6 +78,24 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
             )
         )
     return tuple(records)
+
+
+def plain_adapter(adapter: AdapterSchema | None) -> AdapterSchema | None:
+    """The same adapter beside weights that are not quantised."""
+    if not isinstance(adapter, Lora):
+        return adapter
+    return adapter.model_copy(update={"quantization": None, "double_quantization": False})
+
+
+@torch.no_grad()
+def _round_to_4_bits(network: nn.Module, lora: Lora, compute: torch.dtype) -> None:
+    """Replace each frozen linear weight of the blocks by what it is after it was packed and unpacked."""
+    for name, layer in network.named_modules():
+        if isinstance(layer, nn.Linear) and not layer.weight.requires_grad and "lm_head" not in name:
+            packed, state = functional.quantize_4bit(
+                layer.weight.to(compute), compress_statistics=lora.double_quantization, quant_type=lora.quantization
+            )
+            layer.weight.copy_(functional.dequantize_4bit(packed, state))
 
 
 def _convert(network: nn.Module, recipe: str) -> None:

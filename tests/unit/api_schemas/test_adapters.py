@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
-from shardtune.api_schemas.strategies import TrialConfig, sample_groups
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, sample_groups
+from shardtune.api_schemas.strategies.recipe_support import quantization_support
 from shardtune.api_schemas.training import adapter_targets
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.api_schemas.training.models import ModelSpec, preset
@@ -40,8 +41,12 @@ def test_the_order_of_targets_does_not_matter() -> None:
         ({"dropout": 0.05}, r"dropout \(0.05\) makes losses depend on how the batch is divided.*set it to 0"),
         ({"targets": []}, r"targets \(an empty list\) adapts nothing"),
         ({"targets": ["model.layers.0.self_attn.q_proj"]}, "names one block; every block gets the adapter"),
-        ({"load_in_4bit": True}, r"load_in_4bit \(True\) trains quantised base weights"),
-        ({"kind": "qlora"}, r"kind \('qlora'\) trains quantised base weights.*use lora"),
+        ({"load_in_4bit": True}, r"load_in_4bit \(True\) is another library's name; use quantization \('nf4'\)"),
+        ({"load_in_8bit": True}, r"load_in_8bit \(True\) asks for 8-bit base weights, which no trial trains"),
+        ({"quantization_bit": 8}, r"quantization_bit \(8\) asks for 8-bit base weights"),
+        ({"bnb_4bit_use_double_quant": True}, "did you mean double_quantization"),
+        ({"quantization": "fp4"}, "Input should be 'nf4'"),
+        ({"double_quantization": True}, r"double_quantization \(true\) .* and quantization is null; set"),
         ({"dora": True}, r"dora \(true\) is trained by no trial"),
         ({"r": 16}, r"r \(16\) is PEFT's name; did you mean rank\?"),
         ({"kind": "prefix"}, r"kind \('prefix'\) is unknown; use one of lora, last_layers"),
@@ -114,3 +119,74 @@ def test_targets_are_matched_by_the_end_of_their_path() -> None:
     assert adapter_targets.targeted_paths(paths, Lora()) == paths
     with pytest.raises(ValueError, match="matches no linear layer"):
         adapter_targets.targeted_paths(paths, Lora(targets=("proj",)))
+
+
+QLORA: dict[str, Any] = {"kind": "lora", "quantization": "nf4"}
+
+
+def test_qlora_is_lora_beside_4_bit_weights() -> None:
+    """axolotl's word for it, and the words in which it is shown."""
+    assert adapter("qlora") == adapter(QLORA) == Lora(quantization="nf4")
+    assert adapter({"kind": "qlora", "rank": 8, "double_quantization": True}).describe() == "QLoRA nf4 double r=8"
+    assert (adapter("qlora").requirement, adapter("lora").requirement) == ("qlora", "lora")
+
+
+def test_an_adapter_beside_16_bit_weights_keeps_its_key() -> None:
+    """Stored answers of LoRA are found under keys that have no word about quantisation."""
+    cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+    plain, packed = (
+        TuningTarget(preset("llama-tiny"), Workload(**SIZES, adapter=value), cluster).canonical()["workload"]["adapter"]
+        for value in ("lora", "qlora")
+    )
+    assert not [name for name in plain if "quantization" in name]
+    assert packed == plain | {"quantization": "nf4", "double_quantization": False}
+
+
+def test_autocast_beside_4_bit_weights_is_rejected() -> None:
+    """By the check of a configuration: answers are looked up under every precision."""
+    cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+    workload = Workload(**SIZES, adapter="qlora", precision="bf16-autocast")
+    with pytest.raises(ValueError, match=r"precision \('bf16-autocast'\) with adapter.quantization .*use bf16-mixed"):
+        sample_groups.check(TrialConfig(strategy=DdpConfig()), cluster, workload)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"), [("gpt2-tiny", "Conv1D, which has no 4-bit form"), ("mixtral-tiny", "experts are stacked")]
+)
+def test_models_that_would_stay_in_16_bits_are_rejected(model: str, why: str) -> None:
+    with pytest.raises(ValueError, match=rf"adapter.quantization \('nf4'\) cannot quantise .*{why}"):
+        adapter_targets.check_model(adapter("qlora"), preset(model))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"strategy": {"kind": "fsdp1", "dp_shard": 2}},
+            r"strategy.kind \('fsdp1'\) cannot train beside quantised weights",
+        ),
+        ({"strategy": {"kind": "zero", "stage": 3}}, r"strategy.stage \(3\) .*use stage 1 or 2, ddp or fsdp2"),
+        ({"strategy": {"kind": "zero", "stage": 1, "deepcompile": True}}, r"deepcompile \(true\) .*set it to false"),
+        (
+            {"strategy": {"kind": "ddp"}, "context_parallel": 2},
+            r"context_parallel \(2\) .*use 1, or leave out quantization",
+        ),
+    ],
+)
+def test_strategies_that_cannot_train_beside_4_bit_weights_are_rejected(config: dict[str, Any], message: str) -> None:
+    cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+    with pytest.raises(ValueError, match=message):
+        sample_groups.check(TrialConfig.model_validate(config), cluster, Workload(**SIZES, adapter="qlora"))
+    assert not quantization_support.can_train(TrialConfig.model_validate(config), adapter("qlora"))
+    assert quantization_support.can_train(TrialConfig.model_validate(config), adapter("lora"))
+
+
+def test_a_search_beside_4_bit_weights_leaves_out_what_cannot_train_and_says_so() -> None:
+    qlora = adapter("qlora")
+    assert quantization_support.trainable_backends(("ddp", "fsdp1", "zero"), qlora) == ("ddp", "zero")
+    assert quantization_support.trainable_backends(("fsdp1",), adapter("lora")) == ("fsdp1",)
+    with pytest.raises(ValueError, match=r"space.backends \(fsdp1\) cannot train .*add ddp, fsdp2"):
+        quantization_support.trainable_backends(("fsdp1",), qlora)
+    notes = quantization_support.dropped_notes(("ddp", "fsdp1", "zero"), {}, qlora)
+    assert [note.partition(" cannot")[0] for note in notes] == ["space.backends (fsdp1)", "space.knobs.stage (3)"]
+    assert quantization_support.dropped_notes(("fsdp1", "zero"), {"stage": [1, 2]}, adapter("lora")) == ()

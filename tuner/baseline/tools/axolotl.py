@@ -1,7 +1,9 @@
 """Words of axolotl's YAML (0.21)."""
 
 from shardtune.api_schemas.training.adapters import ALL_LINEAR
+from shardtune.api_schemas.training.quantization import QLORA
 from shardtune.tuner.baseline.section import Section
+from shardtune.tuner.baseline.tools import quantization
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _RENAMED = {
@@ -92,8 +94,9 @@ def _adapter(values: Fields) -> StatedAdapter:
     if kind is None:
         patterns = values.get("unfrozen_parameters")
         return StatedAdapter("unfrozen_parameters" if patterns else "adapter", None, is_known=not patterns)
-    if kind != "lora":
-        raise ValueError(f"baseline.adapter ({kind!r:.60}) is trained by no trial; use lora, or leave it out")
+    if kind not in ("lora", QLORA):
+        raise ValueError(f"baseline.adapter ({kind!r:.60}) is trained by no trial; use lora or qlora, or leave it out")
+    packed = quantization.of_axolotl(values) if kind == QLORA else {}
     targets = ALL_LINEAR if top.flag("lora_target_linear") else values.get("lora_target_modules")
     return StatedAdapter(
         "adapter",
@@ -102,6 +105,7 @@ def _adapter(values: Fields) -> StatedAdapter:
             "alpha": values.get("lora_alpha"),
             "targets": targets,
             "rslora": bool(top.flag("peft_use_rslora")),
+            **packed,
         },
     )
 
@@ -117,6 +121,7 @@ TOOL = Tool(
     packing=("sample_packing", "batch_flattening"),
     packs_apart="sample_packing",
     quantised=("load_in_4bit", "load_in_8bit", "gptq", "quantization", "qat"),
+    four_bit=("load_in_4bit",),
     parallel=("tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree", "expert_parallel_size"),
     renamed=_RENAMED,
     translate=_translate,

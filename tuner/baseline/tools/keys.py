@@ -5,6 +5,8 @@ Each is listed by its name: a prefix would hide a key such as `lora_modules_to_s
 
 from pydantic import JsonValue
 
+from shardtune.tuner.baseline.tools import quantization
+
 _PREFIXES: tuple[str, ...] = (
     *("dataset", "dataloader", "val_", "eval", "hub_", "wandb_", "mlflow_", "comet_", "swanlab", "save", "logging_"),
     *("log_", "chat_template", "special_tokens", "generation_", "generate_samples", "test_datasets", "lm_eval_"),
@@ -23,7 +25,7 @@ _ADAPTER |= {"freeze_parameters", "freeze_parameters_ratio", "freeze_parameters_
 _ADAPTER |= {"trainable_parameters_regex", "unfrozen_parameters", "target_regex", "target_parameters"}
 _TOWERS = frozenset(["freeze_vit", "freeze_aligner", "freeze_vision_tower", "freeze_multi_modal_projector"])
 """Switches that freeze parts of models with images, which a model of text lacks."""
-_SILENT = _MODEL | _DATA | _ADAPTER | _TOWERS
+_SILENT = _MODEL | _DATA | _ADAPTER | _TOWERS | quantization.SILENT
 _SWITCHES = frozenset(["lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel"])
 """Switches that are reported where they are on: trials have none of these kernels."""
 

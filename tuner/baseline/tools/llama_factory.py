@@ -4,6 +4,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.training.adapters import ALL_LINEAR
 from shardtune.tuner.baseline.section import Section
+from shardtune.tuner.baseline.tools import quantization
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 
@@ -53,6 +54,7 @@ def _adapter(values: Fields) -> StatedAdapter:
             "alpha": values.get("lora_alpha") or twice,
             "targets": targets,
             "rslora": bool(Section(values, "baseline").flag("use_rslora")),
+            **quantization.of_llama_factory(values),
         },
     )
 
@@ -68,6 +70,7 @@ TOOL = Tool(
     packing=("packing", "neat_packing"),
     packs_apart="neat_packing",
     quantised=("quantization_bit",),
+    four_bit=("quantization_bit",),
     parallel=(),
     renamed={},
     translate=_translate,

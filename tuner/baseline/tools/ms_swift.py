@@ -6,6 +6,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.training.adapters import ALL_LINEAR
 from shardtune.tuner.baseline.section import Section
+from shardtune.tuner.baseline.tools import quantization
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _SAMPLES = 16
@@ -126,6 +127,7 @@ def _adapter(values: Fields) -> StatedAdapter:
             "alpha": values.get("lora_alpha", 32),
             "targets": named,
             "rslora": bool(Section(values, "baseline").flag("use_rslora")),
+            **quantization.of_ms_swift(values),
         },
         is_known=not values.get("target_regex") and not values.get("target_parameters"),
     )
@@ -142,6 +144,7 @@ TOOL = Tool(
     packing=("packing", "padding_free"),
     packs_apart="packing",
     quantised=("quant_method", "quant_bits"),
+    four_bit=("quant_method", "quant_bits"),
     parallel=("sequence_parallel_size", "deepspeed_autotp_size"),
     renamed={},
     translate=_translate,

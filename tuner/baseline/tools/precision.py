@@ -51,9 +51,14 @@ def _trained(tool: Tool, top: Section) -> tuple[str, str]:
     """Return the precision that a tool's bf16 means under DDP, with the reason."""
     if top.flag("pure_bf16"):
         return _TRUE, f"{tool.title}'s pure_bf16 loads and updates bfloat16 weights"
+    settings = tool.adapter(top.values()).settings
+    if settings is not None and "quantization" in settings:
+        return (
+            _MIXED,
+            f"{tool.title} loads weights that are not quantised in bfloat16 and trains LoRA's matrices in float32",
+        )
     if not tool.loads_low or _loads(tool, top, "float32"):
         return _AUTOCAST, f"{tool.title} under DDP computes in bfloat16 under autocast"
-    settings = tool.adapter(top.values()).settings
     if settings is not None and "rank" in settings:
         return _MIXED, f"{tool.title} loads frozen weights in bfloat16 and trains LoRA's matrices in float32"
     reason = f"{tool.title} under DDP loads and updates bfloat16 weights"

@@ -173,12 +173,13 @@ def _check_parallel(tool: Tool, top: Section) -> None:
 
 def _check_adapter(tool: Tool, values: Fields, workload: Workload, notes: list[str]) -> None:
     """Compare what the file trains with the workload's adapter."""
+    stated, ours = tool.adapter(values), workload.adapter
+    packed = tool.four_bit if stated.settings is not None and "quantization" in stated.settings else ()
     for key in (*tool.quantised, *_DORA):
-        if keys.is_set(values.get(key)):
+        if keys.is_set(values.get(key)) and key not in packed:
             raise ValueError(
                 f"baseline.{key} ({values[key]!r:.60}) is trained by no trial; drop it, or bring your own code"
             )
-    stated, ours = tool.adapter(values), workload.adapter
     if not stated.is_known:
         if ours is None:
             raise ValueError(

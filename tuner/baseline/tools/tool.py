@@ -61,6 +61,8 @@ class Tool:
     """Switch among them that packs rows whose samples do not see each other."""
     quantised: tuple[str, ...]
     """Keys that train on quantised base weights."""
+    four_bit: tuple[str, ...]
+    """Keys among them that may stand beside an adapter whose 4-bit weights `adapter` has read."""
     parallel: tuple[str, ...]
     """Keys of numbers of ranks that divide something other than data."""
     renamed: Mapping[str, str]

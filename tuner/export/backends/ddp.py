@@ -4,6 +4,7 @@ from shardtune.api_schemas.strategies import DdpConfig
 from shardtune.tuner.export import adapters, optimizers
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
+from shardtune.tuner.export.precision import quantization
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 from shardtune.tuner.export.trial_rendering import keywords
@@ -39,7 +40,8 @@ def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
         ]
     return fill(
         "trainer_ddp",
-        prepare=indent(prepare, 8),
+        place=indent(quantization.place_lines(source, ["model.to(device)"]), 8),
+        prepare=indent([*adapters.zero_lines(source, "model", quantization.is_used(source)), *prepare], 8),
         device_ids="None" if source.on_cpu else "[device.index]",
         options=indent([f"{key}={value}," for key, value in strategy.to_ddp().items()], 12),
         **common.backward(source, strategy.grad_sync),

@@ -7,6 +7,7 @@ from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.tuner.export import adapters, context, experts, pipeline, tensor
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
+from shardtune.tuner.export.precision import quantization
 from shardtune.tuner.export.quoting import literal
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -72,12 +73,32 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         share_mesh=indent(_SHARE_MESH if _reshards_to_groups(strategy) else [], inner),
         units=units,
         prefetch=indent([*_prefetch(strategy), *_calls(strategy, "script", "root" if cut else "model")], inner),
-        state_device='torch.device("cpu")' if offload else "device",
+        **({"state_device": 'torch.device("cpu")' if offload else "device"} if cut else {}),
         buffers=indent(pipeline.of_root(source, _OFFLOADED_BUFFERS if offload and not source.on_cpu else []), inner),
-        **({} if cut else {"adapters": indent(adapters.zero_lines(source, "model"), 12)}),
+        **({} if cut else _placement(source, strategy)),
         sync="" if cut else indent(_SYNC[strategy.grad_sync], 12),
         compute=indent(_scheduled(source), 8) if cut else indent(_compute(source), 12),
     )
+
+
+def _placement(source: ExportSource, strategy: Fsdp2Config) -> dict[str, str]:
+    """Lines that give parameters memory and values: 4-bit weights before they are sharded, unit by unit, all others after
+    it."""
+    zero = adapters.zero_lines(source, "model")
+    if quantization.is_used(source):
+        return {
+            "place_unit": indent(quantization.unit_lines(source, strategy.blocks_per_unit), 12),
+            "place": indent([*quantization.place_lines(source, []), *zero], 8),
+            "materialize": "",
+        }
+    device = 'torch.device("cpu")' if strategy.cpu_offload else "device"
+    lines = [
+        f"model.to_empty(device={device})",
+        "with torch.no_grad():",
+        "    model.init_weights()  # or load your checkpoint with torch.distributed.checkpoint",
+        *(f"    {line}" for line in zero),
+    ]
+    return {"place_unit": "", "place": "", "materialize": indent(lines, 8)}
 
 
 def _stages(source: ExportSource, strategy: Fsdp2Config) -> dict[str, str]:

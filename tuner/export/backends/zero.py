@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 from shardtune.api_schemas.strategies import ZeroConfig
-from shardtune.tuner.export import context, environment, optimizers
+from shardtune.tuner.export import adapters, context, environment, optimizers
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
+from shardtune.tuner.export.precision import quantization
 from shardtune.tuner.export.quoting import literal
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -64,7 +65,8 @@ def _trainer(source: ExportSource, strategy: ZeroConfig) -> str:
     on_device = optimizers.make(source, "parameters", "model.get_submodule(BLOCKS)")
     return fill(
         "trainer_zero",
-        prepare=indent(prepare, 8),
+        place=indent(quantization.place_lines(source, []), 8),
+        prepare=indent([*adapters.zero_lines(source, "model", quantization.is_used(source)), *prepare], 8),
         optimizer=on_host if strategy.offload_optimizer is not None else on_device,
         compile="\n        self.engine.compile()" if strategy.deepcompile else "",
         loss=context.loss(source, "self.engine"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from shardtune.api_schemas.training.padding import FLASH
 from shardtune.tuner.export import environment, launch, sample_lengths
-from shardtune.tuner.export.precision import float8
+from shardtune.tuner.export.precision import float8, quantization
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 
@@ -47,7 +47,8 @@ def requirements(source: ExportSource) -> list[str]:
     names = ["torch", "transformers", *(["deepspeed"] if source.config.backend == "zero" else [])]
     packages = [_pinned(name, getattr(fingerprint, name, None)) for name in names]
     packages += ["peft"] if source.workload.adapter is not None else []
-    packages += ["bitsandbytes"] if source.workload.optimizer.kind == "adamw-8bit" else []
+    needs_bitsandbytes = source.workload.optimizer.kind == "adamw-8bit" or quantization.is_used(source)
+    packages += ["bitsandbytes"] if needs_bitsandbytes else []
     packages += [_pinned("torchao", getattr(fingerprint, "torchao", None))] if float8.is_used(source) else []
     packages += [_FLASH_PACKAGE] if source.attention == FLASH else []
     return [*packages, SET_ME] if is_own(source) else packages

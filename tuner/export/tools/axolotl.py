@@ -9,7 +9,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.precision import float8
+from shardtune.tuner.export.precision import float8, quantization
 from shardtune.tuner.export.snippet import SAVED_OPERATORS
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import tool_arguments as tools
@@ -129,6 +129,7 @@ def _adapter(source: ExportSource) -> dict[str, Any]:
         **layers,
         "peft_use_rslora": lora.rslora,
         **dict.fromkeys(_OWN_KERNELS, False),
+        **quantization.axolotl_values(source),
     }
 
 
@@ -191,6 +192,7 @@ def _sharding(source: ExportSource, arguments: ToolArguments) -> dict[str, Any]:
 def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = [f"data: set datasets ({SET_ME}); axolotl's prompt strategies decide which tokens are labels"]
     lines += float8.tool_notes(source, "axolotl", "fp8")
+    lines += quantization.upcast_notes(source, "axolotl")
     if (data := source.workload.data) is not None:
         lines += [
             f"data: {data.describe()} measured; your own data set decides in axolotl",

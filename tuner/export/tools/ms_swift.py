@@ -8,7 +8,7 @@ from typing import Any
 from shardtune.api_schemas.training.padding import FLASH
 from shardtune.tuner.export import adapters, sample_lengths
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.precision import float8
+from shardtune.tuner.export.precision import float8, quantization
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import tool_arguments as tools
 from shardtune.tuner.export.tools.tool_arguments import ToolArguments
@@ -74,6 +74,7 @@ def _adapter(source: ExportSource) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "target_modules": [targets] if isinstance(targets, str) else targets,
         "use_rslora": lora.rslora,
+        **quantization.ms_swift_values(source),
     }
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from shardtune.api_schemas.training import adapter_targets
-from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers, Lora
+from shardtune.api_schemas.training import adapter_targets, quantization
+from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers, Lora, quantization_of
 
 _LLAMA = adapter_targets.LINEAR_LAYERS["llama"]
 """Linear layers of the block that estimates an unknown architecture."""
@@ -38,6 +38,8 @@ class AdaptedLayers:
     """Input and output width of each linear layer of a block that LoRA adapts."""
     parts: frozenset[str] = frozenset()
     """Parts of a block (`q`, `down`, …) whose linear layers LoRA adapts."""
+    quantised: tuple[tuple[int, int], ...] = ()
+    """Input and output width of each linear layer of a block whose frozen weight is kept in 4 bits."""
 
     @classmethod
     def of(cls, adapter: AdapterSchema, widths: Mapping[str, tuple[int, int]], model_type: str | None) -> Self:
@@ -58,12 +60,34 @@ class AdaptedLayers:
             # Names of another family, whose layers a worker counts: here an estimate by all layers of the block.
             paths = [*layers]
         parts = [layers[path] for path in paths]
-        return cls(adapter, tuple(widths[part] for part in parts), frozenset(parts))
+        # Layers without an adapter are quantised, too.
+        frozen = () if quantization_of(adapter) is None else tuple(widths[part] for part in layers.values())
+        return cls(adapter, tuple(widths[part] for part in parts), frozenset(parts), frozen)
 
     @property
     def rank(self) -> int:
         """Rank of the added matrices, 0 where none are added."""
         return self.settings.rank if isinstance(self.settings, Lora) else 0
+
+    @property
+    def packed_weights(self) -> int:
+        """Number of elements of a block that are kept in 4 bits."""
+        return sum(inputs * outputs for inputs, outputs in self.quantised)
+
+    @property
+    def largest_packed(self) -> int:
+        """Number of elements of the largest weight in 4 bits, which products unpack one at a time."""
+        return max((inputs * outputs for inputs, outputs in self.quantised), default=0)
+
+    @property
+    def has_packed_scales(self) -> bool:
+        """Whether the scales of weights in 4 bits are quantised, too."""
+        return isinstance(self.settings, Lora) and self.settings.double_quantization
+
+    @property
+    def scale_bytes(self) -> float:
+        """Bytes of a 4-bit weight's part of the scales."""
+        return quantization.scale_bytes(self.has_packed_scales)
 
     @property
     def added(self) -> int:

@@ -62,7 +62,7 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _
     )
     missing = d.master * outside * before
     return States(
-        parameters=zero + trained_part.master_bytes(shape, d, impl) * count,
+        parameters=zero + trained_part.master_bytes(shape, d, impl) * count + trained_part.scale_bytes(shape),
         masters=zero,
         optimizer=zero + d.moments * trained,
         gradients_early=early * grown,

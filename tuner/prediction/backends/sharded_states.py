@@ -48,7 +48,9 @@ class _Sizes:
     blocks: Array
     """Number of transformer blocks in one FSDP unit."""
     gathered: int
-    """Bytes of one element of a gathered parameter."""
+    """Bytes of one element of a gathered parameter that is not in 4 bits."""
+    in_unit: float
+    """Mean bytes of one element of a block's gathered parameters."""
     shards: Array
     """Bytes of this rank's sharded gradients, in the dtype of the master weights."""
     on_device: Array | float
@@ -87,6 +89,7 @@ def _sizes(
         units=np.ceil(shape.layers / c.blocks_per_unit),
         blocks=blocks,
         gathered=d.compute,
+        in_unit=trained_part.block_bytes(shape, d),
         shards=d.master * sharded * whole / c.shard,
         on_device=1.0 if gloo else 1.0 - c.offload_parameters,
         copies=1.0 + (np.where(c.shard > 1, 1.0, 0.0) if gloo else c.tokens * 0.0),
@@ -116,7 +119,8 @@ def fully_sharded(
     """
     s = _sizes(shape, c, d, impl, gloo, padding)
     return States(
-        parameters=trained_part.master_bytes(shape, d, impl) * s.sharded / c.shard * (1.0 - c.offload_parameters),
+        parameters=trained_part.master_bytes(shape, d, impl) * s.sharded / c.shard * (1.0 - c.offload_parameters)
+        + trained_part.scale_bytes(shape),
         masters=c.tokens * 0.0,
         optimizer=d.moments * s.sharded_trained / c.shard * (1.0 - c.offload_optimizer),
         **_gradient_bytes(c, d, s),
@@ -168,10 +172,10 @@ def _gradient_bytes(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
 def _gathered_bytes(c: Candidates, s: _Sizes) -> dict[str, Array]:
     """Bytes of gathered compute copies: the root's parameters, those kept after forward, one unit in use, and one or
     more prefetched units."""
-    keeps_whole, everything = c.regather < 2, s.gathered * s.count
-    kept = np.where(c.regather < c.shard, s.gathered * (s.count - s.root) / c.regather, 0.0)
+    keeps_whole, everything = c.regather < 2, s.gathered * s.root + s.in_unit * (s.count - s.root)
+    kept = np.where(c.regather < c.shard, s.in_unit * (s.count - s.root) / c.regather, 0.0)
     is_kept = keeps_whole & (c.accumulation > 1)
-    resident, arriving = s.gathered * s.root + kept, s.gathered * s.unit
+    resident, arriving = s.gathered * s.root + kept, s.in_unit * s.unit
     ahead = np.maximum(c.backward_prefetch, 1.0)
     return {
         # The last all-gather's output is still held when the loss is computed; kept parameters are gathered once a step.
@@ -239,7 +243,13 @@ def traffic(
         )
 
     def gathered(ranks: Array) -> Array:
-        around = ring_seconds(zero + d.compute * dense, units, np.minimum(ranks, c.shard), network, stride=c.tensor)
+        around = ring_seconds(
+            zero + trained_part.compute_bytes(shape, d) * dense,
+            units,
+            np.minimum(ranks, c.shard),
+            network,
+            stride=c.tensor,
+        )
         return around + ring_seconds(d.compute * experts_per_rank, zero + layers, fewer, network, stride=c.experts)
 
     gather, regather, scatter = gathered(c.shard), gathered(c.regather), reduced("reduce_scatter")

@@ -1,5 +1,6 @@
 """Fractions of a model's parameters that are trained, and the bytes of those that are not."""
 
+from shardtune.api_schemas.training import quantization
 from shardtune.tuner.prediction.candidates import Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
 
@@ -26,8 +27,36 @@ def depth(shape: ModelShape) -> float:
 
 def master_bytes(shape: ModelShape, d: Dtypes, impl: Implementation) -> float:
     """Mean bytes of a parameter where a backend keeps trained parameters as float32 masters; with an adapter, frozen
-    parameters have the dtype of computation."""
+    parameters have the dtype of computation, or 4 bits without their scales."""
     if shape.adapter is None:
         return float(d.master)
     trained = fraction(shape, impl)
-    return d.master * trained + d.compute * (1.0 - trained)
+    return (d.master - d.compute) * trained + compute_bytes(shape, d)
+
+
+def compute_bytes(shape: ModelShape, d: Dtypes) -> float:
+    """Mean bytes of a parameter as forward and backward read it: in the dtype of computation, or in 4 bits."""
+    return _mixed_bytes(d, shape.layers * shape.packed_parameters / max(shape.parameters, 1))
+
+
+def block_bytes(shape: ModelShape, d: Dtypes) -> float:
+    """Mean bytes of a block's parameter as forward and backward read it."""
+    return _mixed_bytes(d, shape.packed_parameters / max(shape.block_parameters, 1))
+
+
+def scale_bytes(shape: ModelShape) -> float:
+    """Bytes of the scales of a model's 4-bit weights, which no backend shards."""
+    return 0.0 if shape.adapter is None else shape.layers * shape.packed_parameters * shape.adapter.scale_bytes
+
+
+def unpacked_bytes(shape: ModelShape, d: Dtypes) -> float:
+    """Bytes of the one 4-bit weight that a product has unpacked, and of its scales in float32 where they were packed."""
+    if shape.adapter is None:
+        return 0.0
+    # bitsandbytes unpacks scales, and adds their mean into a second tensor (0.50, `dequantise_blockwise`).
+    of_scales = 2.0 * quantization.scale_bytes(False) if shape.adapter.has_packed_scales else 0.0
+    return shape.adapter.largest_packed * (d.compute + of_scales)
+
+
+def _mixed_bytes(d: Dtypes, packed: float) -> float:
+    return d.compute * (1.0 - packed) + quantization.PACKED_BYTES * packed

@@ -37,7 +37,7 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     bf16_optimizer = is_bf16_optimizer(c, d)
     early, late = _gradient_bytes(c, d, trained, bf16_optimizer)
     return States(
-        parameters=zero + d.compute * count,
+        parameters=zero + trained_part.compute_bytes(shape, d) * count + trained_part.scale_bytes(shape),
         # A copy even where the weights are fp32 already (`single_partition_of_fp32_groups` is a clone).
         masters=zero + d.master * trained / c.shard * on_device,
         optimizer=d.moments * trained / c.shard * on_device,

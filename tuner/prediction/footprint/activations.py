@@ -43,6 +43,7 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     # Rows in transit to experts of other ranks and back exist besides those in work.
     width = width + np.where(c.experts > 1, 2.0 * shape.experts_per_token * shape.hidden, 0.0)
     flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
+    flowing = flowing + trained_part.unpacked_bytes(shape, dtypes)
     return BlockBytes(checkpointed, unchecked, all_saved, flowing, shape.layers - shape.trained_blocks)
 
 

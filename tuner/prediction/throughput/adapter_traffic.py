@@ -1,9 +1,11 @@
-"""Memory traffic of LoRA beside the linear layers that it adapts: PEFT scales and adds a whole output per layer."""
+"""Memory traffic of LoRA beside the linear layers that it adapts: PEFT scales and adds a whole output per layer, and each
+product unpacks its 4-bit weight."""
 
 from typing import NamedTuple
 
 import numpy as np
 
+from shardtune.api_schemas.training import quantization
 from shardtune.tuner.prediction.candidates import Array
 from shardtune.tuner.prediction.model_shape import ModelShape
 
@@ -26,5 +28,28 @@ def adapter_traffic(shape: ModelShape, compiled: Array, size: int) -> AdapterTra
         return AdapterTraffic(np.zeros(1), np.zeros(1))
     inputs = float(size * sum(inputs for inputs, _ in shape.adapter.matrices))
     outputs = float(size * sum(outputs for _, outputs in shape.adapter.matrices))
-    forward = inputs + np.where(compiled > 0, 4.0, 6.0) * outputs
+    # Beside 4-bit weights PEFT copies the frozen layer's output first (`peft.tuners.lora.bnb`).
+    copied = np.where(compiled > 0, 0.0, 2.0) * outputs * (shape.packed_parameters > 0)
+    forward = inputs + np.where(compiled > 0, 4.0, 6.0) * outputs + copied
     return AdapterTraffic(forward, np.full_like(forward, 5.0 * inputs + 4.0 * outputs))
+
+
+def unpacking_bytes(shape: ModelShape, size: int) -> float:
+    """Bytes that one pass over all blocks moves to unpack weights in 4 bits into elements of `size` bytes; 0 where none
+    are. The products that read them are counted by themselves."""
+    if shape.adapter is None:
+        return 0.0
+    moved = quantization.PACKED_BYTES + shape.adapter.scale_bytes + size
+    if shape.adapter.has_packed_scales:
+        # Scales are written, read for the addition of their mean, written again, and read for the weights.
+        moved += 4.0 * quantization.scale_bytes(False)
+    return shape.layers * shape.packed_parameters * moved
+
+
+def unpacking_kernels(shape: ModelShape) -> float:
+    """Kernels beyond the product of each 4-bit layer of a block in forward: to unpack weights, scales, and to copy the
+    output of each adapted layer."""
+    if shape.adapter is None or not shape.adapter.quantised:
+        return 0.0
+    of_layer = 3.0 if shape.adapter.has_packed_scales else 1.0
+    return of_layer * len(shape.adapter.quantised) + len(shape.adapter.matrices)

@@ -10,7 +10,7 @@ from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candid
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
-from shardtune.tuner.prediction.throughput.adapter_traffic import adapter_traffic
+from shardtune.tuner.prediction.throughput.adapter_traffic import adapter_traffic, unpacking_bytes, unpacking_kernels
 from shardtune.tuner.prediction.throughput.exchange import exchange_launches, exchange_seconds
 
 # Non-reentrant checkpointing passes each saved tensor through Python, and again in backward (`benchmarks.host_costs`).
@@ -102,6 +102,9 @@ def compute_times(
     beside = adapter_traffic(shape, c.compiled, dtypes.compute)
     adapted = beside.forward * (1.0 + passed * repeated.elementwise) + beside.backward * passed
     elementwise = elementwise + blocks * adapted / rates.memory_bytes
+    # Forward, its repetition and the gradients of inputs each unpack every weight.
+    unpacked = unpacking_bytes(shape, dtypes.compute) * (1.0 + passed * (1.0 + repeated.elementwise))
+    elementwise = elementwise + unpacked / rates.memory_bytes
     if impl.autocast and dtypes.compute < dtypes.master:
         # Every weight is cast on its way into forward, and its gradient on the way out.
         casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + repeated.matmul) / rates.memory_bytes
@@ -224,7 +227,7 @@ def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeat
         forward += 20.0
     if shape.adapter is not None:
         # Two products, a scaling and a sum beside each adapted layer.
-        forward += 4.0 * len(shape.adapter.matrices)
+        forward += 4.0 * len(shape.adapter.matrices) + unpacking_kernels(shape)
     # Selective checkpointing passes each operator of forward and recomputation through a Python dispatch mode.
     python = np.where(c.checkpointing == SELECTIVE, 2.0 * DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
     python = (python + SAVED_HOOKS) * c.checkpointed(shape.layers) / shape.layers

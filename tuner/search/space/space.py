@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
+from shardtune.api_schemas.strategies.recipe_support import quantization_support
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.training.workload import Workload
@@ -256,6 +257,7 @@ def build(
             backend that can train with the workload's optimizer.
     """
     backends = optimizer_support.trainable_backends(limits.backends, workload.optimizer)
+    backends = quantization_support.trainable_backends(backends, workload.adapter)
     optimizer_support.check_limits(limits.knobs, workload.optimizer)
     checked = KnobLimits(limits.model_copy(update={"backends": backends}), KNOBS)
     domains = Domains(workload, cluster, model_summary, cores=cores)

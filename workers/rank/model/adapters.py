@@ -12,35 +12,45 @@ from transformers.pytorch_utils import Conv1D
 
 from shardtune.api_schemas.training import adapter_targets
 from shardtune.api_schemas.training.adapters import ADAPTER_KINDS, AdapterSchema, LastLayers, Lora
+from shardtune.api_schemas.training.quantization import QLORA
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model.build import replace_parameters, without_values
+from shardtune.workers.rank.model.quantization import layers as quantised
 
 _PEFT = "peft"
 
 
 def trainable_kinds() -> list[str]:
-    """Kinds of adapters that this installation can train: LoRA only where PEFT is installed."""
+    """Kinds of adapters that this installation can train: LoRA only where PEFT is installed, and `qlora` where bitsandbytes
+    is, too."""
     has_peft = importlib.util.find_spec(_PEFT) is not None
-    return [kind for kind in ADAPTER_KINDS if has_peft or kind != "lora"]
+    kinds: list[str] = [kind for kind in ADAPTER_KINDS if has_peft or kind != "lora"]
+    return [*kinds, QLORA] if has_peft and quantised.is_installed() else kinds
 
 
-def install(model: nn.Module, adapter: AdapterSchema | None) -> None:
-    """Freeze a model but for its adapter, in place; without an adapter all parameters stay trained.
+def install(model: nn.Module, adapter: AdapterSchema | None, dtype: torch.dtype = torch.float32) -> None:
+    """Freeze a model but for its adapter, in place; without an adapter all parameters stay trained. `dtype`: that of the
+    computation, in which quantised layers multiply.
 
     Raises:
+        SetupError: weights are to be quantised, and bitsandbytes is missing.
         ValueError: a target matches no linear layer, or the model has fewer layers.
     """
     if isinstance(adapter, Lora):
+        if adapter.quantization is not None:
+            quantised.convert([block for _, block in repeated_blocks(model)], adapter, dtype)
+            # PEFT's word for a model whose layers are bitsandbytes': without it no layer would get an adapter.
+            setattr(model, "is_loaded_in_4bit", True)  # noqa: B010 -- nn.Module's attributes are untyped
         _add_lora(model, adapter)
     elif isinstance(adapter, LastLayers):
         _freeze_all_but(model, adapter)
 
 
 def cast_frozen(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give the frozen parameters of a model on the meta device another dtype."""
+    """Give the frozen parameters of a model on the meta device another dtype, but for those that are to be packed."""
 
     def make(_name: str, old: nn.Parameter) -> nn.Parameter:
-        if old.requires_grad or old.dtype == dtype:
+        if old.requires_grad or old.dtype == dtype or quantised.is_unpacked(old):
             return old
         return nn.Parameter(old.to(dtype), requires_grad=False)
 

@@ -14,6 +14,7 @@ from transformers.initialization import no_init_weights
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.model import weights
+from shardtune.workers.rank.model.quantization import layers as quantised
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -146,9 +147,11 @@ def materialize(
     round_to: torch.dtype,
 ) -> None:
     """Give every parameter of a model its whole initial value on `device`, and move the buffers there. `dtype`: that of
-    all parameters, or a function that returns each one's."""
+    all parameters, or a function that returns each one's; weights of 4-bit layers are packed, one at a time."""
 
     def make(name: str, old: nn.Parameter) -> nn.Parameter:
+        if quantised.is_unpacked(old):
+            return quantised.packed(old, weights.filling(name, old.shape, seed), device)
         own_dtype = dtype if isinstance(dtype, torch.dtype) else dtype(old)
         value = torch.empty(old.shape, dtype=own_dtype, device=device)
         weights.fill_(value.view(-1), name, old.shape, 0, seed, round_to)

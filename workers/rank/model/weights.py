@@ -6,7 +6,7 @@ distribution of standard deviation 0.02. A shard computes its own range and noth
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -63,6 +63,11 @@ def fill_(out: torch.Tensor, name: str, shape: torch.Size, start: int, seed: int
     for offset in range(0, out.numel(), chunk):
         part = out[offset : offset + chunk]
         part.copy_(_noise(hash_range(key, start + offset, part.numel(), out.device)).to(round_to))
+
+
+def filling(name: str, shape: torch.Size, seed: int) -> Callable[[torch.Tensor], None]:
+    """Function that fills a whole parameter of any dtype, rounded to that dtype."""
+    return lambda value: fill_(value.view(-1), name, shape, 0, seed, value.dtype)
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@ in each replica."""
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +21,7 @@ from shardtune.api_schemas.strategies import Fsdp2Config, tensor_parallel
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model import adapters, tensor_plan, weights
 from shardtune.workers.rank.model import build as models
+from shardtune.workers.rank.model.quantization import layers as quantised
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base, optimizers, pipeline, sharded_checkpoint
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
@@ -40,6 +41,7 @@ class Fsdp2Trainer:
         workload, place = setting.task.workload, setting.context
         if workload.adapter is not None:
             adapters.cast_frozen(model, setting.weights_dtype)
+        unpacked = quantised.declare_packed(model, setting.weights_dtype)
         if workload.precision.has_low_states:
             # Shards, their gradients and their states have the dtype of the parameters.
             models.cast_trained(model, setting.master_dtype)
@@ -52,7 +54,7 @@ class Fsdp2Trainer:
         parts = pipeline.RankPart.of(model, setting, stages, virtual, config.pipeline_schedule)
         for part in parts:
             units = _shard(part, self._experts, mesh, setting, config)
-            _materialize(part, setting, config)
+            _materialize(part, setting, config, unpacked)
             _set_prefetch(units, config)
             for method, value in config.calls().items():
                 getattr(part.module, method)(value)
@@ -231,9 +233,11 @@ def _one_mesh_after_forward() -> Iterator[None]:
         module._get_post_forward_mesh_info = original
 
 
-def _materialize(part: pipeline.RankPart, setting: base.TrainingSetup, config: Fsdp2Config) -> None:
+def _materialize(
+    part: pipeline.RankPart, setting: base.TrainingSetup, config: Fsdp2Config, unpacked: Mapping[str, Any]
+) -> None:
     """Give each rank the initial values of its own rows; the ranks of a replicate group get equal values by
-    construction."""
+    construction. `unpacked`: weights that are to be packed in 4 bits, by name."""
     place, model = setting.context, part.module
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.to_empty(device=torch.device("cpu") if config.cpu_offload else place.device)
@@ -244,11 +248,18 @@ def _materialize(part: pipeline.RankPart, setting: base.TrainingSetup, config: F
     for name, parameter in model.named_parameters():
         shard = cast(DTensor, parameter)
         local = shard.to_local().detach()
+        full_name, seed = part.names.get(name, name), setting.task.workload.seed
+        _, offset = compute_local_shape_and_global_offset(shard.shape, shard.device_mesh, shard.placements)
+        if name in unpacked:
+            # Each rank packs the whole weight and keeps its rows: scales belong to blocks that no row of words divides.
+            whole = quantised.packed(
+                unpacked[name], weights.filling(full_name, unpacked[name].shape, seed), place.device
+            )
+            local.copy_(whole[offset[0] : offset[0] + len(local)])
+            continue
         if local.numel() == 0:
             continue
-        _, offset = compute_local_shape_and_global_offset(shard.shape, shard.device_mesh, shard.placements)
-        full_name = part.names.get(name, name)
-        weights.fill_part_(local, full_name, shard.shape, offset, setting.task.workload.seed, setting.weights_dtype)
+        weights.fill_part_(local, full_name, shard.shape, offset, seed, setting.weights_dtype)
 
 
 def _set_prefetch(units: list[list[FSDPModule]], config: Fsdp2Config) -> None:

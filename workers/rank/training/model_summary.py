@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from shardtune.api_schemas.training.adapters import AdapterSchema, quantization_of
 from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.blocks.prepare import repeated_blocks
@@ -27,7 +28,7 @@ def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
     counts = {"attention": "eager"}
     model = models.build(spec, workload.model_copy(update=counts), experts=shared_heads.on_meta(spec)).to("meta")
     pairs, plans = moe.expert_modules(model), _plans(model)
-    adapters.install(model, workload.adapter)
+    adapters.install(model, _counted(workload.adapter))
     model_summary = of_model(model)
     text = getattr(model, "config").get_text_config()  # noqa: B009 -- nn.Module's attributes are untyped
     facts = {
@@ -44,6 +45,15 @@ def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
     # Last: it replaces the model's attention.
     shared = shared_heads.of_model(model, models.attention_of(model.config, workload))
     return model_summary.model_copy(update=facts | shared._asdict())
+
+
+def _counted(adapter: AdapterSchema | None) -> AdapterSchema | None:
+    """Return an adapter beside weights that are not quantised: the meta device cannot run 4-bit products, and their
+    numbers of weights and FLOPs are the same."""
+    if quantization_of(adapter) is None:
+        return adapter
+    assert adapter is not None
+    return adapter.model_copy(update={"quantization": None, "double_quantization": False})
 
 
 def _plans(model: nn.Module) -> dict[str, Any]:

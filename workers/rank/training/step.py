@@ -94,7 +94,8 @@ class CausalStep:
     def build_model(self) -> nn.Module:
         """Build the model in training mode (see `Step.build_model`)."""
         model = models.build(self._spec, self._workload)
-        adapters.install(model, self._workload.adapter)
+        compute_dtype = models.DTYPES[self._workload.precision.compute_dtype]
+        adapters.install(model, self._workload.adapter, compute_dtype)
         models.search_packed_samples(self._workload.data is not None and self._workload.data.is_packed)
         if self._context is not None:
             self._context.prepare(model)

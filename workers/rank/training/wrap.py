@@ -4,9 +4,12 @@ backend's sharding."""
 from torch import nn
 
 from shardtune.api_schemas.strategies import adapter_support, optimizer_support, ragged_support
-from shardtune.api_schemas.strategies.recipe_support import float8_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, quantization_support
+from shardtune.api_schemas.training.adapters import quantization_of
+from shardtune.api_schemas.training.quantization import check_precision
 from shardtune.workers.blocks.prepare import prepare_blocks, repeated_blocks
 from shardtune.workers.rank.model import float8
+from shardtune.workers.rank.model.quantization import check as quantised
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.registry import TRAINERS
 from shardtune.workers.rank.training import packed_leak
@@ -17,18 +20,22 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
 
     Raises:
         ValueError: the backend rejects the combination.
-        NumericsError: linear layers would train without the workload's float8.
+        NumericsError: linear layers would train without the workload's float8, or beside weights that are not quantised.
     """
     task = setting.task
     optimizer_support.check(task.config, task.workload.optimizer)
     adapter_support.check(task.config, task.workload.adapter)
     ragged_support.check(task.config, task.workload.data)
     float8_support.check(task.config, task.workload.float8)
+    quantization_support.check(task.config, task.workload.adapter)
+    precision = task.workload.precision
+    check_precision(precision.name, precision.autocast, quantization_of(task.workload.adapter))
     task.config.strategy.check_cluster(task.cluster, task.workload.precision, setting.accumulation)
     packed_leak.check(task.model, task.workload, setting.context.device)
-    recipe = task.workload.float8
-    linear_layers = float8.convert([block for _, block in repeated_blocks(model)], recipe, setting.context.device)
+    recipe, blocks = task.workload.float8, [block for _, block in repeated_blocks(model)]
+    linear_layers = float8.convert(blocks, recipe, setting.context.device)
     prepare_blocks(model, task.config)
     trainer = TRAINERS[task.config.backend](model, setting, task.config.strategy)
     float8.require_converted(model, recipe, linear_layers)
+    quantised.require_packed(blocks, task.workload.adapter)
     return trainer

@@ -66,6 +66,8 @@ class StudyForm(BaseModel):
     optimizer: str = DEFAULT_OPTIMIZER
     lora: str = Field(default="", max_length=20)
     """Rank of LoRA adapters; empty: all weights are trained."""
+    quantization: str = Field(default="", max_length=20)
+    """Number format of the frozen weights beside LoRA adapters; empty: that of the computation."""
     lengths: str = Field(default="", max_length=_LONGEST)
     """Lengths of the samples as a JSON list; empty: all have the sequence length."""
     layout: str = LAYOUTS[0]
@@ -198,9 +200,15 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
 def _adapter(form: StudyForm) -> dict[str, Any] | None:
     """Return the form's adapter as a workload names it; None where all weights are trained."""
     if not form.lora.strip():
+        if form.quantization:
+            raise error(
+                "quantization",
+                form.quantization,
+                f"quantization ({form.quantization:.20}) is of frozen weights beside LoRA; give a LoRA rank, or choose as computed",
+            )
         return None
     rank = positive_int("lora", form.lora)
-    return {"kind": "lora", "rank": rank, "alpha": 2.0 * rank}
+    return {"kind": "lora", "rank": rank, "alpha": 2.0 * rank, "quantization": form.quantization or None}
 
 
 def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:

@@ -27,6 +27,16 @@ def test_lora_has_twice_its_rank_as_alpha() -> None:
     assert adapter_options(8, None) == Lora(rank=8, alpha=16)
     assert adapter_options(None, 2) == LastLayers(layers=2)
     assert adapter_options(None, None) is None
+    assert adapter_options(None, None, 8) == Lora(rank=8, alpha=16, quantization="nf4")
+
+
+def test_options_of_several_adapters_exclude_each_other() -> None:
+    with pytest.raises(InputError, match=r"--lora \(16\) and --qlora \(8\) exclude each other; leave out one"):
+        adapter_options(16, None, 8)
+    with pytest.raises(InputError, match=r"exclude each other; leave out all but one"):
+        adapter_options(16, 2, 8)
+    with pytest.raises(InputError, match=r"--qlora \(0\) must be greater"):
+        adapter_options(None, None, 0)
 
 
 @pytest.mark.parametrize(
@@ -64,10 +74,11 @@ def test_a_target_that_matches_nothing_ends_before_anything_starts() -> None:
 
 
 def test_the_next_command_has_the_adapter_again() -> None:
-    lora, last = (
+    lora, last, qlora = (
         TuneOptions(**{**vars(OPTIONS), "adapter": adapter})
-        for adapter in (Lora(rank=8, alpha=16), LastLayers(layers=2))
+        for adapter in (Lora(rank=8, alpha=16), LastLayers(layers=2), Lora(rank=8, alpha=16, quantization="nf4"))
     )
+    assert qlora.from_the_start() == "shardtune tune study.json --qlora 8"
     assert lora.from_the_start() == "shardtune tune study.json --lora 8"
     assert last.from_the_start() == "shardtune tune study.json --last-layers 2"
     resumed = TuneOptions(**{**vars(lora), "study": None, "resume": True})

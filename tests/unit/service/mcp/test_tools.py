@@ -137,7 +137,7 @@ def test_a_folder_of_traces_is_diagnosed_without_a_service(ask, tmp_path):
         ("predict", JOB | {"top": "3"}, 'top ("3"): '),
         ("predict", JOB | {"global_batch": 7}, "global_batch (7)"),
         ("predict", JOB | {"knobs": {"nothing": 1}}, "nothing"),
-        ("predict", JOB | {"adapter": {"kind": "qlora"}}, "quantised base weights, which no trial does; use lora"),
+        ("predict", JOB | {"adapter": {"load_in_8bit": True}}, "asks for 8-bit base weights, which no trial trains"),
         ("memory", JOB | {"adapter": {"r": 8}}, "did you mean rank?"),
         ("predict", JOB | {"adapter": {"kind": "lora", "targets": ["q_porj"]}}, "did you mean q_proj or"),
         (

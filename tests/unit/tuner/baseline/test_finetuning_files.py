@@ -34,6 +34,14 @@ AXOLOTL: dict[str, Any] = {
 FACTORY: dict[str, Any] = {"finetuning_type": "full", "cutoff_len": 64, "per_device_train_batch_size": 2, "bf16": True}
 SWIFT: dict[str, Any] = {"tuner_type": "full", "max_length": 64, "per_device_train_batch_size": 2, "bf16": True}
 
+QLORA: dict[str, Any] = {
+    "adapter": "qlora",
+    "load_in_4bit": True,
+    "lora_r": 8,
+    "lora_alpha": 16,
+    "lora_target_linear": True,
+}
+
 
 def workload(**changes: Any) -> Workload:
     base = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["bf16-mixed"])
@@ -104,8 +112,15 @@ def test_sharding_is_read_in_each_tools_words() -> None:
         (AXOLOTL | {"adapter": "lora", "lora_r": 8, "lora_alpha": 16, "lora_target_linear": True}, r"baseline.adapter \(LoRA r=8\), but the workload trains all weights; .*\"adapter\": \{\"rank\": 8"),
         (AXOLOTL | {"adapter": "lora", "lora_r": 0, "lora_alpha": 16, "lora_target_linear": True}, r"baseline.adapter: its rank \(0\)"),
         (AXOLOTL | {"adapter": "lora", "lora_r": 8, "lora_alpha": 16}, r"baseline.adapter: its targets"),
-        (AXOLOTL | {"adapter": "qlora"}, r"baseline.adapter \('qlora'\) is trained by no trial"),
+        (AXOLOTL | {"adapter": "qlora"}, r"baseline.adapter \('qlora'\) needs load_in_4bit \(true\) in axolotl"),
+        (AXOLOTL | {"adapter": "llama-adapter"}, r"baseline.adapter \('llama-adapter'\) is trained by no trial"),
         (AXOLOTL | {"load_in_4bit": True}, r"baseline.load_in_4bit \(True\) is trained by no trial"),
+        (AXOLOTL | QLORA | {"bnb_config_kwargs": {"bnb_4bit_quant_type": "fp4"}}, r"baseline.bnb_config_kwargs.bnb_4bit_quant_type \('fp4'\) .*use nf4"),
+        (AXOLOTL | QLORA | {"load_in_8bit": True}, r"baseline.load_in_8bit \(True\) is trained by no trial"),
+        (FACTORY | {"finetuning_type": "lora", "quantization_bit": 8}, r"baseline.quantization_bit \(8\) is trained by no trial; use 4"),
+        (FACTORY | {"finetuning_type": "lora", "quantization_bit": 4, "quantization_method": "hqq"}, r"baseline.quantization_method \('hqq'\) .*use bnb"),
+        (FACTORY | {"quantization_bit": 4}, r"baseline.quantization_bit \(4\) is trained by no trial"),
+        ({"tuner_type": "lora", "torch_dtype": "bfloat16", "quant_bits": 4}, r"baseline.quant_bits \(4\) has no effect without quant_method"),
         (AXOLOTL | {"unfrozen_parameters": ["^lm_head"]}, r"baseline.unfrozen_parameters trains a part"),
         (AXOLOTL | {"deepspeed": {"zero_optimization": {"stage": 2}}, "fsdp_config": {}}, r"baseline.deepspeed and baseline.fsdp_config are both set"),
         (AXOLOTL | {"fsdp_version": 1, "fsdp_config": {}}, r"baseline.fsdp_version \(1\) is gone from axolotl 0.21; set it to 2"),
@@ -128,6 +143,31 @@ def test_sharding_is_read_in_each_tools_words() -> None:
 def test_bad_input_names_field_value_and_remedy_in_the_tools_words(values: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         read(values)
+
+
+PACKED: dict[str, Any] = {"kind": "lora", "rank": 8, "alpha": 16.0, "quantization": "nf4"}
+FOUR_BIT: dict[str, tuple[dict[str, Any], str]] = {
+    "axolotl": (AXOLOTL | QLORA, "bnb_config_kwargs"),
+    "llama-factory": (FACTORY | {"finetuning_type": "lora", "quantization_bit": 4}, "double_quantization"),
+    "ms-swift": (
+        SWIFT | {"tuner_type": "lora", "lora_alpha": 16, "quant_bits": 4, "quant_method": "bnb"},
+        "bnb_4bit_use_double_quant",
+    ),
+}
+
+
+@pytest.mark.parametrize("tool", FOUR_BIT)
+def test_a_file_with_4_bit_weights_is_read_and_compared(tool: str) -> None:
+    """Each tool quantises scales unless it is told otherwise."""
+    values, key = FOUR_BIT[tool]
+    twice = workload(adapter=PACKED | {"double_quantization": True})
+    assert config_of(values, twice).micro_batch == 2
+    once = {key: {"bnb_4bit_use_double_quant": False} if tool == "axolotl" else False}
+    assert config_of(values | once, workload(adapter=PACKED)).micro_batch == 2
+    assert not any("quant" in note or "bnb" in note for note in read(values | once, workload(adapter=PACKED)).notes)
+    for other in (workload(adapter=PACKED), workload(adapter=PACKED | {"quantization": None})):
+        with pytest.raises(ValueError, match=r"QLoRA nf4 double r=8\).*make them equal"):
+            read(values, other)
 
 
 def test_packing_and_grouping_must_agree_with_the_data() -> None:
@@ -188,3 +228,37 @@ def test_a_hostile_file_is_rejected_before_it_is_interpreted(text: str, says: st
     (tmp_path / "axolotl.yaml").write_text(text)
     with pytest.raises(InputError, match=says):
         study_file.validate_study({"model": "llama-tiny", "baseline": "axolotl.yaml"}, tmp_path)
+
+
+@pytest.mark.parametrize("tool", NAMES)
+@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("twice", [False, True])
+def test_an_exported_file_with_4_bit_weights_is_read_back(tool: Any, name: str, twice: bool) -> None:
+    adapter = PACKED | {"double_quantization": twice}
+    study = with_adapter(study_of("llama-tiny", "bf16-mixed", GPUS, global_batch=32), adapter)
+    values = yaml.safe_load(export(study, contender_of(CONFIGS[name]), tool).files[NAMES[tool]])
+    values = {key: value for key, value in values.items() if key not in ("fsdp", "fsdp_config", "fsdp_version")}
+    resolved = resolve_with_notes(values, study.spec.workload, GPUS)
+    assert resolved.config is not None and resolved.config.micro_batch == CONFIGS[name].micro_batch
+    with pytest.raises(ValueError, match="make them equal"):
+        other = {"adapter": adapter | {"double_quantization": not twice}}
+        resolve_with_notes(values, Workload.model_validate({**dict(study.spec.workload), **other}), GPUS)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"load_in_4bit": True, "use_bnb_nested_quant": True}, r"use_bnb_nested_quant \(true\), but .*\(false\); make them equal"),
+        ({"load_in_4bit": False}, r"load_in_4bit \(false\), but the workload's adapter has quantization \('nf4'\)"),
+        ({"load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}, r"bnb_4bit_quant_type \('fp4'\) is trained by no trial; use nf4"),
+        ({"load_in_8bit": True}, r"load_in_8bit \(true\) is trained by no trial"),
+    ],
+)  # fmt: skip
+def test_trls_4_bit_weights_are_compared_with_the_workload(values: dict[str, Any], says: str) -> None:
+    """Under DDP; `bnb_4bit_quant_storage` changes no value."""
+    trl = {"per_device_train_batch_size": 2, "bf16": True, "bnb_4bit_quant_storage": "bfloat16"}
+    assert config_of(trl | {"load_in_4bit": True}, workload(adapter=PACKED)).micro_batch == 2
+    with pytest.raises(ValueError, match=says):
+        read(trl | values, workload(adapter=PACKED))
+    with pytest.raises(ValueError, match=r"load_in_4bit \(true\), but the workload's base weights are not quantised"):
+        read(trl | {"load_in_4bit": True})

@@ -90,3 +90,59 @@ def test_programs_that_are_handed_a_model_say_which_adapter_it_needs() -> None:
 def test_torchtitan_says_that_it_trains_all_weights() -> None:
     lossy = torchtitan.render(source(STRATEGIES["fsdp2"])).lossy
     assert any(line.startswith("adapter: LoRA r=16 was measured; this file has torchtitan train all") for line in lossy)
+
+
+QLORA = {"kind": "lora", "rank": 8, "alpha": 16, "quantization": "nf4"}
+TWICE = QLORA | {"double_quantization": True}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+@pytest.mark.parametrize("name", ["ddp", "zero2", "fsdp2"])
+def test_the_script_packs_weights_layer_by_layer_before_it_adds_the_adapter(name: str, precision: str) -> None:
+    """On the meta device first, so that no rank holds the whole model in 16 bits."""
+    text = snippet.source(source(STRATEGIES[name], TWICE, study_of(precision=precision)))
+    compile(text, "train_snippet.py", "exec")
+    assert 'with torch.device("meta"):' in text and "import bitsandbytes" in text
+    assert text.index("four_bit(layer)") < text.index("inject_adapter_in_model(adapter, model, low_cpu_mem_usage=True)")
+    assert "compress_statistics=True" in text and 'quant_type="nf4"' in text
+    assert ('not hasattr(parameter, "bnb_quantized")' in text) == (precision == "bf16-mixed")
+    assert (
+        "place(model, model, device)" in text
+        and "model.to(device)" not in text
+        and "to_empty(device=device)" not in text
+    )
+    storage = {"fp32": "torch.float32", "bf16-mixed": "torch.bfloat16"}[precision] if name == "fsdp2" else "torch.uint8"
+    assert f"quant_storage={storage}" in text
+
+
+def test_the_script_for_fsdp2_packs_each_unit_before_it_shards_it() -> None:
+    text = snippet.source(source(STRATEGIES["fsdp2"], QLORA))
+    assert text.index("place(model, unit, device)") < text.index("fully_shard(unit, **options)")
+    assert text.index("place(model, model, device)") < text.index("fully_shard(model, **options)")
+    several = snippet.source(source(Fsdp2Config(dp_shard=2, blocks_per_unit=2), QLORA))
+    assert "for block in unit:\n                place(model, block, device)" in several
+
+
+def test_trl_gets_the_arguments_of_4_bit_weights() -> None:
+    rendered = trl.render(source(STRATEGIES["fsdp2"], TWICE, study_of(precision="bf16-mixed")))
+    values = yaml.safe_load(rendered.files[trl.CONFIG])
+    expected = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
+    expected |= {"bnb_4bit_quant_storage": "bfloat16", "dtype": "bfloat16", "use_peft": True}
+    assert {name: values[name] for name in expected} == expected
+    assert "quantization_config=get_quantization_config(model)" in rendered.files[trl.SCRIPT]
+    assert any("matrices in float32 were measured; TRL 1.16 keeps them in bfloat16" in line for line in rendered.lossy)
+    plain = yaml.safe_load(trl.render(source(STRATEGIES["fsdp2"])).files[trl.CONFIG])
+    assert not [name for name in plain if "bit" in name or "bnb" in name]
+
+
+def test_programs_that_take_a_model_are_told_to_load_it_in_4_bits() -> None:
+    four_bit = source(STRATEGIES["ddp"], TWICE, study_of(precision="bf16-mixed"))
+    texts = ["\n".join(renderer.render(four_bit).lossy) for renderer in (training_arguments, lightning)]
+    for text in (*texts, accelerate.document(four_bit)):
+        assert 'load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True' in text
+        assert "bnb_4bit_compute_dtype=torch.bfloat16, bnb_4bit_quant_storage=torch.uint8" in text
+
+
+def test_torchtitan_says_that_4_bit_weights_are_lost() -> None:
+    rendered = torchtitan.render(source(STRATEGIES["fsdp2"], QLORA))
+    assert any("QLoRA nf4 r=8 was measured" in line and "all weights" in line for line in rendered.lossy)

@@ -26,6 +26,7 @@ OFFLOADED = TrialConfig(strategy=Fsdp2Config(dp_replicate=2, dp_shard=4, cpu_off
 ZERO = TrialConfig(strategy=ZeroConfig(stage=3), micro_batch=2, activation_checkpointing="full")
 CONFIGS = {"ddp": DDP, "fsdp2": FSDP2, "offloaded": OFFLOADED, "zero": ZERO}
 LORA = {"rank": 8, "alpha": 24, "rslora": True}
+QLORA = {"rank": 8, "alpha": 24, "quantization": "nf4", "double_quantization": True}
 LENGTHS = {"lengths": [[8, 10], [32, 4]], "layout": "grouped"}
 
 
@@ -49,7 +50,7 @@ def values(form: ExportFormat, config: TrialConfig = DDP, trained: Study | None 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-@pytest.mark.parametrize("adapter", [None, LORA, {"layers": 1}], ids=["all", "lora", "last"])
+@pytest.mark.parametrize("adapter", [None, LORA, {"layers": 1}, QLORA], ids=["all", "lora", "last", "qlora"])
 @pytest.mark.parametrize("data", [None, LENGTHS], ids=["rows", "lengths"])
 def test_every_key_is_one_that_the_tool_reads(form: ExportFormat, config: TrialConfig, adapter: Any, data: Any) -> None:
     """axolotl and ms-swift take unknown keys without a word."""
@@ -199,3 +200,28 @@ def test_what_no_tool_has_is_rejected_with_the_remedy(form: ExportFormat) -> Non
         exported(form, TrialConfig(strategy=Fsdp1Config(dp_shard=8)))
     with pytest.raises(ValueError, match=r"tensor_parallel \(2\).*--which"):
         exported(form, TrialConfig(strategy=Fsdp2Config(dp_shard=4, tensor_parallel=2)))
+
+
+@pytest.mark.parametrize(
+    ("form", "stated"),
+    [
+        ("axolotl", {"adapter": "qlora", "load_in_4bit": True, "bnb_config_kwargs": {"bnb_4bit_use_double_quant": True}}),
+        ("llama-factory", {"finetuning_type": "lora", "quantization_bit": 4, "quantization_type": "nf4", "double_quantization": True}),
+        ("ms-swift", {"tuner_type": "lora", "quant_bits": 4, "quant_method": "bnb", "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": "bfloat16"}),
+    ],
+)  # fmt: skip
+def test_4_bit_weights_are_said_in_the_tools_own_words(form: ExportFormat, stated: dict[str, Any]) -> None:
+    """Each tool quantises scales unless it is told otherwise, so the switch is always written."""
+    assert stated.items() <= values(form, trained=study(adapter=QLORA)).items()
+    once = str(values(form, trained=study(adapter=QLORA | {"double_quantization": False})))
+    assert "double_quantization': False" in once or "bnb_4bit_use_double_quant': False" in once
+    assert not [key for key in values(form, trained=study(adapter=LORA)) if "quant" in key or "4bit" in key]
+    norms = [
+        line for line in exported(form, trained=study(adapter=QLORA)).lossy if "prepares the model by PEFT" in line
+    ]
+    assert bool(norms) == (form == "axolotl")
+
+
+def test_the_storage_of_packed_weights_lets_fsdp_gather_a_unit_at_once() -> None:
+    assert values("ms-swift", FSDP2, study(adapter=QLORA))["bnb_4bit_quant_storage"] == "bfloat16"
+    assert values("ms-swift", DDP, study(adapter=QLORA))["bnb_4bit_quant_storage"] == "uint8"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.strategies.recipe_support import quantization_support
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
@@ -132,3 +133,103 @@ def test_lora_moves_outputs_more_often_than_a_frozen_model_does() -> None:
     assert everywhere.backward.tolist() == [size * (5 * inputs + 4 * outputs)] * 2
     assert (two.forward < 0.2 * everywhere.forward).all()
     assert not adapter_traffic(shape_of("llama-3.1-8b", None), compiled, size).forward.any()
+
+
+QLORA = Lora(quantization="nf4")
+
+
+@pytest.mark.parametrize(("name", "linear"), [("llama-3.1-8b", 6_979_321_856), ("qwen3-8b", 6_945_767_424)])
+def test_every_linear_layer_of_the_blocks_is_kept_in_4_bits(name: str, linear: int) -> None:
+    """With two targets, too: bitsandbytes packs all but embeddings, norms and output head."""
+    for lora in (QLORA, Lora(quantization="nf4", targets=("q_proj", "v_proj"))):
+        shape = shape_of(name, lora)
+        assert shape.layers * shape.packed_parameters == linear
+
+
+def test_4_bit_weights_take_half_a_byte_and_their_scales() -> None:
+    """QLoRA (arXiv:2305.14314), section 3: 0.5 bits a weight for scales of 64, and 0.127 with double quantisation."""
+    workload = Workload(sequence_length=64, global_batch=8, adapter="qlora")
+    shape, twice = shape_of("llama-3.1-8b", QLORA), Lora(quantization="nf4", double_quantization=True)
+    packed = shape.layers * shape.packed_parameters
+    others = 2 * (shape.parameters - packed)
+    assert predict.state_gib(shape, workload)["parameters"] * GIB == pytest.approx(others + packed * (4 + 0.5) / 8)
+    with_scales = predict.state_gib(shape_of("llama-3.1-8b", twice), workload)["parameters"] * GIB
+    assert with_scales == pytest.approx(others + packed * (4 + 0.127) / 8, rel=1e-4)
+
+
+def _parameters(adapter: Any, kind: str) -> float:
+    rows = table(adapter=adapter).predictions
+    row = next(row for row in rows if row.config.strategy.kind == kind)
+    return next(term.gib for term in row.memory.terms if term.name == "parameters")
+
+
+def test_scales_are_not_sharded() -> None:
+    """FSDP2 divides the packed weights among 8 ranks; each rank keeps all scales."""
+    shape = shape_of("llama-3.1-8b", QLORA)
+    packed = shape.layers * shape.packed_parameters
+    trained = shape.trained_parameters
+    sharded = (packed / 2 + 2 * (shape.parameters - packed - trained) + 4 * trained) / 8
+    assert _parameters(QLORA, "fsdp2") * GIB == pytest.approx(sharded + packed / 16)
+    assert _parameters(QLORA, "ddp") < 0.45 * _parameters("lora", "ddp")
+
+
+def test_8_billion_weights_fit_a_gpu_of_24_gb_in_4_bits_alone() -> None:
+    """Full checkpointing, a micro batch of one sample of 2048 tokens; 16-bit weights alone take 15 GiB."""
+    totals = []
+    for adapter in ("lora", "qlora"):
+        request = PredictionRequest(
+            model="llama-3.1-8b",
+            cluster="1xrtx-4090",
+            adapter=adapter,
+            sequence_length=2048,
+            checkpointing="full",
+        )
+        totals.append([row.memory.total_gib for row in predict.answer_request(request).predictions])
+    by_16_bits, by_4_bits = totals
+    # ZeRO-2's buckets and FSDP2's gathered units are there on one GPU, too.
+    assert max(by_4_bits) < 16 < 20 < min(by_16_bits)
+
+
+def test_4_bit_weights_are_slower_to_train_beside_and_the_range_is_wider() -> None:
+    """Under DDP; sharded weights are gathered in a quarter of the bytes."""
+    plain, packed = (
+        table(adapter=value, sequence_length=512, space={"backends": ["ddp"]}).predictions
+        for value in ("lora", "qlora")
+    )
+    for before, after in zip(plain, packed, strict=True):
+        assert before.speed and after.speed and after.config == before.config
+        assert after.speed.tokens_per_s_per_gpu < before.speed.tokens_per_s_per_gpu
+        ranges = [
+            row.speed.high_tokens_per_s_per_gpu / row.speed.low_tokens_per_s_per_gpu
+            for row in (before, after)
+            if row.speed
+        ]
+        assert ranges[1] > 1.3 * ranges[0]
+
+
+def test_a_prediction_of_4_bit_weights_says_what_it_knows() -> None:
+    notes = table(adapter="qlora").notes
+    assert any("adapter.quantization (nf4): the time to unpack weights" in note for note in notes)
+    assert not any("quantization" in note for note in table(adapter="lora").notes)
+    with pytest.raises(ValueError, match=r"precision \('bf16-autocast'\) with adapter.quantization"):
+        table(adapter="qlora", precision="bf16-autocast")
+    with pytest.raises(ValueError, match="experts are stacked"):
+        predict.answer_request(PredictionRequest(model="mixtral-8x7b", cluster="8xh100", adapter="qlora"))
+
+
+def test_the_table_beside_4_bit_weights_has_only_strategies_that_train() -> None:
+    kinds = {
+        (row.config.strategy.kind, getattr(row.config.strategy, "stage", None))
+        for row in table(adapter="qlora").predictions
+    }
+    assert kinds == {("ddp", None), ("zero", 1), ("zero", 2), ("fsdp2", None)}
+    request = PredictionRequest(model="llama-3.1-8b", cluster="8xh100", adapter="qlora", top=20)
+    rows = fastest.answer_request(request).fastest
+    assert rows and all(quantization_support.can_train(row.config, QLORA) for row in rows)
+
+
+def test_counted_weights_are_packed_as_those_of_the_formula() -> None:
+    model = preset("llama-3.1-8b")
+    counted = summary_of(from_config(model.trained_config)).model_copy(update={"forward_flops_per_token": 1.0})
+    shape = traced_shape.of_study(model, counted, QLORA)
+    assert shape is not None and shape.packed_parameters == shape_of("llama-3.1-8b", QLORA).packed_parameters

@@ -1,0 +1,100 @@
+"""Backends, mesh axes and knobs with which an adapter trains beside quantised weights, and the reasons why others cannot."""
+
+from collections.abc import Iterable, Mapping
+
+from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
+from shardtune.api_schemas.training.adapters import AdapterSchema, quantization_of
+from shardtune.api_schemas.training.search_space import Backend
+
+ZERO_STAGES = (1, 2)
+"""ZeRO stages that train beside quantised weights as one process does."""
+_BACKENDS: Mapping[str, str] = {
+    "fsdp1": "flattens a unit's parameters into one tensor of one dtype, and its compute dtype would replace the packed bits"
+}
+"""Reason why each of these backends cannot train beside quantised weights."""
+_ZERO_3 = "gathers weights in the dtype of the computation, and nobody has shown that packed bits survive it"
+_CONTEXT = "gives each rank a part of every sample, which nobody has compared beside quantised weights"
+_ABLE = "ddp, fsdp2, or zero with stage 1 or 2"
+
+
+def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
+    """Reject a configuration that cannot train beside quantised weights as one process does.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if quantization_of(adapter) is None:
+        return
+    strategy, beside = config.strategy, _beside(adapter)
+    if strategy.kind in _BACKENDS:
+        raise ValueError(f"strategy.kind ({strategy.kind!r}) {beside}: it {_BACKENDS[strategy.kind]}; use {_ABLE}")
+    if isinstance(strategy, ZeroConfig) and strategy.stage not in ZERO_STAGES:
+        raise ValueError(
+            f"strategy.stage ({strategy.stage}) {beside}: it {_ZERO_3}; use stage 1 or 2, ddp or fsdp2, or leave out "
+            "quantization"
+        )
+    if getattr(strategy, "deepcompile", False):
+        raise ValueError(f"deepcompile (true) {beside}: nobody has compared it; set it to false")
+    check_axis("context_parallel", config.context_parallel, adapter)
+
+
+def check_axis(name: str, size: int, adapter: AdapterSchema | None) -> None:
+    """Reject ranks that share samples beside quantised weights; `adapter_support` rejects the other axes.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if size > 1 and quantization_of(adapter) is not None:
+        raise ValueError(f"{name} ({size}) {_CONTEXT} ({_named(adapter)}); use 1, or leave out quantization")
+
+
+def can_train(config: TrialConfig, adapter: AdapterSchema | None) -> bool:
+    """Whether a configuration trains beside the adapter's quantised weights as one process does, if it has any."""
+    try:
+        check(config, adapter)
+    except ValueError:
+        return False
+    return True
+
+
+def trainable_backends(backends: Iterable[Backend], adapter: AdapterSchema | None) -> tuple[Backend, ...]:
+    """Return those of the given backends that can train beside the adapter's weights.
+
+    Raises:
+        ValueError: none of them can.
+    """
+    named = tuple(backends)
+    if quantization_of(adapter) is None:
+        return named
+    possible = tuple(kind for kind in named if kind not in _BACKENDS)
+    if not possible:
+        reasons = ", ".join(_BACKENDS[kind] for kind in named)
+        raise ValueError(f"space.backends ({', '.join(named)}) {_beside(adapter)}: each {reasons}; add {_ABLE}")
+    return possible
+
+
+def dropped_notes(
+    backends: Iterable[Backend], knobs: Mapping[str, object], adapter: AdapterSchema | None
+) -> tuple[str, ...]:
+    """Return notes on the backends and ZeRO stages of a search that are left out beside quantised weights."""
+    if quantization_of(adapter) is None:
+        return ()
+    named, beside = tuple(backends), _beside(adapter)
+    notes = [
+        f"space.backends ({kind}) {beside}: it {why}; it is not searched"
+        for kind, why in _BACKENDS.items()
+        if kind in named
+    ]
+    stated = knobs.get("stage")
+    stages = stated if isinstance(stated, list | tuple) else (3 if stated is None else stated,)
+    if "zero" in named and 3 in stages:
+        notes.append(f"space.knobs.stage (3) {beside}: it {_ZERO_3}; it is not searched")
+    return tuple(notes)
+
+
+def _named(adapter: AdapterSchema | None) -> str:
+    return f"workload.adapter.quantization: {quantization_of(adapter)}"
+
+
+def _beside(adapter: AdapterSchema | None) -> str:
+    return f"cannot train beside quantised weights ({_named(adapter)})"

@@ -36,7 +36,7 @@ from shardtune.tuner.search.space.legal_values import COMMON
 _TOP = 10
 _MESH_KNOBS = {"context_parallel", "tensor_parallel", "pipeline_parallel", "expert_parallel"}
 _EXHAUSTIVE_KNOBS = {
-    *("backend", "micro_batch", "activation_checkpointing", "checkpoint_every", "dp_shard"),
+    *("backend", "micro_batch", "loss", "activation_checkpointing", "checkpoint_every", "dp_shard"),
     *_MESH_KNOBS,
 }
 """Names of the knobs, besides those that place model states, for which the prediction search evaluates every value."""

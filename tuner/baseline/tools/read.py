@@ -223,4 +223,6 @@ def _with_rest(config: TrialConfig, after: Mapping[str, Any]) -> TrialConfig:
         changes["strategy"] = Fsdp2Config.model_validate({**strategy.model_dump(), **own})
     if (mode := after.get("activation_checkpointing")) is not None:
         changes["activation_checkpointing"] = mode
+    if after.get("activation_offload") and config.activation_checkpointing == "full" and mode is None:
+        changes["activation_offload"] = True
     return config.model_copy(update=changes)

@@ -33,7 +33,7 @@ class CudaLink:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._out, self._back = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self._out, self._back = torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def send(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begin to copy a tensor into page-locked memory, once the computation before has made it."""

@@ -215,7 +215,7 @@ def _adapter_of(stated: StatedAdapter) -> Lora | LastLayers | None:
 
 
 def _with_rest(config: TrialConfig, after: Mapping[str, Any]) -> TrialConfig:
-    strategy, changes = config.strategy, {}
+    strategy, changes = config.strategy, dict[str, Any]()
     if isinstance(strategy, Fsdp2Config):
         own = {name: value for name, value in after.items() if name in ("dp_replicate", "dp_shard", "pin_memory")}
         if "dp_replicate" in own and "dp_shard" not in own:

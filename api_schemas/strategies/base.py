@@ -39,6 +39,8 @@ class TrainerStep:
     """Whether Trainer, not the caller, applies activation checkpointing to whole blocks."""
     block_class: str | None
     """Class name of the model's repeated block; None: Trainer determines it from the model."""
+    offloads_inputs: bool = False
+    """Whether Trainer keeps the inputs of checkpointed blocks in host memory."""
 
     def sync_each_batch(self, policy: GradSync) -> dict[str, Any]:
         """Return the Trainer arguments that make Accelerate reduce gradients at each micro batch if the policy requires
@@ -51,7 +53,11 @@ class TrainerStep:
         """Return Trainer's arguments for activation checkpointing; empty if Trainer does not apply it."""
         if not self.checkpoints:
             return {}
-        return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}}
+        offload = {"offload": True} if self.offloads_inputs else {}
+        return {
+            "activation_checkpointing": True,
+            "activation_checkpointing_kwargs": {"use_reentrant": False, **offload},
+        }
 
 
 class StrategySchema(Schema):

@@ -31,7 +31,8 @@ def strategy_arguments(
     Raises:
         ValueError: Hugging Face's Trainer does not support the backend.
     """
-    step = TrainerStep(workload, config.micro_batch, accumulation, checkpoints, block_class)
+    offloads = checkpoints and config.activation_offload
+    step = TrainerStep(workload, config.micro_batch, accumulation, checkpoints, block_class, offloads)
     own = config.strategy.to_training_arguments(step)
     if own is None:
         raise ValueError(

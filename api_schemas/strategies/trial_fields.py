@@ -6,8 +6,10 @@ from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.knobs import Knob, Unexportable, When, Written
+from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.strategies.base import Checkpointing
 from shardtune.api_schemas.strategies.ddp import DdpConfig
+from shardtune.api_schemas.strategies.fields.activation_offload import ACTIVATION_OFFLOAD
 from shardtune.api_schemas.strategies.fields.common_knobs import IN_ENVIRONMENT, NO_SETTING
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
@@ -110,6 +112,9 @@ class TrialFields(Schema):
     ] = Field(default=1, ge=1)
     """Spacing of checkpointed blocks, counted from the first; 1: every block. A larger value recomputes less in
     backward and uses more memory."""
+    activation_offload: Annotated[bool, ACTIVATION_OFFLOAD, Since(2)] = False
+    """Whether the inputs of fully checkpointed blocks are kept in host memory between forward and backward. It frees
+    layers × tokens × width on the device, and needs as much host memory and two copies of it per micro batch."""
     compile: Annotated[
         bool,
         Knob(

@@ -24,6 +24,8 @@ CLAIMS = (
     Claim("Ranks are forked from a host that has touched no device", "docs/decisions/0003-forked-ranks.md", ("test_a_fork",)),
     Claim("Selective and full checkpointing train with every backend", "docs/reference/search-space.md", ("test_every_checkpointing",)),
     Claim("Offloading to the host trains", "docs/reference/search-space.md", ("test_offload_trains",)),
+    Claim("Blocks' inputs in host memory train the same in less memory", "docs/explanation/activation-offload.md",
+          ("test_inputs_in_host_memory",)),
     Claim("Compiled blocks train", "docs/reference/search-space.md", ("test_compiled_blocks",)),
     Claim("Out of memory makes a configuration infeasible and nothing else", "docs/contributing/architecture.md", ("test_running_out_of",)),
     Claim("The memory gate lets pass what fits", "docs/explanation/prediction.md", ("test_the_gate_lets_pass",)),

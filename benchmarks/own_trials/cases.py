@@ -43,6 +43,11 @@ _WIDE: dict[str, Any] = {
 }  # fmt: skip
 """A vocabulary of the size that Llama 2 has, which makes the logits the largest tensor of a step."""
 
+_DEEP_LLAMA: dict[str, Any] = _LLAMA | {
+    "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 16,
+}  # fmt: skip
+_DEEP_GPT2: dict[str, Any] = _GPT2 | {"vocab_size": 512, "n_positions": 512, "n_embd": 64, "n_layer": 16}
+
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "ddp": {"backend": "ddp"},
     "zero1": {"backend": "zero", "stage": 1, "offload_optimizer": "none"},
@@ -100,6 +105,12 @@ def _wide(name: str, config: dict[str, Any], precision: str) -> Job:
     return Job(name, ModelSpec(name=name, config=config | _WIDE), workload, 2, 2)
 
 
+def _long(name: str, config: dict[str, Any], precision: str) -> Job:
+    """Long samples, narrow blocks and many of them: the blocks' inputs count."""
+    workload = Workload(sequence_length=512, global_batch=8, precision=PRECISIONS[precision])
+    return Job(name, ModelSpec(name=name, config=config), workload, 2, 2)
+
+
 def _mesh(name: str, config: dict[str, Any], precision: str) -> Job:
     """Layouts of four ranks; samples enough for four micro batches on each."""
     workload = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS[precision])
@@ -119,6 +130,8 @@ JOBS: dict[str, Job] = {
         _wide("llama-32k-fp32", _LLAMA, "fp32"),
         _wide("llama-32k-bf16", _LLAMA, "bf16-mixed"),
         _wide("qwen3-32k-fp32", _QWEN3, "fp32"),
+        _long("llama-deep-fp32", _DEEP_LLAMA, "fp32"),
+        _long("gpt2-deep-fp32", _DEEP_GPT2, "fp32"),
         _mesh("llama-meshes", _LLAMA | {"num_key_value_heads": 4}, "bf16-mixed"),
         _mesh("qwen3-meshes", _QWEN3, "fp32"),
     )

@@ -209,11 +209,17 @@ def _is_read(r: Registries, kind: str, field: str) -> bool:
 def _without_term(r: Registries, kind: str, sample: list[Drawn]) -> list[str]:
     """Knobs that change no prediction and have no reason for it, and reasons of knobs that do change one."""
     knobs = {knob for item in sample for knob in item.others}
+    reasons = {name for name, knob in {**COMMON, **r.searched[kind].knobs}.items() if knob.without_term}
     moved: set[str] = set()
     for item in sample:
         # One prediction that changes is enough.
-        moved |= {knob for knob in item.others.keys() - moved if _predicted(r, item, item.others[knob])}
-    reasons = {name for name, knob in {**COMMON, **r.searched[kind].knobs}.items() if knob.without_term}
+        moved |= {
+            knob
+            for knob in item.others.keys() - moved
+            if _predicted(r, item, item.others[knob])
+            # A change that took another knob along says nothing of this one.
+            and (knob not in reasons or _differs_alone(item.config, item.others[knob]))
+        }
     silent, stale = sorted(knobs - moved - reasons), sorted(moved & reasons)
     return [
         *(
@@ -222,6 +228,12 @@ def _without_term(r: Registries, kind: str, sample: list[Drawn]) -> list[str]:
         ),
         *(f"{_place(PREDICTION, kind, k)}: {k!r} changes a prediction, against its without_term" for k in stale),
     ]
+
+
+def _differs_alone(config: TrialConfig, other: TrialConfig) -> bool:
+    """Whether two configurations differ in one field alone."""
+    fields, others = ({**dict(each.strategy), **dict(each), "strategy": None} for each in (config, other))
+    return sum(fields.get(name) != others.get(name) for name in {*fields, *others}) == 1
 
 
 def _predicted(r: Registries, sample: Drawn, other: TrialConfig) -> bool:

@@ -205,6 +205,21 @@ def test_a_script_with_a_loss_in_chunks_trains_as_one_of_all_logits(tmp_path: Pa
         assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]], name
 
 
+@pytest.mark.parametrize("strategy", [DdpConfig(), wide(ZeroConfig(stage=3))], ids=["ddp", "zero-3"])
+def test_a_script_with_inputs_in_host_memory_trains_as_one_with_inputs_on_the_device(
+    tmp_path: Path, strategy: DdpConfig | ZeroConfig
+) -> None:
+    results = []
+    for offloads in (False, True):
+        folder = tmp_path / str(offloads)
+        folder.mkdir()
+        config = TrialConfig(
+            strategy=strategy, micro_batch=2, activation_checkpointing="full", activation_offload=offloads
+        )
+        results.append(train(export(folder, config)))
+    assert results[0] == results[1]
+
+
 def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
     """Two launches on equal made-up tokens: a group of two ranks, and a single rank. Each prints the loss of what it
     trains."""

@@ -68,6 +68,22 @@ def test_every_checkpointing_trains(machine: GpuMachine, strategy: dict[str, Any
 
 
 @pytest.mark.parametrize(
+    "strategy", [DDP, ZERO3 | {"stage": 2}, ZERO3, FSDP2, FSDP1], ids=["ddp", "zero-2", "zero-3", "fsdp2", "fsdp1"]
+)
+def test_inputs_in_host_memory_train_the_same_in_less_memory(machine: GpuMachine, strategy: dict[str, Any]) -> None:
+    plain, offloaded = (
+        machine.measured(
+            machine.task(strategy, activation_checkpointing="full", activation_offload=offloads, micro_batch=2)
+        )
+        for offloads in (False, True)
+    )
+    bounds = parity.tolerance(machine.task(strategy).workload.precision)
+    for theirs, ours in zip(offloaded.trajectory, plain.trajectory, strict=True):
+        assert parity.step_difference(ours, theirs, bounds, "inputs on the device") is None
+    assert offloaded.memory.peak_allocated_gib < plain.memory.peak_allocated_gib
+
+
+@pytest.mark.parametrize(
     "strategy",
     [
         FSDP2 | {"cpu_offload": True},

@@ -152,6 +152,12 @@ def test_collecting_garbage_by_steps_changes_no_training(host: HostProcess, name
     assert_same_training(host, FP32, STRATEGIES[name], gc_every=2, parity_steps=3)
 
 
+@pytest.mark.parametrize("name", telling(["ddp", "zero-3", "fsdp1", "fsdp2"], ["fsdp1"]))
+def test_inputs_in_host_memory_change_no_training(host: HostProcess, name: str) -> None:
+    changes = {"activation_checkpointing": "full", "activation_offload": True}
+    assert_same_training(host, FP32, STRATEGIES[name], **changes, micro_batch=2, parity_steps=3)
+
+
 @pytest.mark.parametrize(
     ("name", "mode"),
     [

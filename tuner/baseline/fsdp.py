@@ -3,7 +3,7 @@
 from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig
+from shardtune.api_schemas.strategies import Checkpointing, Fsdp1Config, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.workload import Precision
 from shardtune.tuner.baseline.section import Section, in_words
 
@@ -48,14 +48,29 @@ def read(
             _fsdp1(section, orig_params, cluster, notes) if version == 1 else _fsdp2(section, mesh, cluster, notes)
         )
         full = section.flag("activation_checkpointing")
-        if section.flag("activation_checkpointing_offload"):
-            notes.append(
-                f"{section.name('activation_checkpointing_offload')} is not applied: activations stay on the GPU"
-            )
+        offloads = _offloads_inputs(section, version, bool(full))
         notes += [f"{name} is not applied" for name in section.unread(_SILENT)]
-        return TrialConfig(strategy=strategy, activation_checkpointing="full" if full else "none")
+        mode: Checkpointing = "full" if full else "none"
+        return TrialConfig(strategy=strategy, activation_checkpointing=mode, activation_offload=offloads)
     except ValidationError as error:
         raise in_words(error, section.name("")[:-1], "docs/reference/search-space.md") from error
+
+
+def _offloads_inputs(section: Section, version: int, checkpoints: bool) -> bool:
+    """Whether the file keeps the inputs of checkpointed blocks in host memory.
+
+    Raises:
+        ValueError: Accelerate would reject it: without activation checkpointing, or under FSDP1.
+    """
+    key = "activation_checkpointing_offload"
+    if not section.flag(key):
+        return False
+    if version != 2:
+        raise ValueError(f"{section.name(key)} (true) needs FSDP2; set {section.name('version')} to 2, or drop it")
+    if not checkpoints:
+        other = section.name("activation_checkpointing")
+        raise ValueError(f"{section.name(key)} (true) needs {other}; set that to true, or drop it")
+    return True
 
 
 def _fsdp1(section: Section, orig_params: bool, cluster: Cluster, notes: list[str]) -> Fsdp1Config:

@@ -87,6 +87,8 @@ _KNOWN_FIELDS = (
 _CLOSE = 0.85
 _NEAR_BUT_TRUE = frozenset(["gradient_checkpointing_kwargs", "per_device_eval_batch_size"])
 """Fields of TrainingArguments (transformers 5.23) that resemble a known field without being a misspelling."""
+_CHECKPOINT_OPTIONS = frozenset(["use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop"])
+"""Options of `torch.utils.checkpoint`, none of which changes what is trained."""
 _NO_FSDP: tuple[JsonValue, ...] = (None, False, "", [])
 _NUMERIC = {
     "label_smoothing_factor": "the workload's loss is plain cross entropy",
@@ -133,6 +135,7 @@ def read_fields(
     update: dict[str, object] = {"micro_batch": micro_batch}
     if top.flag("gradient_checkpointing") or top.flag("activation_checkpointing"):
         update["activation_checkpointing"] = "full"
+        update["activation_offload"] = _offloads_inputs(top, notes)
     if top.flag("torch_compile"):
         notes.append(f"{top.name('torch_compile')} is not applied: measured without torch.compile")
     if top.word("lr_scheduler_type") is not None or any(key in top for key in ("warmup_steps", "warmup_ratio")):
@@ -141,6 +144,18 @@ def read_fields(
     unread = [name for name in top.unread(_SILENT) if not name.split(".", 1)[1].startswith(_SILENT_PREFIXES)]
     notes += [f"{name} is not applied" for name in unread]
     return accelerate.with_sync(config.model_copy(update=update), workload, cluster, notes)
+
+
+def _offloads_inputs(top: Section, notes: list[str]) -> bool:
+    """Whether the Trainer keeps the inputs of checkpointed blocks in host memory."""
+    offloads = False
+    for name in ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"):
+        if not isinstance(top.values().get(name), dict):
+            continue
+        section = top.section(name)
+        offloads |= bool(section.flag("offload"))
+        notes += [f"{key} is not applied" for key in section.unread(_CHECKPOINT_OPTIONS)]
+    return offloads
 
 
 def is_training_arguments(values: Mapping[str, JsonValue]) -> bool:

@@ -7,6 +7,7 @@ import yaml
 
 from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export import adapters, context, environment, losses, optimizers, sample_lengths
+from shardtune.tuner.export.backends import activation_offload as offload
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -103,9 +104,12 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
         *float8.script_notes(source, "your script, before accelerator.prepare"),
     ]
     if config.checkpoints_whole_blocks:
-        lines += [] if parts.checkpoints else ["model.gradient_checkpointing_enable()"]
+        offloads = "offload=True" if config.activation_offload else ""
+        name = "activation_checkpointing_enable" if offloads else "gradient_checkpointing_enable"
+        lines += [] if parts.checkpoints else [f"model.{name}({offloads})"]
+        lines += offload.accelerate_lines(source)
     elif config.activation_checkpointing != "none":
-        words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every)
+        words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every) + offload.words(source)
         instruction = "take `checkpointed`, its dependencies and its loop from train_snippet.py"
         lines.append(f"{words}: {f'see {source.shown_in}' if source.study.spec.model.is_own else instruction}")
     lines += optimizers.own_note(source, "your script")

@@ -11,6 +11,7 @@ from shardtune.tuner.export import (
     sample_lengths,
     tensor,
 )
+from shardtune.tuner.export.backends import activation_offload as offload
 from shardtune.tuner.export.backends.common import prepare_blocks
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -74,7 +75,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         needs=parts.needs,
         command=f"{command_prefix(source)}torchrun {torchrun_options(source)} train_snippet.py --steps 10",
         standard=_standard_imports(source, parts),
-        abstract="Callable, Iterator, Sequence" if tensor.is_split(source) else "Iterator, Sequence",
+        abstract="Callable, Iterator, Sequence" if _names_callables(source) else "Iterator, Sequence",
         imports=_imports(source, parts),
         ranks=source.cluster.world_size,
         micro_batch=source.config.micro_batch,
@@ -95,6 +96,10 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         steps=indent(_steps(source), 4),
         leave=indent(_exit_lines(source), 4),
     )
+
+
+def _names_callables(source: ExportSource) -> bool:
+    return tensor.is_split(source) or offload.uses_streams(source)
 
 
 def _sample_groups(source: ExportSource) -> dict[str, str]:
@@ -150,7 +155,8 @@ def _standard_imports(source: ExportSource, parts: SnippetParts) -> str:
     names = ["argparse", "json", "os", *parts.standard]
     names += ["sys", "time"] if source.on_cpu else []
     names += ["gc"] if source.config.gc_every else []
-    names += ["functools"] if source.config.activation_checkpointing == "selective" else []
+    is_selective = source.config.activation_checkpointing == "selective"
+    names += ["functools"] if is_selective or offload.uses_streams(source) else []
     names += tensor.STANDARD if tensor.is_split(source) else []
     return "\n".join(f"import {name}" for name in sorted({*names}))
 
@@ -231,7 +237,9 @@ def _prepared(source: ExportSource) -> list[str]:
 
 def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     mode, checkpointing = source.config.activation_checkpointing, ""
-    if mode != "none":
+    if source.config.activation_offload:
+        checkpointing = offload.helpers(source)
+    elif mode != "none":
         operators = {"kept": indent([f'"{name}",' for name in SAVED_OPERATORS], 8)} if mode == "selective" else {}
         checkpointing = fill(f"checkpointing_{mode}", **operators)
     shared = (

@@ -37,6 +37,7 @@ def _shared_fields(config: TrialConfig, sequence: int, world_size: int, global_b
         "context": config.context_parallel,
         "checkpointing": _CHECKPOINTING[config.activation_checkpointing],
         "checkpoint_every": config.checkpoint_every,
+        "activation_offload": config.activation_offload,
         "loss_chunk": config.loss_chunk if config.loss == "chunked" else 0,
         "compiled": config.compile,
         "keeps_freed": config.malloc == "keep",

@@ -21,9 +21,10 @@ def with_other_sizes(candidate: Candidates) -> Candidates:
     )
 
 
-def largest_sizes(shape: ModelShape, result: Evaluation) -> tuple[int, int]:
-    """Longest sequence and largest micro batch that fit, before the first size that does not; 0 where no size fits."""
-    fits = result.fits[1:]
+def largest_sizes(shape: ModelShape, result: Evaluation, host_bytes: float) -> tuple[int, int]:
+    """Longest sequence and largest micro batch that fit, before the first size that does not; 0 where no size fits.
+    `host_bytes`: a rank's part of host memory, for what is offloaded."""
+    fits = (result.fits & (result.memory.host <= host_bytes))[1:]
     longest = _last_fitting(fits[: len(_SEQUENCES)], _SEQUENCES)
     if shape.step_trace is not None:
         # Nothing is known of other lengths.

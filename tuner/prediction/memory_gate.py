@@ -16,6 +16,7 @@ from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.candidates import Dtypes, Implementation
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.footprint import MemoryTable, peak_memory
+from shardtune.tuner.prediction.footprint.activations import offloaded_inputs
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 _DEVIATIONS = 2.33
@@ -41,7 +42,8 @@ def reject_if_too_large(
     if shape is None:
         return None
     candidate = from_configs([config], workload.longest_row, cluster.world_size, workload.global_batch)
-    table = peak_memory(shape, candidate, Dtypes.of(workload.precision), Implementation.of(workload), cluster.device)
+    dtypes, program = Dtypes.of(workload.precision), Implementation.of(workload)
+    table = peak_memory(shape, candidate, dtypes, program, cluster.device)
     # Fragmentation does not count: where memory is short, the allocator gives cached blocks back.
     predicted = float((table.allocated + table.context + table.communication)[0])
     need, (least, _) = predicted * calibration.factor, calibration.bounds(predicted, _DEVIATIONS)
@@ -54,8 +56,8 @@ def reject_if_too_large(
     on_node = float(table.host[0]) * cluster.gpus_per_node
     if cluster.device == "cuda" and on_node > cluster.host_memory_gib * GIB:
         without = candidate.with_values(pinned_optimizer=0, pinned_parameters=0)
-        dtypes, program = Dtypes.of(workload.precision), Implementation.of(workload)
         pageable = float(host_bytes(shape, without, dtypes, program, gloo=False)[0])
+        pageable += float(offloaded_inputs(shape, candidate, dtypes, program, is_pinned=False)[0])
         return _build_rejection(
             config,
             on_node,
@@ -63,6 +65,17 @@ def reject_if_too_large(
             f"offloading needs {_format_bytes(on_node)} of host memory on each node "
             f"({cluster.gpus_per_node} ranks × {_format_bytes(float(table.host[0]))}); it has {memory(cluster.host_memory_gib)}"
             + _pinning_note(pageable * cluster.gpus_per_node, on_node),
+        )
+    inputs = float(offloaded_inputs(shape, candidate, dtypes, program, is_pinned=False)[0])
+    on_node = (least + inputs) * cluster.gpus_per_node
+    if inputs and cluster.device == "cpu" and on_node > cluster.host_memory_gib * GIB:
+        return _build_rejection(
+            config,
+            on_node,
+            cluster.host_memory_gib,
+            f"CPU ranks keep offloaded inputs in the memory that they share: {cluster.gpus_per_node} ranks × "
+            f"({_format_bytes(least)} and {_format_bytes(inputs)} of inputs) need {_format_bytes(on_node)}; the node has "
+            f"{memory(cluster.host_memory_gib)}",
         )
     return None
 

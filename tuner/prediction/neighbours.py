@@ -14,10 +14,16 @@ from shardtune.api_schemas.trials.predictions import Change
 from shardtune.tuner.prediction.backends.record import Lighter
 from shardtune.tuner.prediction.backends.registry import BACKENDS
 
-_CHECKPOINTING: tuple[tuple[Checkpointing, int], ...] = (
-    ("none", 1), ("full", 4), ("full", 3), ("full", 2), ("selective", 1), ("full", 1),
+_Level = tuple[Checkpointing, int, bool]
+_LEVELS: tuple[_Level, ...] = (
+    ("none", 1, False), ("full", 4, False), ("full", 3, False), ("full", 2, False), ("selective", 1, False),
+    ("full", 1, False), ("full", 1, True),
 )  # fmt: skip
-"""Levels of activation checkpointing, as (mode, `checkpoint_every`), by rising amount of recomputation."""
+"""Levels of activation checkpointing, as (mode, `checkpoint_every`, `activation_offload`), by rising amount of
+recomputation; the last keeps blocks' inputs in host memory."""
+_OFFLOAD_WEIGHT = 3
+"""Distance of blocks' inputs in host memory beyond that of checkpointing: more than of another strategy, less than of
+offloaded states."""
 
 
 @dataclass(frozen=True)
@@ -41,33 +47,39 @@ def neighbours(config: TrialConfig, cluster: Cluster) -> list[Neighbour]:
     """Neighbours of a configuration: combinations of more checkpointing, micro batch 1, more sharding and
     offloading."""
     candidates = []
-    current = (config.activation_checkpointing, config.checkpoint_every)
+    current = (config.activation_checkpointing, config.checkpoint_every, config.activation_offload)
     # Less recomputation only adds memory, so levels below the current one are left out.
-    level = _CHECKPOINTING.index(current) if current in _CHECKPOINTING else 0
+    level = _LEVELS.index(current) if current in _LEVELS else 0
     unchanged = Lighter(config.strategy, "", 0)
     for near in (unchanged, *BACKENDS[config.backend].lighter_strategies(config.strategy, cluster)):
-        for mode, every in dict.fromkeys((current, *_CHECKPOINTING[level:])):
+        for wanted in dict.fromkeys((current, *_LEVELS[level:])):
             for micro_batch in dict.fromkeys((config.micro_batch, 1)):
                 changed = [near.words] if near.words else []
-                if (mode, every) != current:
-                    changed.append(checkpointing_words(mode, every))
+                changed += _words(wanted, current)
                 if micro_batch != config.micro_batch:
                     changed.append("micro batch 1")
+                changed_config = _with_level(config, near.strategy, wanted, micro_batch)
                 # A mode that the strategy rejects would be advice that cannot be followed.
-                if changed and _is_legal(near.strategy, mode, config.compile):
-                    update = {"activation_checkpointing": mode, "checkpoint_every": every, "micro_batch": micro_batch}
-                    changed_config = config.model_copy(update={"strategy": near.strategy, **update})
+                if changed and changed_config is not None:
                     weight = near.weight + len(changed) - (1 if near.words else 0)
+                    weight += _OFFLOAD_WEIGHT if wanted[2] > config.activation_offload else 0
                     candidates.append(Neighbour(changed_config, tuple(changed), weight))
     return candidates
 
 
-def _is_legal(strategy: Strategy, checkpointing: Checkpointing, compiled: bool) -> bool:
+def _words(wanted: _Level, current: _Level) -> list[str]:
+    mode, every, offloads = wanted
+    words = [checkpointing_words(mode, every)] if wanted[:2] != current[:2] else []
+    return words + (["blocks' inputs in host memory"] if offloads > current[2] else [])
+
+
+def _with_level(config: TrialConfig, strategy: Strategy, level: _Level, micro_batch: int) -> TrialConfig | None:
+    """Copy a configuration with another strategy, level of checkpointing and micro batch; None where that is illegal."""
+    update = dict(zip(("activation_checkpointing", "checkpoint_every", "activation_offload"), level, strict=True))
     try:
-        strategy.check_blocks(checkpointing, compiled)
+        return TrialConfig.model_validate({**dict(config), **update, "strategy": strategy, "micro_batch": micro_batch})
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def cheapest(

@@ -97,7 +97,8 @@ def predict(
         memory = peak_memory(shape, wider, Dtypes.of(workload.precision), Implementation.of(workload), cluster.device)
         result = replace(result, memory=memory)
     memory_prediction = _predict_memory(result, cluster, 0)
-    longest, largest = headroom.largest_sizes(shape, result) if limits else (0, 0)
+    on_host = cluster.host_memory_gib * GIB / cluster.gpus_per_node
+    longest, largest = headroom.largest_sizes(shape, result, on_host) if limits else (0, 0)
     change = None
     if limits and (memory_prediction.margin_gib < 0 or memory_prediction.verdict == "does not fit"):
         change = _cheapest_change(shape, workload, cluster, config, calibrations)

@@ -1,11 +1,12 @@
 """Changes that make a model fit where no configuration of the search space surely does."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.trials.predictions import Prediction
 from shardtune.tuner.prediction.calibration import Calibrations
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
@@ -19,6 +20,8 @@ _AXES = {
     "pipeline_parallel": "split the model into {} stages",
 }
 """Mesh axes that are searched only where a study names them, each with a description."""
+_INPUTS_ON_HOST: dict[str, KnobValue] = {"activation_offload": True, "activation_checkpointing": "full"}
+"""Limits with which every configuration keeps the inputs of checkpointed blocks in host memory."""
 _DEGREES = (2, 4, 8, 16)
 _AMONG = 10
 """Number of fastest configurations among which one that surely fits is sought."""
@@ -30,7 +33,12 @@ def find(resolved: ResolvedRequest, calibrations: Calibrations, search: Search) 
     """Return the levers with which a configuration surely fits, each with that configuration; empty where none helps."""
     words = (
         _first_that_fits(resolved, calibrations, search, attempts)
-        for attempts in (_without_limits(resolved), *map(_with_axis(resolved), _AXES), _with_more_devices(resolved))
+        for attempts in (
+            _without_limits(resolved),
+            _with_inputs_on_host(resolved),
+            *map(_with_axis(resolved), _AXES),
+            _with_more_devices(resolved),
+        )
     )
     return tuple(text for text in words if text is not None)
 
@@ -58,6 +66,15 @@ def _without_limits(resolved: ResolvedRequest) -> Iterator[tuple[str, ResolvedRe
     named = [*limits.knobs, *(["backends"] if limits.backends != SpaceLimits().backends else [])]
     if named:
         yield f"drop the study's limits on {', '.join(named)} (space)", _limited(resolved, SpaceLimits())
+
+
+def _with_inputs_on_host(resolved: ResolvedRequest) -> Iterator[tuple[str, ResolvedRequest]]:
+    limits = resolved.request.space
+    if "activation_offload" not in limits.knobs:
+        narrowed = limits.model_copy(update={"knobs": limits.knobs | _INPUTS_ON_HOST})
+        named = json.dumps(_INPUTS_ON_HOST)
+        words = f'keep the inputs of checkpointed blocks in host memory ("space": {{"knobs": {named}}})'
+        yield words, _limited(resolved, narrowed)
 
 
 def _with_axis(resolved: ResolvedRequest) -> Callable[[str], Iterator[tuple[str, ResolvedRequest]]]:

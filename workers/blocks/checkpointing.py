@@ -43,16 +43,18 @@ def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> Checkp
     return CheckpointPolicy.MUST_SAVE if operator in SAVED_OPERATORS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def apply(blocks: list[nn.Module], mode: Checkpointing, every: int = 1) -> None:
-    """Make every `every`-th block recompute in backward the activations that `mode` does not keep. Call this before
-    sharding or wrapping."""
+def apply(blocks: list[nn.Module], mode: Checkpointing, every: int = 1) -> list[nn.Module]:
+    """Make every `every`-th block recompute in backward the activations that `mode` does not keep; returns these blocks.
+    Call this before sharding or wrapping."""
     if mode == "none":
-        return
+        return []
     # The forward is replaced, inside the block's hooks, so that FSDP2 gathers once per pass. ZeRO-3 relies on
     # recomputation stopping early (torch's default): run to its end, it would release the last module's weights just
     # before their backward.
-    for block in blocks[every - 1 :: every]:
+    checkpointed = blocks[every - 1 :: every]
+    for block in checkpointed:
         block.forward = _checkpointed(block.forward, mode)
+    return checkpointed
 
 
 def _checkpointed(forward: Callable[..., Any], mode: Checkpointing) -> Callable[..., Any]:

@@ -1,21 +1,32 @@
-"""Preparation of a model's repeated blocks: activation checkpointing and compilation as the configuration specifies."""
+"""Preparation of a model's repeated blocks: activation checkpointing, offload of the checkpointed blocks' inputs and
+compilation as the configuration specifies."""
 
 import torch
 from torch import nn
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.workers.blocks import checkpointing
+from shardtune.workers.blocks.host_inputs import HostInputs
 
 
-def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "inductor") -> None:
+def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "inductor") -> HostInputs | None:
     """Apply activation checkpointing, then compilation by a backend of `torch.compile`, to each repeated block of a
-    model, in place."""
+    model, in place.
+
+    Returns the blocks' inputs in host memory, which count what goes there and back; None where they stay on the device.
+    """
     blocks = [block for _, block in repeated_blocks(model)]
-    checkpointing.apply(blocks, config.activation_checkpointing, config.checkpoint_every)
+    checkpointed = checkpointing.apply(blocks, config.activation_checkpointing, config.checkpoint_every)
+    inputs = HostInputs() if config.activation_offload else None
+    if inputs is not None:
+        # After the checkpoint, so that the offload is around it.
+        for block in checkpointed:
+            inputs.offload(block)
     if config.compile:
         forbid_eager_blocks()
         for block in blocks:
             block.compile(backend=backend)
+    return inputs
 
 
 def forbid_eager_blocks() -> None:

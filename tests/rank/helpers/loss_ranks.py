@@ -1,4 +1,5 @@
-"""Ranks that train each of several tiny trials with the full loss and with a loss in chunks; to be called in forks."""
+"""Ranks that train each of several tiny trials as it is, and with the full loss and all inputs on the device; to be called in
+forks."""
 
 import contextlib
 import json
@@ -27,6 +28,7 @@ from shardtune.workers.rank.training.step_runs import run_steps
 from shardtune.workers.rank.trial_dir import ProgressFile
 from tests.support.processes import preloaded_forks
 
+_PLAIN = {"loss": "full", "activation_offload": False}
 Trained = tuple[tuple[StepRecord, ...], list[torch.Tensor]]
 
 
@@ -72,8 +74,8 @@ def planted(fault: str | None) -> Iterator[None]:
 def compared(
     tasks: dict[str, tuple[TrialTask, str | None]], folder: Path, ranks: int = 2
 ) -> dict[str, dict[str, float]]:
-    """Largest differences between the full loss and the loss in chunks by task's name: relative in loss and norm, absolute
-    in a weight; empty where the ranks failed. A task comes with the name of its fault."""
+    """Largest differences between a task and its plain form (full loss, inputs on the device) by task's name: relative in
+    loss and norm, absolute in a weight; empty where the ranks failed. A task comes with the name of its fault."""
     given = {name: (task.model_dump_json(), fault) for name, (task, fault) in tasks.items()}
     printed = preloaded_forks.ranks(print_differences, given, folder, logs=folder, count=ranks)
     by_rank = [json.loads(text.splitlines()[-1]) for text in printed]
@@ -92,7 +94,7 @@ def print_differences(tasks: dict[str, tuple[str, str | None]], folder: Path) ->
     full: dict[str, Trained] = {}
     for name, (text, fault) in tasks.items():
         task = TrialTask.model_validate_json(text)
-        plain = task.model_copy(update={"config": task.config.model_copy(update={"loss": "full"})})
+        plain = task.model_copy(update={"config": task.config.model_copy(update=_PLAIN)})
         key = plain.model_dump_json()
         try:
             if key not in full:
@@ -126,6 +128,7 @@ def _trained(task: TrialTask, place: RankContext, folder: Path, fault: str | Non
         trainer: Any = wrap.make_trainer(step.build_model(), setting)
         loop = ResumeLoop(trainer.parameter_checksum, setting, step, ProgressFile(folder, place.rank))
         run_steps(loop.record(task.plan.parity_steps), trainer)
+    trainer = getattr(trainer, "inner", trainer)
     is_zero = isinstance(trainer, zero.ZeroTrainer)
     masters = zero._masters(trainer._engine.optimizer) if is_zero else trainer._parameters
     weights = [(part.to_local() if isinstance(part, DTensor) else part).detach().float().clone() for part in masters]

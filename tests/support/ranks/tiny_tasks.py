@@ -46,7 +46,14 @@ def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:
     }
     workload |= {"max_grad_norm": 1.0, "adapter": None, "data": None, "attention": "sdpa", "float8": None}
     config = {"strategy": strategy, "micro_batch": 1, "activation_checkpointing": "none", "checkpoint_every": 1}
-    config |= {"compile": False, "context_parallel": 1, "loss": "full", "loss_chunk": 1024, "gc_every": 0}
+    config |= {
+        "compile": False,
+        "context_parallel": 1,
+        "loss": "full",
+        "loss_chunk": 1024,
+        "gc_every": 0,
+        "activation_offload": False,
+    }
     plan: dict[str, Any] = {
         "parity_steps": 16,
         "max_warmup_steps": 1,

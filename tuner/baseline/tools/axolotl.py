@@ -38,9 +38,12 @@ def _translate(fields: TrainerFields, _ranks: int) -> None:
     fields.names.setdefault("per_device_train_batch_size", "micro_batch_size")
     if isinstance(checkpointing := values.get("gradient_checkpointing"), str) and checkpointing.startswith("offload"):
         values["gradient_checkpointing"] = True
-        fields.notes.append(
-            "baseline.gradient_checkpointing (offload): measured without moving activations to the host"
-        )
+        if checkpointing == "offload":
+            fields.after["activation_offload"] = True
+        else:
+            fields.notes.append(
+                f"baseline.gradient_checkpointing ({checkpointing!r:.60}): measured with inputs on the GPU"
+            )
     if values.pop("selective_checkpointing", None):
         fields.after["activation_checkpointing"] = "selective"
         fields.notes.append("baseline.selective_checkpointing is measured with the results that trials keep")

@@ -216,7 +216,7 @@ def _adapter_of(stated: StatedAdapter) -> Lora | LastLayers | None:
 
 
 def _with_rest(config: TrialConfig, after: Mapping[str, Any]) -> TrialConfig:
-    strategy, changes = config.strategy, {}
+    strategy, changes = config.strategy, dict[str, Any]()
     if isinstance(strategy, Fsdp2Config):
         own = {name: value for name, value in after.items() if name in ("dp_replicate", "dp_shard", "pin_memory")}
         if "dp_replicate" in own and "dp_shard" not in own:
@@ -224,4 +224,6 @@ def _with_rest(config: TrialConfig, after: Mapping[str, Any]) -> TrialConfig:
         changes["strategy"] = Fsdp2Config.model_validate({**strategy.model_dump(), **own})
     if (mode := after.get("activation_checkpointing")) is not None:
         changes["activation_checkpointing"] = mode
+    if after.get("activation_offload") and config.activation_checkpointing == "full" and mode is None:
+        changes["activation_offload"] = True
     return config.model_copy(update=changes)

@@ -107,14 +107,16 @@ def checkpointed_without_need(facts: Facts) -> Finding | None:
     evidence = (
         f"{mode} checkpointing computes forward twice, by its kind {fraction:.0%} of the step, and memory is not short"
     )
-    changes = [Remedy({"activation_checkpointing": "none", "checkpoint_every": 1}, fraction)]
+    # What is not checkpointed whole has no input to offload.
+    on_device: Knobs = {"activation_offload": False} if trial.config.activation_offload else {}
+    changes = [Remedy({"activation_checkpointing": "none", "checkpoint_every": 1, **on_device}, fraction)]
     changes += [
         Remedy({"checkpoint_every": n}, fraction * (1 - every / n))
         for n in trial.numbers("checkpoint_every")
         if n > every
     ]
     if mode == "full":
-        selective: Knobs = {"activation_checkpointing": "selective", "checkpoint_every": 1}
+        selective: Knobs = {"activation_checkpointing": "selective", "checkpoint_every": 1, **on_device}
         changes.append(Remedy(selective, fraction * (1 - _RECOMPUTED["selective"] / _RECOMPUTED["full"])))
     return finding_with_change(
         facts, Evidence("checkpointed_without_need", evidence, fraction, _RECOMPUTES), changes, "", fraction
@@ -137,3 +139,5 @@ def _remedies_without_offload(trial: TracedTrial, gain: float) -> Iterator[Remed
         yield Remedy({"offload_optimizer": "none"}, 0.9 * gain)
     if trial.value("cpu_offload"):
         yield Remedy({"cpu_offload": False}, gain)
+    if trial.value("activation_offload"):
+        yield Remedy({"activation_offload": False}, gain)

@@ -7,6 +7,7 @@ from shardtune.api_schemas.knobs import declarations
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.strategies.base import GradSync, StrategySchema
 from shardtune.tuner.export import context
+from shardtune.tuner.export.backends import activation_offload as offload
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 
@@ -25,7 +26,10 @@ def prepare_blocks(source: ExportSource) -> list[str]:
     lines = []
     if config.activation_checkpointing != "none":
         selected = f"[{every - 1} :: {every}]" if every > 1 else ""
-        lines += [f"for block in model.get_submodule(BLOCKS){selected}:", "    checkpointed(block)"]
+        streams = offload.uses_streams(source)
+        lines += ["inputs = HostInputs()"] if streams else []
+        lines.append(f"for block in model.get_submodule(BLOCKS){selected}:")
+        lines.append("    checkpointed(block, inputs)" if streams else "    checkpointed(block)")
     if config.compile:
         # Compiling is per block, checkpointing per every n-th block, so the loops differ where n is above 1.
         if every > 1 or not lines:

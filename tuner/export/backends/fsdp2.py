@@ -5,6 +5,7 @@ from typing import Any
 from shardtune.api_schemas.knobs import Consumer
 from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.tuner.export import adapters, context, experts, pipeline, tensor
+from shardtune.tuner.export.backends import activation_offload as offload
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.precision import quantization
@@ -178,7 +179,9 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
     values: dict[str, Any] = {
         "distributed_type": "FSDP",
         **precision,
-        "fsdp_config": strategy.to_accelerate(source.model_summary.block_class) | common.fsdp_checkpointing(source),
+        "fsdp_config": strategy.to_accelerate(source.model_summary.block_class)
+        | common.fsdp_checkpointing(source)
+        | offload.accelerate_section(source),
     }
     if strategy.dp_replicate > 1:
         values["parallelism_config"] = {

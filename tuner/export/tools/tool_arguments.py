@@ -8,6 +8,7 @@ from typing import Any
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.tuner.export import adapters
+from shardtune.tuner.export.backends import activation_offload as offload
 from shardtune.tuner.export.backends.registry import Backends
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.trainer import training_arguments
@@ -15,7 +16,7 @@ from shardtune.tuner.export.trainer.repository import SET_ME, repository
 
 DEEPSPEED = "ds_config.json"
 NON_REENTRANT: Mapping[str, Any] = {"use_reentrant": False}
-_REWORDED = ("loss:", "precision: load", "gradient_as_bucket_view:", "dp_replicate × dp_shard")
+_REWORDED = ("loss:", "precision: load", "gradient_as_bucket_view:", "dp_replicate × dp_shard", "activation_offload:")
 """Beginnings of the Trainer's notes that do not hold for a tool, or that speak of the Trainer's own script."""
 
 
@@ -53,7 +54,8 @@ def tool_arguments(source: ExportSource, tool: str, backends: Backends) -> ToolA
     strategy = source.config.strategy
     if isinstance(strategy, DdpConfig) and strategy.gradient_as_bucket_view:
         lossy.append(f"gradient_as_bucket_view: True was measured; {tool} has False, as it has no field for it")
-    return ToolArguments(values, fsdp, deepspeed, checkpoints, trainer.config, (*lossy, *_notes(source, tool)))
+    config, offload_notes = offload.tool_config(trainer.config, tool, source.config)
+    return ToolArguments(values, fsdp, deepspeed, checkpoints, config, (*lossy, *offload_notes, *_notes(source, tool)))
 
 
 def _notes(source: ExportSource, tool: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
 from shardtune.tuner.export import adapters, environment, losses, optimizers, sample_lengths
+from shardtune.tuner.export.backends import activation_offload as offload
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import ConsumerParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -48,10 +49,12 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
     # Trainer checkpoints every block whole or none; other modes are left out and reported as lost.
     if not config.checkpoints_whole_blocks:
         changes |= {"activation_checkpointing": "none", "checkpoint_every": 1}
+    changes["activation_offload"] = offload.in_trainer(config)
     rendered_config = run_by(config, "training_arguments", **changes)
     lossy = (
         *differences(config, rendered_config, "training_arguments"),
         *_notes(source),
+        *offload.trainer_notes(source, consumer),
         *(
             (
                 *adapters.trainer_notes(source, consumer),

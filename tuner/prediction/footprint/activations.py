@@ -9,6 +9,7 @@ checked against traces (docs/measurements/tracker.md); the method is that of Kor
 import numpy as np
 
 from shardtune.tuner.prediction.backends import trained_fractions as trained_part
+from shardtune.tuner.prediction.backends.host_allocator import allocated
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.footprint import traced_activations
 from shardtune.tuner.prediction.footprint.block_bytes import BlockBytes
@@ -18,7 +19,7 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> BlockBytes:
     """Activation bytes of one block, for each candidate."""
     if shape.step_trace is not None:
-        return traced_activations.block_bytes(shape.step_trace, c)
+        return traced_activations.block_bytes(shape.step_trace, c).with_offload(c, shape.layers)
     held = held_positions(c, impl)
     eager = _attention_bytes(shape, c, dtypes, impl) + c.tokens * (
         held * _norm_bytes(shape, dtypes, impl) + _mlp_bytes(shape, dtypes, impl)
@@ -44,7 +45,21 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     width = width + np.where(c.experts > 1, 2.0 * shape.experts_per_token * shape.hidden, 0.0)
     flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
     flowing = flowing + trained_part.unpacked_bytes(shape, dtypes)
-    return BlockBytes(checkpointed, unchecked, all_saved, flowing, shape.layers - shape.trained_blocks)
+    block = BlockBytes(checkpointed, unchecked, all_saved, flowing, shape.layers - shape.trained_blocks)
+    return block.with_offload(c, shape.layers)
+
+
+def offloaded_inputs(
+    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, *, is_pinned: bool
+) -> Array:
+    """Bytes of checkpointed blocks' inputs in one rank's host memory, those of one micro batch; page-locked as torch
+    allocates it, or as they are."""
+    if not np.any(c.activation_offload):
+        # Most spaces have none, and an enumeration comes by here thousands of times.
+        return c.tokens * 0.0
+    block = block_bytes(shape, c, dtypes, impl)
+    size = np.asarray(block.offloaded)
+    return block.number_offloaded(c) * (allocated(size) if is_pinned else size)
 
 
 def held_positions(c: Candidates, impl: Implementation) -> Array:

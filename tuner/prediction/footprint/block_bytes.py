@@ -1,6 +1,6 @@
 """Bytes of one repeated block's activations, and what a number of blocks keeps of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,29 @@ class BlockBytes:
 
     without_backward: int = 0
     """Number of first blocks that backward does not pass, since nothing in or before them is trained."""
+    layers: int = 0
+    """Number of blocks of which one's bytes these are."""
+    offloaded: Array | float = 0.0
+    """Bytes of a checkpointed block that are in host memory from forward to backward: its input."""
+
+    def with_offload(self, c: Candidates, layers: int) -> "BlockBytes":
+        """Bytes of a block whose input is in host memory where the candidate offloads it; `checkpointed` is on the device
+        otherwise."""
+        is_offloaded = c.activation_offload > 0
+        return replace(
+            self,
+            layers=layers,
+            checkpointed=np.where(is_offloaded, 0.0, self.checkpointed),
+            offloaded=np.where(is_offloaded, self.checkpointed, 0.0),
+        )
+
+    def checkpointed_before(self, c: Candidates, number: int) -> Array:
+        """Number of checkpointed blocks before block `number` (from 1) that backward passes."""
+        return np.maximum(c.checkpointed(number - 1) - c.checkpointed(self.without_backward), 0.0)
+
+    def number_offloaded(self, c: Candidates) -> Array:
+        """Number of blocks whose input goes to host memory in a micro batch."""
+        return (c.activation_offload > 0) * self.checkpointed_before(c, self.layers + 1)
 
     def kept(self, c: Candidates, blocks: int) -> Array:
         """Bytes of activations that the first `blocks` blocks keep for backward."""
@@ -33,4 +56,11 @@ class BlockBytes:
     def working(self, c: Candidates, number: int) -> Array:
         """Bytes that block number `number` needs while it runs backward: restored activations and gradients."""
         is_checkpointed = c.checkpointed(number) - c.checkpointed(number - 1)
-        return is_checkpointed * np.maximum(self.everything - self.checkpointed, 0.0) + self.gradients
+        restored = is_checkpointed * np.maximum(self.everything - self.checkpointed, 0.0)
+        return restored + self.gradients + self._fetched_ahead(c, number) * self.offloaded
+
+    def _fetched_ahead(self, c: Candidates, number: int) -> Array:
+        """Whether the input of an earlier block has come back from the host while block `number` runs backward: from the
+        last checkpointed block on, one is always ahead."""
+        has_begun = c.checkpointed(self.layers) > c.checkpointed(number - 1)
+        return np.where(has_begun & (self.checkpointed_before(c, number) > 0), 1.0, 0.0)

@@ -10,7 +10,7 @@ from shardtune.tuner.prediction import optimizers
 from shardtune.tuner.prediction.backends import registry
 from shardtune.tuner.prediction.backends.states import States
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
-from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
+from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes, offloaded_inputs
 from shardtune.tuner.prediction.footprint.traced_activations import outside_bytes, tail_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 
@@ -104,7 +104,7 @@ def peak_memory(
     always = state.parameters + state.masters + state.optimizer
     totals = [always + sum(parts) for parts in moments]
     if not is_cuda:
-        # The host is the device: offloaded states stay in the rank's own memory.
+        # The host is the device: offloaded states stay in the rank's own memory. Blocks' inputs are kept apart from it.
         totals = [total + host for total in totals]
     allocated = functools.reduce(np.maximum, totals)
     moment = np.select([total >= allocated for total in totals], range(len(totals)))
@@ -123,7 +123,7 @@ def peak_memory(
         else zero,
         context=zero + (CONTEXT_GIB * GIB if is_cuda else 0.0),
         communication=np.where(c.ranks * c.stages > 1, COMMUNICATION_GIB * GIB, 0.0) if is_cuda else zero,
-        host=host,
+        host=host + offloaded_inputs(shape, c, dtypes, impl, is_pinned=is_cuda),
     )
 
 

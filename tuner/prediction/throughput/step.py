@@ -9,6 +9,7 @@ from shardtune.tuner.prediction.backends import registry
 from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Traffic
+from shardtune.tuner.prediction.footprint.activations import block_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
 from shardtune.tuner.prediction.throughput.compute import ComputeTimes, compute_times
@@ -54,6 +55,7 @@ def step_times(
     optimizer = _optimizer_seconds(shape, c, dtypes, impl, rates)
     optimizer = optimizer + optimizers.step_seconds(shape, c, impl, rates, network)
     host = _host_transfers(shape, c, dtypes, impl, network)
+    host = host + _waits_for_inputs(shape, c, dtypes, impl, rates, network, compute)
     if not rates.serial:
         host = host + _returned_weights(shape, c, dtypes, impl, network)
     # fp32 products without TF32 run on other units than bf16's, with a rate of their own.
@@ -139,6 +141,35 @@ def _host_transfers(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impl
     )
     parameters = c.offload_parameters * 2.0 * c.accumulation * shape.parameters / c.holders * size / network.host_link
     return adam + gradients + updated + parameters
+
+
+def _waits_for_inputs(
+    shape: ModelShape,
+    c: Candidates,
+    dtypes: Dtypes,
+    impl: Implementation,
+    rates: Rates,
+    network: Network,
+    compute: ComputeTimes,
+) -> Array:
+    """Seconds of a step in which blocks wait for their inputs' copies to the host and back (activation offload).
+
+    A copy overlaps with the forward of its own block, and with the backward of the blocks until the next checkpointed one
+    before them. The first copy back of a micro batch overlaps with nothing. CPU ranks copy by themselves.
+    """
+    if not np.any(c.activation_offload):
+        return c.tokens * 0.0
+    block = block_bytes(shape, c, dtypes, impl)
+    count, size = block.number_offloaded(c), block.offloaded
+    if rates.serial:
+        # Each copy reads and writes.
+        return c.accumulation * count * size * 4.0 / rates.memory_bytes
+    copy = size / network.host_link
+    forward = compute.total * compute.forward_fraction / shape.layers
+    backward = compute.total * (1.0 - compute.forward_fraction) / shape.layers * c.checkpoint_every
+    sent = count * np.maximum(copy - forward, 0.0)
+    fetched = np.maximum(count - 1.0, 0.0) * np.maximum(copy - backward, 0.0) + np.minimum(count, 1.0) * copy
+    return c.accumulation * (sent + fetched)
 
 
 def _returned_weights(

@@ -80,13 +80,17 @@ class DefineByRun:
         compiles = self.domains.on_gpu if allowed is None else allowed
         # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.
         is_alone = sharing == 1 and self.table.get("expert_parallel", 1) == 1
-        self.draw("compile", effective=compiles and is_alone)
+        offloads = self.limits.requires("activation_offload", True)
+        self.draw("compile", effective=compiles and is_alone and not offloads)
         self._accumulates = self.domains.accumulation(micro_batch, sharing) > 1
         backend.draw(self, self._accumulates)
         self._draw_rest(self._knobs)
-        modes, variant = self._checkpointing
-        self.pick("activation_checkpointing", modes, variant)
+        modes, variant = (("full",), "offloaded") if offloads else self._checkpointing
+        self.pick(
+            "activation_checkpointing", modes, variant, "activation_offload (true) needs it" if offloads else None
+        )
         self.draw("checkpoint_every", self.domains.checkpoint_every)
+        self._draw_offload(micro_batch)
         self.draw("malloc")
         self.draw("threads", self.domains.threads)
         self._draw_rest(COMMON)
@@ -111,6 +115,26 @@ class DefineByRun:
         else:
             self.table["loss"] = "full"
         self.draw("loss_chunk", self.domains.loss_chunks)
+
+    def _draw_offload(self, micro_batch: int) -> None:
+        """Choose where the inputs of checkpointed blocks are kept: in host memory only where they take much of the
+        device's, or where the user names it."""
+        table = self.table
+        compiles = table.get("compile") is True or table.get("deepcompile") is True
+        # `TrialConfig` explains what rules it out.
+        is_legal = (
+            table["activation_checkpointing"] == "full" and not compiles and table.get("pipeline_parallel", 1) == 1
+        )
+        is_named = "activation_offload" in self.limits
+        sharing = int(table["context_parallel"]) * int(table.get("tensor_parallel", 1))
+        if is_legal and (is_named or self.domains.inputs_matter(micro_batch, sharing)):
+            self.pick("activation_offload", (False, True))
+        elif is_named:
+            self.pick(
+                "activation_offload", (False,), "kept", "it needs full checkpointing, without compilation or stages"
+            )
+        else:
+            table["activation_offload"] = False
 
     def _draw_rest(self, knobs: Mapping[str, Knob]) -> None:
         """Choose each knob that its declaration suffices for and that no code has chosen."""

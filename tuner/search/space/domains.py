@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.base import DTYPE_BYTES, GIB
 from shardtune.api_schemas.divisors import divisors
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import (
@@ -32,8 +32,11 @@ _BYTES_PER_LOGIT = 12
 """Bytes of float32 values per logit at the peak of the loss: log-softmax, its gradient, the loss's gradient."""
 _LEAST_LOGITS = 256 << 20
 """Bytes of logits below which a loss in chunks is not tried."""
+_LEAST_INPUTS = 256 << 20
+"""Bytes of blocks' inputs below which their offload is not tried."""
 _LEAST_SHARE = 0.05
-"""Fraction of a rank's memory that logits must take before a loss in chunks is tried."""
+"""Fraction of a rank's memory that logits must take before a loss in chunks is tried, and blocks' inputs before their
+offload is."""
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,15 @@ class Domains:
         return tokens > losses.DEFAULT_CHUNK and logits >= max(
             _LEAST_LOGITS, _LEAST_SHARE * self.cluster.memory_gib * GIB
         )
+
+    def inputs_matter(self, micro_batch: int, sharing: int) -> bool:
+        """Whether the inputs of all blocks take enough of a GPU's memory to try them in host memory, where `sharing`
+        ranks share the positions of a micro batch."""
+        precision = self.workload.precision
+        size = 4 if precision.autocast else DTYPE_BYTES[precision.compute_dtype]
+        tokens = micro_batch * self.workload.longest_row
+        inputs = size * tokens * self.model_summary.hidden_size * len(self.model_summary.blocks) / sharing
+        return self.on_gpu and inputs >= max(_LEAST_INPUTS, _LEAST_SHARE * self.cluster.memory_gib * GIB)
 
     @property
     def checkpoint_every(self) -> tuple[int, ...]:

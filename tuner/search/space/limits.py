@@ -45,6 +45,14 @@ class KnobLimits:
         """Whether the user's limits name exactly this value for the knob."""
         return _is_named(self._limits.get(knob), value)
 
+    def requires(self, knob: str, value: KnobValue) -> bool:
+        """Whether the user's limits leave no other value for the knob."""
+        limit = self._limits.get(knob)
+        named = limit if isinstance(limit, tuple) else (limit,)
+        return limit is not None and all(
+            allowed is not None and not isinstance(allowed, Limit) and _is_same(allowed, value) for allowed in named
+        )
+
     def is_open(self, knob: str) -> bool:
         """Whether a user's own values for the knob replace the search's candidates."""
         return knob in self._all_knobs and self._all_knobs[knob].accepts_own_values

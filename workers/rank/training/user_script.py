@@ -23,6 +23,7 @@ from shardtune.api_schemas.training.search_space import Backend
 from shardtune.api_schemas.training.step_trace import TraceFailure
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
 from shardtune.workers import adapter
+from shardtune.workers.blocks.host_inputs import HostInputs
 from shardtune.workers.blocks.prepare import prepare_blocks
 from shardtune.workers.rank import mesh, trial_dir
 from shardtune.workers.rank.classify import NumericsError
@@ -67,6 +68,7 @@ class ScriptRecorder:
         self._place, self._folder, self._config = place, folder, task.config
         self._steps = self.loop.steps(self.meter)
         self._model: nn.Module | None = None
+        self._inputs: HostInputs | None = None
         self._trained = 0
 
     def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
@@ -79,7 +81,7 @@ class ScriptRecorder:
     def prepare(self, model: nn.Module) -> None:
         """Prepare the blocks of the script's model as configured, and count its trained parameters (see
         `Trial.prepare`)."""
-        prepare_blocks(model, self._config)
+        self._inputs = prepare_blocks(model, self._config)
         self._model = model
         self._trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
 
@@ -89,6 +91,8 @@ class ScriptRecorder:
         faulthandler.dump_traceback_later(_SILENT_S)
         if self.complete:
             raise adapter.Stopped
+        if self._inputs is not None:
+            self._inputs.check()
         if self.reports == 0:
             _require_group(self._place, self._folder)
             next(self._steps)

@@ -13,6 +13,7 @@ from shardtune.workers.rank.model.quantization import check as quantised
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.registry import TRAINERS
 from shardtune.workers.rank.training import packed_leak
+from shardtune.workers.rank.training.offload_check import OffloadingTrainer
 
 
 def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
@@ -34,8 +35,8 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
     packed_leak.check(task.model, task.workload, setting.context.device)
     recipe, blocks = task.workload.float8, [block for _, block in repeated_blocks(model)]
     linear_layers = float8.convert(blocks, recipe, setting.context.device)
-    prepare_blocks(model, task.config)
+    inputs = prepare_blocks(model, task.config)
     trainer = TRAINERS[task.config.backend](model, setting, task.config.strategy)
     float8.require_converted(model, recipe, linear_layers)
     quantised.require_packed(blocks, task.workload.adapter)
-    return trainer
+    return trainer if inputs is None else OffloadingTrainer(trainer, inputs)

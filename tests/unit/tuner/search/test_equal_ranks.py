@@ -58,10 +58,12 @@ def test_a_space_without_a_row_of_strategies_is_ranked() -> None:
 
 
 def test_where_nothing_fits_the_levers_that_would_are_named() -> None:
-    answer = predicted(sequence_length=131_072, global_batch=8)
+    on_device = SpaceLimits(knobs={"activation_offload": False})
+    answer = predicted(sequence_length=131_072, global_batch=8, space=on_device)
     assert not any(item.memory.verdict == "fits" for item in answer.fastest)
-    assert answer.levers[0].startswith(
-        'share each sequence among 4 ranks ("space": {"knobs": {"context_parallel": 4}})'
+    assert answer.levers[0].startswith("drop the study's limits on activation_offload (space)")
+    assert answer.levers[1].startswith(
+        'share each sequence among 2 ranks ("space": {"knobs": {"context_parallel": 2}})'
     )
     limited = predicted(sequence_length=8192, space=SpaceLimits(backends=("ddp",)))
     assert limited.levers[0].startswith("drop the study's limits on backends (space)")

@@ -1,0 +1,80 @@
+"""Offload of checkpointed blocks' inputs in exported files: parts of `train_snippet.py`, and notes for programs that
+express it otherwise or not at all."""
+
+from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill
+
+_WORDS = "blocks' inputs in host memory"
+_ON_ONE_STREAM = (
+    "activation_offload: copies beside the computation were measured; {} copies on the computation's own stream, which makes "
+    "its steps slower"
+)
+
+
+def uses_streams(source: ExportSource) -> bool:
+    """Whether the exported script copies on streams of its own: with offload on GPUs."""
+    return source.config.activation_offload and not source.on_cpu
+
+
+def helpers(source: ExportSource) -> str:
+    """Source of the functions that `train_snippet.py` defines for full checkpointing with offload."""
+    return fill("checkpointing_offload_on_cpu" if source.on_cpu else "checkpointing_offload")
+
+
+def words(source: ExportSource) -> str:
+    """Words that follow those of the checkpointing in a note; empty without the offload."""
+    return f", {_WORDS}" if source.config.activation_offload else ""
+
+
+def accelerate_section(source: ExportSource) -> dict[str, bool]:
+    """Field of Accelerate's FSDP section that keeps the inputs of checkpointed blocks in host memory, by key; empty
+    where it is off, or where only some blocks are checkpointed."""
+    is_whole = source.config.activation_offload and source.config.checkpoints_whole_blocks
+    return {"fsdp_activation_checkpointing_offload": True} if is_whole else {}
+
+
+def accelerate_lines(source: ExportSource) -> list[str]:
+    """Lines of the user's script under Accelerate, where blocks are checkpointed whole."""
+    if not source.config.activation_offload:
+        return []
+    if isinstance(source.config.strategy, Fsdp1Config):
+        return [f"{_WORDS}: Accelerate has it for FSDP2 alone; see {source.shown_in}"]
+    return [_ON_ONE_STREAM.format("Accelerate")]
+
+
+def in_trainer(config: TrialConfig) -> bool:
+    """Whether transformers' Trainer can be told to keep the inputs of checkpointed blocks in host memory."""
+    # Under FSDP the Trainer hands its plugin no such field (transformers 5.23).
+    is_fsdp = isinstance(config.strategy, Fsdp1Config | Fsdp2Config)
+    return config.activation_offload and config.checkpoints_whole_blocks and not is_fsdp
+
+
+def trainer_notes(source: ExportSource, consumer: str) -> tuple[str, ...]:
+    """Notes on the offload for programs with transformers' Trainer."""
+    config = source.config
+    if not config.activation_offload:
+        return ()
+    if in_trainer(config):
+        return (_ON_ONE_STREAM.format(consumer),)
+    if isinstance(config.strategy, Fsdp2Config) and config.checkpoints_whole_blocks:
+        variable = "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"
+        return (
+            f"activation_offload: set {variable}=true in the environment of the ranks, which Accelerate's FSDP2 reads",
+        )
+    return ()
+
+
+def tool_config(config: TrialConfig, tool: str, measured: TrialConfig) -> tuple[TrialConfig, tuple[str, ...]]:
+    """Configuration as a fine-tuning tool runs it, without the offload, and a note where it was measured with it."""
+    if not measured.activation_offload:
+        return config, ()
+    note = f"activation_offload: true was measured; {tool} has false here, and keeps blocks' inputs on the GPU"
+    return config.model_copy(update={"activation_offload": False}), (note,)
+
+
+def lightning_notes(source: ExportSource) -> tuple[str, ...]:
+    """Notes on the offload for Lightning, whose module applies it."""
+    if not source.config.activation_offload:
+        return ()
+    return (f"activation_offload: apply it ({_WORDS}) in your module: see {source.shown_in}",)

@@ -67,7 +67,7 @@ _LEAST_FACTOR = 1.5
 """Smallest speed-up that is written as a factor instead of per cent."""
 _FASTER_FOR_NOW = "Until another study decides, the one with the higher median speed is recommended."
 _EITHER = "Either will do; the one with the higher median speed is recommended."
-"""What is recommended where the user gave no baseline that could be kept."""
+"""Sentences on the recommendation where the user gave no baseline that could be kept."""
 ORIGINS = {
     "baseline": "your baseline",
     "default": "the backend's documented default",

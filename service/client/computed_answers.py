@@ -49,7 +49,7 @@ class ComputedClient:
         params = {
             "model": model if isinstance(model, str) else json.dumps(model),
             "cluster": cluster if isinstance(cluster, str) else json.dumps(cluster),
-            "workload": json.dumps(workload),
+            "workload": json.dumps(workload, separators=(",", ":")),
             "match": match,
             "lowest_confidence": lowest_confidence.value,
             "projections": str(projections).lower(),

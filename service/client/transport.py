@@ -122,7 +122,13 @@ class Calls:
         """
         # The service replays its answer to a repeated key: a POST whose answer was lost can be sent again safely.
         headers = {"Idempotency-Key": idempotency_key or str(uuid4())} if method == "POST" else {}
-        request = self._http.build_request(method, path, json=body, params=params, headers=headers)
+        try:
+            request = self._http.build_request(method, path, json=body, params=params, headers=headers)
+        except httpx.InvalidURL as error:
+            text = "send lengths of samples as [tokens, samples] pairs"
+            raise ServiceError(
+                f"{method} {path}: the parameters are too long for an address ({error}); {text}"
+            ) from error
         remaining_s = self.patience_s
         for attempt in count():
             response = self._sent(request)

@@ -7,7 +7,7 @@ from typing import Any
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies.rank_environment import THREADS, variables
 from shardtune.service.kubeflow.recommendation import JobRecommendation
-from shardtune.service.kubeflow.wish import PREFIX, NotRecommendable
+from shardtune.service.kubeflow.wish import GPU_RESOURCES, PREFIX, NotRecommendable
 from shardtune.tuner.export.launchers.gpu_names import extended_resource
 from shardtune.tuner.export.launchers.trainjob import literal_value
 
@@ -49,8 +49,11 @@ def _devices(own: Mapping[str, Any] | None, cluster: Cluster) -> list[Operation]
     if not own:
         return [_add(path, {kind: {name: count}})]
     stated = [own.get(part) for part in ("limits", "requests")]
-    if any(isinstance(part, Mapping) and name in part for part in stated):
+    names = {stated_name for part in stated if isinstance(part, Mapping) for stated_name in part}
+    if name in names:
         return []
+    if names & set(GPU_RESOURCES):
+        raise NotRecommendable(f"spec.trainer.resourcesPerNode states other GPUs than {name}; leave devices open")
     if isinstance(own.get(kind), Mapping):
         return [_add((*path, kind, name), count)]
     return [_add((*path, kind), {name: count})]

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.recommendations.best import ConfidenceLevel
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Verdict
 from shardtune.api_schemas.training.workload import WorkloadRequest
@@ -38,7 +39,11 @@ class JobRecommendation:
 
 
 class Recommender:
-    """Recommender that asks one service, within a time."""
+    """Recommender that asks one service, within a time.
+
+    It asks nothing more after half of the time, and the client ends a request after half of it, so that both together
+    stay within it.
+    """
 
     def __init__(self, client: ServiceClient, answer_within_s: float) -> None:
         self._client = client
@@ -51,7 +56,7 @@ class Recommender:
         Raises:
             NotRecommendable: the service is away or too slow, it rejects the wish, or nothing fits.
         """
-        ends_s = time.monotonic() + self._answer_within_s
+        ends_s = time.monotonic() + self._answer_within_s / 2
         try:
             # Measured answers first, of any cluster: a prediction never goes before what was measured.
             for find in (self._measured, self._predicted):
@@ -78,6 +83,9 @@ class Recommender:
             if rejected.code in _NOT_SERVED:
                 return []
             raise
+        # Stale, or of a machine that was too busy: a prediction for what the job asks is worth more.
+        if best.confidence.level is ConfidenceLevel.LOW:
+            return []
         speedup = best.speedup if best.verdict is Verdict.CONFIRMED else None
         gain = "" if speedup is None else f", {speedup.value:.2f} times as fast as its baseline"
         reason = (

@@ -33,7 +33,7 @@ def answer(body: bytes, offered: Sequence[str], recommender: Recommender) -> dic
         NoReview: the body is no admission review.
     """
     request = _request(body)
-    uid, job = request["uid"], request.get("object")
+    uid, job = _warning(request["uid"]), request.get("object")
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if _is_new_job(request) and isinstance(job, dict) and is_asked(job):
         response |= _recommendation(job, offered, recommender)
@@ -49,7 +49,7 @@ def _recommendation(job: Mapping[str, Any], offered: Sequence[str], recommender:
         operations = patch.operations(job, recommended)
     except NotRecommendable as error:
         log.info("no recommendation for %s: %s", _name(job), error)
-        return {"warnings": [f"shardtune recommends nothing: {error}"[:_LONGEST_WARNING]]}
+        return {"warnings": [_warning(f"shardtune recommends nothing: {error}")]}
     except Exception:  # a border: every job is admitted
         # Whatever a hostile job holds: its namespace's other jobs are still answered, and this one is admitted.
         log.exception("no recommendation for %s", _name(job))
@@ -58,8 +58,13 @@ def _recommendation(job: Mapping[str, Any], offered: Sequence[str], recommender:
     return {
         "patchType": "JSONPatch",
         "patch": base64.b64encode(json.dumps(operations).encode()).decode(),
-        "warnings": [f"shardtune: {recommended.reason}"[:_LONGEST_WARNING]],
+        "warnings": [_warning(f"shardtune: {recommended.reason}")],
     }
+
+
+def _warning(text: str) -> str:
+    """Text as Kubernetes takes it: short, and without halves of surrogate pairs, which no response can hold."""
+    return text.encode(errors="replace").decode()[:_LONGEST_WARNING]
 
 
 def _request(body: bytes) -> Mapping[str, Any]:

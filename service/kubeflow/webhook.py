@@ -1,5 +1,6 @@
 """HTTPS server of the admission webhook. One request is one TrainJob, and is answered by a thread."""
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Sequence
@@ -17,10 +18,12 @@ from starlette.routing import Route
 from shardtune.service.kubeflow import review
 from shardtune.service.kubeflow.recommendation import Recommender
 
-_MOST_BYTES = 8 * 2**20
+_MOST_BYTES = 4 * 2**20
 """Maximum size of an admission review; Kubernetes stores objects of at most 1.5 MiB, and a review may hold two."""
-_MOST_REQUESTS = 40
-"""Maximum number of requests at once; the API server admits jobs unchanged that are answered by 503."""
+_MOST_REQUESTS = 16
+"""Maximum number of reviews at once; the API server admits jobs unchanged that are answered by 503."""
+_READ_S = 5.0
+"""Seconds in which a review has to arrive."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,28 @@ class Tls:
 
 def create_app(offered: Sequence[str], recommender: Recommender) -> Starlette:
     """Create the application; `offered`: clusters that it may recommend."""
+    # Reviews, not connections: idle connections of strangers must not close it to the API server.
+    in_work: set[int] = set()
 
     async def admit(request: Request) -> Response:
+        if len(in_work) >= _MOST_REQUESTS:
+            return PlainTextResponse("too many reviews at once; the job is created as it is", 503)
+        in_work.add(id(request))
+        try:
+            return await _answered(request)
+        finally:
+            in_work.discard(id(request))
+
+    async def _answered(request: Request) -> Response:
         body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > _MOST_BYTES:
-                return PlainTextResponse(f"the review exceeds {_MOST_BYTES:,} bytes; shorten the job", 413)
+        try:
+            async with asyncio.timeout(_READ_S):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > _MOST_BYTES:
+                        return PlainTextResponse(f"the review exceeds {_MOST_BYTES:,} bytes; shorten the job", 413)
+        except TimeoutError:
+            return PlainTextResponse(f"the review did not arrive in {_READ_S:g} s; send it again", 408)
         try:
             return JSONResponse(await run_in_threadpool(review.answer, bytes(body), offered, recommender))
         except review.NoReview as error:
@@ -56,7 +74,7 @@ def create_app(offered: Sequence[str], recommender: Recommender) -> Starlette:
 def serve(app: Starlette, listener: socket.socket, tls: Tls | None) -> None:
     """Serve until a signal; `tls` None: plain HTTP, for a proxy in front of it."""
     options = {} if tls is None else _tls_options(tls)
-    config = uvicorn.Config(app, log_config=None, limit_concurrency=_MOST_REQUESTS, ws="none", **options)
+    config = uvicorn.Config(app, log_config=None, ws="none", **options)
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -5,6 +5,7 @@ A TrainJob opts in by the label `shardtune.io/recommend: "true"`. Facts about Tr
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +21,13 @@ RECOMMEND_LABEL = f"{PREFIX}recommend"
 MODEL_ANNOTATION, WORKLOAD_ANNOTATION, CLUSTERS_ANNOTATION = (
     f"{PREFIX}model", f"{PREFIX}workload", f"{PREFIX}clusters",
 )  # fmt: skip
-_GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
+GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 _LONGEST_NAME = 300
 """Maximum number of characters of a model's name."""
-_LONGEST_WORKLOAD = 100_000
-"""Maximum number of characters of a workload."""
+_LONGEST_WORKLOAD = 50_000
+"""Maximum number of characters of a workload, which is a part of a query string to the service."""
+_OTHER_DEVICES = re.compile(r"[a-z0-9.-]+/(gpu|mig-.*|.*gpu.*)", re.IGNORECASE)
+"""Names of extended resources that are GPUs, or parts of them."""
 
 
 class NotRecommendable(Exception):
@@ -92,20 +95,32 @@ def own_sizing(job: Mapping[str, Any]) -> Sizing:
     devices = [
         _whole_number(_mapping(resources.get(kind)).get(name))
         for kind in ("limits", "requests")
-        for name in _GPU_RESOURCES
+        for name in GPU_RESOURCES
     ]
+    _check_devices(resources)
     stated = [_whole_number(trainer.get("numProcPerNode")), *devices]
     return Sizing(_whole_number(trainer.get("numNodes")), next((count for count in stated if count is not None), None))
+
+
+def _check_devices(resources: Mapping[str, Any]) -> None:
+    """Reject devices that no offered cluster has, beside which whole GPUs would be requested."""
+    named = [name for kind in ("limits", "requests") for name in _mapping(resources.get(kind))]
+    others = [name for name in named if _OTHER_DEVICES.fullmatch(name) and name not in GPU_RESOURCES]
+    if others or resources.get("claims"):
+        stated = "claims" if resources.get("claims") else others[0]
+        raise NotRecommendable(
+            f"spec.trainer.resourcesPerNode states {stated!r:.60}, beside which no whole GPUs can be added; leave devices open"
+        )
 
 
 def _asked_clusters(asked: object, offered: Sequence[str]) -> list[str]:
     if asked is None:
         return list(offered)
-    names = [name.strip() for name in str(asked).split(",")]
+    names = list(dict.fromkeys(name.strip() for name in str(asked).split(",")))
     unknown = [name for name in names if name not in offered]
     if unknown:
         raise NotRecommendable(
-            f"annotation {CLUSTERS_ANNOTATION} ({', '.join(unknown):.100}) names clusters that are not offered here; "
+            f"annotation {CLUSTERS_ANNOTATION} ({', '.join(unknown)!r:.100}) names clusters that are not offered here; "
             f"choose from {', '.join(offered)}"
         )
     return names

@@ -69,7 +69,7 @@ def command(
     tls = _tls(certificate, private_key, client_ca)
     _check_clusters(cluster)
     log_lines.configure("INFO")
-    timeout = httpx.Timeout(answer_within, connect=min(_CONNECT_S, answer_within))
+    timeout = httpx.Timeout(answer_within / 2, connect=min(_CONNECT_S, answer_within / 2))
     try:
         keys = credentials.KeySource(file=key_file) if key_file else None
         client = api.ServiceClient(service, api_key=keys, patience_s=0, timeout=timeout)

@@ -71,7 +71,7 @@ def test_a_job_that_states_its_memory_alone_gets_the_devices_beside_it() -> None
 
 def test_a_job_may_choose_among_the_offered_clusters() -> None:
     recommender = FixedRecommender()
-    answered(train_job(clusters="2x8xh100, 8xh100"), recommender)
+    answered(train_job(clusters="2x8xh100, 8xh100, 2x8xh100"), recommender)
     assert recommender.wishes[0].clusters == ("8xh100", "2x8xh100"), "fewest GPUs first"
 
 
@@ -106,7 +106,11 @@ def test_whoever_does_not_ask_is_admitted_without_a_word(job: Any, request_field
         ({"workload": "4096"}, "shardtune.io/workload ('4096') must be a workload as JSON"),
         ({"workload": "[" * 90_000}, "must be a workload as JSON"),
         ({"workload": '{"sequence_length": 4096}'}, "shardtune.io/workload: global_batch: Field required"),
-        ({"clusters": "8xb200"}, "(8xb200) names clusters that are not offered here; choose from 2x8xh100"),
+        ({"clusters": "8xb200"}, "('8xb200') names clusters that are not offered here; choose from 2x8xh100"),
+        ({"clusters": "\ud800"}, "names clusters that are not offered here"),
+        ({"trainer": {"resourcesPerNode": {"limits": {"nvidia.com/mig-3g.40gb": "1"}}}}, "'nvidia.com/mig-3g.40gb'"),
+        ({"trainer": {"resourcesPerNode": {"limits": {"amd.com/gpu": "8"}}}}, "other GPUs than nvidia.com/gpu"),
+        ({"trainer": {"resourcesPerNode": {"claims": [{"name": "gpu"}]}}}, "states 'claims'"),
         ({"trainer": {"numNodes": 64}}, "spec.trainer (numNodes 64) is the size of none of the clusters"),
         ({"trainer": {"resourcesPerNode": {"requests": {"nvidia.com/gpu": "1"}}}}, "GPUs per node 1"),
     ],

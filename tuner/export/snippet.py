@@ -156,7 +156,8 @@ def _standard_imports(source: ExportSource, parts: SnippetParts) -> str:
     names += ["sys", "time"] if source.on_cpu else []
     names += ["gc"] if source.config.gc_every else []
     is_selective = source.config.activation_checkpointing == "selective"
-    names += ["functools"] if is_selective or offload.uses_streams(source) else []
+    names += ["functools"] if is_selective else []
+    names += offload.standard(source)
     names += tensor.STANDARD if tensor.is_split(source) else []
     return "\n".join(f"import {name}" for name in sorted({*names}))
 

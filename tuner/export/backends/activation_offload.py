@@ -17,6 +17,11 @@ def uses_streams(source: ExportSource) -> bool:
     return source.config.activation_offload and not source.on_cpu
 
 
+def standard(source: ExportSource) -> list[str]:
+    """Modules of the standard library that `helpers` needs."""
+    return ["functools", "itertools", "weakref"] if uses_streams(source) else []
+
+
 def helpers(source: ExportSource) -> str:
     """Source of the functions that `train_snippet.py` defines for full checkpointing with offload."""
     return fill("checkpointing_offload_on_cpu" if source.on_cpu else "checkpointing_offload")

@@ -36,7 +36,8 @@ def test_the_script_copies_beside_the_computation(strategy: Strategy) -> None:
     ast.parse(script)
     assert "inputs = HostInputs()\n" in script
     assert "for block in model.get_submodule(BLOCKS)[1 :: 2]:\n" in script and "checkpointed(block, inputs)" in script
-    assert "import functools\n" in script and "from collections.abc import Callable, Iterator, Sequence" in script
+    assert "import functools\nimport itertools\n" in script and "import weakref\n" in script
+    assert "from collections.abc import Callable, Iterator, Sequence" in script
 
 
 def test_the_script_for_cpu_ranks_needs_no_streams() -> None:

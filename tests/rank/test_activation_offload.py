@@ -228,6 +228,14 @@ def test_a_block_that_takes_its_input_by_name_is_rejected() -> None:
         net.blocks[0](hidden=torch.randn(3, 8))
 
 
+def test_a_block_that_changes_its_input_in_place_is_caught() -> None:
+    net = Net()
+    prepared(net)
+    net.blocks[1].norm = nn.ReLU(inplace=True)
+    with pytest.raises(OffloadError, match="changes its input in place: its gradients would be wrong; let the block make"):
+        gradients(net)
+
+
 def test_what_all_blocks_share_stays_on_the_device() -> None:
     net, mask = Net(), torch.zeros(3, 8)
     inputs = prepared(net)

@@ -83,7 +83,7 @@ class HostInputs:
         """Context in which a block's checkpoint saves its input to host memory.
 
         Raises:
-            OffloadError: the input is no tensor, or the checkpoint saves something else.
+            OffloadError: the input is no tensor, the block changes it, or the checkpoint saves something else.
         """
         if not args or not isinstance(args[0], torch.Tensor):
             raise OffloadError(
@@ -94,7 +94,7 @@ class HostInputs:
             self._link = self._make_link(args[0].device)
         # Addresses, not tensors: torch keeps the hooks until backward, and would keep the tensors with them.
         moved, *left = [_address(arg) for arg in args if isinstance(arg, torch.Tensor)]
-        saved = list[int]()
+        saved, version = list[int](), args[0]._version
 
         def pack(tensor: torch.Tensor) -> Any:
             saved.append(_address(tensor))
@@ -102,6 +102,12 @@ class HostInputs:
 
         with torch.autograd.graph.saved_tensors_hooks(pack, self._from_host):
             yield
+        if args[0]._version != version:
+            # torch's own check of a saved tensor ends where hooks replace the tensor.
+            raise OffloadError(
+                f"{_FIELD} copies a block's input to the host while the block runs, and this block changes its input in place: "
+                "its gradients would be wrong; let the block make a new tensor, or set it to false"
+            )
         if saved.count(moved) != 1 or not {*saved} <= {moved, *left}:
             raise OffloadError(
                 f"{_FIELD} expects that a checkpointed block saves its arguments alone, its input once; it saved {len(saved)} "

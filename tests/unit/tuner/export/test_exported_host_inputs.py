@@ -85,3 +85,10 @@ def test_a_forward_without_a_backward_keeps_nothing_and_disturbs_no_other(export
     del dropped
     assert len(inputs.waiting) == 1
     assert all(map(torch.equal, expected, gradients(net))) and len(inputs.waiting) <= 1
+
+
+def test_a_block_that_changes_its_input_in_place_is_caught(exported: dict[str, Any]) -> None:
+    block = nn.ReLU(inplace=True)
+    exported["checkpointed"](block, exported["HostInputs"]())
+    with pytest.raises(RuntimeError, match="changes its input in place"):
+        block(torch.randn(INPUT, requires_grad=True) * 2)

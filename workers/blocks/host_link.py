@@ -1,11 +1,10 @@
 """Copies of tensors to host memory and back: on streams of their own beside a GPU's computation, at once on the CPU."""
 
-from collections import defaultdict
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 
 class HostLink(Protocol):
@@ -24,6 +23,37 @@ class HostLink(Protocol):
         """Let later computation wait until everything fetched is on the device."""
 
 
+class HostBuffers:
+    """Buffers in host memory for copies of tensors, all as large as the largest tensor so far.
+
+    Rows of several lengths share them. torch's own allocator keeps free buffers apart by powers of two, so that every
+    class of lengths would add one for each block.
+    """
+
+    def __init__(self, allocate: Callable[[int], torch.UntypedStorage], release: Callable[[], None]) -> None:
+        self._allocate, self._release = allocate, release
+        self._free: list[torch.UntypedStorage] = []
+        self._bytes = 0
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Uninitialised tensor of a buffer, with the shape and dtype of another, and its strides if it is dense."""
+        size = tensor.numel() * tensor.element_size()
+        if size > self._bytes:
+            # As the allocator of page-locked memory rounds, so that slightly longer rows need no new buffers.
+            self._bytes = 1 << (size - 1).bit_length()
+            self._free.clear()
+            self._release()
+        storage = self._free.pop() if self._free else self._allocate(self._bytes)
+        strides = torch.empty_like(tensor, device="meta").stride()
+        return torch.empty(0, dtype=tensor.dtype).set_(storage, 0, tensor.shape, strides)
+
+    def free(self, copy: torch.Tensor) -> None:
+        """Take a tensor's buffer back for the next one; its bytes may be overwritten at once."""
+        storage = copy.untyped_storage()
+        if storage.nbytes() == self._bytes:
+            self._free.append(storage)
+
+
 class CudaLink:
     """Link of a GPU, with a stream for each direction and page-locked host memory.
 
@@ -34,11 +64,12 @@ class CudaLink:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._out, self._back = torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._buffers = HostBuffers(_page_locked, torch.accelerator.empty_host_cache)
+        self._fetched: list[torch.Tensor] = []
 
     def send(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begin to copy a tensor into page-locked memory, once the computation before has made it."""
-        # torch's allocator of page-locked memory keeps freed blocks for the next step.
-        copy = torch.empty_like(tensor, device="cpu", pin_memory=True)
+        copy = self._buffers.like(tensor)
         self._out.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._out):
             copy.copy_(tensor, non_blocking=True)
@@ -55,11 +86,15 @@ class CudaLink:
         self._back.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._back):
             tensor.copy_(copy, non_blocking=True)
+        self._fetched.append(copy)
         return tensor
 
     def wait_until_fetched(self) -> None:
         """Let later kernels of the current stream wait for all copies from the host."""
         torch.cuda.current_stream(self._device).wait_stream(self._back)
+        # The next tensor sent comes after this wait, and so overwrites a buffer only once it has been read.
+        while self._fetched:
+            self._buffers.free(self._fetched.pop())
 
 
 class CpuLink:
@@ -69,23 +104,19 @@ class CpuLink:
     """
 
     def __init__(self) -> None:
-        self._free: defaultdict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+        # Kept buffers spare the page faults of new memory.
+        self._buffers = HostBuffers(_of_numpy, lambda: None)
 
     def send(self, tensor: torch.Tensor) -> torch.Tensor:
         """Copy a tensor into memory of numpy."""
-        size = tensor.numel() * tensor.element_size()
-        # Kept buffers spare the page faults of new memory, as the allocator of page-locked memory does.
-        buffer = self._free[size].pop() if self._free[size] else np.empty(size, dtype=np.uint8)
-        copy = torch.from_numpy(buffer).view(tensor.dtype).view(tensor.shape)
-        return copy.copy_(tensor)
+        return self._buffers.like(tensor).copy_(tensor)
 
     def wait_until_sent(self) -> None: ...
 
     def fetch(self, copy: torch.Tensor) -> torch.Tensor:
-        """Copy a tensor back into memory of torch; the buffer is free for the next tensor of its size."""
+        """Copy a tensor back into memory of torch; the buffer is free for the next tensor."""
         tensor = copy.clone()
-        buffer = copy.view(-1).view(torch.uint8).numpy()
-        self._free[buffer.size].append(buffer)
+        self._buffers.free(copy)
         return tensor
 
     def wait_until_fetched(self) -> None: ...
@@ -94,3 +125,11 @@ class CpuLink:
 def link_of(device: torch.device) -> HostLink:
     """Link of a device with host memory."""
     return CudaLink(device) if device.type == "cuda" else CpuLink()
+
+
+def _page_locked(size: int) -> torch.UntypedStorage:
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
+
+
+def _of_numpy(size: int) -> torch.UntypedStorage:
+    return torch.from_numpy(np.empty(size, dtype=np.uint8)).untyped_storage()

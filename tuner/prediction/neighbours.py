@@ -48,11 +48,9 @@ def neighbours(config: TrialConfig, cluster: Cluster) -> list[Neighbour]:
     offloading."""
     candidates = []
     current = (config.activation_checkpointing, config.checkpoint_every, config.activation_offload)
-    # Less recomputation only adds memory, so levels below the current one are left out.
-    level = _LEVELS.index(current) if current in _LEVELS else 0
     unchanged = Lighter(config.strategy, "", 0)
     for near in (unchanged, *BACKENDS[config.backend].lighter_strategies(config.strategy, cluster)):
-        for wanted in dict.fromkeys((current, *_LEVELS[level:])):
+        for wanted in dict.fromkeys((current, *_levels_from(current))):
             for micro_batch in dict.fromkeys((config.micro_batch, 1)):
                 changed = [near.words] if near.words else []
                 changed += _words(wanted, current)
@@ -65,6 +63,15 @@ def neighbours(config: TrialConfig, cluster: Cluster) -> list[Neighbour]:
                     weight += _OFFLOAD_WEIGHT if wanted[2] > config.activation_offload else 0
                     candidates.append(Neighbour(changed_config, tuple(changed), weight))
     return candidates
+
+
+def _levels_from(current: _Level) -> Sequence[_Level]:
+    """Levels that may take less memory than the current one; less recomputation only adds memory."""
+    _, every, offloads = current
+    if offloads:
+        # Inputs that come back to the device add memory too.
+        return [("full", fewer, True) for fewer in range(min(every - 1, 4), 0, -1)]
+    return _LEVELS[_LEVELS.index(current) if current in _LEVELS else 0 :]
 
 
 def _words(wanted: _Level, current: _Level) -> list[str]:

@@ -124,6 +124,13 @@ def test_the_last_level_of_less_memory_is_inputs_in_host_memory() -> None:
     assert compiled and not any(each.config.activation_offload for each in compiled)
 
 
+def test_no_neighbour_brings_inputs_in_host_memory_back_to_the_device() -> None:
+    every_third = OFFLOADED.model_copy(update={"checkpoint_every": 3})
+    near = neighbours(every_third, CLUSTER)
+    assert all(each.config.activation_offload for each in near)
+    assert {each.config.checkpoint_every for each in near} == {3, 2, 1}
+
+
 def test_where_memory_lacks_only_that_much_it_is_proposed() -> None:
     workload = Workload(sequence_length=131_072, global_batch=8)
     answer = predict(SHAPE, workload, CLUSTER, PLAIN)

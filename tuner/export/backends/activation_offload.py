@@ -48,19 +48,20 @@ def accelerate_lines(source: ExportSource) -> list[str]:
     return [_ON_ONE_STREAM.format("Accelerate")]
 
 
-def in_trainer(config: TrialConfig) -> bool:
-    """Whether transformers' Trainer can be told to keep the inputs of checkpointed blocks in host memory."""
+def in_trainer(config: TrialConfig, *, has_mesh: bool = False) -> bool:
+    """Whether transformers' Trainer can be told to keep the inputs of checkpointed blocks in host memory. `has_mesh`:
+    transformers' own loading shards the model, without Accelerate's plugin."""
     # Under FSDP the Trainer hands its plugin no such field (transformers 5.23).
-    is_fsdp = isinstance(config.strategy, Fsdp1Config | Fsdp2Config)
-    return config.activation_offload and config.checkpoints_whole_blocks and not is_fsdp
+    has_plugin = isinstance(config.strategy, Fsdp1Config | Fsdp2Config) and not has_mesh
+    return config.activation_offload and config.checkpoints_whole_blocks and not has_plugin
 
 
-def trainer_notes(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Notes on the offload for programs with transformers' Trainer."""
+def trainer_notes(source: ExportSource, consumer: str, *, has_mesh: bool = False) -> tuple[str, ...]:
+    """Notes on the offload for programs with transformers' Trainer; `has_mesh` as in `in_trainer`."""
     config = source.config
     if not config.activation_offload:
         return ()
-    if in_trainer(config):
+    if in_trainer(config, has_mesh=has_mesh):
         return (_ON_ONE_STREAM.format(consumer),)
     if isinstance(config.strategy, Fsdp2Config) and config.checkpoints_whole_blocks:
         variable = "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"

@@ -53,8 +53,12 @@ def trainer_arguments(source: ExportSource) -> dict[str, Any]:
         # The mesh casts weights; Accelerate's autocast would cast again.
         arguments["bf16"] = False
     if config.checkpoints_whole_blocks:
-        # The Trainer checkpoints such a mesh by itself, and could offload; FSDP's own way alone is stated to be lost.
-        arguments |= {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}}
+        # The Trainer checkpoints such a mesh by itself, without FSDP's own way, and so can offload.
+        offload = {"offload": True} if config.activation_offload else {}
+        arguments |= {
+            "activation_checkpointing": True,
+            "activation_checkpointing_kwargs": {"use_reentrant": False} | offload,
+        }
     return arguments
 
 

@@ -49,12 +49,13 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
     # Trainer checkpoints every block whole or none; other modes are left out and reported as lost.
     if not config.checkpoints_whole_blocks:
         changes |= {"activation_checkpointing": "none", "checkpoint_every": 1}
-    changes["activation_offload"] = offload.in_trainer(config)
+    has_mesh = _has_mesh(source, consumer)
+    changes["activation_offload"] = offload.in_trainer(config, has_mesh=has_mesh)
     rendered_config = run_by(config, "training_arguments", **changes)
     lossy = (
         *differences(config, rendered_config, "training_arguments"),
         *_notes(source),
-        *offload.trainer_notes(source, consumer),
+        *offload.trainer_notes(source, consumer, has_mesh=has_mesh),
         *(
             (
                 *adapters.trainer_notes(source, consumer),
@@ -70,11 +71,15 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
     return TrainerArguments(values, rendered_config, lossy, parts.code)
 
 
+def _has_mesh(source: ExportSource, consumer: str) -> bool:
+    return consumer == _TRAINER and distributed_config.is_needed(source)
+
+
 def _values_and_parts(source: ExportSource, consumer: str, backends: Backends) -> tuple[dict[str, Any], ConsumerParts]:
     config, workload = source.config, source.workload
     values = workload_arguments(workload, source.on_cpu) | sample_lengths.trainer_values(source)
     values |= {"torch_compile": True} if config.compile else {}
-    if consumer == _TRAINER and isinstance(config.strategy, Fsdp2Config) and distributed_config.is_needed(source):
+    if _has_mesh(source, consumer) and isinstance(config.strategy, Fsdp2Config):
         return values | distributed_config.trainer_arguments(source), distributed_config.parts(source, config.strategy)
     reject_axes(source, consumer)
     block_class, checkpoints = source.model_summary.block_class, config.checkpoints_whole_blocks

@@ -90,6 +90,15 @@ def test_the_trainer_has_none_under_fsdp_but_a_variable() -> None:
     assert any(line.startswith("activation_offload: true was measured; Trainer has false") for line in rendered.lossy)
 
 
+def test_the_trainer_has_it_for_a_mesh_that_transformers_shards() -> None:
+    rendered = training_arguments.render(source_of(Fsdp2Config(dp_shard=1, tensor_parallel=2)))
+    values = yaml.safe_load(rendered.files["training_arguments.json"])
+    assert values["activation_checkpointing_kwargs"] == {"use_reentrant": False, "offload": True}
+    assert rendered.lossy_config.activation_offload
+    assert any("copies on the computation's own stream" in line for line in rendered.lossy)
+    assert not any("FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD" in line for line in rendered.lossy)
+
+
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("program", [axolotl, llama_factory, ms_swift])
 def test_tools_list_it_as_lost(program: object, every: int) -> None:

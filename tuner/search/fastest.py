@@ -158,13 +158,16 @@ def _rank_configs(
     ranking = Ranking(Pool(space, basis, _outline_configs(space)), np.array(factors), host, usable_gib)
     if not ranking.pool.knows_speed:
         return ()
+    if not np.isfinite(ranking.seconds()).any():
+        # Compiled blocks keep less, and no step of the descent begins at a configuration that does not fit.
+        ranking.pool.rows([*_outline_configs(space, is_compiled=True)])
     ranking.descend()
     return tuple(ranking.distinct(count))
 
 
-def _outline_configs(space: Space) -> Iterator[TrialConfig]:
+def _outline_configs(space: Space, *, is_compiled: bool = False) -> Iterator[TrialConfig]:
     """Configurations of the space with each placement of model states, micro batch and checkpointing; other knobs have
-    their documented defaults."""
+    their documented defaults. `is_compiled`: compiled ones, where the space has them."""
     defaults = {
         knob: value
         for backend in BACKENDS.values()
@@ -176,9 +179,11 @@ def _outline_configs(space: Space) -> Iterator[TrialConfig]:
         knob = KNOBS.get(question.knob)
         if question.knob in _EXHAUSTIVE_KNOBS or (knob is not None and knob.places_states):
             return choices.spread(question.values, _MOST_VALUES)
-        if question.knob == "loss":
+        if question.knob == "loss" and "chunked" in question.values:
             # Chunks where they are tried: over long sequences all logits fit nowhere, and no start of the descent would.
-            return question.values[-1:]
+            return ("chunked",)
+        if question.knob == "compile" and is_compiled and True in question.values:
+            return (True,)
         index = choices.nearest_index(defaults.get(question.knob), question.values)
         return (question.values[index or 0],)
 

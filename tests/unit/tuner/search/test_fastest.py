@@ -58,6 +58,15 @@ def test_where_nothing_fits_nothing_is_fastest() -> None:
     assert fastest.answer_request(PredictionRequest(model="llama-2-70b", cluster="1xh100")).fastest == ()
 
 
+def test_where_only_compiled_blocks_fit_they_are_the_answer() -> None:
+    """Inputs of the blocks fit neither the GPUs beside eager blocks' tensors, nor this small host."""
+    small_host = {"gpu": "H100", "nodes": 1, "gpus_per_node": 8, "memory_gib": 80, "host_memory_gib": 48}
+    request = {"model": "llama-3.1-8b", "cluster": small_host, "sequence_length": 122_880, "global_batch": 8, "top": 1}
+    limits = {"backends": ["fsdp2"], "knobs": {"loss": ["chunked", "full"]}}
+    (first,) = fastest.answer_request(PredictionRequest.model_validate(request | {"space": limits})).fastest
+    assert first.config.compile and first.config.loss == "chunked"
+
+
 def test_configurations_that_were_given_are_all_that_is_answered() -> None:
     config = fastest.answer_request(LARGE).fastest[0].config
     assert fastest.answer_request(LARGE.model_copy(update={"configs": (config,), "top": None})).fastest == ()

@@ -43,6 +43,27 @@ class Target(Schema):
         """Short form of the target: `64x8`, or the nodes alone."""
         return f"{self.nodes}x{self.gpus_per_node}" if self.gpus_per_node else f"{self.nodes}"
 
+    @property
+    def described(self) -> str:
+        """Short form of the target, with the network that it states."""
+        network = self.inter_node_gb_per_s
+        return self.short_form + ("" if network is None else f" with inter_node_gb_per_s {network:g}")
+
+    def is_size_of(self, other: "Target | None") -> bool:
+        """Whether another target has the same number of GPUs in the same nodes, of the kind that this one names."""
+        if other is None or self.gpu not in (None, other.gpu):
+            return False
+        return (self.nodes, self.gpus_per_node) == (other.nodes, other.gpus_per_node)
+
+    def with_batch_of(self, stored: "Target | None") -> "Target":
+        """Return the target with the batch of a stored study's target, unless it states its own.
+
+        The workload of a stored study holds only the cluster's part of that batch.
+        """
+        if stored is None or self.global_batch is not None:
+            return self
+        return self.model_copy(update={"global_batch": stored.global_batch})
+
 
 def _too_many(nodes: int, gpus: int) -> str:
     return f"target ({nodes} × {gpus} GPUs) must be at most {MOST_RANKS} GPUs; name fewer nodes"

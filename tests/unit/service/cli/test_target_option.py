@@ -3,10 +3,12 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.studies.targets import Target
 from shardtune.service.cli import main, study_file
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.tune import early_checks
@@ -32,6 +34,29 @@ def test_the_option_replaces_the_target_of_the_file_and_says_so() -> None:
         spec, ranks=None, max_trials=None, memory_gib=None, target=study_file.read_target("4x2")
     )
     assert same == spec and silent == []
+
+
+STORED = STUDY | {"target": {"nodes": 64, "gpus_per_node": 8, "inter_node_gb_per_s": 400, "global_batch": 2048}}
+"""Study as the service stores it: the workload's batch is the cluster's part of the target's."""
+
+
+def with_target(text: str, values: dict[str, Any]) -> tuple[Target | None, list[str]]:
+    """Target of a study after the option, and the lines that say what the option replaced."""
+    spec = study_file.validate_study(values, Path())
+    option = study_file.read_target(text)
+    changed, lines = study_file.with_options(spec, ranks=None, max_trials=None, memory_gib=None, target=option)
+    return changed.target, lines
+
+
+def test_the_option_keeps_the_batch_of_a_stored_studys_target() -> None:
+    target, lines = with_target("8x8", STORED)
+    assert target is not None and (target.nodes, target.global_batch) == (8, 2048)
+    assert lines == ["--target 8x8 replaces the study's 64x8 with inter_node_gb_per_s 400"]
+
+
+def test_the_option_leaves_a_target_of_the_same_size_with_its_network_and_batch() -> None:
+    target, lines = with_target("64x8", STORED)
+    assert target is not None and (target.inter_node_gb_per_s, target.global_batch) == (400, 2048) and lines == []
 
 
 def test_a_bare_config_gets_a_batch_for_the_ranks_of_the_target() -> None:

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster, CollectiveTime, MeasuredHardware
 from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_changes import CloneRequest
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.projection import rungs
 
@@ -33,6 +34,28 @@ def test_a_stored_study_that_is_created_again_keeps_its_target_and_batch() -> No
     assert rungs.for_rung(stored, CPU) == stored
     larger = rungs.for_rung(stored, CPU.model_copy(update={"gpus_per_node": 4}))
     assert larger.workload.global_batch == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "batches"),
+    [
+        ({"target": "16x8"}, (8, 512)),
+        ({"target": {"nodes": 16, "gpus_per_node": 8, "global_batch": 1024}}, (16, 1024)),
+        ({"seed": 3}, (16, 512)),
+        # A batch that equals the stored part is repeated with another field of the workload: the target's stays.
+        ({"workload": {"sequence_length": 32, "global_batch": 16}}, (16, 512)),
+        ({"workload": {"sequence_length": 32, "global_batch": 16}, "target": "16x8"}, (8, 512)),
+        ({"workload": {"sequence_length": 64, "global_batch": 1024}}, (32, 1024)),
+        ({"workload": {"sequence_length": 64, "global_batch": 1024}, "target": "16x8"}, (16, 1024)),
+    ],
+)
+def test_a_clone_keeps_the_batch_of_the_target_until_another_is_given(
+    changes: dict[str, Any], batches: tuple[int, int]
+) -> None:
+    stored = rungs.for_rung(request("8x8"), CPU)
+    clone = rungs.for_rung(CloneRequest.model_validate(changes).applied_to(stored), CPU)
+    assert clone.target is not None
+    assert (clone.workload.global_batch, clone.target.global_batch) == batches
 
 
 def test_a_study_without_a_target_stays_as_it_is() -> None:

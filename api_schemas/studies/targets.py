@@ -146,7 +146,7 @@ class ProjectedConfig(Schema):
     chance_of_best: float
     """Chance that no other measured configuration is faster on the target, by the bands."""
     rank_measured: int
-    """Rank of the trial by its measured speed among those that are projected, from 1."""
+    """Rank of the trial by its measured speed among all measured ones, from 1."""
     unseen: tuple[Literal["layout", "nodes"], ...]
     """Axes that the study's cluster cannot show, each of which widens the band: groups of another kind (`layout`), the
     network between nodes (`nodes`)."""
@@ -203,5 +203,7 @@ class StudyProjection(Schema):
     """Number of configurations that fit on the target only; they were not measured."""
     too_large: int
     """Number of measured configurations that are predicted not to fit on the target."""
+    without_layout: tuple[int, ...] = ()
+    """Numbers of the measured trials whose groups do not divide the target's ranks, the fastest first; none is projected."""
     notes: tuple[str, ...] = ()
     """Assumptions behind the projection, and what of them nobody measured."""

@@ -28,7 +28,8 @@ def answer(sizes: TargetSizes, measured: Sequence[Contender], not_fitting: Seque
         ValueError: no measured configuration can run on the target, or is predicted to fit there.
     """
     there = sizes.there
-    projected = distinct(project_all(sizes, grown_configs(sizes, measured), there))
+    laid_out = project_all(sizes, grown_configs(sizes, measured), there)
+    projected = distinct(laid_out)
     fitting = sorted((row for row in projected if row.fits), key=lambda row: -row.expected)
     if not fitting:
         raise ValueError(
@@ -41,7 +42,7 @@ def answer(sizes: TargetSizes, measured: Sequence[Contender], not_fitting: Seque
             for row in fitting
         ]
     )
-    ranks = _ranks([row.grown.contender for row in fitting])
+    ranks = _ranks(measured)
     curves = Curves(sizes, fitting, ranks)
     shown = [
         _described(sizes, row, chance, ranks[row.grown.contender.trial_number], curves.of(row))
@@ -56,9 +57,10 @@ def answer(sizes: TargetSizes, measured: Sequence[Contender], not_fitting: Seque
         best=shown[0],
         runners_up=tuple(shown[1:]),
         order_changes=shown[0].rank_measured > 1,
-        sizes=curves.best_of_each_size(),
+        sizes=curves.best_of_each_size(min(measured, key=lambda row: ranks[row.trial_number])),
         projected=len(fitting),
         only_at_target=_count_fitting(sizes, not_fitting, there),
+        without_layout=tuple(sorted(ranks.keys() - {row.grown.contender.trial_number for row in laid_out}, key=ranks.__getitem__)),
         too_large=len({row.grown.contender.trial_number for row in projected} - trials_that_fit),
         notes=_notes(sizes, there),
     )
@@ -92,10 +94,16 @@ def _described(
 
 
 def _count_fitting(sizes: TargetSizes, configs: Sequence[TrialConfig], there: Cluster) -> int:
-    """Number of configurations that did not fit on the study's cluster and are predicted to fit on the target."""
+    """Number of configurations that did not fit on the study's cluster, and are predicted to need less memory on the
+    target and to fit there.
+    """
+    different = list({config.content_key(): config for config in configs}.values())
+    # One that ran out of memory although it should fit would need as much on the target.
+    here = sizes.predict(different, sizes.cluster)
     grown = [
         (config, at_target)
-        for config in {config.content_key(): config for config in configs}.values()
+        for config, size in zip(different, here, strict=True)
+        if not size.fits
         for growth in growths(config, sizes.cluster, there)
         if (at_target := growth.at(there.world_size)) is not None
     ]

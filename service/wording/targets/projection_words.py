@@ -126,6 +126,13 @@ def left_out(projection: StudyProjection) -> list[str]:
             f"{count} configuration{'s fit' if count > 1 else ' fits'} only at the target; "
             f"{'they were' if count > 1 else 'it was'} not measured"
         )
+    if count := len(projection.without_layout):
+        fastest = projection.without_layout[0]
+        is_best_here = any(row.evidence == "measured" and row.trial_number == fastest for row in projection.sizes)
+        texts.append(
+            f"{count} measured configuration{'s' if count > 1 else ''} cannot be laid out on the target's ranks"
+            f"{f' (trial {fastest} was the fastest here)' if is_best_here else ''}"
+        )
     if count := projection.too_large:
         texts.append(f"{count} measured configuration{'s' if count > 1 else ''} should not fit at the target")
     return texts

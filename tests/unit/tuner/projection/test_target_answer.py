@@ -24,12 +24,14 @@ ZERO3 = TrialConfig(strategy=ZeroConfig(stage=3), micro_batch=2, activation_chec
 TOO_LARGE = TrialConfig(strategy=DdpConfig(), micro_batch=2)
 
 
-def sizes_of(target: str = "64x8", model: str = "llama-2-7b", cluster: str = "2x8xh100") -> TargetSizes:
+def sizes_of(
+    target: str = "64x8", model: str = "llama-2-7b", cluster: str = "2x8xh100", global_batch: int = 2048
+) -> TargetSizes:
     here = catalogue.parse_cluster(cluster)
     request = StudyRequest.model_validate(
         {
             "model": model,
-            "workload": {"sequence_length": 4096, "global_batch": 2048},
+            "workload": {"sequence_length": 4096, "global_batch": global_batch},
             "cluster": cluster,
             "target": target,
         }
@@ -127,6 +129,26 @@ def test_configurations_that_fit_on_the_target_alone_are_counted_and_not_ranked(
     projection = target_answer.answer(sizes, smallest, [too_large_here, TOO_LARGE])
     assert projection.only_at_target == 1
     assert "1 configuration fits only at the target; it was not measured" in projection_words.left_out(projection)
+
+
+def test_what_ran_out_of_memory_and_needs_as_much_on_the_target_does_not_fit_only_there() -> None:
+    sizes = sizes_of("8x8")
+    copies = TrialConfig(strategy=Fsdp2Config(dp_shard=8, dp_replicate=2), activation_checkpointing="full")
+    assert sizes.predict([copies], sizes.cluster)[0].fits
+    projection = target_answer.answer(sizes, measured(sizes, [SHARDED], 1.0), [copies])
+    assert projection.only_at_target == 0
+
+
+def test_the_fastest_trial_is_named_although_its_groups_do_not_divide_the_targets_ranks() -> None:
+    sizes = sizes_of("3x12", global_batch=36 * 64)
+    trials = measured(sizes, [HYBRID, SHARDED, ZERO3], 2.0, 1.0, 0.5)
+    projection = target_answer.answer(sizes, trials, [])
+    assert projection.without_layout == (0,) and projection.order_changes
+    assert projection.best.trial_number != 0 and projection.best.rank_measured > 1
+    assert projection.sizes[0].trial_number == 0
+    texts = [text for _, text in projection_words.rows(projection)]
+    assert "1 measured configuration cannot be laid out on the target's ranks (trial 0 was the fastest here)" in texts
+    assert not any("the same trial" in text for text in texts)
 
 
 def test_a_network_that_nobody_measured_widens_the_band_and_is_said() -> None:

@@ -60,7 +60,9 @@ def answer(sizes: TargetSizes, measured: Sequence[Contender], not_fitting: Seque
         sizes=curves.best_of_each_size(min(measured, key=lambda row: ranks[row.trial_number])),
         projected=len(fitting),
         only_at_target=_count_fitting(sizes, not_fitting, there),
-        without_layout=tuple(sorted(ranks.keys() - {row.grown.contender.trial_number for row in laid_out}, key=ranks.__getitem__)),
+        without_layout=tuple(
+            sorted(ranks.keys() - {row.grown.contender.trial_number for row in laid_out}, key=ranks.__getitem__)
+        ),
         too_large=len({row.grown.contender.trial_number for row in projected} - trials_that_fit),
         notes=_notes(sizes, there),
     )

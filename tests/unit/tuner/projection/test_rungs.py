@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster, CollectiveTime, MeasuredHardware
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.study_changes import CloneRequest
 from shardtune.tuner.prediction import catalogue
@@ -103,6 +104,12 @@ def test_a_target_that_no_cluster_could_be_is_rejected_as_it_is_read(target: Any
             {"space": {"knobs": {"tensor_parallel": [8, 16]}}},
             r"tensor_parallel \(16\) is more than the 8",
         ),
+        (
+            H100,
+            "64x8",
+            {"baseline": {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 16}},
+            "16.* is more than the 8",
+        ),
         (H100, "64x8", {"space": {"knobs": {"tensor_parallel": 16}}}, "use at most 8, or a target with larger nodes"),
     ],
 )
@@ -130,6 +137,15 @@ def test_ranks_that_share_samples_may_have_a_batch_smaller_than_the_ranks() -> N
     with pytest.raises(ValueError, match="multiple of 512"):
         rungs.for_rung(request("64x8", global_batch=64), H100)
     assert rungs.for_rung(request("64x8", global_batch=64, **knobs), H100).workload.global_batch == 2
+
+
+BASELINE = {"strategy": {"kind": "fsdp2", "dp_shard": 2, "tensor_parallel": 8}}
+
+
+@pytest.mark.parametrize("baseline", [BASELINE, BASELINE["strategy"], TrialConfig.model_validate(BASELINE)])
+def test_a_baseline_whose_ranks_share_samples_may_have_a_batch_smaller_than_the_ranks(baseline: Any) -> None:
+    study = rungs.for_rung(request("64x8", global_batch=64, baseline=baseline), H100)
+    assert study.workload.global_batch == 2
 
 
 def test_measured_collectives_keep_the_size_of_their_group_on_the_target() -> None:

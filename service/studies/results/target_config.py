@@ -42,7 +42,9 @@ def target_files(study: Study) -> dict[str, str]:
     projection = None if study.result is None else study.result.projection
     if projection is None:
         return {}
-    rows = [row.model_dump(mode="json") for row in projection.sizes]
+    # Where the target's nodes are larger, a launcher that looks for a number of them must not find the study's nodes.
+    per_node = projection.cluster.gpus_per_node
+    rows = [row.model_dump(mode="json") for row in projection.sizes if row.gpus == row.nodes * per_node]
     return {SIZES_FILE: json.dumps(rows, indent=2) + "\n", **target_confirmation.files(study, projection)}
 
 

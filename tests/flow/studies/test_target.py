@@ -112,6 +112,14 @@ def test_files_for_the_target_have_its_nodes_and_its_batch(quick_client):
     assert served.text == export.json()["files"]["launch.sbatch"]
 
 
+def test_sizes_for_launchers_have_one_row_for_each_number_of_nodes(quick_client):
+    study = finished(quick_client, target="4x4", workload=WORKLOAD | {"global_batch": 64})
+    assert [row["nodes"] for row in study["result"]["projection"]["sizes"]] == [1, 1, 2, 3, 4]
+    export = quick_client.get(f"/v1/studies/{study['study_id']}/export", params={"which": "target"})
+    sizes = json.loads(export.json()["files"]["sizes.json"])
+    assert [(row["nodes"], row["gpus"]) for row in sizes] == [(1, 4), (2, 8), (3, 12), (4, 16)]
+
+
 def test_a_study_without_a_projection_exports_no_target(quick_client):
     study_id = tune(quick_client)
     answer = quick_client.get(f"/v1/studies/{study_id}/export", params={"which": "target"})

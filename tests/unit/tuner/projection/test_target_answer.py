@@ -112,11 +112,15 @@ def test_the_order_changes_where_the_larger_group_costs_more_than_it_gained() ->
 
 def test_the_sizes_between_hold_what_a_job_may_get_with_the_same_work_for_each_rank() -> None:
     projection = answer_of("8x8")
-    assert [row.nodes for row in projection.sizes] == [2, 3, 4, 6, 8]
-    assert [row.evidence for row in projection.sizes] == ["measured", *["projected"] * 4]
-    assert [row.global_batch / row.gpus for row in projection.sizes] == [32] * 5
+    assert [row.nodes for row in projection.sizes] == [2, 3, 4, 5, 6, 7, 8]
+    assert [row.evidence for row in projection.sizes] == ["measured", *["projected"] * 6]
+    assert [row.global_batch / row.gpus for row in projection.sizes] == [32] * 7
     for row in projection.sizes:
         row.config.strategy.check_ranks(row.gpus)
+
+
+def test_every_number_of_nodes_up_to_sixteen_is_projected_and_few_beyond() -> None:
+    assert [cluster.nodes for cluster in sizes_of().between()] == [*range(3, 17), 24, 32, 48, 64]
 
 
 def test_configurations_that_fit_on_the_target_alone_are_counted_and_not_ranked() -> None:

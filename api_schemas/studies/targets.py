@@ -147,9 +147,10 @@ class ProjectedConfig(Schema):
     """Chance that no other measured configuration is faster on the target, by the bands."""
     rank_measured: int
     """Rank of the trial by its measured speed among all measured ones, from 1."""
-    unseen: tuple[Literal["layout", "nodes"], ...]
+    unseen: tuple[Literal["layout", "nodes", "communication"], ...]
     """Axes that the study's cluster cannot show, each of which widens the band: groups of another kind (`layout`), the
-    network between nodes (`nodes`)."""
+    network between nodes (`nodes`), the exchange of gradients where the trial had no data-parallel ranks
+    (`communication`)."""
     curve: tuple[CurvePoint, ...] = ()
     """Speeds from the study's cluster to the target."""
 

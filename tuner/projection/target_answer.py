@@ -90,7 +90,7 @@ def _described(
         may_not_fit=projection.memory_gib.high > available_gib(sizes.there, sizes.objective),
         chance_of_best=round(chance, 3),
         rank_measured=rank,
-        unseen=tuple(axis for axis in ("layout", "nodes") if axis in projection.unseen),
+        unseen=tuple(axis for axis in ("layout", "nodes", "communication") if axis in projection.unseen),
         curve=curve,
     )
 

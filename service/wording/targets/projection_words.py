@@ -8,7 +8,11 @@ from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
 from shardtune.service.wording import plan_words, study_words
 
-_UNSEEN = {"layout": "groups of another kind", "nodes": "the network between nodes"}
+_UNSEEN = {
+    "layout": "groups of another kind",
+    "nodes": "the network between nodes",
+    "communication": "the exchange of gradients",
+}
 
 
 def rows(projection: StudyProjection) -> list[tuple[str, str]]:
@@ -73,7 +77,7 @@ def chance(config: ProjectedConfig) -> str:
 
 def order(projection: StudyProjection) -> str:
     """Say whether another configuration is the fastest on the target than on the measured GPUs."""
-    best, measured = projection.best, f"on the measured {projection.measured_gpus} GPUs"
+    best, measured = projection.best, f"on the measured {_gpus(projection.measured_gpus)}"
     if not projection.order_changes:
         return f"the same trial is the fastest {measured}"
     return f"the order changes: trial {best.trial_number} is number {best.rank_measured} {measured}"
@@ -85,10 +89,14 @@ def curve(projection: StudyProjection) -> str:
     last = projection.best.curve[-1]
     shown = [point for point in projection.best.curve if point.evidence == "measured" or _is_power_of_two(point.nodes)]
     points = (
-        f"{point.gpus} GPUs {speed(point.tokens_per_s_per_gpu)}{' measured' if point.evidence == 'measured' else ''}"
+        f"{_gpus(point.gpus)} {speed(point.tokens_per_s_per_gpu)}{' measured' if point.evidence == 'measured' else ''}"
         for point in (*shown, *([] if last in shown else [last]))
     )
     return f"tokens/s/GPU by size: {'; '.join(points)}"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' if count > 1 else ''}"
 
 
 def _is_power_of_two(count: int) -> bool:

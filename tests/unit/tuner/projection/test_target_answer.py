@@ -163,6 +163,16 @@ def test_a_network_that_nobody_measured_widens_the_band_and_is_said() -> None:
     assert any("was not measured" in note and "by the catalogue" in note for note in projection.notes)
 
 
+def test_one_gpu_shows_no_communication_and_is_named_in_the_singular() -> None:
+    sizes = sizes_of("1x8", model="llama-3.2-1b", cluster="1x1xh100")
+    projection = target_answer.answer(sizes, measured(sizes, [TrialConfig(strategy=DdpConfig())], 1.0), [])
+    assert projection.best.unseen == ("communication",)
+    texts = [text for _, text in projection_words.rows(projection)]
+    assert "bands are wider for what was never measured: the exchange of gradients" in texts
+    assert "the same trial is the fastest on the measured 1 GPU" in texts
+    assert any(text.startswith("tokens/s/GPU by size: 1 GPU ") for text in texts)
+
+
 def test_without_any_configuration_for_the_target_the_answer_says_why() -> None:
     with pytest.raises(ValueError, match="none of 0 measured configurations can run on 64"):
         target_answer.answer(sizes_of(), [], [])

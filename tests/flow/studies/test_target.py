@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from shardtune.service.studies import wait_for_worker
 from tests.support.service.scenarios import THREE_BACKENDS, WORKLOAD, create, tune
-from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, MODEL_SUMMARY, SPEC, SimulatedWorker
 
 TARGET = {"target": "4x2", "workload": WORKLOAD | {"global_batch": 32}}
 """Four nodes of two ranks; the two ranks of the worker have a quarter of the global batch."""
@@ -161,3 +162,18 @@ def test_a_study_run_again_keeps_the_batch_of_its_target(quick_client):
     again = quick_client.post("/v1/studies", json=study["spec"])
     assert again.status_code == 201, again.text
     assert again.json()["spec"] == study["spec"]
+
+
+@pytest.mark.parametrize(("gpu", "is_known"), [("Homemade 9000", False), ("NVIDIA H100 80GB HBM3", True)])
+def test_a_study_that_waited_says_as_it_begins_that_its_target_lacks_rates(quick_client, context, gpu, is_known):
+    cluster = CLUSTER.model_copy(update={"device": "cuda", "gpu": gpu})
+    named = {"cluster": cluster.model_dump(mode="json"), "wait_for_worker_s": 3600.0}
+    study_id = create(quick_client, **TARGET | named)
+    fingerprint = FINGERPRINT.model_copy(update={"device": "cuda", "gpu": gpu})
+    SimulatedWorker(quick_client, cluster=cluster, fingerprint=fingerprint).register()
+    assert wait_for_worker.begin_or_fail_waiting(context) == 1
+    study = quick_client.get(f"/v1/studies/{study_id}").json()
+    assert study["state"] == "running"
+    lacking = [note for note in study["warnings"] if "nothing will be projected to the target" in note]
+    assert bool(lacking) != is_known, study
+    assert is_known or "`shardtune measure-hardware`" in lacking[0]

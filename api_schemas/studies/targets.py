@@ -11,15 +11,17 @@ from shardtune.api_schemas.names import DeviceName
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
 
+MOST_GPUS_OF_NODE = 1024
+"""Maximum number of GPUs of one node of a target."""
 _TEXT = r"^\s*([0-9]{1,9})(?:x([0-9]{1,9}))?(?:x([A-Za-z0-9][A-Za-z0-9 ._-]{0,99}))?\s*$"
 
 
 class Target(Schema):
     """Larger cluster that a study's answer is projected to: the same GPUs, more nodes of them."""
 
-    nodes: int = Field(ge=1, le=100_000, examples=[64])
+    nodes: int = Field(ge=1, le=MOST_RANKS, examples=[64])
     """Number of nodes."""
-    gpus_per_node: int | None = Field(default=None, ge=1, le=1024, examples=[8])
+    gpus_per_node: int | None = Field(default=None, ge=1, le=MOST_GPUS_OF_NODE, examples=[8])
     """Number of GPUs of a node; null: as many as the study's cluster has."""
     gpu: DeviceName | None = None
     """Kind of GPU, which must be the cluster's; null: the same."""
@@ -70,11 +72,14 @@ def _too_many(nodes: int, gpus: int) -> str:
 
 
 def _from_text(value: object) -> object:
-    """Read the short form of a target: `64x8`, `64` or `64x8xh100`; any other value is left to validation.
+    """Read the short form of a target: `64x8`, `64`, `64x8xh100` or a number of nodes; any other value is left to
+    validation.
 
     Raises:
         ValueError: text of another form, or too many GPUs.
     """
+    if type(value) is int:
+        return {"nodes": value}
     if not isinstance(value, str):
         return value
     match = re.fullmatch(_TEXT, value)
@@ -91,13 +96,19 @@ def _from_text(value: object) -> object:
         )
     if nodes * gpus > MOST_RANKS:
         raise ValueError(_too_many(nodes, gpus))
+    if gpus > MOST_GPUS_OF_NODE:
+        raise ValueError(
+            f"target ({value.strip()!r}) must have at most {MOST_GPUS_OF_NODE} GPUs of a node; name more nodes instead"
+        )
     fields: dict[str, Any] = {"nodes": nodes, "gpus_per_node": int(match[2]) if match[2] else None, "gpu": match[3]}
     return fields
 
 
 TargetText = Annotated[str, Field(max_length=100, pattern=_TEXT)]
 """Short form of a target: nodes, or nodes × GPUs of a node, such as `64x8`."""
-TargetChoice = Annotated[Target, BeforeValidator(_from_text, json_schema_input_type=Target | TargetText)]
+TargetNodes = Annotated[int, Field(ge=1, le=MOST_RANKS)]
+"""Target as a number of nodes, each with as many GPUs as a node of the cluster."""
+TargetChoice = Annotated[Target, BeforeValidator(_from_text, json_schema_input_type=Target | TargetText | TargetNodes)]
 """Target in a request: in full, or by its short form."""
 
 
@@ -145,6 +156,9 @@ class ProjectedConfig(Schema):
     """Whether the band of the peak reaches beyond the memory that a GPU may use."""
     chance_of_best: float
     """Chance that no other measured configuration is faster on the target, by the bands."""
+    chance_of_trial: float | None = None
+    """Chance that the fastest configuration comes from this trial, which may grow to the target in several ways; null in
+    answers of older releases."""
     rank_measured: int
     """Rank of the trial by its measured speed among all measured ones, from 1."""
     unseen: tuple[Literal["layout", "nodes", "communication"], ...]

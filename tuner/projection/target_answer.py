@@ -1,5 +1,6 @@
 """Answer of a study for its target: each measured configuration projected, and which of them is the fastest there."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -42,10 +43,19 @@ def answer(sizes: TargetSizes, measured: Sequence[Contender], not_fitting: Seque
             for row in fitting
         ]
     )
+    of_trials: dict[int, float] = defaultdict(float)
+    for row, chance in zip(fitting, chances, strict=True):
+        of_trials[row.grown.contender.trial_number] += chance
     ranks = _ranks(measured)
     curves = Curves(sizes, fitting, ranks)
     shown = [
-        _described(sizes, row, chance, ranks[row.grown.contender.trial_number], curves.of(row))
+        _described(
+            sizes,
+            row,
+            (chance, of_trials[row.grown.contender.trial_number]),
+            ranks[row.grown.contender.trial_number],
+            curves.of(row),
+        )
         for row, chance in list(zip(fitting, chances, strict=True))[: 1 + _RUNNERS_UP]
     ]
     trials_that_fit = {row.grown.contender.trial_number for row in fitting}
@@ -76,8 +86,9 @@ def _ranks(contenders: Sequence[Contender]) -> dict[int, int]:
 
 
 def _described(
-    sizes: TargetSizes, row: OnTarget, chance: float, rank: int, curve: tuple[CurvePoint, ...]
+    sizes: TargetSizes, row: OnTarget, chances: tuple[float, float], rank: int, curve: tuple[CurvePoint, ...]
 ) -> ProjectedConfig:
+    """Describe a configuration. `chances`: its own to be the fastest, and that of its trial in all its forms."""
     contender, projection = row.grown.contender, row.projection
     return ProjectedConfig(
         trial_number=contender.trial_number,
@@ -88,7 +99,8 @@ def _described(
         tokens_per_s_per_gpu=band(projection.tokens_per_s_per_gpu),
         memory_gib=band(projection.memory_gib),
         may_not_fit=projection.memory_gib.high > available_gib(sizes.there, sizes.objective),
-        chance_of_best=round(chance, 3),
+        chance_of_best=round(chances[0], 3),
+        chance_of_trial=round(chances[1], 3),
         rank_measured=rank,
         unseen=tuple(axis for axis in ("layout", "nodes", "communication") if axis in projection.unseen),
         curve=curve,

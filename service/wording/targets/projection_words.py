@@ -8,6 +8,8 @@ from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
 from shardtune.service.wording import plan_words, study_words
 
+NOT_PROJECTED = "nothing is projected to the target: "
+"""Beginning of the note of a result that says why it has no projection."""
 _UNSEEN = {
     "layout": "groups of another kind",
     "nodes": "the network between nodes",
@@ -19,7 +21,7 @@ def rows(projection: StudyProjection) -> list[tuple[str, str]]:
     """Rows of the answer for the target: label, which is empty after the first, and text."""
     texts = [
         f"{size(projection)}, projected and not measured",
-        *(f"{place}. {describe(config)}" for place, config in enumerate(ranked(projection), start=1)),
+        *(f"{place}. {describe(projection, config)}" for place, config in enumerate(ranked(projection), start=1)),
         order(projection),
         curve(projection),
         *take_overs(projection.sizes),
@@ -51,12 +53,20 @@ def size(projection: StudyProjection) -> str:
     return f"{nodes} of {cluster.gpus_per_node} {unit}, {projection.global_batch} samples a step"
 
 
-def describe(config: ProjectedConfig) -> str:
+def describe(projection: StudyProjection, config: ProjectedConfig) -> str:
     """Describe a configuration on the target with its figures."""
+    figures = f"{speed(config.tokens_per_s_per_gpu)} tokens/s/GPU, {peak(config.memory_gib)} allocated"
+    chances = f"; {chance(config)} chance to be the fastest" if has_chances(projection) else ""
+    whole = chance_of_trial(config) if chances else ""
     return (
-        f"{config.description}: {speed(config.tokens_per_s_per_gpu)} tokens/s/GPU, {peak(config.memory_gib)} allocated"
-        f"{', may not fit' if config.may_not_fit else ''}; {chance(config)} chance to be the fastest (trial {config.trial_number})"
+        f"{config.description}: {figures}{', may not fit' if config.may_not_fit else ''}{chances} "
+        f"(trial {config.trial_number}{f', {whole}' if whole else ''})"
     )
+
+
+def has_chances(projection: StudyProjection) -> bool:
+    """Whether several configurations were projected: a single one is compared with nothing."""
+    return projection.projected > 1
 
 
 def speed(values: Band) -> str:
@@ -72,7 +82,18 @@ def peak(values: Band) -> str:
 
 def chance(config: ProjectedConfig) -> str:
     """Format the chance to be the fastest; those near 0 and 1 are never certain."""
-    return "below 1 %" if config.chance_of_best < 0.01 else f"{min(config.chance_of_best, 0.99):.0%}".replace("%", " %")
+    return _percent(config.chance_of_best)
+
+
+def chance_of_trial(config: ProjectedConfig) -> str:
+    """Say the chance of the trial where it is shared out among the ways in which its groups grow; else empty."""
+    whole = config.chance_of_trial
+    is_shared = whole is not None and whole >= 0.01 and _percent(whole) != _percent(config.chance_of_best)
+    return f"{_percent(whole)} in all its forms" if whole is not None and is_shared else ""
+
+
+def _percent(share: float) -> str:
+    return "below 1 %" if share < 0.01 else f"{min(share, 0.99):.0%}".replace("%", " %")
 
 
 def order(projection: StudyProjection) -> str:

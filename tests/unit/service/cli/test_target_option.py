@@ -75,7 +75,12 @@ def test_a_bare_config_gets_a_batch_for_the_ranks_of_the_target() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("x", "must read NODES"), ("100000x100000", "at most 100000 GPUs"), ("0x1", "at least one node")],
+    [
+        ("x", "must read NODES"),
+        ("100000x100000", "at most 100000 GPUs"),
+        ("0x1", "at least one node"),
+        ("1x2000", "at most 1024 GPUs of a node"),
+    ],
 )
 def test_a_target_of_another_form_names_the_option(text: str, words: str) -> None:
     with pytest.raises(InputError) as rejected:

@@ -93,6 +93,23 @@ def test_chances_of_all_projected_configurations_add_up_to_one_at_most() -> None
     assert 0.0 < sum(chances) <= 1.001 and projection.projected >= len(chances)
 
 
+def test_a_single_configuration_has_no_chance_to_be_the_fastest() -> None:
+    sizes = sizes_of()
+    projection = target_answer.answer(sizes, measured(sizes, [ZERO3], 1.0), [])
+    assert projection.projected == 1
+    assert not any("chance" in text for _, text in projection_words.rows(projection))
+
+
+def test_a_trial_that_grows_in_several_ways_shows_the_chance_of_all_of_them() -> None:
+    sizes = sizes_of("64x8")
+    projection = target_answer.answer(sizes, measured(sizes, [SHARDED], 1.0), [])
+    configs = projection_words.ranked(projection)
+    assert projection.projected == len(configs) > 1
+    assert {config.chance_of_trial for config in configs} == {1.0}
+    assert all("in all its forms" in projection_words.describe(projection, config) for config in configs[:1])
+    assert projection_words.chance_of_trial(configs[0]) == "99 % in all its forms"
+
+
 def test_a_trial_that_is_far_slower_here_is_not_the_best_there() -> None:
     projection = answer_of("64x8", 0.3, 1.0, 0.3)
     assert projection.best.trial_number == 1 and projection.best.chance_of_best > 0.95

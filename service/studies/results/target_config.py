@@ -6,6 +6,7 @@ from shardtune.api_schemas.studies.study import Contender, Study
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.service.http.errors import Conflict
 from shardtune.service.studies.results import target_confirmation
+from shardtune.service.wording.targets import projection_words
 
 SIZES_FILE = "sizes.json"
 """Name of the file with the fastest configuration of each size."""
@@ -20,13 +21,21 @@ def study_on_target(study: Study) -> tuple[Study, Contender]:
     """
     projection = None if study.result is None else study.result.projection
     if projection is None:
-        reason = (
-            "has not ended" if study.result is None else "names no target, or its notes say why nothing is projected"
-        )
         raise Conflict(
-            "study_unfinished", f"study {study.study_id} {reason}; choose best, baseline or a trial's number"
+            "study_unfinished",
+            f"study {study.study_id} {_why_not_projected(study)}; choose best, baseline or a trial's number",
         )
     return on_target(study, projection)
+
+
+def _why_not_projected(study: Study) -> str:
+    if study.spec.target is None:
+        return "names no target"
+    if study.result is None:
+        reason = f": {study.reason}" if study.reason else ""
+        return f"is {study.state.value}{reason}, and nothing is projected before its verdict"
+    notes = [note for note in study.result.notes if note.startswith(projection_words.NOT_PROJECTED)]
+    return f"has a result without a projection: {notes[0] if notes else 'it was made before the study had a target'}"
 
 
 def on_target(study: Study, projection: StudyProjection) -> tuple[Study, Contender]:

@@ -11,7 +11,6 @@ from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.db.queries import best, studies
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.service.studies.results.target_config import contender_of
-from shardtune.service.wording.targets import projection_words
 from shardtune.tuner.prediction import catalogue
 
 
@@ -70,8 +69,9 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
     reason = (
         f"projected from {projection.measured_gpus} to {projection.cluster.world_size} GPUs, where nothing was measured"
     )
-    if projection_words.has_chances(projection):
-        chance = projection_words.chance(projection.best)
+    # A single configuration is compared with nothing.
+    if projection.projected > 1:
+        chance = f"{projection.best.chance_of_best:.0%}"
         reason = f"{reason}; the chance that it is the fastest of the measured ones there is {chance}"
     workload = measured.workload.model_copy(update={"global_batch": projection.global_batch})
     return measured.model_copy(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.studies.study import StudyResult
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
-from shardtune.api_schemas.studies.targets import StudyProjection
+from shardtune.api_schemas.studies.targets import NOT_PROJECTED, StudyProjection
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import offered_hardware, studies
@@ -14,7 +14,6 @@ from shardtune.service.planning import agreement
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import Complete, Step
 from shardtune.service.process.context import Context
-from shardtune.service.wording.targets import projection_words
 from shardtune.tuner.prediction import traced_shape
 from shardtune.tuner.projection import target_answer
 from shardtune.tuner.projection.target_sizes import TargetSizes
@@ -49,7 +48,7 @@ def _projected(context: Context, snapshot: StudySnapshot, result: StudyResult) -
     except Exception as error:  # a border: the verdict would be lost for a fault of its projection.
         log.exception("projection failed", extra={"study": snapshot.study_id})
         reason = f"{type(error).__name__}: {error}; the service's log has the traceback"
-    return result.model_copy(update={"notes": (*result.notes, f"{projection_words.NOT_PROJECTED}{reason}")})
+    return result.model_copy(update={"notes": (*result.notes, f"{NOT_PROJECTED}{reason}")})
 
 
 def _hardware(context: Context, snapshot: StudySnapshot) -> MeasuredHardware | None:

@@ -96,9 +96,7 @@ def notes(runs: Sequence[ResumeRun]) -> tuple[str, ...]:
     )
 
 
-def notes_of_projected(
-    spec: StudySpec, runs: Sequence[ResumeRun], projected: int, recommended: int
-) -> tuple[str, ...]:
+def notes_of_projected(spec: StudySpec, runs: Sequence[ResumeRun], projected: int, recommended: int) -> tuple[str, ...]:
     """Note where the trial that is projected to be the fastest on the target is not the recommended one, which alone is
     checked."""
     passed = {run.trial for run in runs if run.measurement is not None and run.failure is None}

@@ -3,10 +3,9 @@
 import json
 
 from shardtune.api_schemas.studies.study import Contender, Study
-from shardtune.api_schemas.studies.targets import StudyProjection
+from shardtune.api_schemas.studies.targets import NOT_PROJECTED, StudyProjection
 from shardtune.service.http.errors import Conflict
 from shardtune.service.studies.results import target_confirmation
-from shardtune.service.wording.targets import projection_words
 
 SIZES_FILE = "sizes.json"
 """Name of the file with the fastest configuration of each size."""
@@ -34,7 +33,7 @@ def _why_not_projected(study: Study) -> str:
     if study.result is None:
         reason = f": {study.reason}" if study.reason else ""
         return f"is {study.state.value}{reason}, and nothing is projected before its verdict"
-    notes = [note for note in study.result.notes if note.startswith(projection_words.NOT_PROJECTED)]
+    notes = [note for note in study.result.notes if note.startswith(NOT_PROJECTED)]
     return f"has a result without a projection: {notes[0] if notes else 'it was made before the study had a target'}"
 
 

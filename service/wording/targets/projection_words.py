@@ -8,8 +8,6 @@ from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
 from shardtune.service.wording import plan_words, study_words
 
-NOT_PROJECTED = "nothing is projected to the target: "
-"""Beginning of the note of a result that says why it has no projection."""
 _UNSEEN = {
     "layout": "groups of another kind",
     "nodes": "the network between nodes",

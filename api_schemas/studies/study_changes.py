@@ -13,7 +13,7 @@ from shardtune.api_schemas.studies.study import (
     Objective,
     StudyRequest,
 )
-from shardtune.api_schemas.studies.targets import TargetChoice
+from shardtune.api_schemas.studies.targets import Target, TargetChoice
 from shardtune.api_schemas.training.models import ModelChoice
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import WorkloadRequest
@@ -59,6 +59,8 @@ class CloneRequest(Schema):
 
     model: ModelChoice | None = None
     workload: WorkloadRequest | None = None
+    """Workload of the new study. With a target, a global batch other than the old study's is the target's; an equal one
+    leaves the target's as it was."""
     cluster: ClusterChoice | None = None
     target: TargetChoice | None = None
     """Larger cluster that the new study's answer is projected to; null: none, even if the old study has one."""
@@ -75,7 +77,16 @@ class CloneRequest(Schema):
         """Return the request for the new study; a copied workload keeps its precision."""
         set_fields = {name: getattr(self, name) for name in self.model_fields_set}
         changed = {name: value for name, value in set_fields.items() if value is not None or name in _REMOVABLE}
-        if self.workload is not None and "target" not in changed and spec.target is not None:
-            # A given workload states the batch of the target anew.
-            changed["target"] = spec.target.model_copy(update={"global_batch": None})
+        if (target := changed.get("target", spec.target)) is not None:
+            changed["target"] = self._with_batch(target, spec)
         return StudyRequest(**{name: getattr(spec, name) for name in StudyRequest.model_fields} | changed)
+
+    def _with_batch(self, target: Target, spec: StudyRequest) -> Target:
+        """Return the new study's target, with the old target's batch while the workload's is the old one.
+
+        A stored batch is the cluster's part: who repeats it changes another field of the workload. Any other batch is the
+        target's.
+        """
+        if self.workload is None or self.workload.global_batch == spec.workload.global_batch:
+            return target.with_batch_of(spec.target)
+        return target if "target" in self.model_fields_set else target.model_copy(update={"global_batch": None})

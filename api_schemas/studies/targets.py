@@ -11,15 +11,19 @@ from shardtune.api_schemas.names import DeviceName
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
 
+MOST_GPUS_OF_NODE = 1024
+"""Maximum number of GPUs of one node of a target."""
+NOT_PROJECTED = "nothing is projected to the target: "
+"""Beginning of the note of a result that says why it has no projection."""
 _TEXT = r"^\s*([0-9]{1,9})(?:x([0-9]{1,9}))?(?:x([A-Za-z0-9][A-Za-z0-9 ._-]{0,99}))?\s*$"
 
 
 class Target(Schema):
     """Larger cluster that a study's answer is projected to: the same GPUs, more nodes of them."""
 
-    nodes: int = Field(ge=1, le=100_000, examples=[64])
+    nodes: int = Field(ge=1, le=MOST_RANKS, examples=[64])
     """Number of nodes."""
-    gpus_per_node: int | None = Field(default=None, ge=1, le=1024, examples=[8])
+    gpus_per_node: int | None = Field(default=None, ge=1, le=MOST_GPUS_OF_NODE, examples=[8])
     """Number of GPUs of a node; null: as many as the study's cluster has."""
     gpu: DeviceName | None = None
     """Kind of GPU, which must be the cluster's; null: the same."""
@@ -43,17 +47,41 @@ class Target(Schema):
         """Short form of the target: `64x8`, or the nodes alone."""
         return f"{self.nodes}x{self.gpus_per_node}" if self.gpus_per_node else f"{self.nodes}"
 
+    @property
+    def described(self) -> str:
+        """Short form of the target, with the network that it states."""
+        network = self.inter_node_gb_per_s
+        return self.short_form + ("" if network is None else f" with inter_node_gb_per_s {network:g}")
+
+    def is_size_of(self, other: "Target | None") -> bool:
+        """Whether another target has the same number of GPUs in the same nodes, of the kind that this one names."""
+        if other is None or self.gpu not in (None, other.gpu):
+            return False
+        return (self.nodes, self.gpus_per_node) == (other.nodes, other.gpus_per_node)
+
+    def with_batch_of(self, stored: "Target | None") -> "Target":
+        """Return the target with the batch of a stored study's target, unless it states its own.
+
+        The workload of a stored study holds only the cluster's part of that batch.
+        """
+        if stored is None or self.global_batch is not None:
+            return self
+        return self.model_copy(update={"global_batch": stored.global_batch})
+
 
 def _too_many(nodes: int, gpus: int) -> str:
     return f"target ({nodes} × {gpus} GPUs) must be at most {MOST_RANKS} GPUs; name fewer nodes"
 
 
 def _from_text(value: object) -> object:
-    """Read the short form of a target: `64x8`, `64` or `64x8xh100`; any other value is left to validation.
+    """Read the short form of a target: `64x8`, `64`, `64x8xh100` or a number of nodes; any other value is left to
+    validation.
 
     Raises:
         ValueError: text of another form, or too many GPUs.
     """
+    if type(value) is int:
+        return {"nodes": value}
     if not isinstance(value, str):
         return value
     match = re.fullmatch(_TEXT, value)
@@ -70,13 +98,19 @@ def _from_text(value: object) -> object:
         )
     if nodes * gpus > MOST_RANKS:
         raise ValueError(_too_many(nodes, gpus))
+    if gpus > MOST_GPUS_OF_NODE:
+        raise ValueError(
+            f"target ({value.strip()!r}) must have at most {MOST_GPUS_OF_NODE} GPUs of a node; name more nodes instead"
+        )
     fields: dict[str, Any] = {"nodes": nodes, "gpus_per_node": int(match[2]) if match[2] else None, "gpu": match[3]}
     return fields
 
 
 TargetText = Annotated[str, Field(max_length=100, pattern=_TEXT)]
 """Short form of a target: nodes, or nodes × GPUs of a node, such as `64x8`."""
-TargetChoice = Annotated[Target, BeforeValidator(_from_text, json_schema_input_type=Target | TargetText)]
+TargetNodes = Annotated[int, Field(ge=1, le=MOST_RANKS)]
+"""Target as a number of nodes, each with as many GPUs as a node of the cluster."""
+TargetChoice = Annotated[Target, BeforeValidator(_from_text, json_schema_input_type=Target | TargetText | TargetNodes)]
 """Target in a request: in full, or by its short form."""
 
 
@@ -124,11 +158,15 @@ class ProjectedConfig(Schema):
     """Whether the band of the peak reaches beyond the memory that a GPU may use."""
     chance_of_best: float
     """Chance that no other measured configuration is faster on the target, by the bands."""
+    chance_of_trial: float | None = None
+    """Chance that the fastest configuration comes from this trial, which may grow to the target in several ways; null in
+    answers of older releases."""
     rank_measured: int
-    """Rank of the trial by its measured speed among those that are projected, from 1."""
-    unseen: tuple[Literal["layout", "nodes"], ...]
+    """Rank of the trial by its measured speed among all measured ones, from 1."""
+    unseen: tuple[Literal["layout", "nodes", "communication"], ...]
     """Axes that the study's cluster cannot show, each of which widens the band: groups of another kind (`layout`), the
-    network between nodes (`nodes`)."""
+    network between nodes (`nodes`), the exchange of gradients where the trial had no data-parallel ranks
+    (`communication`)."""
     curve: tuple[CurvePoint, ...] = ()
     """Speeds from the study's cluster to the target."""
 
@@ -182,5 +220,7 @@ class StudyProjection(Schema):
     """Number of configurations that fit on the target only; they were not measured."""
     too_large: int
     """Number of measured configurations that are predicted not to fit on the target."""
+    without_layout: tuple[int, ...] = ()
+    """Numbers of the measured trials whose groups do not divide the target's ranks, the fastest first; none is projected."""
     notes: tuple[str, ...] = ()
     """Assumptions behind the projection, and what of them nobody measured."""

@@ -67,9 +67,12 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
     """Return the recommendation of a study's own cluster as that of its target."""
     level = ConfidenceLevel.MEDIUM if measured.confidence.level is not ConfidenceLevel.LOW else ConfidenceLevel.LOW
     reason = (
-        f"projected from {projection.measured_gpus} to {projection.cluster.world_size} GPUs, where nothing was measured; "
-        f"the chance that it is the fastest of the measured ones there is {projection.best.chance_of_best:.0%}"
+        f"projected from {projection.measured_gpus} to {projection.cluster.world_size} GPUs, where nothing was measured"
     )
+    # A single configuration is compared with nothing.
+    if projection.projected > 1:
+        chance = f"{projection.best.chance_of_best:.0%}"
+        reason = f"{reason}; the chance that it is the fastest of the measured ones there is {chance}"
     workload = measured.workload.model_copy(update={"global_batch": projection.global_batch})
     return measured.model_copy(
         update={

@@ -194,10 +194,11 @@ def with_options(
             replaced.append(f"--memory-gib {memory_gib:g} replaces the study's {cluster.memory_gib:g}")
             cluster = cluster.model_copy(update={"memory_gib": memory_gib})
         updates["cluster"] = cluster
-    if target is not None:
-        updates["target"] = target
-        if spec.target not in (None, target):
-            replaced.append(f"--target {target.short_form} replaces the study's {spec.target.short_form}")
+    # The option states only a size: it changes nothing of a study's target of the same size.
+    if target is not None and not target.is_size_of(spec.target):
+        updates["target"] = target.with_batch_of(spec.target)
+        if spec.target is not None:
+            replaced.append(f"--target {target.short_form} replaces the study's {spec.target.described}")
     if adapter is not None:
         updates["workload"], before = _with_values(spec.workload, {"adapter": adapter}), spec.workload.adapter
         if before not in (None, adapter):

@@ -1,5 +1,6 @@
 """Write the files of an export."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -11,9 +12,11 @@ from shardtune.tuner.export import launch
 EXPORTED = (
     *("config.json", "launch.sh", "launch.sbatch", "accelerate.yaml", "train_snippet.py", "ds_config.json"),
     *(".deepspeed_env", "changes.md", "skypilot.yaml", "train.dstack.yml", "trainjob.yaml", "ray_job.py"),
-    *("sizes.json", "confirm.json", "confirm.sbatch"),
 )
-"""All file names of exports; files of an earlier export that the new one lacks are removed."""
+"""File names of exports; files of an earlier export that the new one lacks are removed."""
+TARGET_FOLDER, _SIZES_FILE = "target", "sizes.json"
+_TARGET_FILES = (_SIZES_FILE, "confirm.json", "confirm.sbatch")
+"""File names of a target's export beside the others. In other folders these names are the user's own files."""
 
 
 def runnable_here(contents: Mapping[str, str]) -> dict[str, str]:
@@ -33,7 +36,7 @@ def write_files(folder: Path, contents: Mapping[str, str]) -> list[str]:
     paths = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for stale in set(EXPORTED) - set(contents):
+        for stale in {*EXPORTED, *_target_files_of(folder, contents)} - set(contents):
             (folder / stale).unlink(missing_ok=True)
         for name, text in contents.items():
             if Path(name).name != name:
@@ -49,3 +52,26 @@ def write_files(folder: Path, contents: Mapping[str, str]) -> list[str]:
     except OSError as error:
         raise InputError(f"--out ({folder}) cannot be written: {error.strerror}; choose another directory") from None
     return paths
+
+
+def _target_files_of(folder: Path, contents: Mapping[str, str]) -> tuple[str, ...]:
+    return _TARGET_FILES if _SIZES_FILE in contents and folder.name == TARGET_FOLDER else ()
+
+
+def remove_target_files(folder: Path) -> None:
+    """Remove the files of an earlier export for a target, so that they are not taken for those of the new answer.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    # Every export for a target has this file. Without it, the folder is the user's own.
+    if not (folder / _SIZES_FILE).is_file():
+        return
+    try:
+        for name in (*EXPORTED, *_TARGET_FILES):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"--out ({folder}) cannot be written: {error.strerror}; choose another directory") from None
+    # What the user put there, and what the confirming job found, stays.
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.studies.study import StudyResult
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
-from shardtune.api_schemas.studies.targets import StudyProjection
+from shardtune.api_schemas.studies.targets import NOT_PROJECTED, StudyProjection
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import offered_hardware, studies
@@ -17,7 +17,7 @@ from shardtune.service.process.context import Context
 from shardtune.tuner.prediction import traced_shape
 from shardtune.tuner.projection import target_answer
 from shardtune.tuner.projection.target_sizes import TargetSizes
-from shardtune.tuner.verdict import contenders
+from shardtune.tuner.verdict import contenders, resume_check
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +38,17 @@ def with_projection(context: Context, snapshot: StudySnapshot, step: Step) -> St
 def _projected(context: Context, snapshot: StudySnapshot, result: StudyResult) -> StudyResult:
     # The measured answer is complete without its projection, and must not be lost for it.
     try:
-        return result.model_copy(update={"projection": _answer(snapshot, _hardware(context, snapshot))})
+        projection = _answer(snapshot, _hardware(context, snapshot))
+        projected, recommended = projection.best.trial_number, result.best.trial_number
+        unchecked = resume_check.notes_of_projected(snapshot.spec, snapshot.resume_runs, projected, recommended)
+        notes = (*projection.notes, *unchecked)
+        return result.model_copy(update={"projection": projection.model_copy(update={"notes": notes})})
     except ValueError as error:
         reason = str(error)
     except Exception as error:  # a border: the verdict would be lost for a fault of its projection.
         log.exception("projection failed", extra={"study": snapshot.study_id})
         reason = f"{type(error).__name__}: {error}; the service's log has the traceback"
-    return result.model_copy(update={"notes": (*result.notes, f"nothing is projected to the target: {reason}")})
+    return result.model_copy(update={"notes": (*result.notes, f"{NOT_PROJECTED}{reason}")})
 
 
 def _hardware(context: Context, snapshot: StudySnapshot) -> MeasuredHardware | None:

@@ -14,7 +14,7 @@ from shardtune.service.http.errors import Invalid
 from shardtune.service.lifecycle import transitions
 from shardtune.service.process.background import run_every, sum_unlocked
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility, registry
+from shardtune.service.workers import compatibility, registry, target_rungs
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,8 @@ def _begin_or_fail(context: Context, waiting_row: StudyRow) -> bool:
             present = compatibility.with_host_memory(
                 row.cluster, suitable[0], is_named=isinstance(row.spec.cluster, str)
             )
-            row.notes = (*row.notes, *compatibility.host_memory_notes(row.cluster, present))
+            of_target = target_rungs.notes_of_begun(row.spec, present, suitable[0].offer.measured)
+            row.notes = (*row.notes, *compatibility.host_memory_notes(row.cluster, present), *of_target)
             row.cluster = present
             transitions.begin_study(row, now)
             log.info("study begins: worker %s is there", suitable[0].name, extra={"study": row.id})

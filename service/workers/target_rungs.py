@@ -19,3 +19,15 @@ def on_rung(
         return rungs.for_rung(request, cluster, measured, has_worker=has_worker)
     except ValueError as error:
         raise invalid_from_value_error("target" if str(error).startswith("target") else "", error) from error
+
+
+def notes_of_begun(spec: StudyRequest, cluster: Cluster, measured: MeasuredHardware | None) -> tuple[str, ...]:
+    """Note on a study that begins with the worker it waited for: what its target still lacks; empty if nothing.
+
+    The measured answer does not need it, so the study begins: the worker's host may be measured until it ends.
+    """
+    try:
+        rungs.for_rung(spec, cluster, measured)
+    except ValueError as error:
+        return (f"nothing will be projected to the target unless this changes before the study ends: {error}",)
+    return ()

@@ -92,6 +92,9 @@ def _unseen_axes(used: Sequence[MeasuredSize], target: PredictedSize, same_layou
     axes = [] if same_layout else ["layout"]
     if target.spans_nodes and not any(size.predicted.spans_nodes for size in used):
         axes.append("nodes")
+    # One rank, or one group that only splits the model, shows no exchange of gradients: all of it is predicted.
+    if target.has_gradient_exchange and not any(size.predicted.has_gradient_exchange for size in used):
+        axes.append("communication")
     return tuple(axes)
 
 

@@ -188,14 +188,28 @@ def _stated_tensor_ranks(request: StudyRequest) -> Iterator[tuple[str, int]]:
     limit: Any = request.space.knobs.get("tensor_parallel")
     values = limit if isinstance(limit, tuple) else (limit.min,) if isinstance(limit, Limit) else (limit,)
     yield from (("space.knobs.tensor_parallel", value) for value in values if type(value) is int)
-    if isinstance(request.baseline, TrialConfig):
-        yield "baseline.strategy.tensor_parallel", int(getattr(request.baseline.strategy, "tensor_parallel", 1))
+    if (baseline := _own_baseline(request)) is not None:
+        yield "baseline.strategy.tensor_parallel", int(getattr(baseline.strategy, "tensor_parallel", 1))
+
+
+def _own_baseline(request: StudyRequest) -> TrialConfig | None:
+    """Baseline in Shardtune's own format. None: a wrong one, which is rejected later, or another tool's."""
+    values = request.baseline
+    if not isinstance(values, dict):
+        return values
+    if "strategy" not in values and "kind" not in values:
+        return None
+    try:
+        return TrialConfig.model_validate(values if "strategy" in values else {"strategy": values})
+    except ValidationError:
+        return None
 
 
 def _share(request: StudyRequest, batch: int, cluster: Cluster, target: Target) -> int:
     """Samples per step of the cluster, with which each rank has the same work as on the target."""
     ranks, there = cluster.world_size, target.nodes * (target.gpus_per_node or 1)
-    shares = any(name in request.space.knobs for name in _SHARING)
+    baseline = _own_baseline(request)
+    shares = any(name in request.space.knobs for name in _SHARING) or (baseline is not None and baseline.sharing > 1)
     # Ranks that share samples need fewer of them; the search rejects what does not divide there.
     step = there // math.gcd(there, ranks) if shares else there
     if batch % step:

@@ -58,6 +58,11 @@ class PredictedSize:
         """Whether the GPUs are on more than one node."""
         return self.gpus > self.gpus_per_node
 
+    @property
+    def has_gradient_exchange(self) -> bool:
+        """Whether several ranks hold the same part of the model, or shards of it, and so exchange its gradients."""
+        return self.gpus > self.layout["tensor"] * self.layout["stages"]
+
     def has_layout_of(self, other: "PredictedSize") -> bool:
         """Whether two sizes differ only in the number of data-parallel ranks."""
         # On few GPUs a group over all ranks and one of a fixed size are the same.

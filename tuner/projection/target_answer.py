@@ -1,5 +1,6 @@
 """Answer of a study for its target: each measured configuration projected, and which of them is the fastest there."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -28,7 +29,8 @@ def answer(sizes: TargetSizes, measured: Sequence[Contender], not_fitting: Seque
         ValueError: no measured configuration can run on the target, or is predicted to fit there.
     """
     there = sizes.there
-    projected = distinct(project_all(sizes, grown_configs(sizes, measured), there))
+    laid_out = project_all(sizes, grown_configs(sizes, measured), there)
+    projected = distinct(laid_out)
     fitting = sorted((row for row in projected if row.fits), key=lambda row: -row.expected)
     if not fitting:
         raise ValueError(
@@ -41,10 +43,19 @@ def answer(sizes: TargetSizes, measured: Sequence[Contender], not_fitting: Seque
             for row in fitting
         ]
     )
-    ranks = _ranks([row.grown.contender for row in fitting])
+    of_trials: dict[int, float] = defaultdict(float)
+    for row, chance in zip(fitting, chances, strict=True):
+        of_trials[row.grown.contender.trial_number] += chance
+    ranks = _ranks(measured)
     curves = Curves(sizes, fitting, ranks)
     shown = [
-        _described(sizes, row, chance, ranks[row.grown.contender.trial_number], curves.of(row))
+        _described(
+            sizes,
+            row,
+            (chance, of_trials[row.grown.contender.trial_number]),
+            ranks[row.grown.contender.trial_number],
+            curves.of(row),
+        )
         for row, chance in list(zip(fitting, chances, strict=True))[: 1 + _RUNNERS_UP]
     ]
     trials_that_fit = {row.grown.contender.trial_number for row in fitting}
@@ -56,9 +67,12 @@ def answer(sizes: TargetSizes, measured: Sequence[Contender], not_fitting: Seque
         best=shown[0],
         runners_up=tuple(shown[1:]),
         order_changes=shown[0].rank_measured > 1,
-        sizes=curves.best_of_each_size(),
+        sizes=curves.best_of_each_size(min(measured, key=lambda row: ranks[row.trial_number])),
         projected=len(fitting),
         only_at_target=_count_fitting(sizes, not_fitting, there),
+        without_layout=tuple(
+            sorted(ranks.keys() - {row.grown.contender.trial_number for row in laid_out}, key=ranks.__getitem__)
+        ),
         too_large=len({row.grown.contender.trial_number for row in projected} - trials_that_fit),
         notes=_notes(sizes, there),
     )
@@ -72,8 +86,9 @@ def _ranks(contenders: Sequence[Contender]) -> dict[int, int]:
 
 
 def _described(
-    sizes: TargetSizes, row: OnTarget, chance: float, rank: int, curve: tuple[CurvePoint, ...]
+    sizes: TargetSizes, row: OnTarget, chances: tuple[float, float], rank: int, curve: tuple[CurvePoint, ...]
 ) -> ProjectedConfig:
+    """Describe a configuration. `chances`: its own to be the fastest, and that of its trial in all its forms."""
     contender, projection = row.grown.contender, row.projection
     return ProjectedConfig(
         trial_number=contender.trial_number,
@@ -84,18 +99,25 @@ def _described(
         tokens_per_s_per_gpu=band(projection.tokens_per_s_per_gpu),
         memory_gib=band(projection.memory_gib),
         may_not_fit=projection.memory_gib.high > available_gib(sizes.there, sizes.objective),
-        chance_of_best=round(chance, 3),
+        chance_of_best=round(chances[0], 3),
+        chance_of_trial=round(chances[1], 3),
         rank_measured=rank,
-        unseen=tuple(axis for axis in ("layout", "nodes") if axis in projection.unseen),
+        unseen=tuple(axis for axis in ("layout", "nodes", "communication") if axis in projection.unseen),
         curve=curve,
     )
 
 
 def _count_fitting(sizes: TargetSizes, configs: Sequence[TrialConfig], there: Cluster) -> int:
-    """Number of configurations that did not fit on the study's cluster and are predicted to fit on the target."""
+    """Number of configurations that did not fit on the study's cluster, and are predicted to need less memory on the
+    target and to fit there.
+    """
+    different = list({config.content_key(): config for config in configs}.values())
+    # One that ran out of memory although it should fit would need as much on the target.
+    here = sizes.predict(different, sizes.cluster)
     grown = [
         (config, at_target)
-        for config in {config.content_key(): config for config in configs}.values()
+        for config, size in zip(different, here, strict=True)
+        if not size.fits
         for growth in growths(config, sizes.cluster, there)
         if (at_target := growth.at(there.world_size)) is not None
     ]

@@ -39,10 +39,9 @@ class Curves:
                 points.append(CurvePoint(nodes=nodes, gpus=gpus, evidence="projected", tokens_per_s_per_gpu=speed))
         return tuple(points)
 
-    def best_of_each_size(self) -> tuple[BestAtSize, ...]:
-        """Fastest configuration of each size."""
+    def best_of_each_size(self, contender: Contender) -> tuple[BestAtSize, ...]:
+        """Fastest configuration of each size, from the contender that is the fastest on the study's cluster."""
         here = self._sizes.cluster
-        contender = max((row.contender for row in self._grown), key=lambda row: row.tokens_per_s_per_gpu)
         rows = [_best_at(self._sizes, here, contender, contender.config, exactly(contender), is_measured=True)]
         for cluster in self._sizes.between():
             fitting = [row for row in self._rows[cluster.nodes] if row.fits]

@@ -17,6 +17,9 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.projection import rungs
 from shardtune.tuner.projection.sizes import PredictedSize, of_candidates
 
+_EVERY_COUNT_UP_TO = 16
+"""Number of nodes up to which every count is projected, as a job may get any; beyond it, few sizes show the curve."""
+
 
 @dataclass(frozen=True)
 class FittingSize:
@@ -52,10 +55,11 @@ class TargetSizes:
         return rungs.target_cluster(self.cluster, self.target)
 
     def between(self) -> list[Cluster]:
-        """Clusters larger than the study's, up to the target: powers of two of nodes, half as many more, and the target's
-        own number."""
+        """Clusters larger than the study's, up to the target: every number of nodes up to 16, then powers of two, half as
+        many more, and the target's own number."""
         powers = [1 << power for power in range(self.target.nodes.bit_length())]
         counts = {count for power in powers for count in (power, 3 * power) if count < self.target.nodes}
+        counts |= set(range(1, min(_EVERY_COUNT_UP_TO + 1, self.target.nodes)))
         return [self._of(nodes) for nodes in (*sorted(counts), self.target.nodes) if self._is_larger(nodes)]
 
     def _of(self, nodes: int) -> Cluster:

@@ -96,6 +96,18 @@ def notes(runs: Sequence[ResumeRun]) -> tuple[str, ...]:
     )
 
 
+def notes_of_projected(spec: StudySpec, runs: Sequence[ResumeRun], projected: int, recommended: int) -> tuple[str, ...]:
+    """Note where the trial that is projected to be the fastest on the target is not the recommended one, which alone is
+    checked."""
+    passed = {run.trial for run in runs if run.measurement is not None and run.failure is None}
+    if projected == recommended or projected in passed or not spec.budget.resume_check:
+        return ()
+    return (
+        f"trial {projected} was never checked to resume from its checkpoint, as trial {recommended} is the recommended "
+        "one here: save and resume a short training before a long one",
+    )
+
+
 def _as_resume_check(run: ResumeRun, backend: str, every_s: float) -> ResumeCheck:
     if run.failure is not None:
         outcome = ResumeOutcome.FAILED if is_rejection(run.failure) else ResumeOutcome.NOT_CHECKED

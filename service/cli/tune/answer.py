@@ -3,17 +3,19 @@
 import json
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from shardtune.api_schemas.studies.study import Study, StudyResult
 from shardtune.service.cli import summary
+from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.tune import continuation
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import DEFAULT_WAIT_MINUTES
-from shardtune.service.cli.write_files import runnable_here, write_files
-from shardtune.service.client import ServiceClient
+from shardtune.service.cli.write_files import TARGET_FOLDER, remove_target_files, runnable_here, write_files
+from shardtune.service.client import ServiceClient, ServiceError
 from shardtune.service.wording.more_pairs import more_pairs
 
 
@@ -22,20 +24,39 @@ def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -
     assert study.result is not None
     files = runnable_here(client.export(study.study_id).files)
     paths, trials = write_files(options.out, files), client.trials(study.study_id)
-    if study.result.projection is not None:
-        # In a folder of their own: they are for more GPUs than this machine has, and nothing confirmed them.
-        paths += write_files(options.out / "target", client.export(study.study_id, "target").files)
+    try:
+        paths += _write_target(client, study, options.out / TARGET_FOLDER)
+        problem = ""
+    except (ServiceError, InputError) as error:
+        # The measured answer is complete, and must not be lost for the files of another cluster.
+        problem = f"{'target':<12}the files for the target are not written: {error}"
     if options.as_json:
         print(json.dumps(summary.as_json(study, study.result, trials, paths)))
+        if problem:
+            print(problem, file=sys.stderr)
         return
     launch_line = _launch_line(options.out, paths)
     print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, launch_line))
+    if problem:
+        print(problem)
     is_open = study.result.undecided is not None or study.result.too_busy is not None
     if is_open and options.study is None:
         # The study's own file is not known here: `--resume` and `--add-pairs` read the stored study.
         options = replace(options, study=continuation.write_study(study, options.state_dir))
     if (command := next_command(study, study.result, options)) is not None:
         print(f"{'to decide':<12}{command}")
+
+
+def _write_target(client: ServiceClient, study: Study, folder: Path) -> list[str]:
+    """Write the files for the study's target, or remove those of an earlier study; return their paths.
+
+    In a folder of their own: they are for more GPUs than this machine has, and nothing confirmed them.
+    """
+    assert study.result is not None
+    if study.result.projection is not None:
+        return write_files(folder, client.export(study.study_id, "target").files)
+    remove_target_files(folder)
+    return []
 
 
 def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str | None:

@@ -3,7 +3,7 @@
 import json
 
 from shardtune.api_schemas.studies.study import Contender, Study
-from shardtune.api_schemas.studies.targets import StudyProjection
+from shardtune.api_schemas.studies.targets import NOT_PROJECTED, StudyProjection
 from shardtune.service.http.errors import Conflict
 from shardtune.service.studies.results import target_confirmation
 
@@ -20,13 +20,21 @@ def study_on_target(study: Study) -> tuple[Study, Contender]:
     """
     projection = None if study.result is None else study.result.projection
     if projection is None:
-        reason = (
-            "has not ended" if study.result is None else "names no target, or its notes say why nothing is projected"
-        )
         raise Conflict(
-            "study_unfinished", f"study {study.study_id} {reason}; choose best, baseline or a trial's number"
+            "study_unfinished",
+            f"study {study.study_id} {_why_not_projected(study)}; choose best, baseline or a trial's number",
         )
     return on_target(study, projection)
+
+
+def _why_not_projected(study: Study) -> str:
+    if study.spec.target is None:
+        return "names no target"
+    if study.result is None:
+        reason = f": {study.reason}" if study.reason else ""
+        return f"is {study.state.value}{reason}, and nothing is projected before its verdict"
+    notes = [note for note in study.result.notes if note.startswith(NOT_PROJECTED)]
+    return f"has a result without a projection: {notes[0] if notes else 'it was made before the study had a target'}"
 
 
 def on_target(study: Study, projection: StudyProjection) -> tuple[Study, Contender]:
@@ -42,7 +50,9 @@ def target_files(study: Study) -> dict[str, str]:
     projection = None if study.result is None else study.result.projection
     if projection is None:
         return {}
-    rows = [row.model_dump(mode="json") for row in projection.sizes]
+    # Where the target's nodes are larger, a launcher that looks for a number of them must not find the study's nodes.
+    per_node = projection.cluster.gpus_per_node
+    rows = [row.model_dump(mode="json") for row in projection.sizes if row.gpus == row.nodes * per_node]
     return {SIZES_FILE: json.dumps(rows, indent=2) + "\n", **target_confirmation.files(study, projection)}
 
 

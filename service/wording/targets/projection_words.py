@@ -8,14 +8,18 @@ from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
 from shardtune.service.wording import plan_words, study_words
 
-_UNSEEN = {"layout": "groups of another kind", "nodes": "the network between nodes"}
+_UNSEEN = {
+    "layout": "groups of another kind",
+    "nodes": "the network between nodes",
+    "communication": "the exchange of gradients",
+}
 
 
 def rows(projection: StudyProjection) -> list[tuple[str, str]]:
     """Rows of the answer for the target: label, which is empty after the first, and text."""
     texts = [
         f"{size(projection)}, projected and not measured",
-        *(f"{place}. {describe(config)}" for place, config in enumerate(ranked(projection), start=1)),
+        *(f"{place}. {describe(projection, config)}" for place, config in enumerate(ranked(projection), start=1)),
         order(projection),
         curve(projection),
         *take_overs(projection.sizes),
@@ -47,12 +51,20 @@ def size(projection: StudyProjection) -> str:
     return f"{nodes} of {cluster.gpus_per_node} {unit}, {projection.global_batch} samples a step"
 
 
-def describe(config: ProjectedConfig) -> str:
+def describe(projection: StudyProjection, config: ProjectedConfig) -> str:
     """Describe a configuration on the target with its figures."""
+    figures = f"{speed(config.tokens_per_s_per_gpu)} tokens/s/GPU, {peak(config.memory_gib)} allocated"
+    chances = f"; {chance(config)} chance to be the fastest" if has_chances(projection) else ""
+    whole = chance_of_trial(config) if chances else ""
     return (
-        f"{config.description}: {speed(config.tokens_per_s_per_gpu)} tokens/s/GPU, {peak(config.memory_gib)} allocated"
-        f"{', may not fit' if config.may_not_fit else ''}; {chance(config)} chance to be the fastest (trial {config.trial_number})"
+        f"{config.description}: {figures}{', may not fit' if config.may_not_fit else ''}{chances} "
+        f"(trial {config.trial_number}{f', {whole}' if whole else ''})"
     )
+
+
+def has_chances(projection: StudyProjection) -> bool:
+    """Whether several configurations were projected: a single one is compared with nothing."""
+    return projection.projected > 1
 
 
 def speed(values: Band) -> str:
@@ -68,12 +80,23 @@ def peak(values: Band) -> str:
 
 def chance(config: ProjectedConfig) -> str:
     """Format the chance to be the fastest; those near 0 and 1 are never certain."""
-    return "below 1 %" if config.chance_of_best < 0.01 else f"{min(config.chance_of_best, 0.99):.0%}".replace("%", " %")
+    return _percent(config.chance_of_best)
+
+
+def chance_of_trial(config: ProjectedConfig) -> str:
+    """Say the chance of the trial where it is shared out among the ways in which its groups grow; else empty."""
+    whole = config.chance_of_trial
+    is_shared = whole is not None and whole >= 0.01 and _percent(whole) != _percent(config.chance_of_best)
+    return f"{_percent(whole)} in all its forms" if whole is not None and is_shared else ""
+
+
+def _percent(share: float) -> str:
+    return "below 1 %" if share < 0.01 else f"{min(share, 0.99):.0%}".replace("%", " %")
 
 
 def order(projection: StudyProjection) -> str:
     """Say whether another configuration is the fastest on the target than on the measured GPUs."""
-    best, measured = projection.best, f"on the measured {projection.measured_gpus} GPUs"
+    best, measured = projection.best, f"on the measured {_gpus(projection.measured_gpus)}"
     if not projection.order_changes:
         return f"the same trial is the fastest {measured}"
     return f"the order changes: trial {best.trial_number} is number {best.rank_measured} {measured}"
@@ -85,10 +108,14 @@ def curve(projection: StudyProjection) -> str:
     last = projection.best.curve[-1]
     shown = [point for point in projection.best.curve if point.evidence == "measured" or _is_power_of_two(point.nodes)]
     points = (
-        f"{point.gpus} GPUs {speed(point.tokens_per_s_per_gpu)}{' measured' if point.evidence == 'measured' else ''}"
+        f"{_gpus(point.gpus)} {speed(point.tokens_per_s_per_gpu)}{' measured' if point.evidence == 'measured' else ''}"
         for point in (*shown, *([] if last in shown else [last]))
     )
     return f"tokens/s/GPU by size: {'; '.join(points)}"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' if count > 1 else ''}"
 
 
 def _is_power_of_two(count: int) -> bool:
@@ -125,6 +152,13 @@ def left_out(projection: StudyProjection) -> list[str]:
         texts.append(
             f"{count} configuration{'s fit' if count > 1 else ' fits'} only at the target; "
             f"{'they were' if count > 1 else 'it was'} not measured"
+        )
+    if count := len(projection.without_layout):
+        fastest = projection.without_layout[0]
+        is_best_here = any(row.evidence == "measured" and row.trial_number == fastest for row in projection.sizes)
+        texts.append(
+            f"{count} measured configuration{'s' if count > 1 else ''} cannot be laid out on the target's ranks"
+            f"{f' (trial {fastest} was the fastest here)' if is_best_here else ''}"
         )
     if count := projection.too_large:
         texts.append(f"{count} measured configuration{'s' if count > 1 else ''} should not fit at the target")

@@ -4,8 +4,16 @@ import json
 
 import pytest
 
-from tests.support.service.scenarios import THREE_BACKENDS, WORKLOAD, create, tune
-from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
+from shardtune.service.studies import wait_for_worker
+from tests.support.service.scenarios import THREE_BACKENDS, WORKLOAD, create, run_study, tune
+from tests.support.service.simulated_worker import (
+    CLUSTER,
+    FINGERPRINT,
+    MODEL_SUMMARY,
+    SPEC,
+    SimulatedWorker,
+    measurement,
+)
 
 TARGET = {"target": "4x2", "workload": WORKLOAD | {"global_batch": 32}}
 """Four nodes of two ranks; the two ranks of the worker have a quarter of the global batch."""
@@ -112,6 +120,14 @@ def test_files_for_the_target_have_its_nodes_and_its_batch(quick_client):
     assert served.text == export.json()["files"]["launch.sbatch"]
 
 
+def test_sizes_for_launchers_have_one_row_for_each_number_of_nodes(quick_client):
+    study = finished(quick_client, target="4x4", workload=WORKLOAD | {"global_batch": 64})
+    assert [row["nodes"] for row in study["result"]["projection"]["sizes"]] == [1, 1, 2, 3, 4]
+    export = quick_client.get(f"/v1/studies/{study['study_id']}/export", params={"which": "target"})
+    sizes = json.loads(export.json()["files"]["sizes.json"])
+    assert [(row["nodes"], row["gpus"]) for row in sizes] == [(1, 4), (2, 8), (3, 12), (4, 16)]
+
+
 def test_a_study_without_a_projection_exports_no_target(quick_client):
     study_id = tune(quick_client)
     answer = quick_client.get(f"/v1/studies/{study_id}/export", params={"which": "target"})
@@ -153,3 +169,62 @@ def test_a_study_run_again_keeps_the_batch_of_its_target(quick_client):
     again = quick_client.post("/v1/studies", json=study["spec"])
     assert again.status_code == 201, again.text
     assert again.json()["spec"] == study["spec"]
+
+
+@pytest.mark.parametrize(("gpu", "is_known"), [("Homemade 9000", False), ("NVIDIA H100 80GB HBM3", True)])
+def test_a_study_that_waited_says_as_it_begins_that_its_target_lacks_rates(quick_client, context, gpu, is_known):
+    cluster = CLUSTER.model_copy(update={"device": "cuda", "gpu": gpu})
+    named = {"cluster": cluster.model_dump(mode="json"), "wait_for_worker_s": 3600.0}
+    study_id = create(quick_client, **TARGET | named)
+    fingerprint = FINGERPRINT.model_copy(update={"device": "cuda", "gpu": gpu})
+    SimulatedWorker(quick_client, cluster=cluster, fingerprint=fingerprint).register()
+    assert wait_for_worker.begin_or_fail_waiting(context) == 1
+    study = quick_client.get(f"/v1/studies/{study_id}").json()
+    assert study["state"] == "running"
+    lacking = [note for note in study["warnings"] if "nothing will be projected to the target" in note]
+    assert bool(lacking) != is_known, study
+    assert is_known or "`shardtune measure-hardware`" in lacking[0]
+
+
+def test_a_projected_best_that_was_never_checked_to_resume_is_noted(quick_client):
+    def behave(_lease, task):
+        # On two ranks ZeRO is hardly faster; over four nodes its exchanges cost more than DDP's.
+        return measurement(1003.0 if task.config.backend == "zero" else 1000.0)
+
+    study, _ = run_study(quick_client, behave, **TARGET | THREE_BACKENDS)
+    result = study["result"]
+    projected, recommended = (answer["trial_number"] for answer in (result["projection"]["best"], result["best"]))
+    assert projected != recommended
+    assert any(f"trial {projected} was never checked to resume" in note for note in result["projection"]["notes"])
+
+
+def test_the_export_of_a_target_says_why_there_is_none(quick_client):
+    worker = SimulatedWorker(quick_client).register()
+    study_id = create(quick_client, **TARGET | THREE_BACKENDS)
+    export = f"/v1/studies/{study_id}/export"
+
+    def refusal():
+        answer = quick_client.get(export, params={"which": "target"})
+        assert answer.status_code == 409
+        return answer.json()["detail"]
+
+    assert "is running, and nothing is projected before its verdict" in refusal()
+    worker.report(worker.lease(), MODEL_SUMMARY.model_copy(update={"forward_flops_per_token": None}))
+    worker.work()
+    assert "nothing is projected to the target: no step of the model was counted" in refusal()
+    assert quick_client.post(f"/v1/studies/{study_id}:extend", json={"add_trials": 2}).status_code == 200
+    assert quick_client.post(f"/v1/studies/{study_id}:cancel").status_code == 200
+    assert "nothing is projected to the target: no step of the model was counted" in refusal()
+    other = create(quick_client, **TARGET | THREE_BACKENDS)
+    assert quick_client.post(f"/v1/studies/{other}:cancel").status_code == 200
+    export = f"/v1/studies/{other}/export"
+    assert "is cancelled" in refusal()
+
+
+@pytest.mark.parametrize(("target", "words"), [(4, None), (0, "greater than or equal to 1"), (True, "target")])
+def test_a_target_may_be_a_number_of_nodes(quick_client, target, words):
+    SimulatedWorker(quick_client).register()
+    answer = quick_client.post("/v1/studies", json=SPEC | TARGET | {"target": target})
+    assert answer.status_code == (201 if words is None else 422), answer.text
+    assert words is None or words in answer.text
+    assert words is not None or answer.json()["spec"]["target"]["nodes"] == 4

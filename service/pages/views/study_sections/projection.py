@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardtune.api_schemas.studies.study import Study
-from shardtune.api_schemas.studies.targets import BestAtSize, StudyProjection
+from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
 from shardtune.service.pages.charts.curve import curve
 from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.wording.targets import projection_words
@@ -62,7 +62,7 @@ def _section(projection: StudyProjection) -> ProjectionSection:
                 speed=projection_words.speed(config.tokens_per_s_per_gpu),
                 memory=projection_words.peak(config.memory_gib),
                 may_not_fit=config.may_not_fit,
-                chance=projection_words.chance(config),
+                chance=_chance(projection, config),
                 measured=config.measured_tokens_per_s_per_gpu,
                 rank=config.rank_measured,
             )
@@ -73,3 +73,10 @@ def _section(projection: StudyProjection) -> ProjectionSection:
         assumptions=tuple(projection_words.assumptions(projection)),
         plot=curve(projection),
     )
+
+
+def _chance(projection: StudyProjection, config: ProjectedConfig) -> str:
+    if not projection_words.has_chances(projection):
+        return "–"
+    whole = projection_words.chance_of_trial(config)
+    return f"{projection_words.chance(config)} ({whole})" if whole else projection_words.chance(config)

@@ -74,3 +74,31 @@ def test_the_files_are_a_study_and_a_job_that_names_both_choices(tmp_path: Path)
 def test_without_a_second_choice_nothing_is_compared() -> None:
     first = TrialConfig(strategy=Fsdp2Config(dp_shard=8))
     assert target_confirmation.files(study_of(), projection_of(first)) == {}
+
+
+@pytest.mark.parametrize(
+    "rest", ["WorkDir=/tmp StdErr=/tmp/slurm-7.out", "SubmitLine=sbatch confirm.sbatch WorkDir=/tmp", ""]
+)
+def test_the_job_finds_its_study_in_a_folder_whose_name_has_spaces(tmp_path: Path, rest: str) -> None:
+    folder, tools, copies = tmp_path / "my best" / "target", tmp_path / "bin", tmp_path / "spool"
+    for place in (folder, tools, copies):
+        place.mkdir(parents=True)
+    for name, text in target_confirmation.files(
+        study_of(), projection_of(TrialConfig(strategy=DdpConfig()), SECOND)
+    ).items():
+        (folder / name).write_text(text)
+    (copies / "slurm_script").write_text((folder / "confirm.sbatch").read_text())
+    fakes = {"scontrol": f"echo 'JobId=7 Command={folder}/confirm.sbatch {rest}'", "python": 'printf "%s\\n" "$@"'}
+    for name, text in fakes.items():
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    job = subprocess.run(
+        ["bash", str(copies / "slurm_script")],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(folder / "confirm.json") in job.stdout.splitlines(), job.stderr

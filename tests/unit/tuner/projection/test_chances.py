@@ -1,6 +1,7 @@
 """Chance of each projected configuration to be the fastest."""
 
 import math
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -57,3 +58,15 @@ def test_the_shared_fraction_is_learnt_from_what_runs_of_one_source_have_in_comm
 
 def test_without_configurations_there_are_no_chances() -> None:
     assert chances_of_best([]) == []
+
+
+def test_a_thousand_configurations_need_no_more_memory_than_the_fastest_of_them() -> None:
+    speeds = [speed(number, 1000.0 - number) for number in range(1000)]
+    tracemalloc.start()
+    try:
+        chances = chances_of_best(speeds[::-1], ERROR)[::-1]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**27
+    assert sum(chances) == pytest.approx(1.0) and chances[0] == max(chances) and chances[999] == 0.0

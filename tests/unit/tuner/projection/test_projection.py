@@ -10,7 +10,7 @@ from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.candidates import FSDP2, FULL, Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import network_of, rates_of
-from shardtune.tuner.projection.project import project
+from shardtune.tuner.projection.project import Projection, project
 from shardtune.tuner.projection.published_errors import PUBLISHED_ERRORS
 from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize, predict_sizes
 from shardtune.tuner.projection.structural import StructuralError, learn, learnt, owner
@@ -74,6 +74,30 @@ def test_the_band_is_linear_in_doublings_and_wider_where_an_axis_was_never_seen(
     assert across.unseen == ("nodes",) and half_width(inside, first) > half_width(first, second)
     (other,) = sizes(32, micro_batch=2)
     assert project(measured([first], 1.0), other, NO_DRIFT).unseen == ("layout",)
+
+
+def test_communication_that_was_never_measured_widens_the_band() -> None:
+    one, two, four = sizes(1, 2, 4)
+    unmeasured, seen = (project(measured([anchor], 1.0), four, NO_DRIFT) for anchor in (one, two))
+    assert unmeasured.unseen == ("communication",) and seen.unseen == ()
+
+    def half_width(projection: Projection) -> float:
+        return math.log(projection.tokens_per_s_per_gpu.high / projection.tokens_per_s_per_gpu.expected)
+
+    one_doubling = NO_DRIFT.width
+    apart = half_width(unmeasured) - unmeasured.open_width - (half_width(seen) - seen.open_width)
+    assert apart == pytest.approx(2 * one_doubling)
+
+
+def test_ranks_that_only_split_the_model_show_no_exchange_of_gradients() -> None:
+    gpu = catalogue.find("A100-80GB")
+    row = {"backend": FSDP2, "sequence": 4096, "tensor": 8, "checkpointing": FULL, "replicate": 1}
+    split, copies = predict_sizes(
+        SHAPE, [row | {"shard": 1, "regather": 1}, row | {"shard": 4, "regather": 4}], Dtypes(), Implementation(),
+        rates_of(gpu), network_of(gpu, 8),
+    )  # fmt: skip
+    assert (split.gpus, copies.gpus) == (8, 32)
+    assert project(measured([split], 1.0), copies, NO_DRIFT).unseen == ("nodes", "communication")
 
 
 def test_time_that_grows_with_each_rank_is_found_from_three_sizes_over_nodes() -> None:

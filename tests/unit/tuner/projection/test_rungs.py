@@ -6,7 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster, CollectiveTime, MeasuredHardware
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_changes import CloneRequest
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.projection import rungs
 
@@ -33,6 +35,28 @@ def test_a_stored_study_that_is_created_again_keeps_its_target_and_batch() -> No
     assert rungs.for_rung(stored, CPU) == stored
     larger = rungs.for_rung(stored, CPU.model_copy(update={"gpus_per_node": 4}))
     assert larger.workload.global_batch == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "batches"),
+    [
+        ({"target": "16x8"}, (8, 512)),
+        ({"target": {"nodes": 16, "gpus_per_node": 8, "global_batch": 1024}}, (16, 1024)),
+        ({"seed": 3}, (16, 512)),
+        # A batch that equals the stored part is repeated with another field of the workload: the target's stays.
+        ({"workload": {"sequence_length": 32, "global_batch": 16}}, (16, 512)),
+        ({"workload": {"sequence_length": 32, "global_batch": 16}, "target": "16x8"}, (8, 512)),
+        ({"workload": {"sequence_length": 64, "global_batch": 1024}}, (32, 1024)),
+        ({"workload": {"sequence_length": 64, "global_batch": 1024}, "target": "16x8"}, (16, 1024)),
+    ],
+)
+def test_a_clone_keeps_the_batch_of_the_target_until_another_is_given(
+    changes: dict[str, Any], batches: tuple[int, int]
+) -> None:
+    stored = rungs.for_rung(request("8x8"), CPU)
+    clone = rungs.for_rung(CloneRequest.model_validate(changes).applied_to(stored), CPU)
+    assert clone.target is not None
+    assert (clone.workload.global_batch, clone.target.global_batch) == batches
 
 
 def test_a_study_without_a_target_stays_as_it_is() -> None:
@@ -80,6 +104,12 @@ def test_a_target_that_no_cluster_could_be_is_rejected_as_it_is_read(target: Any
             {"space": {"knobs": {"tensor_parallel": [8, 16]}}},
             r"tensor_parallel \(16\) is more than the 8",
         ),
+        (
+            H100,
+            "64x8",
+            {"baseline": {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 16}},
+            "16.* is more than the 8",
+        ),
         (H100, "64x8", {"space": {"knobs": {"tensor_parallel": 16}}}, "use at most 8, or a target with larger nodes"),
     ],
 )
@@ -107,6 +137,15 @@ def test_ranks_that_share_samples_may_have_a_batch_smaller_than_the_ranks() -> N
     with pytest.raises(ValueError, match="multiple of 512"):
         rungs.for_rung(request("64x8", global_batch=64), H100)
     assert rungs.for_rung(request("64x8", global_batch=64, **knobs), H100).workload.global_batch == 2
+
+
+BASELINE = {"strategy": {"kind": "fsdp2", "dp_shard": 2, "tensor_parallel": 8}}
+
+
+@pytest.mark.parametrize("baseline", [BASELINE, BASELINE["strategy"], TrialConfig.model_validate(BASELINE)])
+def test_a_baseline_whose_ranks_share_samples_may_have_a_batch_smaller_than_the_ranks(baseline: Any) -> None:
+    study = rungs.for_rung(request("64x8", global_batch=64, baseline=baseline), H100)
+    assert study.workload.global_batch == 2
 
 
 def test_measured_collectives_keep_the_size_of_their_group_on_the_target() -> None:

@@ -24,12 +24,14 @@ ZERO3 = TrialConfig(strategy=ZeroConfig(stage=3), micro_batch=2, activation_chec
 TOO_LARGE = TrialConfig(strategy=DdpConfig(), micro_batch=2)
 
 
-def sizes_of(target: str = "64x8", model: str = "llama-2-7b", cluster: str = "2x8xh100") -> TargetSizes:
+def sizes_of(
+    target: str = "64x8", model: str = "llama-2-7b", cluster: str = "2x8xh100", global_batch: int = 2048
+) -> TargetSizes:
     here = catalogue.parse_cluster(cluster)
     request = StudyRequest.model_validate(
         {
             "model": model,
-            "workload": {"sequence_length": 4096, "global_batch": 2048},
+            "workload": {"sequence_length": 4096, "global_batch": global_batch},
             "cluster": cluster,
             "target": target,
         }
@@ -91,6 +93,23 @@ def test_chances_of_all_projected_configurations_add_up_to_one_at_most() -> None
     assert 0.0 < sum(chances) <= 1.001 and projection.projected >= len(chances)
 
 
+def test_a_single_configuration_has_no_chance_to_be_the_fastest() -> None:
+    sizes = sizes_of()
+    projection = target_answer.answer(sizes, measured(sizes, [ZERO3], 1.0), [])
+    assert projection.projected == 1
+    assert not any("chance" in text for _, text in projection_words.rows(projection))
+
+
+def test_a_trial_that_grows_in_several_ways_shows_the_chance_of_all_of_them() -> None:
+    sizes = sizes_of("64x8")
+    projection = target_answer.answer(sizes, measured(sizes, [SHARDED], 1.0), [])
+    configs = projection_words.ranked(projection)
+    assert projection.projected == len(configs) > 1
+    assert {config.chance_of_trial for config in configs} == {1.0}
+    assert all("in all its forms" in projection_words.describe(projection, config) for config in configs[:1])
+    assert projection_words.chance_of_trial(configs[0]) == "99 % in all its forms"
+
+
 def test_a_trial_that_is_far_slower_here_is_not_the_best_there() -> None:
     projection = answer_of("64x8", 0.3, 1.0, 0.3)
     assert projection.best.trial_number == 1 and projection.best.chance_of_best > 0.95
@@ -110,11 +129,15 @@ def test_the_order_changes_where_the_larger_group_costs_more_than_it_gained() ->
 
 def test_the_sizes_between_hold_what_a_job_may_get_with_the_same_work_for_each_rank() -> None:
     projection = answer_of("8x8")
-    assert [row.nodes for row in projection.sizes] == [2, 3, 4, 6, 8]
-    assert [row.evidence for row in projection.sizes] == ["measured", *["projected"] * 4]
-    assert [row.global_batch / row.gpus for row in projection.sizes] == [32] * 5
+    assert [row.nodes for row in projection.sizes] == [2, 3, 4, 5, 6, 7, 8]
+    assert [row.evidence for row in projection.sizes] == ["measured", *["projected"] * 6]
+    assert [row.global_batch / row.gpus for row in projection.sizes] == [32] * 7
     for row in projection.sizes:
         row.config.strategy.check_ranks(row.gpus)
+
+
+def test_every_number_of_nodes_up_to_sixteen_is_projected_and_few_beyond() -> None:
+    assert [cluster.nodes for cluster in sizes_of().between()] == [*range(3, 17), 24, 32, 48, 64]
 
 
 def test_configurations_that_fit_on_the_target_alone_are_counted_and_not_ranked() -> None:
@@ -129,12 +152,42 @@ def test_configurations_that_fit_on_the_target_alone_are_counted_and_not_ranked(
     assert "1 configuration fits only at the target; it was not measured" in projection_words.left_out(projection)
 
 
+def test_what_ran_out_of_memory_and_needs_as_much_on_the_target_does_not_fit_only_there() -> None:
+    sizes = sizes_of("8x8")
+    copies = TrialConfig(strategy=Fsdp2Config(dp_shard=8, dp_replicate=2), activation_checkpointing="full")
+    assert sizes.predict([copies], sizes.cluster)[0].fits
+    projection = target_answer.answer(sizes, measured(sizes, [SHARDED], 1.0), [copies])
+    assert projection.only_at_target == 0
+
+
+def test_the_fastest_trial_is_named_although_its_groups_do_not_divide_the_targets_ranks() -> None:
+    sizes = sizes_of("3x12", global_batch=36 * 64)
+    trials = measured(sizes, [HYBRID, SHARDED, ZERO3], 2.0, 1.0, 0.5)
+    projection = target_answer.answer(sizes, trials, [])
+    assert projection.without_layout == (0,) and projection.order_changes
+    assert projection.best.trial_number != 0 and projection.best.rank_measured > 1
+    assert projection.sizes[0].trial_number == 0
+    texts = [text for _, text in projection_words.rows(projection)]
+    assert "1 measured configuration cannot be laid out on the target's ranks (trial 0 was the fastest here)" in texts
+    assert not any("the same trial" in text for text in texts)
+
+
 def test_a_network_that_nobody_measured_widens_the_band_and_is_said() -> None:
     sizes = sizes_of("8x8", cluster="1x8xh100")
     config = TrialConfig(strategy=Fsdp2Config(dp_shard=8), micro_batch=2, activation_checkpointing="full")
     projection = target_answer.answer(sizes, measured(sizes, [config], 1.0), [])
     assert "nodes" in projection.best.unseen
     assert any("was not measured" in note and "by the catalogue" in note for note in projection.notes)
+
+
+def test_one_gpu_shows_no_communication_and_is_named_in_the_singular() -> None:
+    sizes = sizes_of("1x8", model="llama-3.2-1b", cluster="1x1xh100")
+    projection = target_answer.answer(sizes, measured(sizes, [TrialConfig(strategy=DdpConfig())], 1.0), [])
+    assert projection.best.unseen == ("communication",)
+    texts = [text for _, text in projection_words.rows(projection)]
+    assert "bands are wider for what was never measured: the exchange of gradients" in texts
+    assert "the same trial is the fastest on the measured 1 GPU" in texts
+    assert any(text.startswith("tokens/s/GPU by size: 1 GPU ") for text in texts)
 
 
 def test_without_any_configuration_for_the_target_the_answer_says_why() -> None:

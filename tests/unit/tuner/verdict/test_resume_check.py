@@ -83,3 +83,18 @@ def test_allocator_retries_are_too_little_memory():
 def test_the_two_records_must_be_of_the_same_steps():
     with pytest.raises(ValidationError, match="same steps"):
         restarted(saved_at_step=19)
+
+
+@pytest.mark.parametrize(
+    ("projected", "runs", "spec", "is_noted"),
+    [
+        (2, (), {}, True),
+        (3, (), {}, False),
+        (2, (ResumeRun(2, TrialState.COMPLETE, restarted()),), {}, False),
+        (2, (ResumeRun(3, TrialState.COMPLETE, restarted()),), {}, True),
+        (2, (), {"budget": {"resume_check": False}}, False),
+    ],
+)
+def test_a_projected_best_is_noted_where_only_the_recommended_trial_was_checked(projected, runs, spec, is_noted):
+    notes = resume_check.notes_of_projected(StudySpec.model_validate(SPEC | spec), runs, projected, 3)
+    assert [("trial 2 was never checked" in note) for note in notes] == [True] * is_noted

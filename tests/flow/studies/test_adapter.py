@@ -123,6 +123,7 @@ def test_an_answer_for_lora_is_never_given_for_4_bit_weights(quick_client):
     [
         ({"strategy": {"kind": "zero", "stage": 3}}, "cannot train beside quantised weights"),
         ({"strategy": {"kind": "fsdp1", "dp_shard": 2}}, "cannot train beside quantised weights"),
+        ({"strategy": {"kind": "fsdp2", "dp_shard": 2}, "compile": True}, "set it to false, or use ddp or zero"),
     ],
 )
 def test_a_baseline_that_cannot_train_beside_4_bit_weights_is_rejected(quick_client, baseline, message):

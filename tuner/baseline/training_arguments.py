@@ -104,7 +104,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     """
     _check_names(top)
     trl_packing.check(top, workload, notes)
-    trl_quantization.check(top, workload)
+    trl_quantization.check(top, workload, notes)
     precision = workload.precision
     remedy = "bf16-mixed" if is_sharded(top) else precisions.ddp_name(workload.adapter)
     check = precisions.check_bf16 if top.get("deepspeed") is not None else precisions.check_mixed

@@ -6,7 +6,7 @@ import pytest
 
 from shardtune.tuner.verdict import parity
 from tests.gpu.gpu_machine import GpuMachine
-from tests.rank.helpers.adapter_tasks import predicted_gib
+from tests.support.ranks.predicted_memory import predicted_gib
 
 pytestmark = pytest.mark.gpu
 

@@ -24,9 +24,10 @@ from shardtune.workers.rank.strategies.registry import TRAINERS
 from shardtune.workers.rank.training import model_summary
 from shardtune.workers.rank.training.wrap import make_trainer
 from tests.rank.helpers import faulty_ranks
-from tests.rank.helpers.adapter_tasks import BF16, FP32, STRATEGIES, TWO_BLOCKS, predicted_gib
+from tests.rank.helpers.adapter_tasks import BF16, FP32, STRATEGIES, TWO_BLOCKS
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.long_run import wide
+from tests.support.ranks.predicted_memory import predicted_gib
 from tests.support.ranks.reference_training import deviation, plain_adapter, train
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 

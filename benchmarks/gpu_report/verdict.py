@@ -26,6 +26,7 @@ CLAIMS = (
     Claim("Offloading to the host trains", "docs/reference/search-space.md", ("test_offload_trains",)),
     Claim("Blocks' inputs in host memory train the same in less memory", "docs/explanation/activation-offload.md",
           ("test_inputs_in_host_memory",)),
+    Claim("LoRA beside 4-bit weights trains the same, in the predicted memory", "docs/reference/adapter.md", ("test_4_bit_weights",)),
     Claim("Compiled blocks train", "docs/reference/search-space.md", ("test_compiled_blocks",)),
     Claim("Out of memory makes a configuration infeasible and nothing else", "docs/contributing/architecture.md", ("test_running_out_of",)),
     Claim("The memory gate lets pass what fits", "docs/explanation/prediction.md", ("test_the_gate_lets_pass",)),

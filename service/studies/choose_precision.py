@@ -14,7 +14,7 @@ def stated_precision(request: StudyRequest) -> tuple[Precision | None, str | Non
     """Precision that a request for a study states, or None; with a note if the precision comes from the baseline."""
     if request.workload.precision is not None:
         return request.workload.precision, None
-    return baseline.implied_precision(request.baseline) or (None, None)
+    return baseline.implied_precision(request.baseline, request.workload.adapter) or (None, None)
 
 
 def choose_precision(request: StudyRequest, devices: Sequence[DeviceDtypes]) -> tuple[Precision, tuple[str, ...]]:

@@ -63,10 +63,13 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
         field = "workload" if str(error).startswith("global_batch") else ""
         raise invalid_from_value_error(field, error) from error
     _check_considered(spec, cluster)
+    compiles = search_space.limits.compiles(search_space.domains.on_gpu)
     dropped_notes = (
         *optimizer_support.dropped_note(spec.space.backends, spec.workload.optimizer),
         *float8_support.dropped_note(spec.space.backends, spec.space.knobs, spec.workload.float8),
-        *quantization_support.dropped_notes(spec.space.backends, spec.space.knobs, spec.workload.adapter),
+        *quantization_support.dropped_notes(
+            spec.space.backends, spec.space.knobs, spec.workload.adapter, compiles=compiles
+        ),
     )
     budget_notes = _small_budget_note(spec.budget, seeds.seed_configs(search_space, cluster, resolved.config))
     return resolved._replace(

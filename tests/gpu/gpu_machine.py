@@ -35,13 +35,14 @@ class GpuMachine:
     fingerprint: Fingerprint
 
     def task(self, strategy: dict[str, Any], **config: Any) -> TrialTask:
-        """A trial of a model of this card's size; `global_batch`, `precision` and `model` beside knobs."""
+        """A trial of a model of this card's size; `adapter`, `global_batch`, `precision` and `model` beside knobs."""
         if strategy["kind"] == "zero" and self.fingerprint.deepspeed is None:
             pytest.skip("deepspeed is not installed here")
         world = self.cluster["gpus_per_node"]
         on_gpus = self.cluster["device"] == "cuda"
         mesh = {"dp_shard": world} if strategy["kind"] in ("fsdp1", "fsdp2") else {}
         workload = {
+            "adapter": config.pop("adapter", None),
             "sequence_length": 512 if on_gpus else 32,
             "global_batch": config.pop("global_batch", 2 * world),
             "precision": config.pop("precision", "bf16-mixed"),

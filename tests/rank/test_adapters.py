@@ -20,9 +20,10 @@ from shardtune.api_schemas.trials.measurements import RankReport
 from shardtune.workers.rank.model import adapters, build
 from shardtune.workers.rank.training import model_summary
 from tests.rank.helpers import faulty_ranks
-from tests.rank.helpers.adapter_tasks import BF16, FP32, STRATEGIES, TWO_BLOCKS, predicted_gib
+from tests.rank.helpers.adapter_tasks import BF16, FP32, STRATEGIES, TWO_BLOCKS
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.long_run import telling, wide
+from tests.support.ranks.predicted_memory import predicted_gib
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 

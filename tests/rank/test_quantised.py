@@ -24,9 +24,10 @@ from shardtune.workers.rank.strategies.registry import TRAINERS
 from shardtune.workers.rank.training import model_summary
 from shardtune.workers.rank.training.wrap import make_trainer
 from tests.rank.helpers import faulty_ranks
-from tests.rank.helpers.adapter_tasks import BF16, FP32, STRATEGIES, TWO_BLOCKS, predicted_gib
+from tests.rank.helpers.adapter_tasks import BF16, FP32, STRATEGIES, TWO_BLOCKS
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.long_run import wide
+from tests.support.ranks.predicted_memory import predicted_gib
 from tests.support.ranks.reference_training import deviation, plain_adapter, train
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 
@@ -57,7 +58,6 @@ def task_of(strategy: dict[str, Any], **changes: Any) -> TrialTask:
         wide("fsdp2", {"loss": "chunked", "loss_chunk": 24}, id="fsdp2, chunks"),
         wide("zero-2", {"adapter": TWICE, "micro_batch": 4, "seed": 3}, id="zero-2, double quantisation"),
         wide("ddp", {"compile": True}, id="ddp, compiled"),
-        wide("fsdp2", {"compile": True}, id="fsdp2, compiled"),
     ],
 )
 def test_each_backend_trains_as_one_process_does(host: HostProcess, name: str, changes: dict[str, Any]) -> None:
@@ -150,11 +150,12 @@ def test_memory_beside_4_bit_weights_is_that_predicted(host: HostProcess, name: 
     [
         (STRATEGIES["fsdp1"], {}, "strategy.kind ('fsdp1') cannot train beside quantised weights"),
         (STRATEGIES["zero-3"], {}, "strategy.stage (3) cannot train beside quantised weights"),
+        (STRATEGIES["fsdp2"], {"compile": True}, "compile (true) cannot train beside quantised weights"),
         (STRATEGIES["fsdp2"], {"context_parallel": 2}, "context_parallel (2) gives each rank a part"),
         (STRATEGIES["ddp"], {"model": GPT2}, "would leave transformers' Conv1D layers in 16 bits"),
         (STRATEGIES["ddp"], {"model": MIXTRAL}, "would leave experts in one parameter in 16 bits"),
     ],
-    ids=["fsdp1", "zero-3", "context", "gpt2", "mixtral"],
+    ids=["fsdp1", "zero-3", "compiled fsdp2", "context", "gpt2", "mixtral"],
 )
 def test_what_cannot_train_beside_4_bit_weights_is_rejected_by_the_rank(
     host: HostProcess, strategy: dict[str, Any], changes: dict[str, Any], words: str

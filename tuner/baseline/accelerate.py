@@ -89,7 +89,7 @@ def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | Non
         raise ValueError(f"{top.name('mixed_precision')} ({mixed!r}) must be no or bf16; use one of them")
     bf16 = None if mixed is None else mixed == "bf16"
     if bf16 is not None or precision.compute_dtype == "bfloat16":
-        remedy = "bf16-autocast" if autocasts(top) else "bf16-mixed"
+        remedy = precisions.ddp_name(workload.adapter) if autocasts(top) else "bf16-mixed"
         # Beside DeepSpeed it switches DeepSpeed's own bf16, whose section says how states are kept.
         is_deepspeed = top.word("distributed_type") == "deepspeed"
         check = precisions.check_bf16 if is_deepspeed else precisions.check_mixed
@@ -142,7 +142,7 @@ def _torch(top: Section, kind: str, workload: Workload, cluster: Cluster, notes:
         raise ValueError(
             f"{top.name('distributed_type')} ({kind!r}) is not offered; use MULTI_GPU, FSDP or DEEPSPEED, or another baseline"
         )
-    precisions.note_autocast("Accelerate", workload.precision, notes)
+    precisions.note_autocast("Accelerate", workload, notes)
     _mesh(top)
     return TrialConfig(strategy=DdpConfig())
 

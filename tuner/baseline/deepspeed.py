@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.optimizers import AdamW
 from shardtune.api_schemas.training.workload import Precision, Workload
 from shardtune.tuner.baseline import precision as precisions
@@ -77,7 +78,7 @@ def read(
             would not take.
     """
     _check_names(top)
-    _check_precision(top, workload.precision, notes)
+    _check_precision(top, workload, notes)
     precisions.check_clipping(top, "gradient_clipping", workload, notes)
     _check_optimizer(top.section("optimizer"), workload, notes)
     _check_scaling(top)
@@ -119,7 +120,8 @@ def _strategy(zero: Section, precision: Precision, notes: list[str]) -> ZeroConf
     return DdpConfig(grad_sync="last")
 
 
-def _check_precision(top: Section, precision: Precision, notes: list[str]) -> None:
+def _check_precision(top: Section, workload: Workload, notes: list[str]) -> None:
+    precision = workload.precision
     fp16 = top.section("fp16")
     precisions.check_fp16(fp16.name("enabled"), fp16.flag("enabled"), precision)
     bf16 = top.section("bf16" if "bf16" in top else "bfloat16")
@@ -141,9 +143,10 @@ def _check_precision(top: Section, precision: Precision, notes: list[str]) -> No
             )
     autocast = top.section("torch_autocast")
     if autocast.flag("enabled") and not precision.autocast:
+        remedy = ", or use precision 'bf16-autocast'" if quantization_of(workload.adapter) is None else ""
         workload_side = precisions.describe_precision(precision)
         raise ValueError(
-            f"{autocast.name('enabled')} (true), but {workload_side} without autocast; set it to false, or use precision 'bf16-autocast'"
+            f"{autocast.name('enabled')} (true), but {workload_side} without autocast; set it to false{remedy}"
         )
     reduce_dtype = _SHORT[precision.reduce_dtype]
     for section, name in ((top, "communication_data_type"), (top.section("data_types"), "grad_accum_dtype")):

@@ -4,16 +4,20 @@ open."""
 from pydantic import JsonValue
 
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.adapters import AdapterSchema, quantization_of
 from shardtune.api_schemas.training.workload import PRECISIONS, Precision
 from shardtune.tuner.baseline import accelerate, tools, training_arguments
+from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section
 
 _AUTOCAST = "bf16-autocast"
 
 
-def implied_precision(baseline: TrialConfig | dict[str, JsonValue] | None) -> tuple[Precision, str] | None:
-    """Numeric precision that a baseline file implies, with a note for the user; None where the device decides the
-    precision."""
+def implied_precision(
+    baseline: TrialConfig | dict[str, JsonValue] | None, adapter: AdapterSchema | None = None
+) -> tuple[Precision, str] | None:
+    """Numeric precision that a baseline file implies for a workload with this adapter, with a note for the user; None
+    where the device decides the precision."""
     if not isinstance(baseline, dict) or {"strategy", "kind"} & baseline.keys():
         return None
     try:
@@ -21,7 +25,12 @@ def implied_precision(baseline: TrialConfig | dict[str, JsonValue] | None) -> tu
     except ValueError:
         # Some value has the wrong type; reading the baseline reports it.
         return None
-    return None if name is None else (PRECISIONS[name], f"precision (of the baseline): {name}, because {reason}")
+    if name is None:
+        return None
+    if name == _AUTOCAST and quantization_of(adapter) is not None:
+        name = precisions.ddp_name(adapter)
+        reason += ", which no trial does beside 4-bit weights"
+    return PRECISIONS[name], f"precision (of the baseline): {name}, because {reason}"
 
 
 def _implied(baseline: dict[str, JsonValue]) -> tuple[str, str] | None:

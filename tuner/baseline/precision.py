@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Collection, Iterable
 
+from shardtune.api_schemas.training.adapters import AdapterSchema, quantization_of
 from shardtune.api_schemas.training.optimizers import AdamSettings, AdamW
 from shardtune.api_schemas.training.workload import Precision, Workload
 from shardtune.tuner.baseline.section import Section
@@ -44,9 +45,21 @@ def check_mixed(
         notes.append(f"the model's dtype stands in the script; measured in {precision.master_dtype} throughout")
 
 
-def note_autocast(tool: str, precision: Precision, notes: list[str]) -> None:
+def ddp_name(adapter: AdapterSchema | None) -> str:
+    """Name of the precision that measures bf16 under DDP of the Trainer and of Accelerate: autocast, which no trial
+    has beside quantised weights."""
+    return "bf16-autocast" if quantization_of(adapter) is None else "bf16-mixed"
+
+
+def note_autocast(tool: str, workload: Workload, notes: list[str]) -> None:
     """Add a note that bf16 under DDP is autocast in the Trainer and in Accelerate, and which precision is measured."""
-    if precision.autocast:
+    precision = workload.precision
+    if quantization_of(workload.adapter) is not None:
+        if precision.compute_dtype != "float32" and not precision.has_low_states:
+            notes.append(
+                f"{tool}'s bf16 under DDP is autocast, which no trial does beside 4-bit weights; measured as {precision.name} computes"
+            )
+    elif precision.autocast:
         notes.append(f"{tool}'s bf16 under DDP is autocast: measured so (precision {precision.name})")
     elif precision.compute_dtype != "float32" and not precision.has_low_states:
         notes.append(

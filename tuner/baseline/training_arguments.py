@@ -104,13 +104,14 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     """
     _check_names(top)
     trl_packing.check(top, workload, notes)
-    trl_quantization.check(top, workload)
+    trl_quantization.check(top, workload, notes)
     precision = workload.precision
+    remedy = "bf16-mixed" if is_sharded(top) else precisions.ddp_name(workload.adapter)
     check = precisions.check_bf16 if top.get("deepspeed") is not None else precisions.check_mixed
-    check(top.name("bf16"), top.flag("bf16"), precision, notes, "bf16-mixed" if is_sharded(top) else "bf16-autocast")
+    check(top.name("bf16"), top.flag("bf16"), precision, notes, remedy)
     if not is_sharded(top):
         # Without DeepSpeed and FSDP the Trainer wraps the model in DDP.
-        precisions.note_autocast("the Trainer", precision, notes)
+        precisions.note_autocast("the Trainer", workload, notes)
     return read_fields(top, workload, cluster, notes)
 
 

@@ -7,7 +7,7 @@ from shardtune.tuner.baseline.section import Section
 _NF4 = "nf4"
 
 
-def check(top: Section, workload: Workload) -> None:
+def check(top: Section, workload: Workload, notes: list[str]) -> None:
     """Reject a file whose base weights are quantised otherwise than the workload's; one without `load_in_4bit` is also
     transformers' Trainer's, which is handed a model.
 
@@ -44,4 +44,9 @@ def check(top: Section, workload: Workload) -> None:
         raise ValueError(
             f"{top.name('use_bnb_nested_quant')} ({str(twice).lower()}), but the workload's adapter has double_quantization "
             f"({str(ours.double_quantization).lower()}); make them equal"
+        )
+    if not workload.precision.has_low_states:
+        notes.append(
+            f"{top.name('load_in_4bit')} (true): TRL updates the adapter in bfloat16 without float32 masters; measured with masters "
+            f"in {workload.precision.master_dtype} ({workload.precision.name})"
         )

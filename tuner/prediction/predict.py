@@ -235,10 +235,15 @@ def predict_all(
     resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIBRATIONS, *, compiled: bool = False
 ) -> PredictionTable:
     """Predict the configurations of a resolved request, or without any one of each strategy, which is compiled if
-    `compiled`: one row of the table for each."""
+    `compiled` and its blocks can be: one row of the table for each."""
     request, cluster = resolved.request, resolved.cluster
     configs = request.configs or tuple(
-        config.model_copy(update={"activation_checkpointing": request.checkpointing, "compile": compiled})
+        config.model_copy(
+            update={
+                "activation_checkpointing": request.checkpointing,
+                "compile": compiled and quantization_support.can_compile(config.backend, request.adapter),
+            }
+        )
         for config in neighbours.default_configs(cluster, request.micro_batch)
         if config.backend in request.space.backends
         and optimizer_support.can_train(config, request.optimizer)
@@ -273,8 +278,14 @@ def predict_all(
         batch_counts="packed rows" if request.data is not None and request.data.is_packed else "samples",
         strategies_global_batch=None if request.configs else resolved.global_batch,
         strategies_compiled=compiled and not request.configs,
-        notes=resolved.notes(),
+        notes=(*resolved.notes(), *_uncompiled_notes(configs, compiled and not request.configs)),
     )
+
+
+def _uncompiled_notes(configs: tuple[TrialConfig, ...], compiled: bool) -> tuple[str, ...]:
+    """Notes on the strategies that a table of compiled ones predicts without compilation."""
+    eager = [config.backend for config in configs if compiled and not config.compile]
+    return tuple(quantization_support.why_not_compiled(backend) for backend in dict.fromkeys(eager))
 
 
 def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:

@@ -14,6 +14,12 @@ _BACKENDS: Mapping[str, str] = {
 """Reason why each of these backends cannot train beside quantised weights."""
 _ZERO_3 = "gathers weights in the dtype of the computation, and nobody has shown that packed bits survive it"
 _CONTEXT = "gives each rank a part of every sample, which nobody has compared beside quantised weights"
+_UNCOMPILED = ("fsdp2",)
+"""Backends whose blocks `torch.compile` breaks at each quantised layer."""
+_BREAKS = (
+    "FSDP2 gathers plain parameters, which bitsandbytes' layers pack anew in each forward: the graph breaks at each linear "
+    "layer, so that compilation saves nothing"
+)
 _ABLE = "ddp, fsdp2, or zero with stage 1 or 2"
 
 
@@ -35,6 +41,10 @@ def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
         )
     if getattr(strategy, "deepcompile", False):
         raise ValueError(f"deepcompile (true) {beside}: nobody has compared it; set it to false")
+    if config.compile and not can_compile(config.backend, adapter):
+        raise ValueError(
+            f"compile (true) {beside} under {config.backend}: {_BREAKS}; set it to false, or use ddp or zero"
+        )
     check_axis("context_parallel", config.context_parallel, adapter)
 
 
@@ -46,6 +56,16 @@ def check_axis(name: str, size: int, adapter: AdapterSchema | None) -> None:
     """
     if size > 1 and quantization_of(adapter) is not None:
         raise ValueError(f"{name} ({size}) {_CONTEXT} ({_named(adapter)}); use 1, or leave out quantization")
+
+
+def can_compile(backend: str, adapter: AdapterSchema | None) -> bool:
+    """Whether a backend's blocks compile as wholes beside the adapter's weights."""
+    return quantization_of(adapter) is None or backend not in _UNCOMPILED
+
+
+def why_not_compiled(backend: str) -> str:
+    """Text of the reason why a backend's blocks are not compiled beside quantised weights."""
+    return f"beside quantised weights {backend} is not compiled: {_BREAKS}"
 
 
 def can_train(config: TrialConfig, adapter: AdapterSchema | None) -> bool:
@@ -74,9 +94,10 @@ def trainable_backends(backends: Iterable[Backend], adapter: AdapterSchema | Non
 
 
 def dropped_notes(
-    backends: Iterable[Backend], knobs: Mapping[str, object], adapter: AdapterSchema | None
+    backends: Iterable[Backend], knobs: Mapping[str, object], adapter: AdapterSchema | None, *, compiles: bool = False
 ) -> tuple[str, ...]:
-    """Return notes on the backends and ZeRO stages of a search that are left out beside quantised weights."""
+    """Return notes on the backends, ZeRO stages and compiled blocks of a search that are left out beside quantised
+    weights. `compiles`: whether the search tries `torch.compile`."""
     if quantization_of(adapter) is None:
         return ()
     named, beside = tuple(backends), _beside(adapter)
@@ -89,6 +110,12 @@ def dropped_notes(
     stages = stated if isinstance(stated, list | tuple) else (3 if stated is None else stated,)
     if "zero" in named and 3 in stages:
         notes.append(f"space.knobs.stage (3) {beside}: it {_ZERO_3}; it is not searched")
+    if compiles:
+        notes += [
+            f"space.knobs.compile (true) {beside} under {kind}: {_BREAKS}; it is not searched there"
+            for kind in _UNCOMPILED
+            if kind in named
+        ]
     return tuple(notes)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.service.scenarios import ASK, WORKLOAD
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 KINDS = ("lora", "last_layers")
 ADAPTED = SPEC | {"workload": SPEC["workload"] | {"adapter": {"rank": 8}}}
@@ -123,6 +123,7 @@ def test_an_answer_for_lora_is_never_given_for_4_bit_weights(quick_client):
     [
         ({"strategy": {"kind": "zero", "stage": 3}}, "cannot train beside quantised weights"),
         ({"strategy": {"kind": "fsdp1", "dp_shard": 2}}, "cannot train beside quantised weights"),
+        ({"strategy": {"kind": "fsdp2", "dp_shard": 2}, "compile": True}, "set it to false, or use ddp or zero"),
     ],
 )
 def test_a_baseline_that_cannot_train_beside_4_bit_weights_is_rejected(quick_client, baseline, message):
@@ -136,3 +137,13 @@ def test_a_study_in_autocast_beside_4_bit_weights_is_rejected(quick_client):
     body = with_adapter(kind="qlora", rank=8)
     found = rejection(quick_client, body | {"workload": body["workload"] | {"precision": "bf16-autocast"}})
     assert "use bf16-mixed" in found["message"], found
+
+
+def test_a_trainers_file_beside_4_bit_weights_needs_no_stated_precision(quick_client):
+    SimulatedWorker(quick_client, adapters=(*KINDS, "qlora")).register()
+    file = {"output_dir": "out", "bf16": True, "load_in_4bit": True}
+    file["per_device_train_batch_size"] = WORKLOAD["global_batch"] // CLUSTER.world_size
+    answer = quick_client.post("/v1/studies", json=QLORA | {"baseline": file})
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["spec"]["workload"]["precision"]["name"] == "bf16-mixed"
+    assert answer.json()["warnings"][0].startswith("precision (of the baseline): bf16-mixed, because the Trainer")

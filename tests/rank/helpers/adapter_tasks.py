@@ -1,14 +1,7 @@
-"""Strategies, bounds and predicted memory of trials that train an adapter."""
+"""Strategies and bounds of trials that train an adapter."""
 
 from typing import Any
 
-from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.tuner.prediction.candidates import Dtypes, Implementation
-from shardtune.tuner.prediction.configs import from_configs
-from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.model_shape import from_config
-from shardtune.tuner.prediction.traced_shape import with_adapter
 from tests.support.ranks.tiny_tasks import LLAMA
 
 TWO_BLOCKS = LLAMA | {"num_hidden_layers": 2}
@@ -26,12 +19,3 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp1 original": {"kind": "fsdp1", "dp_shard": 2, "use_orig_params": True},
     "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
 }
-
-
-def predicted_gib(task: TrialTask) -> float:
-    """Predicted memory of tensors at the peak."""
-    workload, config = task.workload, task.model.config
-    shape = with_adapter(from_config(config), task.model.model_type, workload.adapter)
-    candidate = from_configs([task.config], workload.sequence_length, task.cluster.world_size, workload.global_batch)
-    dtypes, program = Dtypes.of(workload.precision), Implementation.of(workload)
-    return float(peak_memory(shape, candidate, dtypes, program, task.cluster.device).allocated[0]) / GIB

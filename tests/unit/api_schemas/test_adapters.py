@@ -168,6 +168,10 @@ def test_models_that_would_stay_in_16_bits_are_rejected(model: str, why: str) ->
         ({"strategy": {"kind": "zero", "stage": 3}}, r"strategy.stage \(3\) .*use stage 1 or 2, ddp or fsdp2"),
         ({"strategy": {"kind": "zero", "stage": 1, "deepcompile": True}}, r"deepcompile \(true\) .*set it to false"),
         (
+            {"strategy": {"kind": "fsdp2", "dp_shard": 2}, "compile": True},
+            r"compile \(true\) .*under fsdp2: .*the graph breaks at each linear layer.*set it to false",
+        ),
+        (
             {"strategy": {"kind": "ddp"}, "context_parallel": 2},
             r"context_parallel \(2\) .*use 1, or leave out quantization",
         ),
@@ -190,3 +194,6 @@ def test_a_search_beside_4_bit_weights_leaves_out_what_cannot_train_and_says_so(
     notes = quantization_support.dropped_notes(("ddp", "fsdp1", "zero"), {}, qlora)
     assert [note.partition(" cannot")[0] for note in notes] == ["space.backends (fsdp1)", "space.knobs.stage (3)"]
     assert quantization_support.dropped_notes(("fsdp1", "zero"), {"stage": [1, 2]}, adapter("lora")) == ()
+    compiled = quantization_support.dropped_notes(("ddp", "fsdp2"), {}, qlora, compiles=True)
+    assert [note.partition(" cannot")[0] for note in compiled] == ["space.knobs.compile (true)"]
+    assert quantization_support.dropped_notes(("ddp",), {}, qlora, compiles=True) == ()

@@ -44,7 +44,7 @@ def check(tool: Tool, top: Section, workload: Workload, notes: list[str]) -> Non
         if precision.has_low_states and tool.loads_low:
             notes.append(f"{tool.title} under FSDP keeps float32 masters; measured in bfloat16 throughout ({_TRUE})")
         return
-    _note_ddp(tool, top, precision, notes)
+    _note_ddp(tool, top, workload, notes)
 
 
 def _trained(tool: Tool, top: Section) -> tuple[str, str]:
@@ -97,16 +97,17 @@ def _check_states(tool: Tool, top: Section, precision: Precision) -> None:
     remedy = "set it to true" if stated == "pure_bf16" else "set it to bfloat16"
     raise ValueError(
         f"baseline.{stated} {shown}: {tool.title} keeps float32 states, but the workload's precision ({precision.name!r}) keeps "
-        f"them in {precision.master_dtype}; {remedy}, or use precision {_AUTOCAST!r}"
+        f"them in {precision.master_dtype}; {remedy}, or use precision {_trained(tool, top)[0]!r}"
     )
 
 
-def _note_ddp(tool: Tool, top: Section, precision: Precision, notes: list[str]) -> None:
+def _note_ddp(tool: Tool, top: Section, workload: Workload, notes: list[str]) -> None:
+    precision = workload.precision
     own, reason = _trained(tool, top)
     if own == precision.name:
         return
     if own == _AUTOCAST:
-        precisions.note_autocast(tool.title, precision, notes)
+        precisions.note_autocast(tool.title, workload, notes)
     else:
         notes.append(
             f"{reason}; measured in the workload's precision ({precision.name}): state {own} to measure {tool.title}'s"

@@ -103,12 +103,12 @@ def trl_values(source: ExportSource) -> dict[str, Any]:
 
 
 def trl_notes(source: ExportSource) -> list[str]:
-    """Note on TRL's dtype of an adapter beside 4-bit weights."""
+    """Note on the dtype in which TRL updates an adapter beside 4-bit weights."""
     if not is_used(source) or source.has_low_states:
         return []
     return [
-        "adapter: its matrices in float32 were measured; TRL 1.16 keeps them in bfloat16 beside 4-bit weights, which takes a "
-        "little less memory"
+        "adapter: its matrices were updated in float32; beside 4-bit weights TRL 1.16 updates them in bfloat16 without float32 "
+        "masters, which is another training; measure with bf16-true to compare"
     ]
 
 
@@ -154,13 +154,15 @@ def ms_swift_values(source: ExportSource) -> dict[str, Any]:
 
 def upcast_notes(source: ExportSource, tool: str) -> list[str]:
     """Note on a tool that keeps norms and head in float32 beside 4-bit weights, as
-    `peft.prepare_model_for_kbit_training` does; empty where the trial did, too."""
+    `peft.prepare_model_for_kbit_training` does; empty where the trial did, too, and under FSDP, where tools leave out
+    that function."""
     precision = source.workload.precision
-    if not is_used(source) or precision.weights_dtype == "float32":
+    is_sharded = isinstance(source.config.strategy, Fsdp2Config)
+    if not is_used(source) or is_sharded or precision.weights_dtype == "float32":
         return []
     return [
         f"precision: norms and output head in {precision.weights_dtype} were measured; {tool} prepares the model by PEFT, "
-        "which may keep some in float32 and then takes more memory"
+        "which may keep some in float32: activations between blocks may take twice the memory"
     ]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shardtune.api_schemas.knobs import ALWAYS, Knob, When
+from shardtune.api_schemas.strategies.recipe_support import quantization_support
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
@@ -76,12 +77,8 @@ class DefineByRun:
         sharing = int(self.table["context_parallel"]) * backend.split(self)
         micro_batch = self._draw_micro_batch(sharing)
         self._draw_loss(micro_batch)
-        allowed = self.limits.allow_compile
-        compiles = self.domains.on_gpu if allowed is None else allowed
-        # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.
-        is_alone = sharing == 1 and self.table.get("expert_parallel", 1) == 1
         offloads = self.limits.requires("activation_offload", True)
-        self.draw("compile", effective=compiles and is_alone and not offloads)
+        self._draw_compile(sharing, offloads)
         self._accumulates = self.domains.accumulation(micro_batch, sharing) > 1
         backend.draw(self, self._accumulates)
         self._draw_rest(self._knobs)
@@ -103,6 +100,16 @@ class DefineByRun:
         variant = (f"shared{sharing}" if sharing > 1 else "") + (f"stages{stages}" if stages > 1 else "")
         variant += schedule if sizes != self.domains.micro_batches(sharing, stages) else ""
         return int(self.pick("micro_batch", sizes, variant=variant))
+
+    def _draw_compile(self, sharing: int, offloads: bool) -> None:
+        """Choose whether blocks are compiled, where they compile as wholes."""
+        backend = str(self.table["backend"])
+        if not quantization_support.can_compile(backend, self.domains.workload.adapter):
+            self.pick("compile", (False,), "eager", quantization_support.why_not_compiled(backend))
+            return
+        # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.
+        is_alone = sharing == 1 and self.table.get("expert_parallel", 1) == 1
+        self.draw("compile", effective=self.limits.compiles(self._on_gpu) and is_alone and not offloads)
 
     def _draw_loss(self, micro_batch: int) -> None:
         """Choose how the loss is computed: in chunks only where the logits of all tokens take much memory, or where the

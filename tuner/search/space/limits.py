@@ -41,6 +41,10 @@ class KnobLimits:
             return tuple(sorted(named)) if all(_is_number(value) for value in named) else named
         return tuple(value for value in candidates if any(_is_same(value, allowed) for allowed in named))
 
+    def compiles(self, on_gpu: bool) -> bool:
+        """Whether the search tries `torch.compile`: as the user says, else on GPUs alone."""
+        return on_gpu if self.allow_compile is None else self.allow_compile
+
     def names(self, knob: str, value: KnobValue) -> bool:
         """Whether the user's limits name exactly this value for the knob."""
         return _is_named(self._limits.get(knob), value)

@@ -257,7 +257,9 @@ def test_an_exported_file_with_4_bit_weights_is_read_back(tool: Any, name: str, 
 def test_trls_4_bit_weights_are_compared_with_the_workload(values: dict[str, Any], says: str) -> None:
     """Under DDP; `bnb_4bit_quant_storage` changes no value."""
     trl = {"per_device_train_batch_size": 2, "bf16": True, "bnb_4bit_quant_storage": "bfloat16"}
-    assert config_of(trl | {"load_in_4bit": True}, workload(adapter=PACKED)).micro_batch == 2
+    packed = read(trl | {"load_in_4bit": True}, workload(adapter=PACKED))
+    assert packed.config is not None and packed.config.micro_batch == 2
+    assert any("TRL updates the adapter in bfloat16 without float32 masters" in note for note in packed.notes)
     with pytest.raises(ValueError, match=says):
         read(trl | values, workload(adapter=PACKED))
     with pytest.raises(ValueError, match=r"load_in_4bit \(true\), but the workload's base weights are not quantised"):

@@ -130,7 +130,12 @@ def test_trl_gets_the_arguments_of_4_bit_weights() -> None:
     expected |= {"bnb_4bit_quant_storage": "bfloat16", "dtype": "bfloat16", "use_peft": True}
     assert {name: values[name] for name in expected} == expected
     assert "quantization_config=get_quantization_config(model)" in rendered.files[trl.SCRIPT]
-    assert any("matrices in float32 were measured; TRL 1.16 keeps them in bfloat16" in line for line in rendered.lossy)
+    says = (
+        "TRL 1.16 updates them in bfloat16 without float32 masters, which is another training; measure with bf16-true"
+    )
+    assert any(says in line for line in rendered.lossy)
+    low = trl.render(source(STRATEGIES["fsdp2"], TWICE, study_of(precision="bf16-true")))
+    assert not any("masters" in line for line in low.lossy)
     plain = yaml.safe_load(trl.render(source(STRATEGIES["fsdp2"])).files[trl.CONFIG])
     assert not [name for name in plain if "bit" in name or "bnb" in name]
 

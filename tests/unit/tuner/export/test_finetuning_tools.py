@@ -216,10 +216,18 @@ def test_4_bit_weights_are_said_in_the_tools_own_words(form: ExportFormat, state
     once = str(values(form, trained=study(adapter=QLORA | {"double_quantization": False})))
     assert "double_quantization': False" in once or "bnb_4bit_use_double_quant': False" in once
     assert not [key for key in values(form, trained=study(adapter=LORA)) if "quant" in key or "4bit" in key]
-    norms = [
-        line for line in exported(form, trained=study(adapter=QLORA)).lossy if "prepares the model by PEFT" in line
-    ]
-    assert bool(norms) == (form == "axolotl")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("config", [DDP, FSDP2], ids=["ddp", "fsdp2"])
+def test_axolotl_alone_keeps_norms_in_float32_beside_4_bit_weights_and_not_under_fsdp(
+    form: ExportFormat, config: TrialConfig
+) -> None:
+    """It leaves out PEFT's preparation where FSDP shards 4-bit weights (0.21, `_prepare_model_for_quantization`)."""
+    lossy = exported(form, config, study(adapter=QLORA)).lossy
+    norms = [line for line in lossy if "prepares the model by PEFT" in line]
+    assert bool(norms) == (form == "axolotl" and config == DDP)
+    assert all("activations between blocks may take twice the memory" in line for line in norms)
 
 
 def test_the_storage_of_packed_weights_lets_fsdp_gather_a_unit_at_once() -> None:

@@ -11,7 +11,7 @@ from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
-from shardtune.tuner.prediction import predict, traced_shape
+from shardtune.tuner.prediction import predict, prediction_request, traced_shape
 from shardtune.tuner.prediction.model_shape import ModelShape, from_config
 from shardtune.tuner.prediction.throughput.adapter_traffic import adapter_traffic
 from shardtune.tuner.prediction.traced_shape import summary_of, with_adapter
@@ -226,6 +226,14 @@ def test_the_table_beside_4_bit_weights_has_only_strategies_that_train() -> None
     request = PredictionRequest(model="llama-3.1-8b", cluster="8xh100", adapter="qlora", top=20)
     rows = fastest.answer_request(request).fastest
     assert rows and all(quantization_support.can_train(row.config, QLORA) for row in rows)
+
+
+def test_a_compiled_table_beside_4_bit_weights_predicts_fsdp2_as_it_trains() -> None:
+    request = PredictionRequest(model="llama-3.1-8b", cluster="8xh100", adapter="qlora")
+    compiled = predict.predict_all(prediction_request.resolve(request, None), compiled=True)
+    assert {row.config.backend for row in compiled.predictions if not row.config.compile} == {"fsdp2"}
+    assert any("fsdp2 is not compiled" in note for note in compiled.notes)
+    assert not any("not compiled" in note for note in table(adapter="qlora").notes)
 
 
 def test_counted_weights_are_packed_as_those_of_the_formula() -> None:

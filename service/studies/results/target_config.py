@@ -3,7 +3,7 @@
 import json
 
 from shardtune.api_schemas.studies.study import Contender, Study
-from shardtune.api_schemas.studies.targets import NOT_PROJECTED, StudyProjection
+from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.service.http.errors import Conflict
 from shardtune.service.studies.results import target_confirmation
 
@@ -33,8 +33,7 @@ def _why_not_projected(study: Study) -> str:
     if study.result is None:
         reason = f": {study.reason}" if study.reason else ""
         return f"is {study.state.value}{reason}, and nothing is projected before its verdict"
-    notes = [note for note in study.result.notes if note.startswith(NOT_PROJECTED)]
-    return f"has a result without a projection: {notes[0] if notes else 'it was made before the study had a target'}"
+    return f"has a result without a projection: {'; '.join(study.result.notes) or 'it has no notes'}"
 
 
 def on_target(study: Study, projection: StudyProjection) -> tuple[Study, Contender]:

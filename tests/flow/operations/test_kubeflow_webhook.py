@@ -32,7 +32,7 @@ def admitted(http):
         yield _admission(client)
 
 
-def _admission(client, offered=OFFERED, within_s=20.0):
+def _admission(client, offered=OFFERED, within_s=120.0):
     webhook_client = TestClient(webhook.create_app(offered, Recommender(client, within_s)))
 
     def admit(job):

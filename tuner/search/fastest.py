@@ -49,6 +49,8 @@ _SURE_AMONG_AT_LEAST = 60
 _WIDER = 2
 """Multiple of the requested number of configurations among which the simplest of equally fast ones are chosen."""
 _STEPS = 8
+_NEAR_PEAK = 1.5
+"""Factor over the usable memory up to which compiled blocks are tried where nothing fits."""
 _STARTS_PER_KIND = 2
 """Number of the fastest configurations of each kind whose neighbours are evaluated in one step of the descent."""
 _WITHOUT_TERM: dict[str, Any] = {name: knob.default for name, knob in COMMON.items() if knob.without_term}
@@ -158,7 +160,7 @@ def _rank_configs(
     ranking = Ranking(Pool(space, basis, _outline_configs(space)), np.array(factors), host, usable_gib)
     if not ranking.pool.knows_speed:
         return ()
-    if not np.isfinite(ranking.seconds()).any():
+    if not np.isfinite(ranking.seconds()).any() and ranking.is_nearly_fitting:
         # Compiled blocks keep less, and no step of the descent begins at a configuration that does not fit.
         ranking.pool.rows([*_outline_configs(space, is_compiled=True)])
     ranking.descend()
@@ -206,6 +208,14 @@ class Ranking:
         pool = self.pool
         fits = (pool.peak_gib <= self.usable_gib) & (pool.host_gib <= pool.basis.cluster.host_memory_gib)
         return np.where(fits, pool.parts_at(self.host) @ self.factors, np.inf)
+
+    @property
+    def is_nearly_fitting(self) -> bool:
+        """Whether a configuration would fit if it kept less for backward, as compiled blocks do: the host has room for it,
+        and its peak is not far too large."""
+        pool = self.pool
+        has_room = pool.host_gib <= pool.basis.cluster.host_memory_gib
+        return bool(np.any(has_room & (pool.peak_gib <= _NEAR_PEAK * self.usable_gib)))
 
     def descend(self) -> None:
         """Evaluate the neighbours of the fastest configurations of each kind, repeatedly, until the neighbours of all

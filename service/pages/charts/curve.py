@@ -15,12 +15,11 @@ from shardtune.service.pages.charts.plot import (
     polyline,
     ticks,
 )
-from shardtune.service.pages.charts.scale import LogScale, Scale, for_sizes, from_zero, tick_label, titled
+from shardtune.service.pages.charts.scale import LogScale, Position, Scale, for_sizes, from_zero, tick_label, titled
 from shardtune.service.wording.targets import projection_words
 
 _SHAPES = ("circle", "square", "triangle", "diamond", "circle")
 _MOST_LABELS = 8
-Position = Scale | LogScale
 
 
 def curve(projection: StudyProjection) -> Plot:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardtune.service.pages.charts.scale import LogScale, Scale, tick_label
+from shardtune.service.pages.charts.scale import LogScale, Position, tick_label
 
 WIDTH, HEIGHT = 460, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 28, 44
@@ -82,7 +82,7 @@ class Plot:
     bottom: int = BOTTOM
 
 
-def ticks(scale: Scale | LogScale, about: int) -> tuple[AxisTick, ...]:
+def ticks(scale: Position, about: int) -> tuple[AxisTick, ...]:
     """Return labelled round positions of a scale, approximately `about` of them."""
     largest = max(abs(scale.low), abs(scale.high))
     # On a logarithmic axis each label needs the digits of its own size: 0.1, 1, 10.

@@ -50,7 +50,11 @@ class LogScale:
         return [round(value, 12) for value in candidates if self.low <= value <= self.high]
 
 
-def for_sizes(values: list[float], start: float, end: float) -> "Scale | LogScale":
+Position = Scale | LogScale
+"""Map of values to a chart's positions."""
+
+
+def for_sizes(values: list[float], start: float, end: float) -> Position:
     """Return a scale from 0, or a logarithmic one where the values span more than a factor of ten."""
     low, high = min(values), max(values)
     if low > 0 and high / low > 10:
@@ -71,7 +75,7 @@ def memory_unit(sizes_gib: list[float]) -> tuple[float, str]:
     return (1024.0, "MiB") if small else (1.0, "GiB")
 
 
-def titled(title: str, scale: "Scale | LogScale") -> str:
+def titled(title: str, scale: Position) -> str:
     """Return an axis's title, marked where the axis is logarithmic."""
     return f"{title} (log scale)" if isinstance(scale, LogScale) else title
 

@@ -19,13 +19,12 @@ from shardtune.service.pages.charts.plot import (
     polyline,
     ticks,
 )
-from shardtune.service.pages.charts.scale import LogScale, Scale, for_sizes, tick_label, titled
+from shardtune.service.pages.charts.scale import LogScale, Position, for_sizes, tick_label, titled
 from shardtune.service.wording.plan_words import band, day_band, days
 
 _SHAPES = ("circle", "square", "triangle", "diamond")
 _MOST_KINDS = 6
 """Number of colours; further kinds repeat them with other shapes."""
-Position = Scale | LogScale
 
 
 def plots(plan: Plan, chosen: Sequence[PlanRow]) -> tuple[Plot, ...]:

@@ -1,6 +1,7 @@
 """The first lines of `predict`: the fastest configurations of the whole space that should fit."""
 
 from itertools import islice, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, Model
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import prediction_request, traced_shape
+from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
 from shardtune.tuner.prediction.model_shape import NoClosedForm, from_config
 from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.search import fastest, space
@@ -56,6 +58,22 @@ def test_what_was_asked_before_is_not_predicted_anew() -> None:
 
 def test_where_nothing_fits_nothing_is_fastest() -> None:
     assert fastest.answer_request(PredictionRequest(model="llama-2-70b", cluster="1xh100")).fastest == ()
+
+
+def test_what_is_far_too_large_is_not_sought_among_compiled_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    outlines = []
+    outline = fastest._outline_configs
+
+    def recorded(space: Any, *, is_compiled: bool = False) -> Any:
+        outlines.append(is_compiled)
+        return outline(space, is_compiled=is_compiled)
+
+    monkeypatch.setattr(fastest, "_outline_configs", recorded)
+    fastest._rank_configs.cache_clear()
+    far_too_large = PredictionRequest(model="llama-3.1-405b", cluster="8xh100", sequence_length=4096)
+    resolved = prediction_request.resolve(far_too_large)
+    assert fastest.fastest_configs(resolved, NO_CALIBRATIONS, 1) == ()
+    assert outlines and not any(outlines)
 
 
 def test_where_only_compiled_blocks_fit_they_are_the_answer() -> None:

@@ -121,7 +121,7 @@ def _leave_out_newer_fields(value: BaseModel, content: dict[str, Any], version: 
         since = next((mark for mark in field.metadata if isinstance(mark, Since)), None)
         current = getattr(value, name)
         if since is None or since.version <= version:
-            for inner, inner_content in _models_within(current, content[name]):
+            for inner, inner_content in models_within(current, content[name]):
                 _leave_out_newer_fields(inner, inner_content, version)
             continue
         if not since.may_be_dropped and current != field.get_default(call_default_factory=True, validated_data={}):
@@ -132,14 +132,14 @@ def _leave_out_newer_fields(value: BaseModel, content: dict[str, Any], version: 
         del content[name]
 
 
-def _models_within(value: Any, content: Any) -> Iterator[tuple[BaseModel, dict[str, Any]]]:
+def models_within(value: Any, content: Any) -> Iterator[tuple[BaseModel, dict[str, Any]]]:
     """Yield the outermost models within a field's value, each with its JSON content."""
     if isinstance(value, BaseModel):
         yield value, content
     elif isinstance(value, tuple | list):
         for inner, inner_content in zip(value, content, strict=True):
-            yield from _models_within(inner, inner_content)
+            yield from models_within(inner, inner_content)
     elif isinstance(value, Mapping):
         # Keys of the content are texts; both have the same order.
         for inner, inner_content in zip(value.values(), content.values(), strict=True):
-            yield from _models_within(inner, inner_content)
+            yield from models_within(inner, inner_content)

@@ -24,8 +24,9 @@ class ReadingWorker(SimulatedWorker):
     """Simulated worker that reads each lease as its release's agent does, and ends if it cannot."""
 
     async def _run(self, http: httpx.AsyncClient, lease: dict[str, Any], stopped: Callable[[], bool]) -> None:
-        read_lease(httpx.Response(200, json=lease))
-        await super()._run(http, lease, stopped)
+        # Fields that this release does not know are gone from what it read, as they are for its agent.
+        task = read_lease(httpx.Response(200, json=lease)).task.model_dump(mode="json")
+        await super()._run(http, lease | {"task": task}, stopped)
 
 
 async def main(name: str, urls: list[str]) -> None:

@@ -12,6 +12,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import JSON, DateTime, Dialect, Enum, LargeBinary, TextClause, text
 from sqlalchemy.types import TypeDecorator
 
+from shardtune.db.tables.stored_form import stored_form
+
 T = TypeVar("T")
 _MOST_KEPT = 1024
 """Maximum number of cached values per column."""
@@ -60,8 +62,8 @@ class Stored(TypeDecorator[T]):
         self._parse = self._adapter.validate_json if is_mutable else lru_cache(_MOST_KEPT)(self._adapter.validate_json)
 
     def process_bind_param(self, value: T | None, dialect: Dialect) -> Any:
-        """Convert the schema value to plain JSON for storage."""
-        return None if value is None else self._adapter.dump_python(value, mode="json")
+        """Convert the schema value to plain JSON for storage, without absent fields."""
+        return None if value is None else stored_form(self._adapter, value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> T | None:
         """Validate the stored JSON when it is loaded, so that a row edited by hand fails here and not in the search."""

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -30,11 +30,13 @@ class PostgresServer:
         max_connections: int = 50,
         keep: Path | None = None,
         address: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`keep`: the folder of a server whose data outlives it; made where there is none.
 
-        `address`: of a network in which it also listens, open to everybody there.
+        `address`: of a network in which it also listens, open to everybody there. `environment`: variables beside ours.
         """
+        self._environment = os.environ | (environment or {})
         self._bin = self._programs()[-1].parent
         self._is_kept = keep is not None
         # initdb rejects root, and pytest's own folders are closed to other users.
@@ -93,7 +95,13 @@ class PostgresServer:
         command += [part for name, value in self._options.items() for part in ("-c", f"{name}={value}")]
         with self._log() as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, **self._as_user
+                command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                **self._as_user,
             )
         until_s = time.monotonic() + _START_S
         while not self._answers():
@@ -150,6 +158,10 @@ class PostgresServer:
                 times = item_value.cpu_times()
                 total += times.user + times.system + times.children_user + times.children_system
         return total
+
+    def is_running(self) -> bool:
+        """Whether the server's first process lives; a full disk may end it."""
+        return self._process is not None and self._process.poll() is None
 
     def crash(self) -> None:
         """End it at once, without a checkpoint: every connection breaks, open transactions are lost."""

@@ -23,6 +23,9 @@ _START_S = 60.0
 class Replica:
     """One `shardtune serve`. Its listening socket is ours, so its address outlives it."""
 
+    MODULE = "shardtune"
+    """Python module that is run as the command."""
+
     def __init__(
         self,
         database_url: str,
@@ -52,7 +55,7 @@ class Replica:
         if not self._is_cold:
             self._process = preloaded_forks.Service(self._listener, self._log, self._environment)
             return
-        command = [*self._within, sys.executable, "-m", "shardtune", "serve", "--fd", str(self._listener.fileno())]
+        command = [*self._within, sys.executable, "-m", self.MODULE, "serve", "--fd", str(self._listener.fileno())]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 dies_with_parent(command),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson
 
@@ -22,15 +20,6 @@ else:
     model_argument = LazyModule("shardtune.service.cli.predict.model_argument")
 
 app = typer.Typer()
-
-
-def _day(text: str | None, option: str) -> date | None:
-    if text is None:
-        return None
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise InputError(f"{option} ({text[:40]!r}) must be a day such as 2027-03-01") from None
 
 
 @app.command("plan")
@@ -97,8 +86,8 @@ def command(
         "gpus_per_node": gpus_per_node,
         "prices": options.read_prices(price, prices),
         "budget": budget,
-        "start": _day(start, "--start"),
-        "deadline": _day(deadline, "--deadline"),
+        "start": planner.read_day(start, "--start"),
+        "deadline": planner.read_day(deadline, "--deadline"),
         "measurements": options.read_measurements(measured),
         "goodput": {
             "overhead": overhead,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -77,3 +77,17 @@ def _line(entry: dict[str, Any]) -> str:
         return str(message)
     value = entry["input"] if isinstance(entry["input"], str | int | float) else "missing"
     return f"{place} ({value}): {message}"
+
+
+def read_day(day: date | str | None, name: str) -> date | None:
+    """Return a day; `name` is the option or argument that holds it.
+
+    Raises:
+        InputError: the text is no day.
+    """
+    if not isinstance(day, str):
+        return day
+    try:
+        return date.fromisoformat(day)
+    except ValueError:
+        raise InputError(f"{name} ({day[:40]!r}) must be a day such as 2027-03-01") from None

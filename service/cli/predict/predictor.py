@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +67,27 @@ def predict(options: PredictOptions) -> PredictionTable:
         InputError: the model, GPU or precision is unknown, or values contradict each other.
         PlatformFailure: a model that must be built could not be counted.
     """
+    with input_errors():
+        return predict_table(read_request(options), options)
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Turn the errors of the schemas and of the predictor into an `InputError` with a line for each."""
+    try:
+        yield
+    except ValidationError as error:
+        raise InputError(*study_file.error_lines(error)) from None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def read_request(options: PredictOptions) -> PredictionRequest:
+    """Return the request that the options describe.
+
+    Raises:
+        ValidationError: a value is wrong.
+    """
     values: dict[str, Any] = {
         **options.model.values,
         "cluster": options.hardware.cluster if options.hardware else options.cluster,
@@ -88,12 +111,7 @@ def predict(options: PredictOptions) -> PredictionTable:
     if options.gradient_accumulation is not None and options.global_batch is None:
         # The option says how large a step is, in place of the study file's global batch.
         values["global_batch"] = None
-    try:
-        return _predict_table(PredictionRequest.model_validate(values), options)
-    except ValidationError as error:
-        raise InputError(*study_file.error_lines(error)) from None
-    except ValueError as error:
-        raise InputError(str(error)) from None
+    return PredictionRequest.model_validate(values)
 
 
 def _data(options: PredictOptions) -> dict[str, Any] | None:
@@ -104,7 +122,7 @@ def _data(options: PredictOptions) -> dict[str, Any] | None:
     return ({} if data is None else data.model_dump()) | options.data
 
 
-def _predict_table(request: PredictionRequest, options: PredictOptions) -> PredictionTable:
+def predict_table(request: PredictionRequest, options: PredictOptions) -> PredictionTable:
     """Predict by formulas for the model's architecture; a model without formulas is built here, and its parameters and
     FLOPs are counted."""
     if request.model.is_own:

@@ -47,6 +47,8 @@ class WandbCallback:
             job_type=kind,
             config=config,
             resume="allow",
+            # Otherwise it prints ten lines for each trial.
+            settings=self._wandb.Settings(silent=True),
             reinit="create_new",
         ) as run:
             run.summary.update(summary)

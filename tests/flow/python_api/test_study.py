@@ -36,7 +36,7 @@ def test_a_study_from_its_creation_to_its_answer(http):
     worker = SimulatedWorker(http).register()
     study = create()
     assert study.status().values.state.is_open and "running" in study.status().summary
-    with pytest.raises(st.InputError, match="has no result yet|not complete"):
+    with pytest.raises(st.InputError, match="is running .*wait until it is complete"):
         study.best()
     worker.work()
     receiver = Receiver()

@@ -1,6 +1,5 @@
 """Rows and tables of measured configurations: trials, recommended configurations, projections to a target."""
 
-
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.recommendations.best import BestConfig
 from shardtune.api_schemas.strategies import TrialConfig

@@ -109,7 +109,9 @@ def test_trials_in_an_optuna_storage(http, study_file, run, tmp_path):
     again = run("studies", "to-optuna", "--storage", storage, as_json=False)
     assert again == (0, "study 'nightly': 0 trials added, 8 were there\n")
     best = optuna.load_study(study_name="nightly", storage=storage)
-    fastest = max(trial["tokens_per_s_per_gpu"] or 0 for trial in http.get("/v1/studies/nightly/trials").json()["trials"])
+    fastest = max(
+        trial["tokens_per_s_per_gpu"] or 0 for trial in http.get("/v1/studies/nightly/trials").json()["trials"]
+    )
     assert best.best_value == fastest and best.user_attrs["verdict"] == "confirmed"
     code, text = run("studies", "to-optuna", "--storage", "sqlite:////nowhere/trials.db", as_json=False)
     assert code == 2 and text.startswith("--storage (sqlite:////nowhere/trials.db) cannot be written: ")

@@ -36,7 +36,7 @@ def test_a_study_from_its_creation_to_its_answer(http):
     worker = SimulatedWorker(http).register()
     study = create()
     assert study.status().values.state.is_open and "running" in study.status().summary
-    with pytest.raises(st.InputError, match="is running .*wait until it is complete"):
+    with pytest.raises(st.InputError, match=r"is running .*wait until it is complete"):
         study.best()
     worker.work()
     receiver = Receiver()
@@ -57,7 +57,9 @@ def test_an_existing_study_is_read_by_its_id_or_as_the_last(http):
     SimulatedWorker(http).register()
     first, second = create(), create(seed=1)
     assert st.Study().study_id == second.study_id and st.Study(first.study_id).study_id == first.study_id
-    with pytest.raises(st.InputError, match=rf"study \('nobody'\) is not stored here; the newest are {second.study_id}"):
+    with pytest.raises(
+        st.InputError, match=rf"study \('nobody'\) is not stored here; the newest are {second.study_id}"
+    ):
         st.Study("nobody")
     with st.Study(first.study_id) as study:
         assert study.stop().values.state.value == "cancelled"

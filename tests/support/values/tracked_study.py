@@ -30,7 +30,9 @@ def trial(number: int, state: TrialState, config: dict, **fields) -> Trial:
 TRIALS = (
     trial(0, TrialState.COMPLETE, {"strategy": {"kind": "ddp"}}, tokens_per_s_per_gpu=1000.0, peak_allocated_gib=1.5),
     trial(1, TrialState.INFEASIBLE, {"strategy": {"kind": "fsdp2", "dp_shard": 2}}, failure=OUT_OF_MEMORY),
-    trial(2, TrialState.PRUNED, {"strategy": {"kind": "zero", "stage": 2}, "micro_batch": 4}, tokens_per_s_per_gpu=400.0),
+    trial(
+        2, TrialState.PRUNED, {"strategy": {"kind": "zero", "stage": 2}, "micro_batch": 4}, tokens_per_s_per_gpu=400.0
+    ),
 )
 
 

@@ -9,7 +9,18 @@ import pytest
 
 import shardtune
 
-HEAVY = ("torch", "sqlalchemy", "fastapi", "starlette", "optuna", "huggingface_hub", "mcp", "jinja2", "pandas", "mlflow")
+HEAVY = (
+    "torch",
+    "sqlalchemy",
+    "fastapi",
+    "starlette",
+    "optuna",
+    "huggingface_hub",
+    "mcp",
+    "jinja2",
+    "pandas",
+    "mlflow",
+)
 SOURCE = Path(shardtune.__file__).read_text()
 
 

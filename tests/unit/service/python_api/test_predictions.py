@@ -74,7 +74,9 @@ def test_a_configuration_is_explained_by_terms_and_compared_with_the_fastest(tmp
     knobs = {row["knob"] for row in explained.records("differences")}
     assert "activation_checkpointing" in knobs and explained.values.expected_speedup.value > 1
     path = tmp_path / "ds_config.json"
-    path.write_text('{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}')
+    path.write_text(
+        '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}'
+    )
     other = st.explain_config("gpt2", "2xh100", path, sequence_length=256, global_batch=8)
     assert other.records()[0]["config.backend"] == "zero"
     with pytest.raises(st.InputError, match=r"config \(a file of another program\) is checked against sequence_length"):
@@ -84,7 +86,13 @@ def test_a_configuration_is_explained_by_terms_and_compared_with_the_fastest(tmp
 WRONG = {
     "unknown model": ("gpt-2", "2xh100", {}, (), r"model \('gpt-2'\) is not a preset; did you mean gpt2"),
     "unknown cluster": ("gpt2", "2xh10", {}, (), r"cluster \('h10'\) can be any of"),
-    "negative batch": ("gpt2", "2xh100", {"global_batch": -4}, (), r"global_batch \(-4\): must be greater than or equal"),
+    "negative batch": (
+        "gpt2",
+        "2xh100",
+        {"global_batch": -4},
+        (),
+        r"global_batch \(-4\): must be greater than or equal",
+    ),
     "negative micro batch": ("gpt2", "2xh100", {"micro_batch": -1}, (), r"micro_batch \(-1\): must be greater than"),
     "unknown precision": ("gpt2", "2xh100", {"precision": "bf61"}, ("--precision", "bf61"), r"precision \('bf61'\)"),
     "unknown optimizer": ("gpt2", "2xh100", {"optimizer": "adamx"}, ("--optimizer", "adamx"), "optimizer"),

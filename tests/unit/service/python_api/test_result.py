@@ -13,12 +13,16 @@ from shardtune.service.python_api.result import Result
 from shardtune.service.python_api.rows import Row, RowTable, cells
 
 HOSTILE = """<script>alert(1)</script><img src=x onerror="alert('2')"> & "quoted" """
-FIGURE = Figure(value=10170.4, unit="tokens/s/GPU", basis="measured", low=9800, high=10500, band=BAND_95, source=HOSTILE)
+FIGURE = Figure(
+    value=10170.4, unit="tokens/s/GPU", basis="measured", low=9800, high=10500, band=BAND_95, source=HOSTILE
+)
 PREDICTED = FIGURE.model_copy(update={"basis": "predicted", "low": None, "high": None, "band": None})
 RESULT = Result(
     HOSTILE,
     (
-        RowTable(HOSTILE, HOSTILE, [Row({"name": HOSTILE, **cells(speed=FIGURE, expected=PREDICTED, empty=None)})], HOSTILE),
+        RowTable(
+            HOSTILE, HOSTILE, [Row({"name": HOSTILE, **cells(speed=FIGURE, expected=PREDICTED, empty=None)})], HOSTILE
+        ),
         RowTable("nothing", "Nothing", []),
     ),
     HOSTILE,
@@ -50,7 +54,23 @@ class Elements(HTMLParser):
 def test_html_shows_foreign_text_as_text_and_loads_nothing():
     html = RESULT._repr_html_()
     shown = Elements(html)
-    assert shown.tags <= {"div", "style", "p", "b", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "small", "ul", "li"}
+    assert shown.tags <= {
+        "div",
+        "style",
+        "p",
+        "b",
+        "table",
+        "caption",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "span",
+        "small",
+        "ul",
+        "li",
+    }
     assert shown.attributes <= {"class", "title"} and shown.texts.count(HOSTILE) >= 4
     style = html.partition("</style>")[0]
     assert not re.search(r"https?:|url\(|@import", style)

@@ -41,7 +41,11 @@ def test_each_ended_trial_has_its_knobs_its_speed_and_its_reason(storage):
 def test_a_second_writing_adds_only_what_is_new(storage):
     write_study(study(), TRIALS[:2], storage)
     assert write_study(study(), TRIALS[:2], storage).added == 0 and len(stored(storage).trials) == 2
-    late = (TRIALS[0], trial(4, TrialState.COMPLETE, {"strategy": {"kind": "ddp"}}, tokens_per_s_per_gpu=7.0), TRIALS[1])
+    late = (
+        TRIALS[0],
+        trial(4, TrialState.COMPLETE, {"strategy": {"kind": "ddp"}}, tokens_per_s_per_gpu=7.0),
+        TRIALS[1],
+    )
     assert (write_study(study(), late, storage).added, len(stored(storage).trials)) == (1, 3)
     assert sorted(t.user_attrs["shardtune.trial"] for t in stored(storage).trials) == [0, 1, 4]
 
@@ -56,7 +60,9 @@ def test_a_trial_that_became_infeasible_later_is_written_anew(storage):
 def test_two_studies_share_a_storage_and_none_takes_the_name_of_another(storage):
     write_study(study(), TRIALS, storage)
     write_study(study(study_id="study-2"), TRIALS[:1], storage)
-    with pytest.raises(StorageRejected, match=r"name \('study-1'\) is another study's in this storage; give a free one"):
+    with pytest.raises(
+        StorageRejected, match=r"name \('study-1'\) is another study's in this storage; give a free one"
+    ):
         write_study(study(study_id="study-2"), TRIALS, storage, "study-1")
     assert optuna.get_all_study_names(storage) == ["study-1", "study-2"] and len(stored(storage).trials) == 3
     stored(storage).add_trial(optuna.create_trial(value=1.0))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shardtune.service.cli.errors import CliError as ShardtuneError
     from shardtune.service.cli.errors import InputError, PlatformFailure
     from shardtune.service.client import ServiceClient
-    from shardtune.service.python_api.plans import PlannedRun, plan
+    from shardtune.service.python_api.plans import TrainingPlan, plan
     from shardtune.service.python_api.predictions import (
         ExplainedConfig,
         Predictions,
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
         memory,
         predict,
     )
-    from shardtune.service.python_api.recommendations import Recommended, best
-    from shardtune.service.python_api.study import Study, StudyAnswer, StudyStatus, StudyTrials
+    from shardtune.service.python_api.recommendations import KnownBest, best
+    from shardtune.service.python_api.study import StudyAnswer, StudyStatus, StudyTrials
+    from shardtune.service.python_api.study import StudyHandle as Study
     from shardtune.service.trackers.mlflow_callback import MlflowCallback
     from shardtune.service.trackers.optional_packages import MissingPackage
     from shardtune.service.trackers.wandb_callback import WandbCallback
@@ -38,11 +39,11 @@ _ATTRIBUTES = {
     "explain_config": (f"{_API}.predictions", "explain_config"),
     "plan": (f"{_API}.plans", "plan"),
     "best": (f"{_API}.recommendations", "best"),
-    "Study": (f"{_API}.study", "Study"),
+    "Study": (f"{_API}.study", "StudyHandle"),
     "Predictions": (f"{_API}.predictions", "Predictions"),
     "ExplainedConfig": (f"{_API}.predictions", "ExplainedConfig"),
-    "PlannedRun": (f"{_API}.plans", "PlannedRun"),
-    "Recommended": (f"{_API}.recommendations", "Recommended"),
+    "TrainingPlan": (f"{_API}.plans", "TrainingPlan"),
+    "KnownBest": (f"{_API}.recommendations", "KnownBest"),
     "StudyStatus": (f"{_API}.study", "StudyStatus"),
     "StudyTrials": (f"{_API}.study", "StudyTrials"),
     "StudyAnswer": (f"{_API}.study", "StudyAnswer"),
@@ -59,18 +60,18 @@ _ATTRIBUTES = {
 __all__ = [
     "ExplainedConfig",
     "InputError",
+    "KnownBest",
     "MissingPackage",
     "MlflowCallback",
-    "PlannedRun",
     "PlatformFailure",
     "Predictions",
-    "Recommended",
     "ServiceClient",
     "ShardtuneError",
     "Study",
     "StudyAnswer",
     "StudyStatus",
     "StudyTrials",
+    "TrainingPlan",
     "WandbCallback",
     "__version__",
     "best",

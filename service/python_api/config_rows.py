@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.mcp.schemas.answers import ExplainConfigAnswer, MemoryRow, PredictedConfig
 from shardtune.service.mcp.schemas.figures import GIB, SECONDS, figure
-from shardtune.service.python_api.rows import Row, cells
+from shardtune.service.python_api.rows import AnswerRow, cells
 
 _SOURCE = "sum of the terms of the memory"
 
 
-def predicted(row: PredictedConfig, config: TrialConfig) -> Row:
+def predicted(row: PredictedConfig, config: TrialConfig) -> AnswerRow:
     """Return the row of a predicted configuration."""
-    return Row(
+    return AnswerRow(
         cells(
             rank=row.rank,
             configuration=row.description,
@@ -27,9 +27,9 @@ def predicted(row: PredictedConfig, config: TrialConfig) -> Row:
     )
 
 
-def strategy(row: MemoryRow, config: TrialConfig) -> Row:
+def strategy(row: MemoryRow, config: TrialConfig) -> AnswerRow:
     """Return the row of a strategy: its memory, and what else would fit."""
-    return Row(
+    return AnswerRow(
         cells(
             configuration=row.description,
             fits=row.fits,
@@ -44,28 +44,28 @@ def strategy(row: MemoryRow, config: TrialConfig) -> Row:
     )
 
 
-def memory_terms(answer: ExplainConfigAnswer) -> Sequence[Row]:
+def memory_terms(answer: ExplainConfigAnswer) -> Sequence[AnswerRow]:
     """Return the terms of a configuration's memory, largest first."""
     return [
-        Row(cells(term=term.name, memory=figure(term.gib, GIB, "predicted", term.source), formula=term.source))
+        AnswerRow(cells(term=term.name, memory=figure(term.gib, GIB, "predicted", term.source), formula=term.source))
         for term in answer.memory_terms
     ]
 
 
-def step_parts(answer: ExplainConfigAnswer) -> Sequence[Row]:
+def step_parts(answer: ExplainConfigAnswer) -> Sequence[AnswerRow]:
     """Return the parts of a configuration's step, longest first."""
-    whole = [] if answer.step_time is None else [Row(cells(part="whole step", time=answer.step_time))]
+    whole = [] if answer.step_time is None else [AnswerRow(cells(part="whole step", time=answer.step_time))]
     source = "predictor, no trial" if answer.step_time is None else answer.step_time.source
     return whole + [
-        Row(cells(part=name.replace("_", " "), time=figure(seconds, SECONDS, "predicted", source)))
+        AnswerRow(cells(part=name.replace("_", " "), time=figure(seconds, SECONDS, "predicted", source)))
         for name, seconds in answer.step_parts_s.items()
     ]
 
 
-def differences(answer: ExplainConfigAnswer) -> Sequence[Row]:
+def differences(answer: ExplainConfigAnswer) -> Sequence[AnswerRow]:
     """Return the knobs in which the fastest configuration differs."""
     return [
-        Row(cells(knob=name, configuration=_text(mine), fastest=_text(other)))
+        AnswerRow(cells(knob=name, configuration=_text(mine), fastest=_text(other)))
         for name, (mine, other) in answer.differences.items()
     ]
 

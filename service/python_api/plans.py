@@ -13,11 +13,11 @@ from shardtune.service.python_api import arguments
 from shardtune.service.python_api.arguments import ModelLike
 from shardtune.service.python_api.failures import python_errors
 from shardtune.service.python_api.result import Result
-from shardtune.service.python_api.rows import DayFigure, Row, RowTable, cells
+from shardtune.service.python_api.rows import AnswerRow, DayFigure, RowTable, cells
 
 
 @dataclass(frozen=True, repr=False)
-class PlannedRun(Result):
+class TrainingPlan(Result):
     """Plan of a training run: the table `choices`, and the table `impossible` with the reasons."""
 
     values: Plan | None = None
@@ -40,7 +40,7 @@ def plan(
     precision: str | None = None,
     goodput: Mapping[str, float] | None = None,
     measurements: Sequence[Mapping[str, Any]] = (),
-) -> PlannedRun:
+) -> TrainingPlan:
     """Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything.
 
     Args:
@@ -88,11 +88,11 @@ def plan(
         return _planned(planner.make_plan(values))
 
 
-def _planned(made: Plan) -> PlannedRun:
+def _planned(made: Plan) -> TrainingPlan:
     answer = plan_tool.plan_answer(made, MOST_CELLS)
     configs = {(row.gpu, row.gpus): row.config for row in made.rows}
-    choices = [Row(_choice(choice), configs[choice.gpu, choice.gpus]) for choice in answer.choices]
-    impossible = [Row(cells(gpu=row.gpu, gpus=row.gpus, reason=row.reason)) for row in answer.impossible]
+    choices = [AnswerRow(_choice(choice), configs[choice.gpu, choice.gpus]) for choice in answer.choices]
+    impossible = [AnswerRow(cells(gpu=row.gpu, gpus=row.gpus, reason=row.reason)) for row in answer.impossible]
     subject = (
         f"{made.model} ({made.parameters / 1e9:.2f} billion parameters), {made.tokens:,.0f} tokens, sequence "
         f"{made.sequence_length:,}, start {made.start}"
@@ -101,7 +101,7 @@ def _planned(made: Plan) -> PlannedRun:
         RowTable("choices", "Kinds and numbers of GPUs, the fewest GPU-hours first", choices),
         RowTable("impossible", "Nothing can run on these", impossible),
     )
-    return PlannedRun(answer.summary, tables, subject, answer.notes, made)
+    return TrainingPlan(answer.summary, tables, subject, answer.notes, made)
 
 
 def _choice(choice: PlanChoice) -> Mapping[str, Any]:

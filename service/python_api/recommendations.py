@@ -11,7 +11,7 @@ from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.predict import predictor
 from shardtune.service.mcp import study_tools
-from shardtune.service.python_api import arguments, measured
+from shardtune.service.python_api import arguments, measured_tables
 from shardtune.service.python_api.arguments import ClusterLike, ModelLike, WorkloadFields
 from shardtune.service.python_api.failures import python_errors
 from shardtune.service.python_api.result import Result
@@ -22,7 +22,7 @@ Level = Literal["high", "medium", "low"]
 
 
 @dataclass(frozen=True, repr=False)
-class Recommended(Result):
+class KnownBest(Result):
     """Best known configuration: the tables `configurations` and `speedup`."""
 
     values: BestConfig | None = None
@@ -38,7 +38,7 @@ def best(
     service: ServiceLike | None = None,
     key_file: str | Path | None = None,
     **workload: Unpack[WorkloadFields],
-) -> Recommended:
+) -> KnownBest:
     """Return the best known configuration of a job, as a study measured it. No study is started.
 
     Args:
@@ -68,7 +68,7 @@ def best(
     return _recommended(known)
 
 
-def _recommended(known: BestConfig) -> Recommended:
+def _recommended(known: BestConfig) -> KnownBest:
     answer = study_tools.best_answer(known)
     differences = (
         f"differs in {row.field}: requested {row.requested_value}, measured {row.known_value}"
@@ -80,8 +80,8 @@ def _recommended(known: BestConfig) -> Recommended:
         f"{workload.global_batch:,}, {workload.precision.name}; measured {known.measured_at:%Y-%m-%d} by {known.study_id}, "
         f"{answer.freshness}"
     )
-    tables = (measured.known_configurations(known), measured.speedup(known.speedup, known.study_id))
-    return Recommended(answer.summary, tables, subject, (*differences, *answer.reasons), known)
+    tables = (measured_tables.known_configurations(known), measured_tables.speedup(known.speedup, known.study_id))
+    return KnownBest(answer.summary, tables, subject, (*differences, *answer.reasons), known)
 
 
 def _cluster(cluster: ClusterLike) -> str | dict[str, object]:

@@ -27,8 +27,8 @@ Cell = Figure | DayFigure | str | int | float | bool | None
 
 
 @dataclass(frozen=True)
-class Row:
-    """Row of a table."""
+class AnswerRow:
+    """AnswerRow of a table."""
 
     cells: Mapping[str, Cell]
     """Cells by name, in the order of the columns."""
@@ -57,7 +57,7 @@ class RowTable:
     name: str
     """Name for `records` and `to_pandas`."""
     caption: str
-    rows: Sequence[Row]
+    rows: Sequence[AnswerRow]
     remark: str = ""
     """Sentence below the rows."""
 

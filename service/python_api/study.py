@@ -1,4 +1,4 @@
-"""`Study`: a study of a service, which a program creates or reads, follows and stops."""
+"""`Study` of the package: a study of a service, which a program creates or reads, follows and stops."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from shardtune.api_schemas.studies.study import Study as StoredStudy
-from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.studies.study import Study, StudyResult
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.cli import connection, study_file
 from shardtune.service.cli.errors import CliError
 from shardtune.service.client import ServiceClient
-from shardtune.service.python_api import arguments, measured, study_words
+from shardtune.service.python_api import arguments, measured_tables, study_words
 from shardtune.service.python_api.arguments import ClusterLike, ModelLike, StudyWorkload
 from shardtune.service.python_api.failures import python_errors
 from shardtune.service.python_api.html import message
@@ -26,7 +25,7 @@ from shardtune.service.trackers.callbacks import CallbackFeed, StudyCallback
 class StudyStatus(Result):
     """State of a study: the table `configurations`, with the answer or the fastest configuration so far."""
 
-    values: StoredStudy | None = None
+    values: Study | None = None
     """Study as the service stores it."""
 
 
@@ -46,7 +45,7 @@ class StudyAnswer(Result):
     """Result as the service stores it."""
 
 
-class Study:
+class StudyHandle:
     """Study of a service. A notebook shows its state; `with` closes the connections at the end."""
 
     def __init__(
@@ -118,9 +117,9 @@ class Study:
         """
         study = self._read()
         table = (
-            measured.best_so_far(study)
+            measured_tables.best_so_far(study)
             if study.result is None
-            else measured.configurations(study.result, study.study_id)
+            else measured_tables.configurations(study.result, study.study_id)
         )
         notes = (*study.warnings, *((study.reason,) if study.reason else ()))
         return StudyStatus(study_words.state(study), (table,), study_words.subject(study), notes, study)
@@ -136,8 +135,10 @@ class Study:
             trials = tuple(self._client.trials(self.study_id))
             rejected = self._client.rejections(self.study_id)
         tables = (
-            RowTable("trials", "Trials", [measured.trial_row(trial, self.study_id) for trial in trials]),
-            RowTable("rejected", "Predicted not to fit, and not run", list(map(measured.rejected_row, rejected))),
+            RowTable("trials", "Trials", [measured_tables.trial_row(trial, self.study_id) for trial in trials]),
+            RowTable(
+                "rejected", "Predicted not to fit, and not run", list(map(measured_tables.rejected_row, rejected))
+            ),
         )
         return StudyTrials(study_words.state(study), tables, study_words.subject(study), (), trials)
 
@@ -153,9 +154,9 @@ class Study:
             result = self._client.best(self.study_id)
             trials = self._client.trials(self.study_id)
         tables = (
-            measured.configurations(result, self.study_id),
-            measured.speedup(result.speedup, self.study_id),
-            measured.projected(result.projection),
+            measured_tables.configurations(result, self.study_id),
+            measured_tables.speedup(result.speedup, self.study_id),
+            measured_tables.projected(result.projection),
         )
         notes = study_words.reasons(study, result, trials)
         return StudyAnswer(study_words.answer(result), tables, study_words.subject(study), notes, result)
@@ -177,7 +178,7 @@ class Study:
         """
         feed = CallbackFeed(callbacks)
 
-        def follow(study: StoredStudy) -> None:
+        def follow(study: Study) -> None:
             if callbacks:
                 feed.send(study, self._client.trials(self.study_id))
 
@@ -217,6 +218,6 @@ class Study:
             # A cell that only names the study must not fail because the service is away.
             return message(repr(self), str(error))
 
-    def _read(self) -> StoredStudy:
+    def _read(self) -> Study:
         with service_errors():
             return self._client.study(self.study_id)

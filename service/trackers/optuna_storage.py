@@ -27,8 +27,8 @@ class StorageRejected(ValueError):
 
 
 @dataclass(frozen=True)
-class Written:
-    """What a call wrote."""
+class StorageUpdate:
+    """Result of a writing."""
 
     name: str
     """Name of the study in the storage."""
@@ -40,7 +40,7 @@ class Written:
     """Number of trials that have not ended; they are not written yet."""
 
 
-def write_study(study: Study, trials: Sequence[Trial], storage: str, name: str | None = None) -> Written:
+def write_study(study: Study, trials: Sequence[Trial], storage: str, name: str | None = None) -> StorageUpdate:
     """Write the ended trials of a study; what the storage already has is kept.
 
     `storage`: address of a database as SQLAlchemy writes it, such as `sqlite:///trials.db`; `name`: name of the study in
@@ -75,7 +75,7 @@ def write_study(study: Study, trials: Sequence[Trial], storage: str, name: str |
         finally:
             backend.remove_session()
             backend.engine.dispose()
-    return Written(name, len(wanted) - len(kept), len(kept), len(trials) - len(ended))
+    return StorageUpdate(name, len(wanted) - len(kept), len(kept), len(trials) - len(ended))
 
 
 def _stored_study(backend: optuna.storages.RDBStorage, name: str, study_id: str) -> optuna.Study | None:

@@ -10,7 +10,7 @@ import pytest
 import shardtune as st
 from shardtune.service.mcp.schemas.figures import BAND_95, Figure
 from shardtune.service.python_api.result import Result
-from shardtune.service.python_api.rows import Row, RowTable, cells
+from shardtune.service.python_api.rows import AnswerRow, RowTable, cells
 
 HOSTILE = """<script>alert(1)</script><img src=x onerror="alert('2')"> & "quoted" """
 FIGURE = Figure(
@@ -21,7 +21,10 @@ RESULT = Result(
     HOSTILE,
     (
         RowTable(
-            HOSTILE, HOSTILE, [Row({"name": HOSTILE, **cells(speed=FIGURE, expected=PREDICTED, empty=None)})], HOSTILE
+            HOSTILE,
+            HOSTILE,
+            [AnswerRow({"name": HOSTILE, **cells(speed=FIGURE, expected=PREDICTED, empty=None)})],
+            HOSTILE,
         ),
         RowTable("nothing", "Nothing", []),
     ),

@@ -9,16 +9,16 @@ from shardtune.api_schemas.trials.trial import Rejection, RunPurpose, Trial
 from shardtune.service.mcp import measured_rows
 from shardtune.service.mcp.schemas.figures import GIB, SPEED, Figure, figure
 from shardtune.service.mcp.schemas.study_answers import MeasuredConfig
-from shardtune.service.python_api.rows import Row, RowTable, cells
+from shardtune.service.python_api.rows import AnswerRow, RowTable, cells
 from shardtune.service.wording import cluster_words, study_words
 
 _BAND_95 = "95 % interval within the run"
 
 
-def trial_row(trial: Trial, study_id: str) -> Row:
+def trial_row(trial: Trial, study_id: str) -> AnswerRow:
     """Return the row of a trial: what its search run measured, what was predicted before, and why it ended early."""
     predicted = trial.prediction
-    return Row(
+    return AnswerRow(
         cells(
             trial=trial.number,
             state=trial.state.value,
@@ -88,14 +88,14 @@ def known_configurations(known: BestConfig) -> RowTable:
 def speedup(compared: Speedup | None, study_id: str) -> RowTable:
     """Return the table of a measured speed-up over the baseline; without rows if nothing was compared."""
     value = measured_rows.speedup_figure(compared, study_id)
-    rows = [] if value is None else [Row(cells(comparison="candidate over baseline", speedup=value))]
+    rows = [] if value is None else [AnswerRow(cells(comparison="candidate over baseline", speedup=value))]
     return RowTable("speedup", "Speed-up in paired runs", rows)
 
 
-def rejected_row(rejection: Rejection) -> Row:
+def rejected_row(rejection: Rejection) -> AnswerRow:
     """Return the row of a configuration that was predicted not to fit."""
     source = "least memory that one rank would need, with 99 % probability"
-    return Row(
+    return AnswerRow(
         cells(
             configuration=rejection.config.describe(),
             needed=figure(rejection.needed_gib, GIB, "predicted", source),
@@ -115,8 +115,8 @@ def projected(projection: StudyProjection | None) -> RowTable:
     return RowTable("target", f"On {cluster_words.cluster(projection.cluster)}: projected, not measured", rows)
 
 
-def _projected_row(config: ProjectedConfig, source: str) -> Row:
-    return Row(
+def _projected_row(config: ProjectedConfig, source: str) -> AnswerRow:
+    return AnswerRow(
         cells(
             trial=config.trial_number,
             configuration=config.description + (" (may not fit)" if config.may_not_fit else ""),
@@ -131,8 +131,8 @@ def _banded(band: Band, unit: str, source: str) -> Figure:
     return figure(band.expected, unit, "projected", source, (band.low, band.high))
 
 
-def _measured_row(role: str, row: MeasuredConfig, config: TrialConfig) -> Row:
-    return Row(
+def _measured_row(role: str, row: MeasuredConfig, config: TrialConfig) -> AnswerRow:
+    return AnswerRow(
         cells(
             role=role,
             configuration=row.description,

@@ -20,7 +20,7 @@ def predicted(row: PredictedConfig, config: TrialConfig) -> AnswerRow:
             speed=row.speed,
             memory=row.memory,
             capacity_gib=row.capacity_gib,
-            mfu=row.mfu,
+            mfu=None if row.mfu is None else row.mfu.model_copy(update={"unit": "of the peak"}),
             bound_by=row.bound_by,
         ),
         config,

@@ -15,18 +15,23 @@ _STYLE = """
 .shardtune {max-width: 100%; line-height: 1.35}
 .shardtune p {margin: 0 0 .5em; max-width: 60em}
 .shardtune .shardtune-scroll {overflow-x: auto; margin: 0 0 .5em}
-.shardtune table {border-collapse: collapse; margin: 0; font-size: .92em}
-.shardtune caption {text-align: left; font-weight: 600; padding: .3em 0; caption-side: top; color: inherit}
-.shardtune th, .shardtune td {text-align: left; vertical-align: top; padding: .35em .8em .35em 0; border: 0; \
-border-top: 1px solid color-mix(in srgb, currentColor 25%, transparent); white-space: normal; background: none}
-.shardtune th {font-weight: 600; border-top: 0; white-space: nowrap}
-.shardtune .shardtune-figure {white-space: nowrap}
+.shardtune table.shardtune-rows {border-collapse: collapse; margin: 0; font-size: .92em}
+.shardtune .shardtune-rows caption {text-align: left; font-weight: 600; padding: .3em 0; caption-side: top; color: inherit}
+.shardtune .shardtune-rows th, .shardtune .shardtune-rows td {text-align: left; vertical-align: top; border: 0; \
+padding: .35em .9em .35em .3em; border-top: 1px solid color-mix(in srgb, currentColor 25%, transparent); \
+white-space: normal; max-width: none}
+.shardtune .shardtune-rows th {font-weight: 600; border-top: 0; white-space: nowrap}
+.shardtune .shardtune-rows td.shardtune-short {white-space: nowrap}
+.shardtune .shardtune-rows td.shardtune-long {min-width: 14em}
 .shardtune small {display: block; font-size: .85em; opacity: .85}
 .shardtune .shardtune-basis {border-bottom: 1px dashed currentColor}
 .shardtune .shardtune-measured {border-bottom-style: solid; font-weight: 600}
 .shardtune .shardtune-projected {border-bottom-style: dotted}
 .shardtune .shardtune-notes {font-size: .88em; opacity: .85; margin: 0; padding-left: 1.2em; max-width: 68em}
 """
+
+_SHORT = 20
+"""Most characters of a text that stays on one line in a cell."""
 
 
 def answer(summary: str, subject: str, tables: Sequence[RowTable], notes: Sequence[str]) -> str:
@@ -52,17 +57,20 @@ def _table(table: RowTable) -> str:
     columns = table.columns()
     head = _raw("tr", "".join(_element("th", words.heading(name)) for name in columns))
     body = "".join(_raw("tr", "".join(_cell(row.cells.get(name)) for name in columns)) for row in table.rows)
-    return _raw("table", _element("caption", table.caption) + _raw("thead", head) + _raw("tbody", body))
+    return _raw(
+        "table", _element("caption", table.caption) + _raw("thead", head) + _raw("tbody", body), "shardtune-rows"
+    )
 
 
 def _cell(cell: Cell) -> str:
     if not isinstance(cell, Figure | DayFigure):
-        return _element("td", words.plain(cell))
+        text = words.plain(cell)
+        return _element("td", text, "shardtune-short" if len(text) <= _SHORT else "shardtune-long")
     basis = _element("span", cell.basis, f"shardtune-basis shardtune-{cell.basis}")
     band = words.band(cell)
     below = basis + escape(f", {band}" if band else "")
     shown = escape(words.value(cell)) + _raw("small", below)
-    return f'<td class="shardtune-figure" title="{escape(cell.source)}">{shown}</td>'
+    return f'<td class="shardtune-short" title="{escape(cell.source)}">{shown}</td>'
 
 
 def _element(tag: str, text: str, kind: str = "") -> str:

@@ -16,7 +16,11 @@ _WIDTH = 160
 
 def answer(summary: str, subject: str, tables: Sequence[RowTable], notes: Sequence[str]) -> str:
     """Return summary, tables and notes as lines."""
-    console = Console(file=io.StringIO(), width=_WIDTH, highlight=False, markup=False, emoji=False, color_system=None)
+    lines = io.StringIO()
+    # In a notebook, Rich would show the lines at once instead of writing them to the file.
+    console = Console(
+        file=lines, width=_WIDTH, highlight=False, markup=False, emoji=False, color_system=None, force_jupyter=False
+    )
     for line in (subject, summary):
         if line:
             console.print(printable(line))
@@ -29,8 +33,7 @@ def answer(summary: str, subject: str, tables: Sequence[RowTable], notes: Sequen
                     console.print(printable(line))
     for note in notes:
         console.print(f"note: {printable(note)}")
-    assert isinstance(console.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().split("\n"))
+    return "\n".join(line.rstrip() for line in lines.getvalue().rstrip().split("\n"))
 
 
 def _table(table: RowTable) -> Table:

@@ -51,4 +51,4 @@ def bands(table: RowTable) -> list[str]:
         for name, cell in row.cells.items():
             if isinstance(cell, Figure | DayFigure) and cell.band is not None and cell.low is not None:
                 columns.setdefault(cell.band, {})[heading(name)] = None
-    return [f"Range of {', '.join(names)}: {kind}." for kind, names in columns.items()]
+    return [f"Range of {', '.join(sorted(names))}: {kind}." for kind, names in columns.items()]

@@ -35,6 +35,8 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(working, tmp_path):
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") for cell in notebook.cells), "committed without outputs: they would grow old"
     NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    kinds = {output.output_type for cell in notebook.cells for output in cell.get("outputs", ())}
+    assert kinds == {"execute_result", "stream"}
     shown = [
         output.data["text/html"]
         for cell in notebook.cells
@@ -47,3 +49,5 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(working, tmp_path):
     assert "<table" in frame and ">measured</span>" in best and ">measured</span>" in trials
     assert "complete: trials" in status and "confirmed" in best
     assert not any("<script" in html for html in shown)
+    texts = [output for cell in notebook.cells for output in cell.get("outputs", ()) if "text" in output]
+    assert [output.text.startswith("model ('llama-3.1-8') is not a preset") for output in texts] == [True]

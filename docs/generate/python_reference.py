@@ -103,7 +103,8 @@ def _kinds(function: Callable[..., Any]) -> Mapping[str, str]:
     assert isinstance(definition, ast.FunctionDef)
     arguments = [*definition.args.args, *definition.args.kwonlyargs]
     return {
-        argument.arg: code(ast.unparse(argument.annotation))
+        # A pipe would end the cell of the table.
+        argument.arg: " or ".join(map(code, ast.unparse(argument.annotation).split(" | ")))
         for argument in arguments
         if argument.annotation is not None
     }

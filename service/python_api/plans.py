@@ -108,9 +108,10 @@ def _choice(choice: PlanChoice) -> Mapping[str, Any]:
     return cells(
         gpus=choice.gpus,
         gpu=choice.gpu,
+        configuration=choice.description + (" (may not fit)" if choice.may_not_fit else ""),
         days=choice.days,
         gpu_hours=choice.gpu_hours,
-        cost=choice.cost,
+        cost=None if choice.cost is None else choice.cost.model_copy(update={"unit": "in your currency"}),
         ends=DayFigure(
             choice.finish.expected,
             choice.finish.earliest,
@@ -124,5 +125,4 @@ def _choice(choice: PlanChoice) -> Mapping[str, Any]:
         in_budget=choice.within_budget,
         speed=choice.speed,
         memory=choice.memory,
-        configuration=choice.description + (" (may not fit)" if choice.may_not_fit else ""),
     )

@@ -20,7 +20,7 @@ def subject(study: Study) -> str:
 def state(study: Study) -> str:
     """Describe the state of a study: phase, trials and GPU-seconds so far, and the verdict of an ended one."""
     counts = ", ".join(f"{count} {name}" for name, count in summary.trial_counts(study.trials).items())
-    phase = f" ({study.phase.value})" if study.state.is_open else ""
+    phase = f" ({study.phase.value.replace('_', ' ')})" if study.state.is_open else ""
     verdict = "" if study.result is None else f" Verdict: {summary.verdict_text(study.result)}."
     spent = (
         f"{study.gpu_seconds:,.0f} GPU-seconds so far"

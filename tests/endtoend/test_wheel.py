@@ -154,7 +154,10 @@ def test_type_checker_of_a_user_reads_the_types(programs: Path, tmp_path: Path) 
     checked = run([*command, f"--python-executable={programs / 'python'}", "user.py"], tmp_path)
     errors = [line for line in checked.stdout.splitlines() if ": error: " in line]
     revealed = [line.partition('"')[2].rstrip('"') for line in checked.stdout.splitlines() if "Revealed type" in line]
-    assert [(line.split(":")[1], line.rpartition("[")[2]) for line in errors] == [("8", "arg-type]"), ("10", "arg-type]")], checked.stdout
+    assert [(line.split(":")[1], line.rpartition("[")[2]) for line in errors] == [
+        ("8", "arg-type]"),
+        ("10", "arg-type]"),
+    ], checked.stdout
     assert [name.replace("builtins.", "") for name in revealed] == [
         "str",
         "shardtune.api_schemas.studies.study.Study",

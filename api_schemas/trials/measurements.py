@@ -198,6 +198,15 @@ class Measurement(Schema):
     could not observe it. Set by the service."""
 
     @property
+    def speed_range(self) -> tuple[float, float]:
+        """Ends of the 95 % interval of the speed within this run, in tokens per second and GPU."""
+        # The interval is symmetric in time, not in speed, so both ends are converted by themselves.
+        speed, step, half_width = self.tokens_per_s_per_gpu, self.step_time_s, self.step_time_half_width_s
+        # If the interval of the step time reaches zero, it gives no upper bound for the speed.
+        high = speed * step / (step - half_width) if half_width < step else speed
+        return speed * step / (step + half_width), high
+
+    @property
     def is_extended(self) -> bool:
         """Whether the step time was extended from steps with fewer micro batches."""
         return self.short_steps is not None and self.short_steps.accumulations is not None

@@ -11,6 +11,7 @@ from docs.generate import (
     code_tables,
     decision_list,
     knob_tables,
+    python_reference,
     rest_reference,
     schema_tables,
     settings_reference,
@@ -33,6 +34,7 @@ SECTIONS: Mapping[str, Callable[..., str]] = {
     "exit-codes": code_tables.exit_codes,
     "study-reasons": code_tables.study_reasons,
     "event-types": code_tables.event_types,
+    "python-api": python_reference.python_api,
     "presets": code_tables.presets,
     "decisions": decision_list.decisions,
 }

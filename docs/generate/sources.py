@@ -4,7 +4,7 @@ import argparse
 import ast
 import inspect
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache
 from itertools import pairwise
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pydantic_settings import BaseSettings
 from typer.core import TyperCommand, TyperGroup
 
+import shardtune
 from shardtune.api_schemas.field_docs import field_docs
 from shardtune.api_schemas.knobs import Knob
 from shardtune.api_schemas.notifications import events
@@ -23,6 +24,7 @@ from shardtune.service.app import create_app
 from shardtune.service.cli import errors as cli_errors
 from shardtune.service.cli.commands import app as commands
 from shardtune.service.http.error_codes import CODES
+from shardtune.service.python_api import arguments, service_calls
 from shardtune.service.settings import Settings
 from shardtune.tuner.search.space.backends.registry import BACKENDS
 from shardtune.tuner.search.space.legal_values import COMMON
@@ -85,6 +87,32 @@ def openapi() -> dict[str, Any]:
 def command_line() -> dict[str, TyperCommand | TyperGroup]:
     """Commands of `shardtune` by name, in the order of its help."""
     return {name: commands.command(name) for name in commands.COMMANDS}
+
+
+def python_api() -> dict[str, Any]:
+    """Public functions and classes of `import shardtune` by name, in the order in which it declares them."""
+    return {name: getattr(shardtune, name) for name in shardtune._ATTRIBUTES if name != "ServiceClient"}
+
+
+def python_aliases() -> dict[str, str]:
+    """Meaning of each kind of argument of the Python API that has a name of its own."""
+    return {
+        name: text
+        for module in (arguments, service_calls)
+        for name, text in _alias_texts(ast.parse(inspect.getsource(module)))
+    }
+
+
+def fields_of(kind: type) -> dict[str, str]:
+    """Meaning of each field of a class, inherited fields included."""
+    return field_docs(kind)
+
+
+def _alias_texts(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for pair in pairwise(tree.body):
+        match pair:
+            case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, inspect.cleandoc(text)
 
 
 def worker_parser() -> argparse.ArgumentParser:

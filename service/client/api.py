@@ -67,6 +67,10 @@ class ServiceClient(FleetClient):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the client's connections to the service."""
         self._calls.close()
 
     @property

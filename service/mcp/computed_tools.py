@@ -1,6 +1,10 @@
 """Tools that compute an answer without a run: `predict`, `memory` and `explain_config`."""
 
-from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
+from collections.abc import Callable
+
+from pydantic import JsonValue
+
+from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.service.mcp import predicted_rows
 from shardtune.service.mcp.configs import differences, read_config
 from shardtune.service.mcp.errors import rejections
@@ -24,6 +28,11 @@ def predict(product: Product, arguments: PredictArguments) -> PredictAnswer:
             global_batch=arguments.global_batch, top=arguments.top, space=space or {"knobs": arguments.knobs}
         )
         table = product.predict(request)
+    return predict_answer(table)
+
+
+def predict_answer(table: PredictionTable) -> PredictAnswer:
+    """Return the fastest configurations of a table of predictions, with their figures."""
     configurations = tuple(predicted_rows.predicted_config(row) for row in table.fastest)
     return PredictAnswer(
         summary=_fastest_in_words(configurations, table.levers),
@@ -40,6 +49,11 @@ def memory(product: Product, arguments: MemoryArguments) -> MemoryAnswer:
     with rejections(PredictionRequest):
         request = arguments.request(micro_batch=arguments.micro_batch, checkpointing=arguments.checkpointing, top=0)
         table = product.predict(request)
+    return memory_answer(table)
+
+
+def memory_answer(table: PredictionTable) -> MemoryAnswer:
+    """Return the memory of each strategy in a table of predictions."""
     rows = tuple(predicted_rows.memory_row(row) for row in table.predictions)
     return MemoryAnswer(summary=_memory_in_words(rows), **predicted_rows.job_fields(table), strategies=rows)
 
@@ -48,8 +62,21 @@ def explain_config(product: Product, arguments: ExplainConfigArguments) -> Expla
     """Explain the memory and the step time of one configuration, and compare it with the fastest one."""
     with rejections(PredictionRequest):
         request = arguments.request(global_batch=arguments.global_batch, top=1)
-        config, notes = read_config(arguments.config, request)
-        table = product.predict(request.model_copy(update={"configs": (config,)}))
+        return explain_answer(product.predict, request, arguments.config)
+
+
+def explain_answer(
+    predict_table: Callable[[PredictionRequest], PredictionTable],
+    request: PredictionRequest,
+    config_values: dict[str, JsonValue],
+) -> ExplainConfigAnswer:
+    """Predict the configuration that `config_values` describe, and compare it with the fastest one for the request.
+
+    Raises:
+        ToolRejected: the configuration cannot be read, or contradicts the workload or the cluster.
+    """
+    config, notes = read_config(config_values, request)
+    table = predict_table(request.model_copy(update={"configs": (config,)}))
     explained = table.predictions[0]
     fastest = table.fastest[0] if table.fastest else None
     speedup = None if fastest is None else _speedup(explained, fastest)

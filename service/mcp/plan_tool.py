@@ -16,6 +16,11 @@ def plan(product: Product, arguments: PlanArguments) -> PlanAnswer:
     fields = arguments.model_dump(exclude={"rows", "overhead"})
     with rejections(PlanRequest):
         planned = product.plan(PlanRequest.model_validate(fields | {"goodput": {"overhead": arguments.overhead}}))
+    return plan_answer(planned, arguments.rows)
+
+
+def plan_answer(planned: Plan, most_rows: int) -> PlanAnswer:
+    """Return a plan with its figures: the `most_rows` rows with the fewest GPU-hours."""
     rows = sorted(planned.rows, key=lambda row: row.gpu_hours.expected)
     return PlanAnswer(
         summary=_in_words(planned),
@@ -23,11 +28,11 @@ def plan(product: Product, arguments: PlanArguments) -> PlanAnswer:
         parameters=planned.parameters,
         tokens=planned.tokens,
         sequence_length=planned.sequence_length,
-        choices=tuple(map(_choice, rows[: arguments.rows])),
+        choices=tuple(map(_choice, rows[:most_rows])),
         cheapest_in_time=None if planned.cheapest_in_time is None else _choice(planned.cheapest_in_time),
         fastest_in_budget=None if planned.fastest_in_budget is None else _choice(planned.fastest_in_budget),
         impossible=planned.impossible,
-        omitted=max(0, len(rows) - arguments.rows),
+        omitted=max(0, len(rows) - most_rows),
         notes=planned.notes,
     )
 

@@ -46,7 +46,7 @@ def best(product: Product, arguments: BestArguments) -> BestAnswer:
     client = product.service("best")
     with rejections(StudyRequest):
         if arguments.target_key is not None:
-            return _best_answer(client.best_config(arguments.target_key))
+            return best_answer(client.best_config(arguments.target_key))
         job = (arguments.model, arguments.cluster, arguments.sequence_length, arguments.global_batch)
         model, cluster, length, batch = job
         if model is None or cluster is None or length is None or batch is None:
@@ -62,10 +62,11 @@ def best(product: Product, arguments: BestArguments) -> BestAnswer:
             "data": None if arguments.data is None else arguments.data.model_dump(mode="json"),
             "attention": arguments.attention,
         }
-        return _best_answer(client.find_best(model, cluster, workload, arguments.match, arguments.lowest_confidence))
+        return best_answer(client.find_best(model, cluster, workload, arguments.match, arguments.lowest_confidence))
 
 
-def _best_answer(known: BestConfig) -> BestAnswer:
+def best_answer(known: BestConfig) -> BestAnswer:
+    """Return a known configuration with its measured figures."""
     best_config = measured_rows.measured_config(known.best, known.study_id)
     speedup = measured_rows.speedup_figure(known.speedup, known.study_id)
     speed = "" if best_config.speed is None else f", {best_config.speed.in_words()}"

@@ -113,11 +113,8 @@ def _config_view(context: Context, study: StudyRow, row: TrialRow) -> ComparedCo
 
 def _speed_of_run(run: Measurement) -> MeasuredSpeed:
     """Speed measured by a single run, with the interval of its mean step time."""
-    # The interval is symmetric in time, not in speed, so both ends are converted by themselves.
-    speed, step, half_width = run.tokens_per_s_per_gpu, run.step_time_s, run.step_time_half_width_s
-    # If the interval of the step time reaches zero, it gives no upper bound for the speed.
-    high = speed * step / (step - half_width) if half_width < step else speed
-    return MeasuredSpeed(tokens_per_s_per_gpu=speed, low=speed * step / (step + half_width), high=high, runs=1)
+    low, high = run.speed_range
+    return MeasuredSpeed(tokens_per_s_per_gpu=run.tokens_per_s_per_gpu, low=low, high=high, runs=1)
 
 
 def _speed_of_runs(speeds: Sequence[float]) -> MeasuredSpeed:

@@ -1,5 +1,6 @@
 """Sections that are generated from the code: complete, linked, and refused where a marker is wrong."""
 
+import inspect
 import re
 
 import pytest
@@ -64,6 +65,17 @@ def test_every_error_code_event_and_exit_code_has_a_row():
     assert all(f"`{entry.code}`" in section("error-codes") for entry in sources.error_codes())
     assert all(f"`{entry.code}`" in section("exit-codes") for entry in sources.exit_codes())
     assert all(f"`{kind.name}`" in section("event-types") and kind.meaning for kind in sources.event_kinds())
+
+
+def test_every_public_name_of_the_package_has_a_section_with_each_of_its_arguments():
+    text = section("python-api")
+    for name, value in sources.python_api().items():
+        assert f"`{name}()`" in text or f"`{name}`" in text
+        if inspect.isfunction(value):
+            described = text.partition(f"## `{name}()`")[2].partition("\n## ")[0]
+            arguments = inspect.signature(value).parameters
+            # `memory` refers to `predict`, whose arguments it takes.
+            assert name == "memory" or all(f"| `{argument}` |" in described for argument in arguments)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,8 @@ reveal_type(shardtune.__version__)
 with ServiceClient("http://127.0.0.1:8470") as client:
     reveal_type(client.study("mine"))
     client.study(7)
+reveal_type(shardtune.predict("gpt2", "8xh100", sequence_length=512))
+shardtune.predict("gpt2", "8xh100", sequence_length="long")
 """
 
 
@@ -152,8 +154,15 @@ def test_type_checker_of_a_user_reads_the_types(programs: Path, tmp_path: Path) 
     checked = run([*command, f"--python-executable={programs / 'python'}", "user.py"], tmp_path)
     errors = [line for line in checked.stdout.splitlines() if ": error: " in line]
     revealed = [line.partition('"')[2].rstrip('"') for line in checked.stdout.splitlines() if "Revealed type" in line]
-    assert [(line.split(":")[1], line.rpartition("[")[2]) for line in errors] == [("8", "arg-type]")], checked.stdout
-    assert [name.replace("builtins.", "") for name in revealed] == ["str", "shardtune.api_schemas.studies.study.Study"]
+    assert [(line.split(":")[1], line.rpartition("[")[2]) for line in errors] == [
+        ("8", "arg-type]"),
+        ("10", "arg-type]"),
+    ], checked.stdout
+    assert [name.replace("builtins.", "") for name in revealed] == [
+        "str",
+        "shardtune.api_schemas.studies.study.Study",
+        "shardtune.service.python_api.predictions.Predictions",
+    ]
 
 
 def test_metadata_states_the_license_and_offers_no_tools(programs: Path) -> None:

@@ -2,98 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
-from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
-from shardtune.api_schemas.training.search_space import SpaceLimits
-from shardtune.api_schemas.trials.plans import Plan, PlanRequest
-from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from shardtune.service.cli.commands import predict
-    from shardtune.service.cli.plan import lines, options
-    from shardtune.tuner.plans import plan as planning
+    from shardtune.service.cli.plan import lines, options, planner
+    from shardtune.service.cli.predict import model_argument
 else:
     lines = LazyModule("shardtune.service.cli.plan.lines")
     options = LazyModule("shardtune.service.cli.plan.options")
-    planning = LazyModule("shardtune.tuner.plans.plan")
-    predict = LazyModule("shardtune.service.cli.commands.predict")
+    planner = LazyModule("shardtune.service.cli.plan.planner")
+    model_argument = LazyModule("shardtune.service.cli.predict.model_argument")
 
 app = typer.Typer()
-_WORKLOAD = ("model", "sequence_length", "global_batch", "precision")
-
-
-def make_plan(values: dict[str, Any]) -> Plan:
-    """Plan the run that the options describe.
-
-    Raises:
-        InputError: an option's value cannot be used; each line names it.
-    """
-    try:
-        request = PlanRequest.model_validate(values)
-        return planning.plan(request, datetime.now(UTC).date())
-    except ValidationError as error:
-        raise InputError(*(_line(dict(entry)) for entry in error.errors())) from None
-    except ArithmeticError:
-        raise InputError(
-            "tokens, prices or dimensions are too large or too small to compute with; correct them"
-        ) from None
-    except ValueError as error:
-        raise InputError(str(error)) from None
-
-
-def _check_plannable(study: Mapping[str, Any]) -> None:
-    """Reject a study file whose training a plan does not describe.
-
-    Raises:
-        InputError: names the field and the remedy.
-    """
-    optimizer, space = study.get("optimizer"), study.get("space")
-    if optimizer is not None and optimizer.kind != DEFAULT_OPTIMIZER:
-        raise InputError(
-            f"workload.optimizer ({optimizer.kind}) is not planned: plans are of {DEFAULT_OPTIMIZER}; name the model alone, "
-            "or predict single sizes with `shardtune predict FILE`"
-        )
-    if study.get("adapter") is not None:
-        raise InputError(
-            f"workload.adapter ({study['adapter'].describe()}) is not planned: plans are of trainings of all weights; name the "
-            "model alone, or predict single sizes with `shardtune predict FILE`"
-        )
-    if study.get("data") is not None:
-        raise InputError(
-            f"workload.data ({study['data'].describe()}) is not planned: plans count tokens of samples of one length; name the "
-            "model alone, or predict single sizes with `shardtune predict FILE`"
-        )
-    if space is not None and space != SpaceLimits():
-        raise InputError(
-            "space (given) is not read by plans, which choose among all layouts; name the model alone, or predict single "
-            "sizes with `shardtune predict FILE`"
-        )
-
-
-def _line(entry: dict[str, Any]) -> str:
-    message, place = entry["msg"].removeprefix("Value error, "), ".".join(map(str, entry["loc"]))
-    if not place or entry["type"] == "value_error":
-        return str(message)
-    value = entry["input"] if isinstance(entry["input"], str | int | float) else "missing"
-    return f"{place} ({value}): {message}"
-
-
-def _day(text: str | None, option: str) -> date | None:
-    if text is None:
-        return None
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise InputError(f"{option} ({text[:40]!r}) must be a day such as 2027-03-01") from None
 
 
 @app.command("plan")
@@ -149,9 +75,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything."""
-    subject = predict.read_model(model)
-    _check_plannable(subject.values)
-    values: dict[str, Any] = {name: value for name, value in subject.values.items() if name in _WORKLOAD}
+    values: dict[str, Any] = planner.plannable_values(model_argument.read_model(model).values)
     stated = (("sequence_length", seq_len), ("global_batch", global_batch), ("precision", precision))
     # Only options that were given: a null would replace the workload of a study file.
     values |= {name: value for name, value in stated if value is not None}
@@ -162,8 +86,8 @@ def command(
         "gpus_per_node": gpus_per_node,
         "prices": options.read_prices(price, prices),
         "budget": budget,
-        "start": _day(start, "--start"),
-        "deadline": _day(deadline, "--deadline"),
+        "start": planner.read_day(start, "--start"),
+        "deadline": planner.read_day(deadline, "--deadline"),
         "measurements": options.read_measurements(measured),
         "goodput": {
             "overhead": overhead,
@@ -173,7 +97,7 @@ def command(
             "restart_s": restart_seconds,
         },
     }
-    plan = make_plan(values)
+    plan = planner.make_plan(values)
     if as_json:
         print(plan.model_dump_json())
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from shardtune.service.cli import study_file, summary
     from shardtune.service.cli.tune import job, progress_lines
     from shardtune.service.client import ServiceClient
+    from shardtune.service.trackers import optuna_storage
     from shardtune.service.wording import study_words
 else:
+    optuna_storage = LazyModule("shardtune.service.trackers.optuna_storage")
     progress_lines, summary = (
         LazyModule("shardtune.service.cli.tune.progress_lines"),
         LazyModule("shardtune.service.cli.summary"),
@@ -246,6 +249,32 @@ def importance(
         importances.reason
         or f"from {importances.trials} feasible trials, {importances.fastest} of them counted as fast"
     )
+
+
+@app.command("to-optuna")
+def to_optuna(
+    storage: Annotated[
+        str, typer.Option(metavar="URL", help="Optuna storage as SQLAlchemy names it, such as sqlite:///trials.db.")
+    ],
+    study: StudyId = "last",
+    name: Annotated[str | None, typer.Option(help="Name in the storage (default: the study's id).")] = None,
+    service: RunningService = DEFAULT_SERVICE,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the ended trials of a study into an Optuna storage, for optuna-dashboard; a repetition adds new ones."""
+    with connect(service, key_file) as client:
+        chosen = find_study(client, study)
+        trials = client.trials(chosen.study_id)
+    try:
+        written = optuna_storage.write_study(chosen, trials, storage, name)
+    except optuna_storage.StorageRejected as error:
+        raise InputError(f"--{error}") from None
+    if as_json:
+        print(json.dumps(asdict(written)))
+    else:
+        waiting = f"; {written.waiting} have not ended yet" if written.waiting else ""
+        print(f"study {written.name!r}: {written.added} trials added, {written.kept} were there{waiting}")
 
 
 def _change_study(

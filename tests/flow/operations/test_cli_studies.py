@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import optuna
 import pytest
 
 from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
@@ -96,3 +97,21 @@ def test_ctrl_c_cancels_the_study_it_owns_and_no_other(http, study_file, command
         stated = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in stated
     assert http.get("/v1/studies").json()["studies"][0]["state"] == state
+
+
+def test_trials_in_an_optuna_storage(http, study_file, run, tmp_path):
+    storage = f"sqlite:///{tmp_path / 'trials.db'}"
+    worker = SimulatedWorker(http).register()
+    run("studies", "create", study_file, "--id", "nightly")
+    worker.work()
+    written = run("studies", "to-optuna", "nightly", "--storage", storage)[1]
+    assert written == {"name": "nightly", "added": 8, "kept": 0, "waiting": 0}
+    again = run("studies", "to-optuna", "--storage", storage, as_json=False)
+    assert again == (0, "study 'nightly': 0 trials added, 8 were there\n")
+    best = optuna.load_study(study_name="nightly", storage=storage)
+    fastest = max(
+        trial["tokens_per_s_per_gpu"] or 0 for trial in http.get("/v1/studies/nightly/trials").json()["trials"]
+    )
+    assert best.best_value == fastest and best.user_attrs["verdict"] == "confirmed"
+    code, text = run("studies", "to-optuna", "--storage", "sqlite:////nowhere/trials.db", as_json=False)
+    assert code == 2 and text.startswith("--storage (sqlite:////nowhere/trials.db) cannot be written: ")

@@ -7,10 +7,10 @@ import pytest
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.service.cli import study_file
-from shardtune.service.cli.commands import plan, predict
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.options import adapter_options
-from shardtune.service.cli.predict import lines
+from shardtune.service.cli.plan import planner
+from shardtune.service.cli.predict import lines, model_argument, predictor
 from shardtune.service.cli.tune import continuation, early_checks
 from shardtune.service.cli.tune.options import TuneOptions
 
@@ -90,14 +90,14 @@ def test_a_study_file_with_an_adapter_is_predicted_with_it_and_not_planned(tmp_p
     path = tmp_path / "study.json"
     adapted, _ = with_adapter(STUDY, Lora())
     path.write_text(adapted.model_dump_json())
-    subject = predict.read_model(str(path))
+    subject = model_argument.read_model(str(path))
     assert subject.values["adapter"] == Lora()
     with pytest.raises(InputError, match=r"workload.adapter \(LoRA r=16\) is not planned"):
-        plan._check_plannable(subject.values)
+        planner.plannable_values(subject.values)
 
 
 def test_the_printed_table_says_what_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
-    model = predict.ModelArgument({"model": "llama-3.1-8b"})
-    options = predict.PredictOptions(model, "8xh100", None, 1, None, None, top=0, adapter=Lora())
-    lines.show(predict.predict(options))
+    model = model_argument.ModelArgument({"model": "llama-3.1-8b"})
+    options = predictor.PredictOptions(model, "8xh100", None, 1, None, None, top=0, adapter=Lora())
+    lines.show(predictor.predict(options))
     assert "LoRA r=16 (41.94 million trained)" in capsys.readouterr().out.replace("\n", " ")

@@ -1,0 +1,62 @@
+"""Read the model, and with a study file the workload, that `predict` and `plan` are about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue, ValidationError
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.service.cli import study_file
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.models import source as model_source
+
+_WORKLOAD = ("sequence_length", "global_batch", "precision", "optimizer", "adapter", "attention", "data", "float8")
+
+
+@dataclass(frozen=True)
+class ModelArgument:
+    """Content of a model's argument: a preset, a config.json or a study file."""
+
+    values: dict[str, Any]
+    """Fields of a `PredictionRequest`: the model, and the workload of a study file."""
+    cluster: Cluster | str = "local"
+    objective: Objective = field(default_factory=Objective)
+    """Objective of a study file, which decides how much memory stays free."""
+
+
+def read_model(name: str) -> ModelArgument:
+    """Read the argument: a model's name or folder, or the path of a config.json or study file.
+
+    Raises:
+        InputError: the argument is none of these.
+    """
+    if model_source.is_name(name):
+        return ModelArgument({"model": _validated(model_source.named_model(name))})
+    path = Path(name)
+    return read_content(study_file.read_json_object(path), path.parent)
+
+
+def read_content(content: Mapping[str, JsonValue], folder: Path) -> ModelArgument:
+    """Read the content of a config.json, or of a study file, whose paths are relative to `folder`.
+
+    Raises:
+        InputError: the content is neither.
+    """
+    if "model" in content:
+        study = study_file.validate_study(dict(content), folder)
+        workload = {name: getattr(study.workload, name) for name in _WORKLOAD}
+        return ModelArgument({"model": study.model, "space": study.space, **workload}, study.cluster, study.objective)
+    return ModelArgument({"model": _validated(dict(content))})
+
+
+def _validated(model: JsonValue) -> ModelSpec:
+    try:
+        return ModelSpec.model_validate(model)
+    except ValidationError as error:
+        raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None

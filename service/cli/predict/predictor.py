@@ -1,0 +1,159 @@
+"""Predict in this process, for the command line and for `shardtune.predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import JsonValue, ValidationError
+
+from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport
+from shardtune.api_schemas.training.adapters import AdapterSchema
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
+from shardtune.service.cli import study_file
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.lazy_module import LazyModule
+from shardtune.service.cli.predict.model_argument import ModelArgument
+
+if TYPE_CHECKING:
+    from shardtune.service.cli.predict import model_trace
+    from shardtune.tuner.prediction import model_shape, prediction_request
+    from shardtune.tuner.search import fastest
+else:
+    model_trace = LazyModule("shardtune.service.cli.predict.model_trace")
+    model_shape = LazyModule("shardtune.tuner.prediction.model_shape")
+    prediction_request = LazyModule("shardtune.tuner.prediction.prediction_request")
+    fastest = LazyModule("shardtune.tuner.search.fastest")
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """Model, cluster and options of a prediction."""
+
+    model: ModelArgument
+    cluster: Cluster | str
+    sequence_length: int | None
+    micro_batch: int
+    gradient_accumulation: int | None
+    precision: str | None
+    """Name of the dtypes; None: the study's, or chosen by the device (so, too, sequence length and global batch)."""
+    hardware: HardwareReport | None = None
+    """Measured rates of a cluster, which replace `cluster`."""
+    global_batch: int | None = None
+    top: int = 10
+    trace: bool = False
+    """Whether to count the built model even where its architecture has a closed form."""
+    optimizer: str | None = None
+    """Kind of the optimizer; None: the study's, or AdamW."""
+    checkpointing: str = "none"
+    """Activation checkpointing of the table of strategies."""
+    adapter: AdapterSchema | None = None
+    """Adapter that is trained; None: the study's, or all weights."""
+    data: dict[str, JsonValue] | None = None
+    """Fields of the data that options state; None: the study's, or samples of one length."""
+    float8: str | None = None
+    """Scaling of float8; None: the study's, or no float8."""
+    allowed_models: tuple[str, ...] = ()
+    """Names of the user's own models that may run here to be traced."""
+
+
+def predict(options: PredictOptions) -> PredictionTable:
+    """Predict the fastest configurations of the search space, and one configuration of each strategy.
+
+    Raises:
+        InputError: the model, GPU or precision is unknown, or values contradict each other.
+        PlatformFailure: a model that must be built could not be counted.
+    """
+    with input_errors():
+        return predict_table(read_request(options), options)
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Turn the errors of the schemas and of the predictor into an `InputError` with a line for each."""
+    try:
+        yield
+    except ValidationError as error:
+        raise InputError(*study_file.error_lines(error)) from None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def read_request(options: PredictOptions) -> PredictionRequest:
+    """Return the request that the options describe.
+
+    Raises:
+        ValidationError: a value is wrong.
+    """
+    values: dict[str, Any] = {
+        **options.model.values,
+        "cluster": options.hardware.cluster if options.hardware else options.cluster,
+        "hardware": options.hardware.measured if options.hardware else None,
+        "micro_batch": options.micro_batch,
+        "gradient_accumulation": options.gradient_accumulation,
+        "checkpointing": options.checkpointing,
+        "top": options.top,
+    }
+    of_workload = (
+        ("sequence_length", options.sequence_length),
+        ("precision", options.precision),
+        ("optimizer", options.optimizer),
+        ("adapter", options.adapter),
+        ("float8", options.float8),
+        ("data", _data(options)),
+        ("global_batch", options.global_batch),
+    )
+    # Only options that were given: a null would replace the workload of a study file.
+    values |= {name: value for name, value in of_workload if value is not None}
+    if options.gradient_accumulation is not None and options.global_batch is None:
+        # The option says how large a step is, in place of the study file's global batch.
+        values["global_batch"] = None
+    return PredictionRequest.model_validate(values)
+
+
+def _data(options: PredictOptions) -> dict[str, Any] | None:
+    """Return the data of a study file with the fields that options state; None without such options."""
+    if not options.data:
+        return None
+    data = options.model.values.get("data")
+    return ({} if data is None else data.model_dump()) | options.data
+
+
+def predict_table(request: PredictionRequest, options: PredictOptions) -> PredictionTable:
+    """Predict by formulas for the model's architecture; a model without formulas is built here, and its parameters and
+    FLOPs are counted."""
+    if request.model.is_own:
+        return fastest.answer_request(_traced(request, options), objective=options.model.objective)
+    if not options.trace:
+        try:
+            return fastest.answer_request(request, objective=options.model.objective)
+        except model_shape.NoClosedForm:
+            pass
+    model_summary = model_trace.count_model(request.model, request.sequence_length)
+    counted = request.model_copy(update={"model_summary": model_summary})
+    return fastest.answer_request(counted, objective=options.model.objective)
+
+
+def _traced(request: PredictionRequest, options: PredictOptions) -> PredictionRequest:
+    """Request with a traced step of the user's own code, which runs here only if its name is allowed."""
+    name = request.model.entry_point
+    if name is None or name not in options.allowed_models:
+        what = "script, whose steps cannot be traced; `shardtune tune` measures it"
+        remedy = f"own code, which has to be traced to be predicted; allow it to run here: --allow-model {name}"
+        raise InputError(f"model ({request.model.name}) is your {remedy if name else what}")
+    if request.sequence_length is None:
+        raise InputError("sequence_length is missing: your own code is traced at one length; give it by --seq-len")
+    precision, _ = prediction_request.precision_of(request)
+    ranks = prediction_request.cluster_of(request).world_size
+    # A trace takes up to four samples; the batch itself has no influence on it.
+    workload = Workload(
+        sequence_length=request.sequence_length,
+        global_batch=request.global_batch or 8 * ranks,
+        precision=precision,
+        optimizer=request.optimizer,
+    )
+    model_summary = model_trace.trace_own_code(request.model, workload)
+    return request.model_copy(update={"model_summary": model_summary})

@@ -1,0 +1,103 @@
+"""Arguments of the Python API that several functions share: models, clusters and workloads as Python values."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.adapters import AdapterSchema
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.sample_lengths import SampleLengths
+from shardtune.api_schemas.training.workload import Precision
+from shardtune.service.cli import baseline_file, study_file
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.models import source as model_source
+from shardtune.service.cli.predict import model_argument
+from shardtune.service.cli.predict.model_argument import ModelArgument
+
+ModelLike = str | Path | Mapping[str, Any] | ModelSpec
+"""Preset such as `llama-3.1-8b`, Hugging Face id, path of a model's folder, `config.json` or study file, or the content of
+one of these files."""
+ClusterLike = str | Mapping[str, Any] | Cluster
+"""Short form such as `8xh100` or `4x8xa100-80gb`, `local`, or a cluster in full."""
+ConfigLike = str | Path | Mapping[str, Any] | TrialConfig
+"""Configuration in Shardtune's format, the content of a DeepSpeed, Accelerate or TrainingArguments file, or the path of such
+a file."""
+
+
+class WorkloadFields(TypedDict, total=False):
+    """Fields of a workload, as in a study file."""
+
+    sequence_length: int | None
+    global_batch: int | None
+    precision: str | Mapping[str, Any] | Precision | None
+    optimizer: str | Mapping[str, Any] | None
+    adapter: str | Mapping[str, Any] | AdapterSchema | None
+    attention: str
+    data: Mapping[str, Any] | SampleLengths | None
+    float8: str | None
+
+
+class StudyWorkload(WorkloadFields, total=False):
+    """Fields of a study's workload: those that a prediction reads, and those that change losses alone."""
+
+    max_grad_norm: float | None
+    seed: int
+
+
+def read_model(model: ModelLike) -> ModelArgument:
+    """Read a model, and the workload if it is a study file.
+
+    Raises:
+        InputError: nothing has this name, or the content cannot be read; suggests similar names.
+        PlatformFailure: the model is on the hub, which did not answer.
+    """
+    if isinstance(model, ModelSpec):
+        return ModelArgument({"model": model})
+    if isinstance(model, Mapping):
+        return model_argument.read_content(model, Path())
+    return model_argument.read_model(str(model))
+
+
+def read_config(config: ConfigLike) -> dict[str, Any]:
+    """Return the fields of a configuration.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    if isinstance(config, TrialConfig):
+        return config.model_dump(mode="json")
+    return dict(config) if isinstance(config, Mapping) else baseline_file.read(str(config), Path())
+
+
+def stated(workload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a workload that have a value: None stands for the default."""
+    return {name: value for name, value in workload.items() if value is not None}
+
+
+def study_fields(
+    model: ModelLike, cluster: ClusterLike | None, fields: Mapping[str, Any], workload: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the fields of a study file: those of the model's file, replaced by what is given.
+
+    Raises:
+        InputError: the file cannot be read, or the model's name is unknown.
+    """
+    values: dict[str, Any] = {"model": model}
+    if isinstance(model, Mapping):
+        values = dict(model) if "model" in model else {"model": dict(model)}
+    elif not isinstance(model, ModelSpec) and not model_source.is_name(str(model)):
+        content = study_file.read_json_object(Path(model))
+        values = content if "model" in content else {"model": content}
+    elif not isinstance(model, ModelSpec):
+        values = {"model": str(model)}
+    stated_workload = {**(values.get("workload") or {}), **stated(workload)}
+    if unknown := sorted(fields.keys() & {"model", "cluster", "workload"}):
+        raise InputError(f"fields.{unknown[0]} is an argument of its own; give it beside fields")
+    return {**values, **fields, "workload": stated_workload} | ({} if cluster is None else {"cluster": cluster})
+
+
+def folder_of(model: ModelLike) -> Path:
+    """Return the folder to which paths in a study file are relative."""
+    return Path(model).parent if isinstance(model, str | Path) and not model_source.is_name(str(model)) else Path()

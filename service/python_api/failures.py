@@ -1,0 +1,27 @@
+"""Turn expected failures of commands and tools into the exceptions of the Python API."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shardtune.service.cli import missing_extras
+from shardtune.service.cli.errors import CliError, InputError
+from shardtune.service.mcp.errors import ToolRejected
+from shardtune.service.trackers.optional_packages import MissingPackage
+
+
+@contextmanager
+def python_errors() -> Iterator[None]:
+    """Raise the errors of the command line with the names of arguments in place of options, and a `MissingPackage` for a
+    package of an extra that is not installed."""
+    try:
+        yield
+    except CliError as error:
+        # Options have the names of the arguments.
+        raise type(error)(*(line.removeprefix("--") for line in error.lines)) from None
+    except ToolRejected as error:
+        raise InputError(*error.lines) from None
+    except ModuleNotFoundError as error:
+        line = missing_extras.remedy(error)
+        if line is None:
+            raise
+        raise MissingPackage(line, name=error.name) from None

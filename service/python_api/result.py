@@ -1,0 +1,62 @@
+"""Answer of the Python API: a summary and tables, as records, as a data frame, as text and as HTML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shardtune.service.python_api import html, text
+from shardtune.service.python_api.rows import RowTable
+from shardtune.service.trackers import optional_packages
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """Answer with its tables. `print` shows it as text, a notebook as HTML."""
+
+    summary: str
+    """Answer in one or two sentences."""
+    tables: tuple[RowTable, ...]
+    """Tables of the answer, the most important one first."""
+    subject: str = ""
+    """Model, cluster and workload in words."""
+    notes: tuple[str, ...] = ()
+    """Assumptions that nobody checked, and warnings."""
+
+    def records(self, table: str | None = None) -> list[dict[str, Any]]:
+        """Return a table's rows as flat dictionaries; `table`: its name (default: the first table).
+
+        A figure takes five keys: `speed`, `speed_low`, `speed_high` (its band), `speed_unit` and `speed_basis`
+        (`measured`, `projected` or `predicted`). Knobs of the configuration have keys such as `config.micro_batch`.
+
+        Raises:
+            ValueError: the answer has no table of this name.
+        """
+        return [row.record() for row in self._table(table).rows]
+
+    def to_pandas(self, table: str | None = None) -> pandas.DataFrame:
+        """Return a table's records as a data frame.
+
+        Raises:
+            MissingPackage: pandas is not installed.
+            ValueError: the answer has no table of this name.
+        """
+        frame: pandas.DataFrame = optional_packages.load("pandas", "to_pandas").DataFrame(self.records(table))
+        return frame
+
+    def _table(self, name: str | None) -> RowTable:
+        if name is None:
+            return self.tables[0]
+        names = [table.name for table in self.tables]
+        if name not in names:
+            raise ValueError(f"table ({name!r}) must be one of {', '.join(names)}")
+        return self.tables[names.index(name)]
+
+    def __repr__(self) -> str:
+        return text.answer(self.summary, self.subject, self.tables, self.notes)
+
+    def _repr_html_(self) -> str:
+        return html.answer(self.summary, self.subject, self.tables, self.notes)

@@ -1,0 +1,72 @@
+"""Rows of an answer: named cells, of which some are figures with unit, basis and band; and rows as flat records."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, NamedTuple
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.service.mcp.schemas.figures import Basis, Figure
+from shardtune.tuner.search.space.flat import flatten
+
+
+class DayFigure(NamedTuple):
+    """Day with its band, as `Figure` is a number with its band."""
+
+    value: date
+    low: date | None
+    high: date | None
+    unit: str
+    basis: Basis
+    band: str | None
+    source: str
+
+
+Cell = Figure | DayFigure | str | int | float | bool | None
+"""Value of a row: a figure, or a value that nobody measured or predicted, such as a name."""
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """AnswerRow of a table."""
+
+    cells: Mapping[str, Cell]
+    """Cells by name, in the order of the columns."""
+    config: TrialConfig | None = None
+    """Configuration of the row, whose knobs are in its record and not in its HTML."""
+
+    def record(self) -> dict[str, Any]:
+        """Return the row as a flat dictionary: a figure takes a key for its value, and keys with `_low`, `_high`,
+        `_unit` and `_basis`; knobs have keys that begin with `config.`."""
+        flat: dict[str, Any] = {}
+        for name, cell in self.cells.items():
+            if isinstance(cell, Figure | DayFigure):
+                flat |= {name: cell.value, f"{name}_low": cell.low, f"{name}_high": cell.high}
+                flat |= {f"{name}_unit": cell.unit, f"{name}_basis": cell.basis}
+            else:
+                flat[name] = cell
+        if self.config is not None:
+            flat |= {f"config.{name}": value for name, value in flatten(self.config).items()}
+        return flat
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """Rows with a name and a caption."""
+
+    name: str
+    """Name for `records` and `to_pandas`."""
+    caption: str
+    rows: Sequence[AnswerRow]
+    remark: str = ""
+    """Sentence below the rows."""
+
+    def columns(self) -> list[str]:
+        """Return the names of the columns that have a value in any row."""
+        names = dict.fromkeys(name for row in self.rows for name in row.cells)
+        return [name for name in names if any(row.cells.get(name) is not None for row in self.rows)]
+
+
+def cells(**values: Cell) -> dict[str, Cell]:
+    """Return cells by name."""
+    return values

@@ -64,7 +64,7 @@ def steps(output: str) -> list[tuple[float, float]]:
 
 
 def test_a_job_over_two_hosts_trains_as_on_one(laboratory: Laboratory, tmp_path: Path) -> None:
-    job = exported(laboratory.claim.shared / "best", TWO_HOSTS) / "launch.sbatch"
+    job = exported(laboratory.claim.shared / "best of two", TWO_HOSTS) / "launch.sbatch"
     over_two = steps(submitted(laboratory, job))
     words = ["bash", str(exported(tmp_path / "best", ONE_HOST) / "launch.sh"), "--steps", "2"]
     environment = {**os.environ, "PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": ""}

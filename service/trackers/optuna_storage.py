@@ -182,11 +182,12 @@ def _rejections(storage: str) -> Iterator[None]:
         raise StorageRejected(f"storage ({shown}): {error}") from None
     except ModuleNotFoundError as error:
         raise StorageRejected(f"storage ({shown}) needs the package {error.name}, which is not installed") from None
-    except sqlalchemy.exc.DBAPIError as error:
-        raise StorageRejected(f"storage ({shown}) cannot be written: {_first_line(error.orig)}; correct it") from None
     except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:
-        raise StorageRejected(f"storage ({shown}) cannot be written: {_first_line(error)}; correct it") from None
+        raise StorageRejected(f"storage ({shown}) cannot be written: {_reason(error)}; correct it") from None
 
 
-def _first_line(error: object) -> str:
-    return str(error).strip().partition("\n")[0]
+def _reason(error: BaseException) -> str:
+    """Return the database's own words for an error, on one line; Optuna hides them behind a guess."""
+    inner = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
+    words = inner.orig if isinstance(inner, sqlalchemy.exc.DBAPIError) else inner
+    return str(words).strip().partition("\n")[0]

@@ -79,6 +79,19 @@ class _BoundedLoader(yaml.SafeLoader):
 
     _merged = 0
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Construct the value of a node.
+
+        Raises:
+            MarkedYAMLError: it is no value, also where its tag says another type than its text, as in `!!int x`.
+        """
+        try:
+            return super().construct_object(node, deep)
+        # PyYAML's constructors take the text apart without a look at it: `!!int` of nothing, `!!bool x`, `!!timestamp x`.
+        except (IndexError, KeyError, AttributeError):
+            problem = f"its value is no {node.tag.rpartition(':')[2]}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
+
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Replace a mapping's merge keys by their entries.
 

@@ -6,6 +6,7 @@ it into new folders, so it needs the package index. Sizes leave out pip and setu
 
 import argparse
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,22 @@ ROOT = Path(__file__).parents[1]
 _TOOLS = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils")
 _PREDICTION = ("predict", "llama-3.1-8b", "--cluster", "8xh100")
 _MB = 1e6
+
+
+class Stopwatch:
+    """Seconds, and seconds of a processor in ended children, since it was made: other programs lengthen only the first."""
+
+    def __init__(self) -> None:
+        self._begin = self._now()
+
+    def read(self) -> tuple[float, float]:
+        """Wall and processor seconds so far."""
+        wall, processor = self._now()
+        return wall - self._begin[0], processor - self._begin[1]
+
+    def _now(self) -> tuple[float, float]:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.perf_counter(), used.ru_utime + used.ru_stime
 
 
 def sizes_of(packages: Path) -> tuple[Counter[str], int]:
@@ -41,38 +58,49 @@ def build_wheel(folder: Path) -> Path:
     return next(folder.glob("shardtune-*.whl"))
 
 
-def install(folder: Path, wheel: Path, extra: str | None, uv: str | None) -> tuple[float, Path]:
-    """Install the wheel with the versions of `constraints.txt`; seconds, and the folder of its programs.
+def install(folder: Path, wheel: Path, extra: str | None, uv: str | None) -> tuple[tuple[float, float], Path]:
+    """Install the wheel with the versions of `constraints.txt`; wall and processor seconds, and the folder of its programs.
 
     The package index may be slow, so a first installation fills the client's cache and the second one is timed.
     """
     asked = f"{wheel}[{extra}]" if extra else str(wheel)
     constraints = str(ROOT / "constraints.txt")
-    seconds = 0.0
+    seconds = (0.0, 0.0)
     for attempt in ("first", "timed"):
         target = folder / attempt
         environment = dict(os.environ, UV_TOOL_DIR=str(target), UV_TOOL_BIN_DIR=str(target / "bin"))
         if uv:
-            command = [uv, "tool", "install", "--quiet", "--force", "--python", sys.executable, "-c", constraints, asked]
+            command = [
+                uv,
+                "tool",
+                "install",
+                "--quiet",
+                "--force",
+                "--python",
+                sys.executable,
+                "-c",
+                constraints,
+                asked,
+            ]
         else:
             subprocess.run([sys.executable, "-m", "venv", str(target)], check=True)
             command = [str(target / "bin/python"), *("-m pip install --quiet --disable-pip-version-check".split())]
             command += ["-c", constraints, asked]
-        begin = time.perf_counter()
+        watch = Stopwatch()
         subprocess.run(command, check=True, env=environment, stderr=subprocess.DEVNULL)
-        seconds = time.perf_counter() - begin
+        seconds = watch.read()
     return seconds, folder / "timed" / "bin"
 
 
-def predict_seconds(programs: Path, runs: int) -> list[float]:
-    """Seconds of the whole command in each run after a first one, which compiles what the installer did not."""
+def predict_seconds(programs: Path, runs: int) -> list[tuple[float, float]]:
+    """Wall and processor seconds of the whole command in each run after a first one, which compiles what the installer did not."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     seconds = []
     for _ in range(runs + 1):
-        begin = time.perf_counter()
+        watch = Stopwatch()
         command = [str(programs / "shardtune"), *_PREDICTION]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment, cwd=programs)
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(watch.read())
     return seconds[1:]
 
 
@@ -86,15 +114,19 @@ def main(arguments: list[str] | None = None) -> None:
     folder = Path(tempfile.mkdtemp(prefix="light-install-"))
     try:
         wheel = build_wheel(folder)
-        seconds, programs = install(folder, wheel, options.extra, options.uv)
+        (wall, processor), programs = install(folder, wheel, options.extra, options.uv)
         (packages,) = (folder / "timed").rglob("site-packages")
         sizes, bytecode = sizes_of(packages)
-        print(f"wheel {wheel.stat().st_size / _MB:.1f} MB, installed in {seconds:.1f} s (packages cached)")
+        print(
+            f"wheel {wheel.stat().st_size / _MB:.1f} MB, installed in {wall:.1f} s, {processor:.1f} s of a core (cached)"
+        )
         print(f"{sum(sizes.values()) / _MB:.1f} MB, of which bytecode {bytecode / _MB:.1f} MB")
         for name, size in sizes.most_common(12):
             print(f"{name:24}{size / _MB:7.2f} MB")
-        timed = predict_seconds(programs, options.runs)
-        print(f"predict: median {median(timed):.2f} s, {min(timed):.2f} to {max(timed):.2f} s in {len(timed)} runs")
+        for name, timed in zip(("seconds", "of a core"), zip(*predict_seconds(programs, options.runs)), strict=True):
+            print(
+                f"predict, {name}: median {median(timed):.2f}, {min(timed):.2f} to {max(timed):.2f}, {len(timed)} runs"
+            )
     finally:
         shutil.rmtree(folder)
 

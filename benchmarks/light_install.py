@@ -84,8 +84,8 @@ def install(folder: Path, wheel: Path, extra: str | None, uv: str | None) -> tup
             ]
         else:
             subprocess.run([sys.executable, "-m", "venv", str(target)], check=True)
-            command = [str(target / "bin/python"), *("-m pip install --quiet --disable-pip-version-check".split())]
-            command += ["-c", constraints, asked]
+            command = [str(target / "bin/python"), "-m", "pip", "install", "--quiet"]
+            command += ["--disable-pip-version-check", "-c", constraints, asked]
         watch = Stopwatch()
         subprocess.run(command, check=True, env=environment, stderr=subprocess.DEVNULL)
         seconds = watch.read()
@@ -123,10 +123,10 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{sum(sizes.values()) / _MB:.1f} MB, of which bytecode {bytecode / _MB:.1f} MB")
         for name, size in sizes.most_common(12):
             print(f"{name:24}{size / _MB:7.2f} MB")
-        for name, timed in zip(("seconds", "of a core"), zip(*predict_seconds(programs, options.runs)), strict=True):
-            print(
-                f"predict, {name}: median {median(timed):.2f}, {min(timed):.2f} to {max(timed):.2f}, {len(timed)} runs"
-            )
+        runs = predict_seconds(programs, options.runs)
+        for name, timed in (("seconds", [run[0] for run in runs]), ("of a core", [run[1] for run in runs])):
+            spread = f"{min(timed):.2f} to {max(timed):.2f}"
+            print(f"predict, {name}: median {median(timed):.2f}, {spread} in {len(timed)} runs")
     finally:
         shutil.rmtree(folder)
 

@@ -31,17 +31,18 @@ class When:
         """Whether the condition holds for a study's ranks, the user's limits and the knobs drawn so far."""
         if self.or_named and is_named:
             return True
+        # Most conditions end here, at the device or the user's limits.
         if (
-            self.on_gpu not in (None, on_gpu)
+            (self.is_named and not is_named)
+            or self.on_gpu not in (None, on_gpu)
             or (self.has_peers and not has_peers)
             or self.accumulates not in (None, accumulates)
-            or (self.is_named and not is_named)
         ):
             return False
         for knob, values in self.others.items():
             if drawn.get(knob) not in values:
                 return False
-        return all(int(drawn.get(knob, 0)) > number for knob, number in self.above.items())
+        return not self.above or all(int(drawn.get(knob, 0)) > number for knob, number in self.above.items())
 
     def words(self) -> str:
         """Description of the condition for the reference; empty if it always holds."""

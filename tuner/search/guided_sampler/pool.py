@@ -2,7 +2,7 @@
 alone."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 
 import numpy as np
@@ -51,10 +51,7 @@ class Pool:
         if configs is None:
             configs = space.enumerate() if self.is_complete else _initial_candidates(space)
         first = list(configs)
-        self._encoder = KnobEncoder([space.flatten(config) for config in first])
-        self.common, self.knobs = self._encoder.encode([])
         # Codes in the order of appearance, so that adding rows never changes those of earlier rows.
-        self.families, self._families = np.zeros(0, dtype=np.intp), dict[tuple[tuple[str, str], ...], int]()
         self.kinds, self._kinds = np.zeros(0, dtype=np.intp), dict[tuple[KnobValue | None, ...], int]()
         # Kept uncalibrated: a new calibration is then one matrix product, without new predictions.
         self.parts = np.zeros((0, len(PARTS)))
@@ -65,6 +62,39 @@ class Pool:
         self.candidate_count = len(self._tables)
         """Number of leading rows of the pool that are candidates; later rows were added because callers named their
         configurations."""
+        # A search by predictions alone never compares configurations: encoding them would take a fifth of its time.
+        self._families, self._family_codes = np.zeros(0, dtype=np.intp), dict[tuple[tuple[str, str], ...], int]()
+        self._encoded: tuple[Array, Array] | None = None
+
+    @cached_property
+    def _encoder(self) -> KnobEncoder:
+        return KnobEncoder([self.table(row) for row in range(self.candidate_count)])
+
+    @property
+    def families(self) -> Rows:
+        """Code of each row's family: equal where rows differ only in knobs that may not change the step."""
+        added = [self._family(self.table(row)) for row in range(len(self._families), self.size)]
+        if added:
+            self._families = np.append(self._families, np.array(added, dtype=np.intp))
+        return self._families
+
+    @property
+    def common(self) -> Array:
+        """Encoded values of the knobs that every backend has, a row for each configuration."""
+        return self._encode_all()[0]
+
+    @property
+    def knobs(self) -> Array:
+        """Encoded values of all knobs, a row for each configuration."""
+        return self._encode_all()[1]
+
+    def _encode_all(self) -> tuple[Array, Array]:
+        common, knobs = self._encoded or self._encoder.encode([])
+        if len(knobs) < self.size:
+            added = self._encoder.encode([self.table(row) for row in range(len(knobs), self.size)])
+            common, knobs = np.vstack([common, added[0]]), np.vstack([knobs, added[1]])
+        self._encoded = (common, knobs)
+        return self._encoded
 
     @property
     def knows_speed(self) -> bool:
@@ -124,8 +154,11 @@ class Pool:
         """Encode configurations, not necessarily of this search space, as arrays: the knobs that every backend has, all
         knobs, and kinds (backend and ZeRO stage)."""
         tables = [self.space.flatten(config) for config in configs]
+        return (*self._encoder.encode(tables), self._kinds_of(tables))
+
+    def _kinds_of(self, tables: Sequence[Flat]) -> Rows:
         kinds = [self._kinds.setdefault((table["backend"], table.get("stage")), len(self._kinds)) for table in tables]
-        return (*self._encoder.encode(tables), np.array(kinds, dtype=np.intp))
+        return np.array(kinds, dtype=np.intp)
 
     def _family(self, table: Flat) -> int:
         """Code that is equal for configurations that differ only in knobs with `makes_twins` (knobs that may not
@@ -133,21 +166,18 @@ class Pool:
         own_knobs = ((knob, value) for knob, value in table.items() if knob not in KNOBS or not KNOBS[knob].makes_twins)
         # As text, because in Python True == 1, but `true` and `1` are different values of a knob.
         key = tuple(sorted((knob, repr(value)) for knob, value in own_knobs))
-        return self._families.setdefault(key, len(self._families))
+        return self._family_codes.setdefault(key, len(self._family_codes))
 
     def _add(self, configs: Sequence[TrialConfig], keys: Sequence[str] | None = None) -> None:
-        for config, key in zip(configs, keys or [config.content_key() for config in configs], strict=True):
+        tables = [self.space.flatten(config) for config in configs]
+        keys = keys or [self.space.content_key(config) for config in configs]
+        for table, key in zip(tables, keys, strict=True):
             self._rows[key] = len(self._tables)
-            table = self.space.flatten(config)
             self._tables.append((tuple(table), tuple(table.values())))
             self.axes.append(axes_of(table))
             self.backends.append(str(table["backend"]))
-        families = [self._family(self.table(row)) for row in range(len(self.families), len(self._tables))]
-        self.families = np.append(self.families, np.array(families, dtype=np.intp))
-        common, knobs, kinds = self.encode(configs)
-        self.kinds = np.append(self.kinds, kinds)
+        self.kinds = np.append(self.kinds, self._kinds_of(tables))
         self.compiled = np.append(self.compiled, [float(config.compile) for config in configs])
-        self.common, self.knobs = np.vstack([self.common, common]), np.vstack([self.knobs, knobs])
         predictions = self._predict(configs)
         self.peak_gib = np.append(self.peak_gib, predictions.peak_gib)
         self.least_gib = np.append(self.least_gib, predictions.least_gib)

@@ -5,8 +5,8 @@ values.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 from shardtune.api_schemas.knobs import ALWAYS, Knob, When
 from shardtune.api_schemas.strategies.recipe_support import quantization_support
@@ -16,8 +16,7 @@ from shardtune.tuner.search.space.legal_values import COMMON, Flat
 from shardtune.tuner.search.space.limits import KnobLimits
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """Knob whose value must be chosen, with its candidate values."""
 
     knob: str
@@ -160,9 +159,10 @@ class DefineByRun:
             if self.table.get(other) not in values:
                 return
         # Every enumeration of the space comes by here thousands of times.
-        holds = effective and (knob.when is ALWAYS or self._holds(name, knob.when))
-        default = "none" if knob.default is None else knob.default
-        self.pick_if(name, holds, candidates or knob.tries, default)
+        if effective and (knob.when is ALWAYS or self._holds(name, knob.when)):
+            self.pick(name, candidates or knob.tries)
+        else:
+            self.fix(name, "none" if knob.default is None else knob.default, candidates or knob.tries)
 
     def _holds(self, name: str, when: When) -> bool:
         return when.holds(
@@ -198,13 +198,9 @@ class DefineByRun:
         values = self.limits.restrict(knob, candidates)
         if not values:
             raise NoLegalValue(knob, candidates, why_not)
-        backend = self.table.get("backend")
-        # A sampler needs the same candidates under the same name, so each set of candidates gets a name of its own.
-        param = (knob if knob == "backend" or knob in COMMON else f"{backend}.{knob}") + (
-            f"@{variant}" if variant else ""
-        )
-        self.table[knob] = self.answer(Question(knob, param, values))
-        return self.table[knob]
+        param = _param(knob, self.table.get("backend"), variant)
+        value = self.table[knob] = self.answer(Question(knob, param, values))
+        return value
 
     def fix(self, knob: str, value: KnobValue, candidates: tuple[KnobValue, ...]) -> None:
         """Set a knob that has no effect here: to the user's pinned value where that is legal, else to the value
@@ -218,3 +214,11 @@ class DefineByRun:
             return self.pick(knob, candidates)
         self.fix(knob, otherwise, candidates)
         return self.table[knob]
+
+
+# A walk names some twenty parameters, and a search makes thousands of walks.
+@lru_cache(maxsize=4096)
+def _param(knob: str, backend: KnobValue | None, variant: str) -> str:
+    """Sampler's name of a knob's candidates: it needs the same candidates under the same name, so each set has its own."""
+    name = knob if knob == "backend" or knob in COMMON else f"{backend}.{knob}"
+    return f"{name}@{variant}" if variant else name

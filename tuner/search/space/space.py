@@ -31,6 +31,7 @@ class Space:
     def __init__(self, domains: Domains, limits: KnobLimits) -> None:
         self.domains, self.limits = domains, limits
         self._no_limits = NoLimits(SpaceLimits(allow_compile=True), KNOBS)
+        self._canonical: dict[TrialConfig, TrialConfig] = {}
         self._keys: dict[TrialConfig, str] = {}
 
     def flatten(self, config: TrialConfig) -> Flat:
@@ -97,6 +98,15 @@ class Space:
     def canonical(self, config: TrialConfig) -> TrialConfig:
         """Canonical form of a configuration: every knob without effect is at its default, so that configurations with
         equal effect are equal."""
+        canonical = self._canonical.get(config)
+        if canonical is None:
+            canonical = self._walk_without_limits(config)
+            # Every suggestion needs those of the whole history; rejected draws should not fill memory.
+            if len(self._canonical) < _MOST_KEYS:
+                self._canonical[config] = canonical
+        return canonical
+
+    def _walk_without_limits(self, config: TrialConfig) -> TrialConfig:
         table = self.flatten(config)
         free = DefineByRun(self.domains, self._no_limits, lambda question: table[question.knob])
         try:
@@ -107,10 +117,13 @@ class Space:
 
     def key(self, config: TrialConfig) -> str:
         """Content key of a configuration's canonical form, by which repeated configurations are recognised."""
+        return self.content_key(self.canonical(config))
+
+    def content_key(self, config: TrialConfig) -> str:
+        """Content key of a configuration as it is, remembered."""
         key = self._keys.get(config)
         if key is None:
-            key = self.canonical(config).content_key()
-            # Every suggestion needs the keys of the whole history; rejected draws should not fill memory.
+            key = config.content_key()
             if len(self._keys) < _MOST_KEYS:
                 self._keys[config] = key
         return key
@@ -147,7 +160,7 @@ class Space:
         for table in self._walk_all(narrow):
             config = self.unflatten(table)
             # Two paths of the walk may end in one configuration.
-            key = config.content_key()
+            key = self.content_key(config)
             if key not in keys:
                 keys.add(key)
                 yield config

@@ -30,7 +30,10 @@ def test_both_answers_stand_beside_each_run(checkout: Path, capsys: pytest.Captu
     printed = capsys.readouterr().out
     assert "| Shardtune | 38 | 3.3% | 100% | 6 of 28 | 0 of 38 |" in printed
     # 6.74 billion parameters: 13 GB are 12.1 GiB.
-    assert "| Llama-2-7B (atorch-fsdp-001) | fsdp1, 8 × A100-80GB | 4096 × 4, full | 32.6 | 32.4 | 12.1 | 60.5 |" in printed
+    assert (
+        "| Llama-2-7B (atorch-fsdp-001) | fsdp1, 8 × A100-80GB | 4096 × 4, full | 32.6 | 32.4 | 12.1 | 60.5 |"
+        in printed
+    )
 
 
 def test_a_folder_without_its_code_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

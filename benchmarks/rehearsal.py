@@ -49,7 +49,7 @@ LAYOUTS = (
     Layout("80 blocks in 7 stages", {"kind": "fsdp2", "dp_shard": 64, "pipeline_parallel": 7}, refused="pipeline_parallel"),
     Layout("80 blocks in 128 stages", {"kind": "fsdp2", "dp_shard": 4, "pipeline_parallel": 128}, refused="pipeline_parallel"),
     Layout("global batch of 500", {"kind": "fsdp2", "dp_shard": 512}, global_batch=500, refused="global_batch"),
-    Layout("shard groups of 48", {"kind": "fsdp2", "dp_shard": 48, "dp_replicate": 10}, refused="dp_shard"),
+    Layout("shard groups of 48", {"kind": "fsdp2", "dp_shard": 48, "dp_replicate": 10}, refused="dp_replicate × dp_shard"),
     Layout("DDP", {"kind": "ddp"}, refused="backend"),
     Layout("ZeRO-3", {"kind": "zero", "stage": 3}, refused="backend"),
 )  # fmt: skip

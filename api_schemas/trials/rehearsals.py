@@ -16,7 +16,7 @@ RehearsalCode = Literal["misfit", "unsupported", "data_dependent", "memory", "ti
 fake process group or tensors without values cannot carry it; `data_dependent`: the model's code reads values; `memory`,
 `time`: the rehearsing process reached its limit; `crashed`: it ended without an answer; `error`: the code raised."""
 
-_FIELD = re.compile(r"^([a-z_][a-z_0-9.]*) \(([^()]{1,60})\)")
+_FIELD = re.compile(r"^([a-z_][a-z_0-9.]*(?: × [a-z_][a-z_0-9.]*)*) \(([^()]{1,60})\)")
 """Beginning of an error of the strategies: field and value."""
 
 

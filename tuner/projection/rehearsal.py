@@ -47,9 +47,10 @@ def tasks(trial: TrialTask) -> list[RehearsalTask]:
         ValueError: the configuration contradicts the cluster or the workload, or the model's depth is unknown.
     """
     ranks, stages = trial.cluster.world_size, trial.config.strategy.stages
-    accumulation = trial.config.accumulation(trial.workload.global_batch, ranks)
     if stages > 1:
         pipeline_parallel.check_ranks(stages, ranks)
+    accumulation = trial.config.accumulation(trial.workload.global_batch, ranks)
+    trial.config.strategy.check_cluster(trial.cluster, trial.workload.precision, accumulation)
     # Here, since a cut model has as many blocks as its stages need.
     virtual = getattr(trial.config.strategy, "pipeline_virtual_stages", 1)
     pipeline_parallel.check_blocks(stages, layers_of(trial.model)[1], None, virtual)

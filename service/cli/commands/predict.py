@@ -11,6 +11,7 @@ from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport
 from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.targets import Target
 from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
@@ -59,6 +60,8 @@ class ModelArgument:
     cluster: Cluster | str = "local"
     objective: Objective = field(default_factory=Objective)
     """Objective of a study file, which decides how much memory stays free."""
+    target: Target | None = None
+    """Target of a study file, for which its workload states the global batch."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,8 @@ def read_model(name: str) -> ModelArgument:
         study = study_file.validate_study(content, path.parent)
         names = ("sequence_length", "global_batch", "precision", "optimizer", "adapter", "attention", "data", "float8")
         workload = {name: getattr(study.workload, name) for name in names}
-        return ModelArgument({"model": study.model, "space": study.space, **workload}, study.cluster, study.objective)
+        values = {"model": study.model, "space": study.space, **workload}
+        return ModelArgument(values, study.cluster, study.objective, study.target)
     return ModelArgument({"model": _validated(content)})
 
 

@@ -45,19 +45,21 @@ def rehearse(task: RehearsalTask) -> RehearsedRank:
     step = steps.of(trial.model, trial.workload, context.group_of(trial, place), trial.config)
     setting = TrainingSetup.of(trial, place, step.loss)
     model = step.build_model()
+    # Before sharding: blocks of this stage then have another class than those of others.
+    blocks = [block for _, block in repeated_blocks(model)]
     trainer = wrap.make_trainer(model, setting)
     set_up_s = time.perf_counter() - begin
     tracker = PeakTracker()
     with device.mode, peers.agreeing_stages(), fused_attention.as_on_gpus():
         own_part = _trained_module(trainer, model)
         tracker.track_external(own_part)
-        with tracker:
+        with tracker.without_sharding_rules(), tracker:
             run_steps(_two_steps(MicroBatches(setting, step), task.micro_batches, tracker), trainer)
     parts = tracker.peak_parts()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return RehearsedRank(
         rank=task.rank,
-        blocks=_own_blocks(trial, own_part, model),
+        blocks=_own_blocks(trial, own_part, blocks),
         peak_bytes=sum(parts.values()),
         parts=parts,
         process_groups=peers.process_groups(),
@@ -81,9 +83,9 @@ def _trained_module(trainer: Trainer, model: nn.Module) -> nn.Module:
     )
 
 
-def _own_blocks(trial: TrialTask, own_part: nn.Module, model: nn.Module) -> int:
-    """Number of blocks with parameters on this rank: a pipeline stage holds some of the model's."""
+def _own_blocks(trial: TrialTask, own_part: nn.Module, blocks: list[nn.Module]) -> int:
+    """Number of the model's blocks that are on this rank: a pipeline stage holds some of them."""
     if trial.config.strategy.stages == 1:
-        return len(repeated_blocks(model))
-    blocks = {id(block) for _, block in repeated_blocks(model)}
-    return sum(id(module) in blocks for module in own_part.modules())
+        return len(blocks)
+    own = {id(module) for module in own_part.modules()}
+    return sum(id(block) in own for block in blocks)

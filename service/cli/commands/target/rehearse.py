@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.targets import Target, TargetChoice
+from shardtune.api_schemas.studies.targets import TargetChoice
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
 from shardtune.service.cli.errors import NOTHING_FEASIBLE, InputError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardtune.service.cli import study_file
     from shardtune.service.cli.commands import predict
     from shardtune.service.cli.rehearse import lines, processes
-    from shardtune.tuner.prediction import prediction_request
+    from shardtune.tuner.prediction import catalogue, prediction_request
     from shardtune.tuner.projection import rungs
     from shardtune.tuner.search import fastest
 else:
@@ -30,6 +30,7 @@ else:
     predict = LazyModule("shardtune.service.cli.commands.predict")
     lines = LazyModule("shardtune.service.cli.rehearse.lines")
     processes = LazyModule("shardtune.service.cli.rehearse.processes")
+    catalogue = LazyModule("shardtune.tuner.prediction.catalogue")
     prediction_request = LazyModule("shardtune.tuner.prediction.prediction_request")
     rungs = LazyModule("shardtune.tuner.projection.rungs")
     fastest = LazyModule("shardtune.tuner.search.fastest")
@@ -47,7 +48,7 @@ def trial_and_prediction(
     """
     subject = predict.read_model(model)
     try:
-        cluster = _cluster(target, subject.cluster)
+        cluster = _cluster(target, subject)
         request = PredictionRequest.model_validate({**subject.values, **values, "cluster": cluster, "top": 1})
         resolved = prediction_request.resolve(request)
         chosen = _read_config(config) if config is not None else _fastest(request)
@@ -64,18 +65,18 @@ def trial_and_prediction(
         raise InputError(str(error)) from None
 
 
-def _cluster(target: str | None, own: Cluster | str) -> Cluster | str:
-    """Cluster of `--target`, whose GPUs are those of a study's cluster unless it names them."""
-    if target is None:
-        if isinstance(own, str):
-            raise InputError("--target is missing: name nodes, GPUs of a node and their kind, such as 64x8xh100")
-        return own
-    parsed: Target = TypeAdapter(TargetChoice).validate_python(target)
-    if parsed.gpu is not None:
-        return f"{parsed.nodes}x{parsed.gpus_per_node}x{parsed.gpu}"
-    if isinstance(own, str):
-        raise InputError(f"--target ({target}) must name the kind of GPU, such as {parsed.short_form}xh100")
-    return rungs.target_cluster(own, parsed)
+def _cluster(text: str | None, subject: predict.ModelArgument) -> Cluster | str:
+    """Cluster of `--target`, else of the study's target; its GPUs are those of the study's cluster unless it names them."""
+    own, target = subject.cluster, subject.target
+    if text is not None:
+        target = TypeAdapter(TargetChoice).validate_python(text)
+        if target.gpu is not None:
+            return f"{target.nodes}x{target.gpus_per_node}x{target.gpu}"
+    cluster = catalogue.parse_cluster(own) if isinstance(own, str) and own != "local" else own
+    if isinstance(cluster, str):
+        kind = "" if target is None else f" ({text}) must name the kind of GPU, too"
+        raise InputError(f"--target{kind or ' is missing'}: nodes, GPUs of a node and their kind, such as 64x8xh100")
+    return cluster if target is None else rungs.target_cluster(cluster, target)
 
 
 def _read_config(text: str) -> TrialConfig:

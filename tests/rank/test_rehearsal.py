@@ -78,7 +78,11 @@ def test_a_rehearsal_ends_with_its_owner() -> None:
     owner = subprocess.Popen([sys.executable, "-c", code, task.model_dump_json()])
     children: list[psutil.Process] = []
     try:
-        until(lambda: bool(children.extend(psutil.Process(owner.pid).children(recursive=True)) or children), 60, "a rehearsing process")
+        until(
+            lambda: bool(children.extend(psutil.Process(owner.pid).children(recursive=True)) or children),
+            60,
+            "a rehearsing process",
+        )
     finally:
         os.kill(owner.pid, signal.SIGKILL)
         owner.wait()

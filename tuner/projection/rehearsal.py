@@ -154,4 +154,3 @@ def _micro_batches(config: TrialConfig, accumulation: int) -> int:
         return min(accumulation, stages + 1)
     # Rounds of other schedules have a multiple of the stages; GPipe keeps all micro batches.
     return accumulation if schedule == "gpipe" or accumulation % stages else min(accumulation, 2 * stages)
-

@@ -8,7 +8,13 @@ import sys
 from pydantic import ValidationError
 
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.rehearsals import Rehearsal, RehearsalAnswer, RehearsalProblem, RehearsalTask, RehearsedRank
+from shardtune.api_schemas.trials.rehearsals import (
+    Rehearsal,
+    RehearsalAnswer,
+    RehearsalProblem,
+    RehearsalTask,
+    RehearsedRank,
+)
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.predict import bounded_process
 from shardtune.service.cli.processes import MODULE

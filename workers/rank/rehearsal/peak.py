@@ -21,7 +21,7 @@ _NAMES = {
 torch first sees them."""
 
 
-class PeakTracker(MemTracker):
+class PeakTracker(MemTracker):  # type: ignore[no-untyped-call]
     """Tracker of all bytes of tensors, without torch's statistics of single modules.
 
     Those reject a second forward pass of a model (torch 2.13), as each further micro batch is.
@@ -33,7 +33,7 @@ class PeakTracker(MemTracker):
         """Run an operator and count its results."""
         if self._is_paused:
             return func(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def without_sharding_rules(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.pipelining import schedules
-from torch.distributed.pipelining.stage import InferenceMode
+from torch.distributed.pipelining._utils import InferenceMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 

@@ -10,7 +10,11 @@ def obstacle(trial: TrialTask) -> tuple[str, str, str] | None:
     config, workload = trial.config, trial.workload
     strategy = config.strategy
     if trial.model.is_own:
-        return "model", trial.model.name, "is your own code, whose process would have to be allowed to run it; use a named model"
+        return (
+            "model",
+            trial.model.name,
+            "is your own code, whose process would have to be allowed to run it; use a named model",
+        )
     if config.backend in ("ddp", "zero"):
         why = {
             "ddp": "reads results of its reductions in C++, and torch's fake process group returns none (torch 2.13)",
@@ -18,7 +22,11 @@ def obstacle(trial: TrialTask) -> tuple[str, str, str] | None:
         }[config.backend]
         return "backend", config.backend, f"{why}; rehearse fsdp1 or fsdp2, and measure this one"
     if getattr(strategy, "cpu_offload", False):
-        return "cpu_offload", "true", "keeps shards in host memory, which a rehearsal does not tell apart; set it to false"
+        return (
+            "cpu_offload",
+            "true",
+            "keeps shards in host memory, which a rehearsal does not tell apart; set it to false",
+        )
     if config.activation_offload:
         return "activation_offload", "true", "copies between devices, and a rehearsal has one; set it to false"
     if config.compile:

@@ -31,9 +31,7 @@ def seen(rank: int, blocks: int, gib: float) -> RehearsedRank:
 
 def planned(task: TrialTask) -> list[tuple[int, int, int]]:
     """Rank, blocks of the model and micro batches of each process."""
-    return [
-        (one.rank, rehearsal.layers_of(one.trial.model)[1], one.micro_batches) for one in rehearsal.tasks(task)
-    ]
+    return [(one.rank, rehearsal.layers_of(one.trial.model)[1], one.micro_batches) for one in rehearsal.tasks(task)]
 
 
 def test_without_stages_the_first_rank_runs_with_four_and_eight_blocks() -> None:

@@ -3,7 +3,7 @@
 Every module and every folder here is one command: `python -m benchmarks.NAME`. A folder holds its command in `__main__`
 and the parts of it beside that.
 
-- Accuracy of the predictor: predictor, own_trials, parallel, tracker, host_costs; of projections and plans: scaling,
+- Accuracy of the predictor: predictor, own_trials, parallel, tracker, rehearsal, host_costs; of projections and plans: scaling,
   whole_runs.
 - Search and final comparison: search, verdicts, baseline, challenges, repeats, planted_environment,
   busy.

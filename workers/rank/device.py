@@ -1,6 +1,7 @@
 """Device of a rank, except for its computations (allocator, clock, core binding): the only module of the measuring code
 that uses `torch.cuda`."""
 
+import contextlib
 import time
 from typing import Literal, Protocol
 
@@ -59,6 +60,9 @@ class Device(Protocol):
     def set_random_state(self, state: torch.Tensor) -> None:
         """Set the device's random number generator to a state that `random_state` returned."""
 
+    def materializing(self) -> contextlib.AbstractContextManager[object]:
+        """Context in which a trainer gives parameters memory and initial values on this device."""
+
 
 class CpuDevice:
     """CPU as a rank's device: computes synchronously, has no memory counters and draws from torch's own generator."""
@@ -91,6 +95,9 @@ class CpuDevice:
         return None
 
     def set_random_state(self, state: torch.Tensor) -> None: ...
+
+    def materializing(self) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext()
 
 
 class CudaDevice:
@@ -149,6 +156,9 @@ class CudaDevice:
 
     def set_random_state(self, state: torch.Tensor) -> None:
         torch.cuda.set_rng_state(state, self.tensors)
+
+    def materializing(self) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext()
 
 
 def of_kind(kind: DeviceKind, index: int) -> Device:

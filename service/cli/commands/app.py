@@ -58,6 +58,10 @@ COMMANDS = {
         "plan",
         "Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything.",
     ),
+    "rehearse": CommandEntry(
+        "target.rehearse",
+        "Rehearse a configuration at a cluster's full number of ranks, in a process without GPUs: does it build, and with what memory?",
+    ),
     "explain": CommandEntry(
         "explain",
         "Explain the step time of a training job: computing, communication, waiting for other ranks, the host.",

@@ -11,6 +11,7 @@ from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.targets import Target
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
@@ -28,6 +29,8 @@ class ModelArgument:
     cluster: Cluster | str = "local"
     objective: Objective = field(default_factory=Objective)
     """Objective of a study file, which decides how much memory stays free."""
+    target: Target | None = None
+    """Target of a study file, for which its workload states the global batch."""
 
 
 def read_model(name: str) -> ModelArgument:
@@ -51,7 +54,8 @@ def read_content(content: Mapping[str, JsonValue], folder: Path) -> ModelArgumen
     if "model" in content:
         study = study_file.validate_study(dict(content), folder)
         workload = {name: getattr(study.workload, name) for name in _WORKLOAD}
-        return ModelArgument({"model": study.model, "space": study.space, **workload}, study.cluster, study.objective)
+        values = {"model": study.model, "space": study.space, **workload}
+        return ModelArgument(values, study.cluster, study.objective, study.target)
     return ModelArgument({"model": _validated(dict(content))})
 
 

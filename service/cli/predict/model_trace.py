@@ -1,20 +1,15 @@
 """Count a model's parameters and FLOPs in a child process on this machine; the command line itself never loads torch."""
 
-import contextlib
 import importlib.util
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from tempfile import TemporaryFile
 
 from pydantic import ValidationError
 
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.service.cli.errors import InputError, PlatformFailure
-from shardtune.service.cli.parent_death import dies_with_parent
+from shardtune.service.cli.predict import bounded_process
 from shardtune.service.cli.processes import MODULE
 
 _LIMIT_S = 600
@@ -55,7 +50,7 @@ def _count(model: ModelSpec, arguments: list[str]) -> ModelSummary:
     command = [*MODULE, "shardtune.workers.rank.count_model", *arguments]
     model_json = model.model_dump_json()
     try:
-        code, output, errors = _run(command, model_json)
+        code, output, errors = bounded_process.run(command, model_json, _LIMIT_S)
     except subprocess.TimeoutExpired:
         raise PlatformFailure(f"counting {model.name} took more than {_LIMIT_S} s") from None
     # The last line alone: torch and transformers may print warnings before it.
@@ -67,27 +62,3 @@ def _count(model: ModelSpec, arguments: list[str]) -> ModelSummary:
         ended = f"counting {model.name} ended with exit code {code} and without an answer"
         cause = errors.splitlines()[-5:] or ["the code that builds the model may have ended the process"]
         raise PlatformFailure(f"{ended}:", *cause) from None
-
-
-def _run(command: Sequence[str], question: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command, whose process ends with this one and takes all that it started along.
-
-    Raises:
-        TimeoutExpired: it took longer than the limit.
-    """
-    # Files, not pipes: a process that the user's code left behind would hold a pipe open for ever.
-    with TemporaryFile("w+") as asked, TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
-        asked.write(question)
-        asked.seek(0)
-        process = subprocess.Popen(
-            dies_with_parent(command), stdin=asked, stdout=output, stderr=errors, start_new_session=True
-        )
-        try:
-            code = process.wait(timeout=_LIMIT_S)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        output.seek(0)
-        errors.seek(0)
-        return code, output.read(), errors.read()

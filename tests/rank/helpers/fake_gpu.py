@@ -1,5 +1,6 @@
 """A device with the shape of a GPU and tensors on the processor: what is queued ends later, memory is counted, numbers are drawn."""
 
+import contextlib
 import os
 import sys
 import time
@@ -84,6 +85,9 @@ class PlayedGpu:
 
     def set_random_state(self, state: torch.Tensor) -> None:
         self._note("loaded", int(state))
+
+    def materializing(self) -> contextlib.AbstractContextManager[object]:
+        return contextlib.nullcontext()
 
 
 class _QueuesSteps(DdpTrainer):

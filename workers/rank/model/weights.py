@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 _GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -55,6 +56,9 @@ def fill_(out: torch.Tensor, name: str, shape: torch.Size, start: int, seed: int
     Matrices get noise, biases 0, other vectors (norm weights) 1. Values are rounded to `round_to`, so that a
     backend that keeps only the compute dtype at first starts from the same masters.
     """
+    if isinstance(out, FakeTensor):
+        # A rehearsal's tensors have sizes and no values.
+        return
     if len(shape) < 2:
         out.fill_(0.0 if name.endswith("bias") else 1.0)
         return
@@ -87,6 +91,8 @@ def fill_part_(
             fill_(rows.view(-1), name, shape, (number * shape[1] + offset[1]) * shape[2], seed, round_to)
         return
     assert len(shape) == 2, shape
+    if isinstance(part, FakeTensor):
+        return
     key = key_of("weights", seed, name)
     columns = torch.arange(offset[1], offset[1] + part.shape[1], dtype=torch.int64, device=part.device)
     for first, rows in _in_chunks(part):

@@ -102,10 +102,10 @@ def _read(answer: bytes, code: int) -> StepTrace | TraceFailure:
         return TraceFailure(code="crashed", message=f"the process that traced one step ended {ended} without an answer")
 
 
-def limit_memory() -> None:
-    """Bound the memory that this process can allocate."""
+def limit_memory(most: int = _MOST_MEMORY) -> None:
+    """Bound the memory that this process can allocate, to at most this number of bytes beyond what it has."""
     pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    limit = max(_LEAST_MEMORY, min(_MOST_MEMORY, pages * size // 2))
+    limit = max(_LEAST_MEMORY, min(most, pages * size // 2))
     # Beyond what is mapped already: torch's libraries count as well.
     mapped = int(Path("/proc/self/statm").read_text().split()[5]) * size
     bound = limit + mapped

@@ -140,7 +140,8 @@ def _materialize(module: nn.Module, prefix: str, setting: base.TrainingSetup) ->
     def make(name: str, old: nn.Parameter) -> nn.Parameter:
         if not old.is_meta:
             return old
-        value = torch.empty(old.shape, dtype=setting.dtype_of(old), device=setting.context.device)
+        with setting.context.accelerator.materializing():
+            value = torch.empty(old.shape, dtype=setting.dtype_of(old), device=setting.context.device)
         weights.fill_(value.view(-1), prefix + name, old.shape, 0, seed, setting.weights_dtype)
         return nn.Parameter(value, requires_grad=old.requires_grad)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.service.cli.predict import model_trace
+from shardtune.service.cli.predict import bounded_process
 
 _LEAVES_A_CHILD = """
 import os, sys, time
@@ -21,7 +21,9 @@ print("answer")
 
 
 def test_a_process_that_the_code_left_behind_is_ended_with_it(tmp_path: Path) -> None:
-    code, output, errors = model_trace._run([sys.executable, "-c", _LEAVES_A_CHILD, str(tmp_path / "pid")], "")
+    code, output, errors = bounded_process.run(
+        [sys.executable, "-c", _LEAVES_A_CHILD, str(tmp_path / "pid")], "", limit_s=60
+    )
     assert (code, output.strip(), errors) == (0, "answer", "")
     child = int((tmp_path / "pid").read_text())
     for _ in range(100):

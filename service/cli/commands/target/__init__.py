@@ -1,0 +1,1 @@
+"""Commands about a cluster that is not there yet."""

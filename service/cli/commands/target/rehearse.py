@@ -1,0 +1,155 @@
+"""`shardtune rehearse`: build and step a configuration at a cluster's full number of ranks, without the cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.targets import TargetChoice
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
+from shardtune.service.cli.errors import NOTHING_FEASIBLE, InputError
+from shardtune.service.cli.lazy_module import LazyModule
+from shardtune.service.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from shardtune.service.cli import study_file
+    from shardtune.service.cli.predict import model_argument
+    from shardtune.service.cli.rehearse import lines, processes
+    from shardtune.tuner.prediction import catalogue, prediction_request
+    from shardtune.tuner.projection import rungs
+    from shardtune.tuner.search import fastest
+else:
+    study_file = LazyModule("shardtune.service.cli.study_file")
+    model_argument = LazyModule("shardtune.service.cli.predict.model_argument")
+    lines = LazyModule("shardtune.service.cli.rehearse.lines")
+    processes = LazyModule("shardtune.service.cli.rehearse.processes")
+    catalogue = LazyModule("shardtune.tuner.prediction.catalogue")
+    prediction_request = LazyModule("shardtune.tuner.prediction.prediction_request")
+    rungs = LazyModule("shardtune.tuner.projection.rungs")
+    fastest = LazyModule("shardtune.tuner.search.fastest")
+
+app = typer.Typer()
+
+
+def trial_and_prediction(
+    model: str, target: str | None, config: str | None, values: dict[str, Any]
+) -> tuple[TrialTask, float | None]:
+    """Trial to rehearse and the predicted peak of its tensors in GiB, from the command's options.
+
+    Raises:
+        InputError: names the option or field, its value and the remedy.
+    """
+    subject = model_argument.read_model(model)
+    try:
+        cluster = _cluster(target, subject)
+        request = PredictionRequest.model_validate({**subject.values, **values, "cluster": cluster, "top": 1})
+        resolved = prediction_request.resolve(request)
+        chosen = _read_config(config) if config is not None else _fastest(request)
+        trial = TrialTask(
+            model=request.model,
+            workload=resolved.workload(request.global_batch or resolved.global_batch),
+            cluster=resolved.cluster,
+            config=chosen.model_copy(update={"compile": False}),
+        )
+        return trial, _predicted_gib(request, trial)
+    except ValidationError as error:
+        raise InputError(*study_file.error_lines(error)) from None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _cluster(text: str | None, subject: model_argument.ModelArgument) -> Cluster | str:
+    """Cluster of `--target`, else of the study's target; its GPUs are those of the study's cluster unless it names them."""
+    own, target = subject.cluster, subject.target
+    if text is not None:
+        target = TypeAdapter(TargetChoice).validate_python(text)
+        if target.gpu is not None:
+            return f"{target.nodes}x{target.gpus_per_node}x{target.gpu}"
+    cluster = catalogue.parse_cluster(own) if isinstance(own, str) and own != "local" else own
+    if isinstance(cluster, str):
+        kind = "" if target is None else f" ({text}) must name the kind of GPU, too"
+        raise InputError(f"--target{kind or ' is missing'}: nodes, GPUs of a node and their kind, such as 64x8xh100")
+    return cluster if target is None else rungs.target_cluster(cluster, target)
+
+
+def _read_config(text: str) -> TrialConfig:
+    """Configuration as JSON text or in a file: alone, or within an exported `config.json`."""
+    if not text.lstrip().startswith("{"):
+        content = study_file.read_json_object(Path(text))
+    else:
+        try:
+            content = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"--config is not JSON: {error}; correct it, or name a file") from None
+    return TrialConfig.model_validate(content.get("config", content))
+
+
+def _fastest(request: PredictionRequest) -> TrialConfig:
+    rows = fastest.answer_request(request).fastest
+    if not rows:
+        raise InputError("no configuration is predicted to fit on the target; name one by --config")
+    return rows[0].config
+
+
+def _predicted_gib(request: PredictionRequest, trial: TrialTask) -> float | None:
+    """Predicted peak of the tensors; None where the configuration does not divide the batch, which the rehearsal says."""
+    update = {"configs": (trial.config,), "global_batch": trial.workload.global_batch, "top": 0}
+    try:
+        rows: tuple[Prediction, ...] = fastest.answer_request(request.model_copy(update=update)).predictions
+    except ValueError:
+        return None
+    return rows[0].memory.allocated_gib
+
+
+@app.command("rehearse")
+def command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Preset such as llama-2-70b, Hugging Face id, or path of a folder, config.json or study file."
+        ),
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Nodes × GPUs per node × model, such as 64x8xh100, or 64x8 with a study file (default: its cluster)."
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|JSON",
+            help="Configuration, such as an exported config.json (default: the fastest predicted one).",
+        ),
+    ] = None,
+    seq_len: Annotated[
+        int | None, typer.Option(min=8, help="Tokens per sample (default: the study's, or the model's up to 4096).")
+    ] = None,
+    global_batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples per step (default: the study's, or 8 per rank).")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Dtypes: bf16-mixed, bf16-autocast, bf16-true, fp32, or auto.")
+    ] = None,
+    limit_s: Annotated[float, typer.Option(min=1, help="Seconds after which a rehearsing process is ended.")] = 600,
+    as_json: AsJson = False,
+) -> None:
+    """Rehearse a configuration at a cluster's full number of ranks, in a process without GPUs: does it build, and with what memory?"""
+    processes.require_torch()
+    stated = (("sequence_length", seq_len), ("global_batch", global_batch), ("precision", precision))
+    values = {name: value for name, value in stated if value is not None}
+    trial, predicted_gib = trial_and_prediction(model, target, config, values)
+    result = processes.rehearse(trial, predicted_gib, limit_s)
+    if as_json:
+        print(result.model_dump_json())
+    else:
+        lines.show(result)
+    if not result.builds:
+        raise typer.Exit(NOTHING_FEASIBLE)

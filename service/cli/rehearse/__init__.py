@@ -1,0 +1,1 @@
+"""Questions, processes and tables of `shardtune rehearse`."""

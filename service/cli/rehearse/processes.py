@@ -1,0 +1,75 @@
+"""Rehearse a trial in child processes on this machine, each bounded in time and memory; the command line itself never
+loads torch."""
+
+import importlib.util
+import subprocess
+import sys
+
+from pydantic import ValidationError
+
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.rehearsals import (
+    Rehearsal,
+    RehearsalAnswer,
+    RehearsalProblem,
+    RehearsalTask,
+    RehearsedRank,
+)
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.predict import bounded_process
+from shardtune.service.cli.processes import MODULE
+from shardtune.tuner.projection import rehearsal
+
+LIMIT_S = 600.0
+"""Seconds after which one rehearsing process is ended; it needs 20 to 60 seconds of a core."""
+_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+"""A rehearsal must not take memory of a GPU, and tensors without values need no threads."""
+
+
+def require_torch() -> None:
+    """Check that this machine can rehearse.
+
+    Raises:
+        InputError: names the extra to install.
+    """
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
+        raise InputError(
+            "this command needs the package torch, which is not installed; run `pip install 'shardtune[worker]'`, or run this "
+            "where a worker runs"
+        )
+
+
+def rehearse(trial: TrialTask, predicted_gib: float | None, limit_s: float = LIMIT_S) -> Rehearsal:
+    """Rehearse a trial: its fullest ranks at two depths, one process after the other."""
+    seen: list[RehearsedRank] = []
+    try:
+        tasks = rehearsal.tasks(trial)
+    except ValueError as error:
+        return rehearsal.combine(trial, (), RehearsalProblem.misfit(str(error)), predicted_gib)
+    for number, task in enumerate(tasks, start=1):
+        sys.stderr.write(
+            f"rehearsing {trial.config.describe()} on {trial.cluster.world_size} ranks: process {number} of {len(tasks)}\n"
+        )
+        answer = ask(task, limit_s)
+        if answer.seen is None:
+            return rehearsal.combine(trial, (), answer.problem, predicted_gib)
+        seen.append(answer.seen)
+    return rehearsal.combine(trial, seen, None, predicted_gib)
+
+
+def ask(task: RehearsalTask, limit_s: float) -> RehearsalAnswer:
+    """Answer of one rehearsing process; a process that takes too long or ends without an answer is a problem, too."""
+    command = [*MODULE, "shardtune.workers.rank.rehearsal"]
+    try:
+        code, output, errors = bounded_process.run(command, task.model_dump_json(), limit_s, _ENVIRONMENT)
+    except subprocess.TimeoutExpired:
+        message = f"rehearsing rank {task.rank} took more than {limit_s:g} s; allow more by --limit-s"
+        return RehearsalAnswer(problem=RehearsalProblem(code="time", message=message))
+    try:
+        # The last line alone: torch and transformers may print warnings before it.
+        return RehearsalAnswer.model_validate_json(output.strip().rpartition("\n")[2])
+    except ValidationError:
+        ended = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        cause = (errors.strip().splitlines() or ["it printed no error"])[-1][:300]
+        message = f"the rehearsing process ended {ended} without an answer: {cause}"
+        return RehearsalAnswer(problem=RehearsalProblem(code="crashed", message=message))

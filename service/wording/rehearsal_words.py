@@ -1,0 +1,47 @@
+"""Sentences about a rehearsal at a cluster's full number of ranks."""
+
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.trials.rehearsals import Rehearsal, RehearsedRank
+
+
+def sentence(rehearsal: Rehearsal) -> str:
+    """Answer in one sentence: whether it builds, and its memory beside the prediction."""
+    begin = f"rehearsed at {rehearsal.ranks} ranks: "
+    if rehearsal.problem is not None:
+        verb = "cannot be built" if rehearsal.problem.code == "misfit" else "was not rehearsed"
+        return f"{begin}{verb} ({rehearsal.problem.code}): {rehearsal.problem.message}"
+    assert rehearsal.allocated_gib is not None
+    return f"{begin}builds; {memory(rehearsal.allocated_gib)} allocated{_beside(rehearsal.above_prediction)}"
+
+
+def _beside(above: float | None) -> str:
+    if above is None:
+        return ", not predicted"
+    percent = round(100 * above)
+    if percent == 0:
+        return ", as predicted"
+    return f", {abs(percent)} % {'above' if percent > 0 else 'below'} the prediction"
+
+
+def details(rehearsal: Rehearsal) -> list[str]:
+    """Lines about set-up, extension and what each process saw."""
+    if not rehearsal.builds:
+        return []
+    result = [
+        f"process groups of a rank: {rehearsal.process_groups}; set-up without communication: {rehearsal.set_up_s:.1f} s"
+    ]
+    if rehearsal.extended_from:
+        depths = " and ".join(map(str, rehearsal.extended_from))
+        result.append(f"a straight line from {depths} blocks on a rank to the model's own depth")
+    return result + [_seen(one) for one in rehearsal.seen]
+
+
+def _seen(one: RehearsedRank) -> str:
+    parts = ", ".join(
+        f"{name} {memory(size / GIB)}" for name, size in sorted(one.parts.items(), key=lambda part: -part[1])
+    )
+    return (
+        f"rank {one.rank}, {one.blocks} blocks: {memory(one.peak_bytes / GIB)} ({parts}); "
+        f"{one.cpu_s:.0f} s of a core, {one.peak_rss_mib:.0f} MiB"
+    )

@@ -1,0 +1,96 @@
+"""Rehearsals of a tiny model at 512 ranks: by the strategies' own code, bounded in time, and ended with their owner."""
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import psutil
+import pytest
+
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.rehearsals import RehearsalAnswer, RehearsalTask
+from shardtune.service.cli.rehearse import processes
+from shardtune.tuner.prediction import catalogue
+from tests.support.processes.stack import until
+from tests.support.ranks.tiny_tasks import LLAMA, tiny_task
+
+CLUSTER = catalogue.parse_cluster("64x8xh100")
+PATIENCE_S = 300.0
+
+
+def at_target(strategy: dict[str, Any], layers: int = 12, **changes: Any) -> TrialTask:
+    task = tiny_task(strategy, **{"global_batch": 512, "precision": "bf16-mixed", **changes})
+    model = task.model.model_copy(update={"config": LLAMA | {"num_hidden_layers": layers}})
+    return task.model_copy(update={"cluster": CLUSTER, "model": model})
+
+
+def ask(task: TrialTask, limit_s: float = PATIENCE_S, **fields: Any) -> RehearsalAnswer:
+    return processes.ask(RehearsalTask(trial=task, **fields), limit_s)
+
+
+def test_the_line_from_four_and_eight_blocks_meets_the_model_of_twelve() -> None:
+    task = at_target({"kind": "fsdp2", "dp_shard": 64, "tensor_parallel": 2, "dp_replicate": 4})
+    extended = processes.rehearse(task, predicted_gib=None)
+    assert extended.builds and extended.extended_from == (4, 8), extended.problem
+    assert extended.process_groups == 4
+    own_depth = ask(task, micro_batches=2).seen
+    assert own_depth is not None and own_depth.blocks == 12
+    assert extended.allocated_gib is not None
+    assert extended.allocated_gib * (1 << 30) == pytest.approx(own_depth.peak_bytes, rel=0.01)
+
+
+def test_the_last_stage_of_a_pipeline_has_its_blocks_and_the_loss() -> None:
+    task = at_target({"kind": "fsdp2", "dp_shard": 128, "pipeline_parallel": 4}, global_batch=1024)
+    seen = ask(task, rank=384, micro_batches=5).seen
+    assert seen is not None and seen.blocks == 3 and seen.parts["forward"] > 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "code", "field"),
+    [
+        # Two heads of keys are too few for four ranks.
+        ({"kind": "fsdp2", "dp_shard": 128, "tensor_parallel": 4}, {}, "misfit", "tensor_parallel"),
+        ({"kind": "fsdp2", "dp_shard": 48, "dp_replicate": 10}, {}, "misfit", "dp_replicate × dp_shard"),
+        ({"kind": "zero", "stage": 3}, {}, "unsupported", "backend"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_with_its_field(
+    strategy: dict[str, Any], changes: dict[str, Any], code: str, field: str
+) -> None:
+    problem = ask(at_target(strategy, **changes)).problem
+    assert problem is not None and (problem.code, problem.field) == (code, field), problem
+
+
+def test_the_limit_of_time_ends_a_rehearsal() -> None:
+    problem = ask(at_target({"kind": "fsdp2", "dp_shard": 512}), limit_s=0.5).problem
+    assert problem is not None and problem.code == "time" and "--limit-s" in problem.message
+
+
+def test_a_rehearsal_ends_with_its_owner() -> None:
+    task = RehearsalTask(trial=at_target({"kind": "fsdp2", "dp_shard": 512}))
+    code = (
+        "import sys; from shardtune.api_schemas.trials.rehearsals import RehearsalTask\n"
+        "from shardtune.service.cli.rehearse import processes\n"
+        "processes.ask(RehearsalTask.model_validate_json(sys.argv[1]), 300)"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code, task.model_dump_json()])
+    children: list[psutil.Process] = []
+    try:
+        until(
+            lambda: bool(children.extend(psutil.Process(owner.pid).children(recursive=True)) or children),
+            60,
+            "a rehearsing process",
+        )
+    finally:
+        os.kill(owner.pid, signal.SIGKILL)
+        owner.wait()
+    until(lambda: not any(_lives(child) for child in children), 30, "the end of the rehearsing process")
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

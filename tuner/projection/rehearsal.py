@@ -1,0 +1,156 @@
+"""Plan of a rehearsal and its result: a few blocks of the model on the fullest ranks, and a straight line through them.
+
+Blocks repeat, so that bytes are linear in their number as soon as there are more of them than a strategy gathers ahead.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.strategies import TrialConfig, pipeline_parallel
+from shardtune.api_schemas.strategies.pipeline_parallel import blocks_of_stages
+from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, stages_of_rank
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.rehearsals import Rehearsal, RehearsalProblem, RehearsalTask, RehearsedRank
+
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_DEPTHS, _STAGE_DEPTHS = (4, 8), (2, 4)
+"""Numbers of blocks on a rank without and with pipeline stages. A stage steps as many micro batches as there are stages,
+so that fewer blocks keep it within its time."""
+NOTES = (
+    "bytes of tensors alone: no CUDA context, no buffers of NCCL, no fragmentation, no work space of kernels; nothing was timed",
+)
+
+
+class _Line(NamedTuple):
+    """Straight line through the bytes at two numbers of blocks."""
+
+    start: float
+    slope: float
+
+    @classmethod
+    def through(cls, seen: Sequence[RehearsedRank]) -> "_Line":
+        few, many = seen[0], seen[-1]
+        slope = 0.0 if few.blocks == many.blocks else (many.peak_bytes - few.peak_bytes) / (many.blocks - few.blocks)
+        return cls(few.peak_bytes - slope * few.blocks, slope)
+
+    def at(self, blocks: int) -> float:
+        return self.start + self.slope * blocks
+
+
+def tasks(trial: TrialTask) -> list[RehearsalTask]:
+    """Tasks of the processes that rehearse a trial: its fullest ranks, each at one or two depths.
+
+    Raises:
+        ValueError: the configuration contradicts the cluster or the workload, or the model's depth is unknown.
+    """
+    ranks, stages = trial.cluster.world_size, trial.config.strategy.stages
+    if stages > 1:
+        pipeline_parallel.check_ranks(stages, ranks)
+    accumulation = trial.config.accumulation(trial.workload.global_batch, ranks)
+    trial.config.strategy.check_cluster(trial.cluster, trial.workload.precision, accumulation)
+    # Here, since a cut model has as many blocks as its stages need.
+    virtual = getattr(trial.config.strategy, "pipeline_virtual_stages", 1)
+    pipeline_parallel.check_blocks(stages, layers_of(trial.model)[1], None, virtual)
+    micro_batches = _micro_batches(trial.config, accumulation)
+    chosen = [0] if stages == 1 else [0, ranks - ranks // stages]
+    return [
+        RehearsalTask(trial=_at_depth(trial, depth * stages), rank=rank, micro_batches=micro_batches)
+        for rank in chosen
+        for depth in _depths(trial)
+    ] or [RehearsalTask(trial=trial, rank=rank, micro_batches=micro_batches) for rank in chosen]
+
+
+def combine(
+    trial: TrialTask, seen: Sequence[RehearsedRank], problem: RehearsalProblem | None, predicted_gib: float | None
+) -> Rehearsal:
+    """Result of a rehearsal from what its processes saw; with a problem, what was seen before it is left out."""
+    common: dict[str, Any] = {
+        "cluster": trial.cluster,
+        "ranks": trial.cluster.world_size,
+        "global_batch": trial.workload.global_batch,
+        "config": trial.config,
+        "description": trial.config.describe(),
+        "predicted_gib": predicted_gib,
+    }
+    if problem is not None:
+        return Rehearsal(**common, builds=False, problem=problem)
+    by_rank = {one.rank: [other for other in seen if other.rank == one.rank] for one in seen}
+    peak = max(_Line.through(runs).at(_own_blocks(trial, rank, runs)) for rank, runs in by_rank.items()) / GIB
+    depths = sorted({one.blocks for one in seen})
+    return Rehearsal(
+        **common,
+        builds=True,
+        allocated_gib=peak,
+        above_prediction=None if not predicted_gib else peak / predicted_gib - 1,
+        extended_from=tuple(depths) if len(depths) > 1 else (),
+        process_groups=max(one.process_groups for one in seen),
+        set_up_s=max(one.set_up_s for one in seen),
+        seen=tuple(seen),
+        notes=NOTES,
+    )
+
+
+def layers_of(model: ModelSpec) -> tuple[str, int]:
+    """Key and number of the repeated blocks in a model's configuration.
+
+    Raises:
+        ValueError: no key states it.
+    """
+    for key in _LAYERS:
+        value = model.config.get(key)
+        if isinstance(value, int) and value > 0:
+            return key, value
+    raise ValueError(
+        f"model ({model.name}) must state its number of blocks as one of {', '.join(_LAYERS)}, so that a few can be rehearsed"
+    )
+
+
+def _depths(trial: TrialTask) -> tuple[int, ...]:
+    """Numbers of blocks on a rank to rehearse; empty: the model's own depth, which is no larger."""
+    config = trial.config
+    stages, virtual = config.strategy.stages, getattr(config.strategy, "pipeline_virtual_stages", 1)
+    checkpoint_every = 1 if config.activation_checkpointing == "none" else config.checkpoint_every
+    # Each unit of FSDP, each checkpoint and each stage of a rank has the same number of blocks.
+    unit = math.lcm(getattr(config.strategy, "blocks_per_unit", 1), checkpoint_every) * virtual
+    depths = tuple(unit * depth for depth in (_DEPTHS if stages == 1 else _STAGE_DEPTHS))
+    _, layers = layers_of(trial.model)
+    return () if depths[-1] * stages >= layers else depths
+
+
+def _at_depth(trial: TrialTask, layers: int) -> TrialTask:
+    key, _ = layers_of(trial.model)
+    config = {**trial.model.config, key: layers}
+    types = config.get("layer_types")
+    if isinstance(types, list | tuple):
+        config["layer_types"] = list(types[:layers])
+    return trial.model_copy(update={"model": trial.model.model_copy(update={"config": config})})
+
+
+def _own_blocks(trial: TrialTask, rank: int, runs: Sequence[RehearsedRank]) -> int:
+    """Number of blocks that a rank has at the model's own depth."""
+    strategy = trial.config.strategy
+    if len(runs) == 1:
+        return runs[0].blocks
+    _, layers = layers_of(trial.model)
+    if strategy.stages == 1:
+        return layers
+    virtual, schedule = getattr(strategy, "pipeline_virtual_stages", 1), getattr(strategy, "pipeline_schedule", "1f1b")
+    stage_rank = rank // (trial.cluster.world_size // strategy.stages)
+    sizes = blocks_of_stages(layers, strategy.stages * virtual)
+    return sum(sizes[i] for i in stages_of_rank(stage_rank, strategy.stages, virtual, FACTS[schedule].is_v))
+
+
+def _micro_batches(config: TrialConfig, accumulation: int) -> int:
+    """Number of micro batches with which a step reaches its peak: all that are in flight, and one that adds to
+    gradients."""
+    stages = config.strategy.stages
+    if stages == 1:
+        return min(accumulation, 2)
+    schedule = getattr(config.strategy, "pipeline_schedule", "1f1b")
+    if schedule == "1f1b":
+        return min(accumulation, stages + 1)
+    # Rounds of other schedules have a multiple of the stages; GPipe keeps all micro batches.
+    return accumulation if schedule == "gpipe" or accumulation % stages else min(accumulation, 2 * stages)

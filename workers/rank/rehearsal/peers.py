@@ -1,0 +1,39 @@
+"""Absent peers of a rehearsed rank: torch's fake process group, and the vote of pipeline stages that nobody answers."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.pipelining import schedules
+from torch.distributed.pipelining._utils import InferenceMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+
+def join(rank: int, ranks: int) -> None:
+    """Join a process group of this number of ranks, whose collectives return at once and move nothing."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+
+
+def process_groups() -> int:
+    """Number of process groups that this rank belongs to."""
+    return len(dist.distributed_c10d._world.pg_map)
+
+
+@contextlib.contextmanager
+def agreeing_stages() -> Iterator[None]:
+    """Let pipeline stages agree that their shapes are stated, inside a `with` block."""
+    # torch's stages vote on it before their first step and read the result's value (2.13, `_warmup_p2p`); tensors that
+    # nobody sent have none.
+    schedule: Any = schedules._PipelineSchedule
+    original = schedule._warmup_p2p
+
+    def agree(_schedule: Any, stages: list[Any], _has_backward: bool, _p2p_done: bool) -> None:
+        for stage in stages:
+            stage._inference_mode = InferenceMode.STATIC
+
+    schedule._warmup_p2p = agree
+    try:
+        yield
+    finally:
+        schedule._warmup_p2p = original

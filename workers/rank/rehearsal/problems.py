@@ -1,0 +1,27 @@
+"""Reasons why a configuration was not rehearsed, from what its code raised."""
+
+from shardtune.api_schemas.printable_text import printable
+from shardtune.api_schemas.trials.rehearsals import RehearsalCode, RehearsalProblem
+from shardtune.workers.rank.own_code import failures
+
+_LONGEST = 500
+
+
+def problem_of(error: BaseException) -> RehearsalProblem:
+    """Reason of an exception that ended a rehearsal. A ValueError that names a field is the strategy's rejection."""
+    text = printable(" ".join(str(error).split()))[:_LONGEST]
+    rejection = RehearsalProblem.misfit(text)
+    if isinstance(error, ValueError) and rejection.field is not None:
+        return rejection
+    failure = failures.failure_of(error)
+    code: RehearsalCode = "error"
+    if failure.code in ("memory", "data_dependent"):
+        code = failure.code
+    elif failure.code == "custom_operator":
+        code = "unsupported"
+    return RehearsalProblem(code=code, message=failure.message)
+
+
+def unsupported(field: str, value: str, why: str) -> RehearsalProblem:
+    """Reason of a configuration that a rehearsal cannot carry."""
+    return RehearsalProblem(code="unsupported", field=field, value=value, message=f"{field} ({value}) {why}")

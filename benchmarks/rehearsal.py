@@ -1,7 +1,7 @@
 """Rehearse layouts of a 70B model at 512 ranks, and compare their peak with the predictor: `python -m
 benchmarks.rehearsal [--layout NAME] [--json]`.
 
-One process at a time, about a minute of a core for each layout and two for pipelines. Planted misfits must be refused
+One process at a time, about a minute of a core for each layout and two for pipelines. Planted misfits must be rejected
 with the field at fault. Needs the extra `worker`.
 """
 
@@ -31,7 +31,7 @@ class Layout:
     strategy: dict[str, Any]
     checkpointing: str = "full"
     global_batch: int = 512
-    refused: str | None = None
+    rejected: str | None = None
     """Field that must be at fault; None: the layout must build."""
 
 
@@ -45,18 +45,18 @@ LAYOUTS = (
     Layout("PP 8 x TP 8 x FSDP2 8", _PIPELINE, global_batch=128),
     Layout("PP 8 x TP 8 x FSDP2 8, none", _PIPELINE, "none", global_batch=128),
     Layout("FSDP1", {"kind": "fsdp1", "dp_shard": 512}),
-    Layout("heads in 16 parts", {"kind": "fsdp2", "dp_shard": 32, "tensor_parallel": 16}, refused="tensor_parallel"),
-    Layout("80 blocks in 7 stages", {"kind": "fsdp2", "dp_shard": 64, "pipeline_parallel": 7}, refused="pipeline_parallel"),
-    Layout("80 blocks in 128 stages", {"kind": "fsdp2", "dp_shard": 4, "pipeline_parallel": 128}, refused="pipeline_parallel"),
-    Layout("global batch of 500", {"kind": "fsdp2", "dp_shard": 512}, global_batch=500, refused="global_batch"),
-    Layout("shard groups of 48", {"kind": "fsdp2", "dp_shard": 48, "dp_replicate": 10}, refused="dp_replicate × dp_shard"),
-    Layout("DDP", {"kind": "ddp"}, refused="backend"),
-    Layout("ZeRO-3", {"kind": "zero", "stage": 3}, refused="backend"),
+    Layout("heads in 16 parts", {"kind": "fsdp2", "dp_shard": 32, "tensor_parallel": 16}, rejected="tensor_parallel"),
+    Layout("80 blocks in 7 stages", {"kind": "fsdp2", "dp_shard": 64, "pipeline_parallel": 7}, rejected="pipeline_parallel"),
+    Layout("80 blocks in 128 stages", {"kind": "fsdp2", "dp_shard": 4, "pipeline_parallel": 128}, rejected="pipeline_parallel"),
+    Layout("global batch of 500", {"kind": "fsdp2", "dp_shard": 512}, global_batch=500, rejected="global_batch"),
+    Layout("shard groups of 48", {"kind": "fsdp2", "dp_shard": 48, "dp_replicate": 10}, rejected="dp_replicate × dp_shard"),
+    Layout("DDP", {"kind": "ddp"}, rejected="backend"),
+    Layout("ZeRO-3", {"kind": "zero", "stage": 3}, rejected="backend"),
 )  # fmt: skip
 
 
 def rehearsed(layout: Layout) -> dict[str, Any]:
-    """Row of a layout: what was seen and predicted, or why it was refused."""
+    """Row of a layout: what was seen and predicted, or why it was rejected."""
     config = {"strategy": layout.strategy, "activation_checkpointing": layout.checkpointing}
     trial, predicted_gib = trial_and_prediction(
         _MODEL, _TARGET, json.dumps(config), {"global_batch": layout.global_batch, "sequence_length": 4096}
@@ -67,14 +67,14 @@ def rehearsed(layout: Layout) -> dict[str, Any]:
 def _row(rehearsal: Rehearsal, layout: Layout) -> dict[str, Any]:
     if rehearsal.problem is not None:
         return {
-            "as_planted": rehearsal.problem.field == layout.refused,
+            "as_planted": rehearsal.problem.field == layout.rejected,
             "code": rehearsal.problem.code,
             "field": rehearsal.problem.field,
             "message": rehearsal.problem.message,
         }
     assert rehearsal.allocated_gib is not None and rehearsal.predicted_gib is not None
     return {
-        "as_planted": layout.refused is None,
+        "as_planted": layout.rejected is None,
         "allocated_gib": round(rehearsal.allocated_gib, 2),
         "predicted_gib": round(rehearsal.predicted_gib, 2),
         "prediction_error": round(rehearsal.predicted_gib / rehearsal.allocated_gib - 1, 4),
@@ -91,7 +91,7 @@ def _row(rehearsal: Rehearsal, layout: Layout) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Command line; the exit code is 1 where a layout did not build, or a misfit was not refused for its field."""
+    """Command line; the exit code is 1 where a layout did not build, or a misfit was not rejected for its field."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rehearsal", description=__doc__)
     parser.add_argument("--layout", default="", help="only layouts whose name contains this")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a line for each layout")

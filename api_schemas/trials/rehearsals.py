@@ -51,7 +51,7 @@ class RehearsalProblem(Schema):
 
 
 class RehearsedRank(Schema):
-    """What one rehearsing process saw of one rank."""
+    """Figures of one rank from one rehearsing process."""
 
     rank: int
     blocks: int
@@ -108,6 +108,6 @@ class Rehearsal(Schema):
     set_up_s: float | None = None
     """Seconds to make meshes and to wrap the model on one rank of the largest rehearsed depth, without communication."""
     seen: tuple[RehearsedRank, ...] = ()
-    """What each rehearsing process saw."""
+    """Figures of each rehearsing process."""
     notes: tuple[str, ...] = ()
-    """What the rehearsal leaves out."""
+    """Limits of the rehearsal, for people."""

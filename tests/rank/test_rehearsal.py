@@ -41,6 +41,17 @@ def test_the_line_from_four_and_eight_blocks_meets_the_model_of_twelve() -> None
     assert extended.allocated_gib * (1 << 30) == pytest.approx(own_depth.peak_bytes, rel=0.01)
 
 
+def test_logits_count_by_the_part_that_a_rank_has() -> None:
+    def peak(tensor: int) -> int:
+        task = at_target({"kind": "fsdp2", "dp_shard": 512 // tensor, "tensor_parallel": tensor}, layers=4)
+        wide = task.model.model_copy(update={"config": {**task.model.config, "vocab_size": 16384}})
+        seen = ask(task.model_copy(update={"model": wide}), micro_batches=2).seen
+        assert seen is not None
+        return seen.peak_bytes
+
+    assert peak(2) < 0.6 * peak(1)
+
+
 def test_the_last_stage_of_a_pipeline_has_its_blocks_and_the_loss() -> None:
     task = at_target({"kind": "fsdp2", "dp_shard": 128, "pipeline_parallel": 4}, global_batch=1024)
     seen = ask(task, rank=384, micro_batches=5).seen

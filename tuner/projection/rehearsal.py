@@ -16,9 +16,9 @@ from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.rehearsals import Rehearsal, RehearsalProblem, RehearsalTask, RehearsedRank
 
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-_DEPTHS, _STAGE_DEPTHS = (4, 8), (2, 4)
-"""Numbers of blocks on a rank without and with pipeline stages. A stage steps as many micro batches as there are stages,
-so that fewer blocks keep it within its time."""
+_DEPTHS = (4, 8)
+"""Numbers of blocks on a rank. With two, the peak is at another moment of the step, and the line is too steep: 12 % at ten
+blocks of a pipeline stage of a 70B."""
 NOTES = (
     "bytes of tensors alone: no CUDA context, no buffers of NCCL, no fragmentation, no work space of kernels; nothing was timed",
 )
@@ -115,7 +115,7 @@ def _depths(trial: TrialTask) -> tuple[int, ...]:
     checkpoint_every = 1 if config.activation_checkpointing == "none" else config.checkpoint_every
     # Each unit of FSDP, each checkpoint and each stage of a rank has the same number of blocks.
     unit = math.lcm(getattr(config.strategy, "blocks_per_unit", 1), checkpoint_every) * virtual
-    depths = tuple(unit * depth for depth in (_DEPTHS if stages == 1 else _STAGE_DEPTHS))
+    depths = tuple(unit * depth for depth in _DEPTHS)
     _, layers = layers_of(trial.model)
     return () if depths[-1] * stages >= layers else depths
 

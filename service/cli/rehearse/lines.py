@@ -1,16 +1,16 @@
 """Print a rehearsal on a terminal."""
 
 from shardtune.api_schemas.trials.rehearsals import Rehearsal
+from shardtune.service.cli.rehearse import words
 from shardtune.service.cli.terminal import PrintableConsole
-from shardtune.service.wording import rehearsal_words
 
 
 def show(rehearsal: Rehearsal) -> None:
     """Print the answer in one sentence, what each process saw, and what the rehearsal leaves out."""
     console = PrintableConsole(highlight=False, soft_wrap=True)
     console.print(f"{rehearsal.description}, global batch {rehearsal.global_batch:,}", style="bold")
-    console.print(rehearsal_words.sentence(rehearsal))
-    for line in rehearsal_words.details(rehearsal):
+    console.print(words.sentence(rehearsal))
+    for line in words.details(rehearsal):
         console.print(line)
     for note in rehearsal.notes:
         console.print(f"note: {note}", style="dim")

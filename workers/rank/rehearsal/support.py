@@ -1,4 +1,4 @@
-"""What a rehearsal cannot carry: programs that need values, another device's kernels, or peers that answer."""
+"""Programs that a rehearsal cannot carry: those that need values, another device's kernels, or peers that answer."""
 
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.optimizers import AdamW8bit

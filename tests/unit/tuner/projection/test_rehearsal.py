@@ -52,7 +52,7 @@ def test_units_and_checkpoints_of_several_blocks_stay_whole() -> None:
 
 def test_the_first_and_the_last_stage_run_with_the_micro_batches_in_flight() -> None:
     stages = Fsdp2Config(dp_shard=8, tensor_parallel=8, pipeline_parallel=8)
-    assert planned(trial(stages, global_batch=128)) == [(0, 16, 9), (0, 32, 9), (448, 16, 9), (448, 32, 9)]
+    assert planned(trial(stages, global_batch=128)) == [(0, 32, 9), (0, 64, 9), (448, 32, 9), (448, 64, 9)]
 
 
 def test_layer_types_are_cut_with_the_blocks() -> None:

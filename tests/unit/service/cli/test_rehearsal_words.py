@@ -4,7 +4,7 @@ import pytest
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.trials.rehearsals import Rehearsal, RehearsalProblem
-from shardtune.service.wording import rehearsal_words
+from shardtune.service.cli.rehearse import words
 from shardtune.tuner.prediction import catalogue
 
 
@@ -26,12 +26,12 @@ def rehearsed(**changes: object) -> Rehearsal:
     ],
 )
 def test_memory_stands_beside_the_prediction(above: float | None, end: str) -> None:
-    sentence = rehearsal_words.sentence(rehearsed(above_prediction=above))
+    sentence = words.sentence(rehearsed(above_prediction=above))
     assert sentence == f"rehearsed at 512 ranks: builds; {end}"
 
 
 @pytest.mark.parametrize(("code", "verb"), [("misfit", "cannot be built"), ("time", "was not rehearsed")])
 def test_a_refusal_says_its_code(code: str, verb: str) -> None:
     problem = RehearsalProblem.model_validate({"code": code, "message": "dp_shard (48) is wrong; use 64"})
-    words = rehearsal_words.sentence(rehearsed(builds=False, problem=problem))
-    assert words == f"rehearsed at 512 ranks: {verb} ({code}): dp_shard (48) is wrong; use 64"
+    sentence = words.sentence(rehearsed(builds=False, problem=problem))
+    assert sentence == f"rehearsed at 512 ranks: {verb} ({code}): dp_shard (48) is wrong; use 64"

@@ -18,7 +18,7 @@ def obstacle(trial: TrialTask) -> tuple[str, str, str] | None:
     if config.backend in ("ddp", "zero"):
         why = {
             "ddp": "reads results of its reductions in C++, and torch's fake process group returns none (torch 2.13)",
-            "zero": "moves weights by DeepSpeed's own partitions, which need values and peers (DeepSpeed 0.19.8)",
+            "zero": "starts DeepSpeed's own engine, which no rehearsal has been made for (DeepSpeed 0.19.8)",
         }[config.backend]
         return "backend", config.backend, f"{why}; rehearse fsdp1 or fsdp2, and measure this one"
     if getattr(strategy, "cpu_offload", False):

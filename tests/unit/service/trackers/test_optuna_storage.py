@@ -1,12 +1,15 @@
 """A study's trials in an Optuna storage, read with Optuna."""
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 
 import optuna
 import pytest
+from filelock import FileLock
 from optuna.trial import TrialState as OptunaState
 
 from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.service.trackers import storage_lock
 from shardtune.service.trackers.optuna_storage import StorageRejected, write_study
 from tests.support.values.tracked_study import BEGIN, TRIALS, study, trial
 
@@ -47,6 +50,43 @@ def test_a_second_writing_adds_only_what_is_new(storage):
     )
     assert (write_study(study(), late, storage).added, len(stored(storage).trials)) == (1, 3)
     assert sorted(t.user_attrs["shardtune.trial"] for t in stored(storage).trials) == [0, 1, 4]
+
+
+SIX = [
+    trial(i, TrialState.COMPLETE, {"strategy": {"kind": "ddp"}, "micro_batch": 1}, tokens_per_s_per_gpu=10.0 + i)
+    for i in range(6)
+]
+
+
+def written_at_once(storage):
+    """Numbers of the stored trials after four writers at once."""
+    with ThreadPoolExecutor(4) as pool:
+        updates = list(pool.map(lambda _: write_study(study(), SIX, storage), range(4)))
+    assert sorted(update.added for update in updates) == [0, 0, 0, 5]
+    return [t.user_attrs["shardtune.trial"] for t in stored(storage).trials]
+
+
+def test_two_writers_at_once_double_no_trial(storage, tmp_path):
+    write_study(study(), SIX[:1], storage)
+    assert written_at_once(storage) == [0, 1, 2, 3, 4, 5]
+    (tmp_path / "link.db").symlink_to(tmp_path / "trials.db")
+    with FileLock(tmp_path / "trials.db.shardtune.lock"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage_lock, "_PATIENCE_S", 0)
+        with pytest.raises(StorageRejected, match="is busy: another command has been writing to it"):
+            write_study(study(), SIX, f"sqlite:///{tmp_path / 'link.db'}")
+
+
+def test_two_writers_at_once_double_no_trial_in_postgres(empty_postgres_url):
+    storage = empty_postgres_url.replace("postgresql://", "postgresql+psycopg://")
+    write_study(study(), SIX[:1], storage)
+    assert written_at_once(storage) == [0, 1, 2, 3, 4, 5]
+
+
+def test_trials_that_were_doubled_before_are_written_anew(storage):
+    write_study(study(), SIX[:2], storage)
+    stored(storage).add_trials(stored(storage).trials)
+    assert write_study(study(), SIX[:2], storage).added == 2
+    assert [t.user_attrs["shardtune.trial"] for t in stored(storage).trials] == [0, 1]
 
 
 def test_a_trial_that_became_infeasible_later_is_written_anew(storage):

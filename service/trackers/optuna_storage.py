@@ -71,6 +71,7 @@ def _write(backend: optuna.storages.RDBStorage, name: str, study: Study, ended: 
     wanted = _by_number(_optuna_trials(ended))
     trials = [] if stored is None else stored.get_trials(deepcopy=False)
     kept = _by_number(trials)
+    attributes = {} if stored is None else stored.user_attrs
     if len(trials) > len(kept) or any(
         number not in wanted or _content(trial) != _content(wanted[number]) for number, trial in kept.items()
     ):
@@ -78,10 +79,10 @@ def _write(backend: optuna.storages.RDBStorage, name: str, study: Study, ended: 
         optuna.delete_study(study_name=name, storage=backend)
         stored, kept = None, {}
     target = stored or optuna.create_study(storage=backend, study_name=name, direction="maximize")
-    target.set_user_attr(_STUDY, study.study_id)
-    target.set_user_attr(_VALUE, "tokens per second and GPU, measured")
-    for key, text in trial_values.study_notes(study).items():
-        target.set_user_attr(key, text)
+    # Those that people set outlast a study that is written anew.
+    own = {_STUDY: study.study_id, _VALUE: "tokens per second and GPU, measured", **trial_values.study_notes(study)}
+    for key, value in (attributes | own).items():
+        target.set_user_attr(key, value)
     target.add_trials([trial for number, trial in wanted.items() if number not in kept])
     return len(wanted) - len(kept), len(kept)
 
@@ -179,11 +180,16 @@ def _rejections(storage: str) -> Iterator[sqlalchemy.URL]:
     """Parse the address of a storage, and turn every expected error of it into a `StorageRejected`."""
     try:
         url = sqlalchemy.make_url(storage)
-    except sqlalchemy.exc.ArgumentError:
+    except (sqlalchemy.exc.ArgumentError, ValueError):
         raise StorageRejected(
             "storage (not shown) is no address of a database; write it like sqlite:///trials.db"
         ) from None
-    shown = url.render_as_string(hide_password=True)
+    # Without the query, which may hold a password, too.
+    shown = url.set(query={}).render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite" and (url.database in (None, "") or ":memory:" in str(url.database)):
+        raise StorageRejected(
+            f"storage ({shown}) names no file, and would keep nothing; write it like sqlite:///trials.db"
+        )
     try:
         yield url
     except StorageRejected as error:

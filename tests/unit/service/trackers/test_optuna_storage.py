@@ -91,8 +91,10 @@ def test_trials_that_were_doubled_before_are_written_anew(storage):
 
 def test_a_trial_that_became_infeasible_later_is_written_anew(storage):
     write_study(study(), TRIALS, storage)
+    stored(storage).set_user_attr("mine", {"kept": 1})
     changed = TRIALS[0].model_copy(update={"state": TrialState.INFEASIBLE, "tokens_per_s_per_gpu": None})
     assert write_study(study(), (changed, *TRIALS[1:]), storage).added == 3
+    assert stored(storage).user_attrs["mine"] == {"kept": 1}
     assert stored(storage).trials[0].state is OptunaState.FAIL and len(stored(storage).trials) == 3
 
 
@@ -119,6 +121,10 @@ def test_an_own_trial_of_the_user_is_never_deleted(storage):
 
 REJECTED = {
     "no address": ("trials", r"storage \(not shown\) is no address of a database"),
+    "no port": ("postgresql://me:secret@h:abc/x", r"storage \(not shown\) is no address of a database"),
+    "password in the query": ("postgresql+psycopg://me@127.0.0.1:9/x?password=secret", "cannot be written: connection"),
+    "memory": ("sqlite://", "names no file, and would keep nothing"),
+    "memory by name": ("sqlite:///:memory:", "names no file, and would keep nothing"),
     "no such folder": ("sqlite:////nowhere/at/all/trials.db", "cannot be written: unable to open database file"),
     "no such database": ("nodb://host/name", "cannot be written: Can't load plugin"),
     "no server": ("postgresql+psycopg://me:secret@127.0.0.1:9/name", "cannot be written: connection"),

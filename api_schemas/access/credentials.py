@@ -32,10 +32,13 @@ class KeySource:
         """Create the source from a key or from a file with a key; neither is given if the service requires no keys.
 
         Raises:
-            ValueError: the file cannot be read, or is empty.
+            ValueError: the file cannot be read, or is empty; or the key has characters that no key has. The message does
+                not show the key.
         """
         assert key is None or file is None
         self.file = file
+        if key is not None:
+            _reject_no_key(key, "the API key (not shown)")
         self.key = key if file is None else _key_of(file)
 
     @classmethod
@@ -127,6 +130,7 @@ def _key_from_descriptor(text: str) -> str:
         raise ValueError(f"{shown} is no text; {remedy}") from None
     if not decoded:
         raise ValueError(f"{shown} is empty; {remedy}")
+    _reject_no_key(decoded, shown)
     return decoded
 
 
@@ -137,4 +141,14 @@ def _key_of(file: Path) -> str:
         raise ValueError(f"{FILE_VARIABLE} ({file}) cannot be read: {error}; name a readable file") from None
     if not key:
         raise ValueError(f"{FILE_VARIABLE} ({file}) is empty; write the key into it")
+    _reject_no_key(key, f"{FILE_VARIABLE} ({file})")
     return key
+
+
+def _reject_no_key(key: str, shown: str) -> None:
+    """Reject text that cannot be sent as a key: the HTTP client's own error would show it."""
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise ValueError(
+            f"{shown} must hold one key and nothing else: no second line, no space and no letter beyond ASCII; write the "
+            "key alone into it"
+        )

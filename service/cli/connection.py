@@ -54,7 +54,7 @@ def service_errors(remedy: str = "see logs/service.log in the state directory") 
         if rejected.is_input_error:
             raise InputError(*rejected.lines()) from None
         raise PlatformFailure(*rejected.lines()) from None
-    except api.ServiceUnreachable as error:
+    except (api.ServiceUnreachable, api.NoService) as error:
         raise PlatformFailure(f"{error}; {remedy}") from None
 
 

@@ -2,6 +2,7 @@
 its requests.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,9 +23,16 @@ from shardtune.api_schemas.studies.study_changes import CloneRequest, Extension
 from shardtune.api_schemas.trials.diagnosis_runs import TrialDiagnosis
 from shardtune.api_schemas.trials.trial import Rejection, Trial
 from shardtune.service.client.fleet import FleetClient
-from shardtune.service.client.transport import Calls, ServiceError, ServiceRejected, ServiceUnreachable
+from shardtune.service.client.transport import (
+    LATER,
+    Calls,
+    NoService,
+    ServiceError,
+    ServiceRejected,
+    ServiceUnreachable,
+)
 
-__all__ = ["ServiceClient", "ServiceError", "ServiceRejected", "ServiceUnreachable"]
+__all__ = ["NoService", "ServiceClient", "ServiceError", "ServiceRejected", "ServiceUnreachable"]
 
 _TRIALS = TypeAdapter(list[Trial])
 _REJECTIONS = TypeAdapter(list[Rejection])
@@ -96,20 +104,20 @@ class ServiceClient(FleetClient):
         """
         params = {"study_id": study_id} if study_id else None
         body = spec.model_dump(mode="json")
-        return Study.model_validate(self._calls.send("POST", "/v1/studies", body, params, idempotency_key))
+        return self._calls.read(Study, self._calls.send("POST", "/v1/studies", body, params, idempotency_key))
 
     def best_config(self, target_key: str) -> BestConfig:
         """Return the current recommendation for a tuning target (model, workload, cluster), by the `target_key` of an
         earlier response.
         """
-        return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params={"target_key": target_key}))
+        return self._calls.read(BestConfig, self._calls.send("GET", "/v1/best", params={"target_key": target_key}))
 
     def resolve(self, spec: StudyRequest, accept_nearest: bool = False) -> Resolved:
         """Return the recommendation for a study's tuning target (model, workload, cluster), or the study, new or
         already running, that will find it.
         """
         body = {"study": spec.model_dump(mode="json"), "accept_nearest": accept_nearest}
-        return Resolved.model_validate(self._calls.send("POST", "/v1/best:resolve", body))
+        return self._calls.read(Resolved, self._calls.send("POST", "/v1/best:resolve", body))
 
     def decide(
         self, target_key: str, action: UserDecision, note: str | None = None, recommendation_id: str | None = None
@@ -117,21 +125,23 @@ class ServiceClient(FleetClient):
         """Pin, unpin, approve, reject or roll back the recommendation of a tuning target (model, workload, cluster)."""
         body = {"note": note, "recommendation_id": recommendation_id}
         answer = self._calls.send("POST", f"/v1/best:{action}", body, {"target_key": target_key})
-        return Recommendation.model_validate(answer)
+        return self._calls.read(Recommendation, answer)
 
     def study(self, study_id: str) -> Study:
         """Return the current state of a study."""
-        return Study.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}"))
+        return self._calls.read(Study, self._calls.send("GET", f"/v1/studies/{study_id}"))
 
     def studies(self, states: Sequence[StudyState] = (), at_most: int | None = None) -> list[Study]:
         """List studies in these states (empty: in any state), newest first."""
         params = {"state": [state.value for state in states]}
-        return _STUDIES.validate_python(self._calls.pages("/v1/studies", "studies", params, at_most))
+        return self._calls.read_rows(_STUDIES, self._calls.pages("/v1/studies", "studies", params, at_most))
 
-    def events(self, study_id: str, after: int = 0) -> EventPage:
-        """Return the events of a study with numbers above `after`."""
+    def events(self, study_id: str, after: int = 0, patience_s: float | None = None) -> EventPage:
+        """Return the events of a study with numbers above `after`. `patience_s`: fewer seconds than the client's."""
         params = {"after": after, "limit": _EVENTS}
-        return EventPage.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/events", params=params))
+        return self._calls.read(
+            EventPage, self._calls.send("GET", f"/v1/studies/{study_id}/events", params=params, patience_s=patience_s)
+        )
 
     def wait(
         self,
@@ -150,11 +160,14 @@ class ServiceClient(FleetClient):
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         after, away_since_s = 0, None
         while True:
+            left_s = math.inf if until_s is None else max(0.0, until_s - time.monotonic())
             try:
                 # Events are cheaper than the study: one indexed query, and an empty page where nothing happened.
-                page = self.events(study_id, after)
+                page = self.events(study_id, after, left_s)
                 if page.events or page.is_last:
-                    after, study = page.next_after, self.study(study_id)
+                    after = page.next_after
+                    answer = self._calls.send("GET", f"/v1/studies/{study_id}", patience_s=left_s)
+                    study = self._calls.read(Study, answer)
                     on_change(study)
                     if not study.state.is_open:
                         return study
@@ -164,9 +177,14 @@ class ServiceClient(FleetClient):
                 away_since_s = away_since_s or time.monotonic()
                 if time.monotonic() - away_since_s > self._calls.patience_s:
                     raise
+            except ServiceRejected as busy:
+                if busy.status not in LATER or left_s >= self._calls.patience_s:
+                    raise
+                # It asks for more time than is left.
+                time.sleep(max(0.0, (until_s or 0.0) - time.monotonic()))
             if until_s is not None and time.monotonic() >= until_s:
                 raise TimeoutError(f"study {study_id} had not ended after {timeout_s:g} s")
-            time.sleep(poll_s)
+            time.sleep(poll_s if until_s is None else min(poll_s, max(0.0, until_s - time.monotonic())))
 
     @contextmanager
     def owning(self, study_id: str) -> Iterator[None]:
@@ -180,80 +198,80 @@ class ServiceClient(FleetClient):
     def pause(self, study_id: str, paused: bool) -> Study:
         """Pause a study, or resume it."""
         action = "pause" if paused else "resume"
-        return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:{action}"))
+        return self._calls.read(Study, self._calls.send("POST", f"/v1/studies/{study_id}:{action}"))
 
     def cancel(self, study_id: str) -> Study:
         """Cancel a study; its measurements are kept."""
-        return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:cancel"))
+        return self._calls.read(Study, self._calls.send("POST", f"/v1/studies/{study_id}:cancel"))
 
     def delete(self, study_id: str, withdraw: bool = False) -> Study:
         """Delete a study, which hides it from all lists; with `withdraw`, its recommendation is withdrawn, too."""
         params = {"withdraw": str(withdraw).lower()}
-        return Study.model_validate(self._calls.send("DELETE", f"/v1/studies/{study_id}", params=params))
+        return self._calls.read(Study, self._calls.send("DELETE", f"/v1/studies/{study_id}", params=params))
 
     def undelete(self, study_id: str) -> Study:
         """Restore a deleted study."""
-        return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:undelete"))
+        return self._calls.read(Study, self._calls.send("POST", f"/v1/studies/{study_id}:undelete"))
 
     def extend(self, study_id: str, more: Extension) -> Study:
         """Raise the budget of a study, even if the study has ended."""
         body = more.model_dump(mode="json", exclude_none=True)
-        return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:extend", body))
+        return self._calls.read(Study, self._calls.send("POST", f"/v1/studies/{study_id}:extend", body))
 
     def clone(self, study_id: str, changes: CloneRequest = CloneRequest(), new_id: str | None = None) -> Study:
         """Create a study from another study's spec, with some of the fields replaced."""
         params = {"new_id": new_id} if new_id else None
         # `baseline: null` removes the baseline, while a field that is not set keeps its value.
         body = changes.model_dump(mode="json", exclude_unset=True)
-        return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:clone", body, params))
+        return self._calls.read(Study, self._calls.send("POST", f"/v1/studies/{study_id}:clone", body, params))
 
     def trials(self, study_id: str) -> list[Trial]:
         """List the trials of a study by number."""
-        return _TRIALS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/trials", "trials"))
+        return self._calls.read_rows(_TRIALS, self._calls.pages(f"/v1/studies/{study_id}/trials", "trials"))
 
     def rejections(self, study_id: str) -> list[Rejection]:
         """List the configurations of a study that the memory gate rejected (predicted not to fit), each with the
         reason.
         """
-        return _REJECTIONS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/rejections", "rejections"))
+        return self._calls.read_rows(_REJECTIONS, self._calls.pages(f"/v1/studies/{study_id}/rejections", "rejections"))
 
     def best(self, study_id: str) -> StudyResult:
         """Return the result of a complete study; the service rejects the request with 409 while the study is not
         complete.
         """
-        return StudyResult.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/best"))
+        return self._calls.read(StudyResult, self._calls.send("GET", f"/v1/studies/{study_id}/best"))
 
     def diagnose(self, study_id: str, number: int) -> TrialDiagnosis:
         """Request a profiled run of a trial of an ended study. If such a run is already waiting or executing, it is
         returned and no second one added.
         """
-        return TrialDiagnosis.model_validate(
-            self._calls.send("POST", f"/v1/studies/{study_id}/trials/{number}:diagnose")
+        return self._calls.read(
+            TrialDiagnosis, self._calls.send("POST", f"/v1/studies/{study_id}/trials/{number}:diagnose")
         )
 
     def diagnosis(self, study_id: str, number: int) -> TrialDiagnosis:
         """Return the latest diagnosis of a trial, or the state of its profiled run; rejected with 404 if no diagnosis
         was requested.
         """
-        return TrialDiagnosis.model_validate(
-            self._calls.send("GET", f"/v1/studies/{study_id}/trials/{number}/diagnosis")
+        return self._calls.read(
+            TrialDiagnosis, self._calls.send("GET", f"/v1/studies/{study_id}/trials/{number}/diagnosis")
         )
 
     def pareto(self, study_id: str) -> ParetoFront:
         """Return the fastest trial of a study for each amount of memory (Pareto front)."""
-        return ParetoFront.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/pareto"))
+        return self._calls.read(ParetoFront, self._calls.send("GET", f"/v1/studies/{study_id}/pareto"))
 
     def importance(self, study_id: str) -> Importance:
         """Return the importance of each knob (tuned parameter) for the speed of a study's trials."""
-        return Importance.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/importance"))
+        return self._calls.read(Importance, self._calls.send("GET", f"/v1/studies/{study_id}/importance"))
 
     def compare(self, picks: Sequence[str]) -> Comparison:
         """Compare two to four configurations, named by study id, `study:number`, retune id or target key."""
-        return Comparison.model_validate(self._calls.send("GET", "/v1/comparisons", params={"pick": list(picks)}))
+        return self._calls.read(Comparison, self._calls.send("GET", "/v1/comparisons", params={"pick": list(picks)}))
 
     def export(self, study_id: str, which: str = "best", form: str = "standard") -> Export:
         """Return the files of a configuration of a study (`best`, `baseline`, `target` or a trial's number) in an export
         format.
         """
         params = {"which": which, "format": form}
-        return Export.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/export", params=params))
+        return self._calls.read(Export, self._calls.send("GET", f"/v1/studies/{study_id}/export", params=params))

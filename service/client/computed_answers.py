@@ -23,16 +23,16 @@ class ComputedClient:
     def predict(self, request: PredictionRequest) -> PredictionTable:
         """Predict memory and speed of configurations without running them."""
         answer = self._calls.send("POST", "/v1/predictions", request.model_dump(mode="json"))
-        return PredictionTable.model_validate(answer)
+        return self._calls.read(PredictionTable, answer)
 
     def plan(self, request: PlanRequest) -> Plan:
         """Plan a training run: hours, money and finish date by kind and number of GPUs."""
-        return Plan.model_validate(self._calls.send("POST", "/v1/plans", request.model_dump(mode="json")))
+        return self._calls.read(Plan, self._calls.send("POST", "/v1/plans", request.model_dump(mode="json")))
 
     def study_cost(self, spec: StudyRequest) -> StudyCost:
         """Estimate what a study would take and gain, before anything runs."""
         answer = self._calls.send("POST", "/v1/predictions/study-cost", spec.model_dump(mode="json"))
-        return StudyCost.model_validate(answer)
+        return self._calls.read(StudyCost, answer)
 
     def find_best(
         self,
@@ -54,7 +54,7 @@ class ComputedClient:
             "lowest_confidence": lowest_confidence.value,
             "projections": str(projections).lower(),
         }
-        return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params=params))
+        return self._calls.read(BestConfig, self._calls.send("GET", "/v1/best", params=params))
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document of the service."""

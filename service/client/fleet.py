@@ -22,28 +22,28 @@ class FleetClient(ComputedClient):
 
     def workers(self) -> list[Worker]:
         """List all registered workers, by name."""
-        return _WORKERS.validate_python(self._calls.pages("/v1/workers", "workers"))
+        return self._calls.read_rows(_WORKERS, self._calls.pages("/v1/workers", "workers"))
 
     def drain(self, worker_id: str, draining: bool = True) -> Worker:
         """Drain a worker (it gets no new runs), or resume it."""
         action = "drain" if draining else "resume"
-        return Worker.model_validate(self._calls.send("POST", f"/v1/workers/{worker_id}:{action}"))
+        return self._calls.read(Worker, self._calls.send("POST", f"/v1/workers/{worker_id}:{action}"))
 
     def free_worker(self, worker_id: str) -> Worker:
         """Release a worker's name, so that another key of the project may register under it."""
-        return Worker.model_validate(self._calls.send("POST", f"/v1/workers/{worker_id}:free"))
+        return self._calls.read(Worker, self._calls.send("POST", f"/v1/workers/{worker_id}:free"))
 
     def costs(self, months: int | None = None, project: str | None = None) -> CostReport:
         """Return GPU-seconds and their price by project, month and cause."""
         filters = {"months": months, "project": project}
         params = {name: value for name, value in filters.items() if value is not None}
-        return CostReport.model_validate(self._calls.send("GET", "/v1/costs", params=params))
+        return self._calls.read(CostReport, self._calls.send("GET", "/v1/costs", params=params))
 
     def demand(self, cluster: str | None = None) -> Demand:
         """Return the demand for workers: the hardware that open studies need; with a cluster such as `8xh100`, of the
         studies for workers with this cluster."""
         parameters = {} if cluster is None else {"cluster": cluster}
-        return Demand.model_validate(self._calls.send("GET", "/v1/demand", params=parameters))
+        return self._calls.read(Demand, self._calls.send("GET", "/v1/demand", params=parameters))
 
     def forget_worker(self, worker_id: str) -> None:
         """Remove a worker that has disappeared from all lists."""
@@ -53,28 +53,30 @@ class FleetClient(ComputedClient):
         """List the hardware and software that workers reported, newest first."""
         filters = {"current": str(current_only).lower()} | ({"worker": worker} if worker else {})
         return [
-            FingerprintRecord.model_validate(row)
+            self._calls.read(FingerprintRecord, row)
             for row in self._calls.pages("/v1/fingerprints", "fingerprints", filters)
         ]
 
     def fingerprint(self, fingerprint_id: str) -> FingerprintDetail:
         """Return a fingerprint (hardware and software versions) and the recommendations measured under it."""
-        return FingerprintDetail.model_validate(
-            self._calls.send("GET", f"/v1/fingerprints/{quote(fingerprint_id, safe='')}")
+        return self._calls.read(
+            FingerprintDetail, self._calls.send("GET", f"/v1/fingerprints/{quote(fingerprint_id, safe='')}")
         )
 
     def schedules(self) -> list[Schedule]:
         """List schedules, newest first."""
-        return _SCHEDULES.validate_python(self._calls.pages("/v1/schedules", "schedules"))
+        return self._calls.read_rows(_SCHEDULES, self._calls.pages("/v1/schedules", "schedules"))
 
     def schedule(self, schedule_id: str, action: str | None = None) -> Schedule:
         """Return a schedule and its last ticks, after an optional action: `pause`, `resume` or `run`."""
-        return Schedule.model_validate(self._read_or_act("schedules", schedule_id, action))
+        return self._calls.read(Schedule, self._read_or_act("schedules", schedule_id, action))
 
     def create_schedule(self, spec: ScheduleSpec, project: str | None = None) -> Schedule:
         """Create a schedule on which recommendations are measured again."""
         params = {"project": project} if project else None
-        return Schedule.model_validate(self._calls.send("POST", "/v1/schedules", spec.model_dump(mode="json"), params))
+        return self._calls.read(
+            Schedule, self._calls.send("POST", "/v1/schedules", spec.model_dump(mode="json"), params)
+        )
 
     def delete_schedule(self, schedule_id: str) -> None:
         """Delete a schedule."""
@@ -85,11 +87,11 @@ class FleetClient(ComputedClient):
         `schedule_id` and `state`.
         """
         chosen = {name: value for name, value in filters.items() if value is not None}
-        return _RETUNES.validate_python(self._calls.pages("/v1/retunes", "retunes", chosen))
+        return self._calls.read_rows(_RETUNES, self._calls.pages("/v1/retunes", "retunes", chosen))
 
     def retune(self, retune_id: str, action: str | None = None) -> Retune:
         """Return a retune (repeated measurement of a recommendation), after an optional action: `cancel`."""
-        return Retune.model_validate(self._read_or_act("retunes", retune_id, action))
+        return self._calls.read(Retune, self._read_or_act("retunes", retune_id, action))
 
     def _read_or_act(self, kind: str, name: str, action: str | None) -> object:
         # The id comes from a command line: a `/` or `?` in it must not address another resource.

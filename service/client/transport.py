@@ -2,6 +2,7 @@
 
 ServiceError
 ├── ServiceUnreachable   no answer
+├── NoService            an answer of something that is no Shardtune service
 └── ServiceRejected       an answer of 400 or above, as problem+json
 """
 
@@ -9,16 +10,19 @@ import random
 import time
 from collections.abc import Generator, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.api_schemas.formatting import field_line
 
+_Model = TypeVar("_Model", bound=BaseModel)
+_Rows = TypeVar("_Rows")
 _UNAUTHORIZED = 401
-_LATER = (429, 503)
+LATER = (429, 503)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 _TIMEOUT_S = 30.0
 
@@ -29,6 +33,10 @@ class ServiceError(Exception):
 
 class ServiceUnreachable(ServiceError):
     """Error: no service answers at the client's address."""
+
+
+class NoService(ServiceError):
+    """Error: what answers at the client's address is no Shardtune service, or one of another version."""
 
 
 class ServiceRejected(ServiceError):
@@ -86,7 +94,7 @@ class Calls:
         patience_s: float,
         timeout: httpx.Timeout | float = _TIMEOUT_S,
     ) -> None:
-        self.base_url = base_url.rstrip("/")
+        self.base_url = _address(base_url)
         self.patience_s = patience_s
         # trust_env off: a proxy of the environment must not be asked for an address on this machine.
         self._http = httpx.Client(
@@ -111,14 +119,16 @@ class Calls:
         body: object = None,
         params: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
+        patience_s: float | None = None,
     ) -> Any:
         """Send a request and return the JSON of the response; None for an empty response.
 
-        A POST without an idempotency key gets one of its own.
+        A POST without an idempotency key gets one of its own. `patience_s`: fewer seconds of patience than the client's.
 
         Raises:
             ServiceUnreachable: the service does not answer.
             ServiceRejected: the service rejects the request; a 429 or 503 only after the patience.
+            NoService: the answer is no JSON.
         """
         # The service replays its answer to a repeated key: a POST whose answer was lost can be sent again safely.
         headers = {"Idempotency-Key": idempotency_key or str(uuid4())} if method == "POST" else {}
@@ -129,13 +139,13 @@ class Calls:
             raise ServiceError(
                 f"{method} {path}: the parameters are too long for an address ({error}); {text}"
             ) from error
-        remaining_s = self.patience_s
+        remaining_s = self.patience_s if patience_s is None else min(patience_s, self.patience_s)
         for attempt in count():
             response = self._sent(request)
             if response.is_success:
-                return response.json() if response.content else None
+                return self._json(response) if response.content else None
             pause_s = _pause_s(response, attempt)
-            if response.status_code not in _LATER or pause_s > remaining_s:
+            if response.status_code not in LATER or pause_s > remaining_s:
                 break
             remaining_s -= pause_s
             time.sleep(pause_s)
@@ -153,10 +163,43 @@ class Calls:
         query = dict(params or {}) | {"limit": min(500, at_most or 500)}
         while True:
             page = self.send("GET", path, params=query)
+            if not isinstance(page, dict) or not isinstance(page.get(name), list) or "next_page_token" not in page:
+                raise self._no_service()
             rows += page[name]
             if page["next_page_token"] is None or (at_most is not None and len(rows) >= at_most):
                 return rows[:at_most]
             query["page_token"] = page["next_page_token"]
+
+    def read(self, kind: type[_Model], answer: object) -> _Model:
+        """Return an answer as a schema.
+
+        Raises:
+            NoService: it has other fields.
+        """
+        try:
+            return kind.model_validate(answer)
+        except ValidationError:
+            raise self._no_service() from None
+
+    def read_rows(self, kind: TypeAdapter[_Rows], answer: object) -> _Rows:
+        """Return the entries of a list as schemas.
+
+        Raises:
+            NoService: they have other fields.
+        """
+        try:
+            return kind.validate_python(answer)
+        except ValidationError:
+            raise self._no_service() from None
+
+    def _json(self, response: httpx.Response) -> Any:
+        try:
+            return response.json()
+        except ValueError:
+            raise self._no_service() from None
+
+    def _no_service(self) -> NoService:
+        return NoService(f"what answered at {self.base_url} is no Shardtune service, or one of another version")
 
     def _sent(self, request: httpx.Request) -> httpx.Response:
         try:
@@ -167,6 +210,25 @@ class Calls:
                 return self._http.send(request)
         except httpx.TransportError as error:
             raise ServiceUnreachable(f"no answer from the service at {self.base_url}: {error}") from error
+
+
+def _address(url: str) -> str:
+    """Return the address of a service without a final slash.
+
+    Raises:
+        ValueError: it is no address, or has a user or password; the message does not show it.
+    """
+    remedy = "write it like http://127.0.0.1:8000"
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, TypeError, ValueError):
+        raise ValueError(f"service (not shown) is no address; {remedy}") from None
+    if parsed.userinfo:
+        raise ValueError(
+            f"service ({parsed.host}) must not hold a user or password, which are never sent; {remedy}, and give the key "
+            "in a file"
+        )
+    return url.rstrip("/")
 
 
 def _pause_s(response: httpx.Response, attempt: int) -> float:

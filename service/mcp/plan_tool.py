@@ -8,6 +8,7 @@ from shardtune.service.mcp.schemas.answers import PlanAnswer, PlanChoice
 from shardtune.service.mcp.schemas.arguments import PlanArguments
 from shardtune.service.mcp.schemas.figures import GIB, SPEED, Figure, figure
 
+_MONEY = "money in the currency of the prices"
 _HOURS_OF_DAY = 24.0
 
 
@@ -47,7 +48,7 @@ def _choice(row: PlanRow) -> PlanChoice:
         may_not_fit=row.may_not_fit,
         days=_figure(row, row.hours, "days", _HOURS_OF_DAY),
         gpu_hours=_figure(row, row.gpu_hours, "GPU-hours"),
-        cost=None if row.cost is None else _figure(row, row.cost, "money in the currency of the prices"),
+        cost=None if row.cost is None else _figure(row, row.cost, _MONEY),
         finish=row.finish,
         meets_deadline=row.meets_deadline,
         within_budget=row.within_budget,
@@ -69,7 +70,7 @@ def _in_words(planned: Plan) -> str:
         reason = "no row is expected to end in time" if planned.rows else "nothing can run on these GPUs"
         return f"{planned.model}: {reason}."
     days = _figure(row, row.hours, "days", _HOURS_OF_DAY)
-    cost = "" if row.cost is None else f", cost {row.cost.expected:,.0f} ({row.cost.low:,.0f} to {row.cost.high:,.0f})"
+    cost = "" if row.cost is None else f", cost {_figure(row, row.cost, _MONEY).in_words()}"
     return (
         f"{'Cheapest' if row.cost else 'Fewest GPU-hours'}: {row.gpus} × {row.gpu}, {days.in_words()}, ends "
         f"{row.finish.expected} ({row.finish.earliest} to {row.finish.latest}){cost}."

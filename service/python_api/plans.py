@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from numbers import Integral
 from typing import Any
 
 from shardtune.api_schemas.trials.plans import MOST_CELLS, Plan
@@ -78,7 +79,7 @@ def plan(
         values |= {
             "tokens": tokens,
             "gpus": [gpus] if isinstance(gpus, str) else list(gpus),
-            "counts": [counts] if isinstance(counts, int) else list(counts),
+            "counts": _whole([counts] if isinstance(counts, Integral) else list(counts)),
             "gpus_per_node": gpus_per_node,
             "budget": budget,
             "start": planner.read_day(start, "start"),
@@ -86,6 +87,11 @@ def plan(
             "measurements": list(measurements),
         }
         return _planned(planner.make_plan(values))
+
+
+def _whole(counts: Sequence[Any]) -> list[Any]:
+    """Return counts with NumPy's integers as Python's."""
+    return [int(count) if isinstance(count, Integral) else count for count in counts]
 
 
 def _planned(made: Plan) -> TrainingPlan:

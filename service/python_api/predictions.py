@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.predictions import PredictionTable
+from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.predict import measured_hardware, predictor
 from shardtune.service.mcp import computed_tools
 from shardtune.service.mcp.schemas.answers import ExplainConfigAnswer, JobAnswer
@@ -157,6 +158,8 @@ def _options(
     space: Mapping[str, Any] | None,
 ) -> predictor.PredictOptions:
     subject = arguments.read_model(model)
+    if cluster is not None and not cluster:
+        raise InputError(f"cluster ({cluster!r}) is empty; give one such as 8xh100, or 'local'")
     chosen = subject.cluster if cluster is None and hardware is None else cluster or "local"
     file = None if hardware is None else Path(hardware)
     values = subject.values | arguments.stated(workload) | ({} if space is None else {"space": space})

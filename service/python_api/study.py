@@ -9,7 +9,7 @@ from typing import Any, Self, Unpack
 from shardtune.api_schemas.studies.study import Study, StudyResult
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.cli import connection, study_file
-from shardtune.service.cli.errors import CliError
+from shardtune.service.cli.errors import CliError, InputError
 from shardtune.service.client import ServiceClient
 from shardtune.service.python_api import arguments, measured_tables, study_words
 from shardtune.service.python_api.arguments import ClusterLike, ModelLike, StudyWorkload
@@ -63,9 +63,11 @@ class StudyHandle:
             key_file: file with the API key (default: `SHARDTUNE_API_KEY` or `SHARDTUNE_API_KEY_FILE`).
 
         Raises:
-            InputError: there is no such study, or the service rejects the key.
+            InputError: the id is no text, there is no such study, or the service rejects the key.
             PlatformFailure: the service does not answer.
         """
+        if not isinstance(study_id, str) or not study_id:
+            raise InputError(f"study_id ({study_id!r}) must be the id of a study as text, or 'last'")
         self._client: ServiceClient = open_client(service, key_file)
         self._is_own_client = not isinstance(service, ServiceClient)
         with service_errors():

@@ -14,7 +14,7 @@ from optuna.trial import TrialState as OptunaState
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.api_schemas.trials.trial import Trial, TrialState
-from shardtune.service.trackers import trial_values
+from shardtune.service.trackers import storage_lock, trial_values
 
 _TRIAL, _STUDY, _VALUE = "shardtune.trial", "shardtune.study_id", "shardtune.value"
 _STATES = {TrialState.COMPLETE: OptunaState.COMPLETE, TrialState.PRUNED: OptunaState.PRUNED}
@@ -53,29 +53,38 @@ def write_study(study: Study, trials: Sequence[Trial], storage: str, name: str |
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     name = name or study.study_id
     ended = [trial for trial in trials if not trial.state.is_open]
-    with _rejections(storage):
+    with _rejections(storage) as url, storage_lock.locked_file(url):
         _check_tables(storage)
         backend = optuna.storages.RDBStorage(storage)
         try:
-            stored = _stored_study(backend, name, study.study_id)
-            wanted = _by_number(_optuna_trials(ended))
-            kept = {} if stored is None else _by_number(stored.get_trials(deepcopy=False))
-            if any(
-                number not in wanted or _content(trial) != _content(wanted[number]) for number, trial in kept.items()
-            ):
-                # Ended trials of Optuna cannot be changed, nor the choices of their parameters.
-                optuna.delete_study(study_name=name, storage=backend)
-                stored, kept = None, {}
-            target = stored or optuna.create_study(storage=backend, study_name=name, direction="maximize")
-            target.set_user_attr(_STUDY, study.study_id)
-            target.set_user_attr(_VALUE, "tokens per second and GPU, measured")
-            for key, text in trial_values.study_notes(study).items():
-                target.set_user_attr(key, text)
-            target.add_trials([trial for number, trial in wanted.items() if number not in kept])
+            with storage_lock.locked_row(url):
+                added, kept = _write(backend, name, study, ended)
         finally:
             backend.remove_session()
             backend.engine.dispose()
-    return StorageUpdate(name, len(wanted) - len(kept), len(kept), len(trials) - len(ended))
+    return StorageUpdate(name, added, kept, len(trials) - len(ended))
+
+
+def _write(backend: optuna.storages.RDBStorage, name: str, study: Study, ended: Sequence[Trial]) -> tuple[int, int]:
+    """Write ended trials into a storage that nobody else writes to; return how many were added and how many kept."""
+    stored = _stored_study(backend, name, study.study_id)
+    wanted = _by_number(_optuna_trials(ended))
+    trials = [] if stored is None else stored.get_trials(deepcopy=False)
+    kept = _by_number(trials)
+    attributes = {} if stored is None else stored.user_attrs
+    if len(trials) > len(kept) or any(
+        number not in wanted or _content(trial) != _content(wanted[number]) for number, trial in kept.items()
+    ):
+        # Ended trials of Optuna cannot be changed, nor the choices of their parameters, and none can be removed.
+        optuna.delete_study(study_name=name, storage=backend)
+        stored, kept = None, {}
+    target = stored or optuna.create_study(storage=backend, study_name=name, direction="maximize")
+    # Those that people set outlast a study that is written anew.
+    own = {_STUDY: study.study_id, _VALUE: "tokens per second and GPU, measured", **trial_values.study_notes(study)}
+    for key, value in (attributes | own).items():
+        target.set_user_attr(key, value)
+    target.add_trials([trial for number, trial in wanted.items() if number not in kept])
+    return len(wanted) - len(kept), len(kept)
 
 
 def _stored_study(backend: optuna.storages.RDBStorage, name: str, study_id: str) -> optuna.Study | None:
@@ -167,22 +176,29 @@ def _check_tables(storage: str) -> None:
 
 
 @contextmanager
-def _rejections(storage: str) -> Iterator[None]:
-    """Turn every expected error of the storage into a `StorageRejected`."""
+def _rejections(storage: str) -> Iterator[sqlalchemy.URL]:
+    """Parse the address of a storage, and turn every expected error of it into a `StorageRejected`."""
     try:
         url = sqlalchemy.make_url(storage)
-    except sqlalchemy.exc.ArgumentError:
+    except (sqlalchemy.exc.ArgumentError, ValueError):
         raise StorageRejected(
             "storage (not shown) is no address of a database; write it like sqlite:///trials.db"
         ) from None
-    shown = url.render_as_string(hide_password=True)
+    # Without the query, which may hold a password, too.
+    shown = url.set(query={}).render_as_string(hide_password=True)
+    if url.get_backend_name() == "sqlite" and (url.database in (None, "") or ":memory:" in str(url.database)):
+        raise StorageRejected(
+            f"storage ({shown}) names no file, and would keep nothing; write it like sqlite:///trials.db"
+        )
     try:
-        yield
+        yield url
     except StorageRejected as error:
         raise StorageRejected(f"storage ({shown}): {error}") from None
     except ModuleNotFoundError as error:
         raise StorageRejected(f"storage ({shown}) needs the package {error.name}, which is not installed") from None
-    except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:
+    except storage_lock.StorageBusy as error:
+        raise StorageRejected(f"storage ({shown}) is busy: {error}") from None
+    except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, RuntimeError) as error:
         raise StorageRejected(f"storage ({shown}) cannot be written: {_reason(error)}; correct it") from None
 
 

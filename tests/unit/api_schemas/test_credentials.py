@@ -75,3 +75,13 @@ def test_no_other_process_of_the_user_reads_the_memory_of_one_that_holds_a_key()
 
     with other_user.acting(hold_key) as holder, other_user.acting(lambda: read(holder)):
         pass
+
+
+@pytest.mark.parametrize("content", ["sk-SECRET\n# my key\n", "sk-SECRET other", "sk-SECRÉT", "sk-SECRET\x00x"])
+def test_a_text_that_is_no_key_is_an_error_that_does_not_show_it(tmp_path, content):
+    file = tmp_path / "key"
+    file.write_text(content)
+    for source in (lambda: KeySource(file=file), lambda: KeySource(content)):
+        with pytest.raises(ValueError, match="must hold one key and nothing else") as rejected:
+            source()
+        assert "SECR" not in str(rejected.value)

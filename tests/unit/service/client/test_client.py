@@ -5,7 +5,7 @@ import pytest
 
 from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.api_schemas.studies.study import StudySpec
-from shardtune.service.client import ServiceClient, ServiceRejected, ServiceUnreachable
+from shardtune.service.client import NoService, ServiceClient, ServiceRejected, ServiceUnreachable
 
 SPEC = StudySpec.model_validate({"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 8}})
 BUSY = {"code": "quota_requests", "detail": "come again"}
@@ -43,7 +43,7 @@ def events(*numbers, is_last=False):
 
 def test_later_is_repeated_under_the_same_name():
     answers = Answers(later(**{"retry-after": "0"}), later(503, **{"retry-after": "0"}), httpx.Response(200, json={}))
-    with pytest.raises(ValueError, match="Study"):
+    with pytest.raises(NoService):
         answers.client().create_study(SPEC)
     names = {request.headers["idempotency-key"] for request in answers.got}
     assert len(answers.got) == 3 and len(names) == 1 and len({request.content for request in answers.got}) == 1
@@ -98,3 +98,29 @@ def test_waiting_survives_a_restart_and_ends_with_its_time():
     with pytest.raises(ServiceRejected):
         back.client(patience_s=60).wait("s", poll_s=0)
     assert len(back.got) == 3
+
+
+@pytest.mark.parametrize("content", [b"<html>", b'{"a": 1}', b"", b"[]"])
+def test_an_answer_of_another_program_is_an_error_of_the_client(content):
+    client = Answers(httpx.Response(200, content=content)).client()
+    for ask in (lambda: client.study("s"), client.studies, lambda: client.trials("s"), client.workers):
+        with pytest.raises(NoService, match="what answered at http://service is no Shardtune service"):
+            ask()
+
+
+@pytest.mark.parametrize("address", ["http://u:SECRETPW@127.0.0.1:9", "http://h:SECRETPW"])
+def test_an_address_with_a_password_is_rejected_without_showing_it(address):
+    with pytest.raises(ValueError, match=r"service .*write it like") as rejected:
+        ServiceClient(address)
+    assert "SECRETPW" not in str(rejected.value)
+
+
+def test_waiting_for_a_busy_service_ends_with_the_time_of_the_waiting(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    with pytest.raises(TimeoutError, match="had not ended after 2 s"):
+        Answers(later(503)).client().wait("s", timeout_s=2, poll_s=0.1)
+    assert now[0] == pytest.approx(2)
+    with pytest.raises(ServiceRejected):
+        Answers(later(503)).client().wait("s", timeout_s=600)

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 import shardtune as st
@@ -131,3 +132,24 @@ def test_a_misspelt_field_is_named_with_the_right_one():
 def test_a_wrong_plan_is_an_exception(values, message):
     with pytest.raises(st.InputError, match=message):
         st.plan("gpt2", **{"tokens": 1e9, "gpus": "h100", "counts": 8} | values)
+
+
+@pytest.mark.parametrize("cluster", ["", 0])
+def test_an_empty_cluster_is_not_the_local_one(cluster):
+    with pytest.raises(InputError, match="is empty; give one such as 8xh100"):
+        st.predict("llama-3.1-8b", cluster)
+
+
+@pytest.mark.parametrize("study_id", ["", 3])
+def test_an_id_that_is_no_text_is_an_error(study_id):
+    with pytest.raises(InputError, match="must be the id of a study as text"):
+        st.Study(study_id)
+
+
+def test_a_plan_takes_integers_of_numpy_and_names_money_and_basis():
+    options = {"tokens": 1e9, "gpus": "h100", "prices": {"h100": 2.0}}
+    plans = [st.plan("llama-3.1-8b", counts=counts, **options) for counts in (np.int64(8), np.array([8]))]
+    for made in plans:
+        assert (
+            "money in the currency of the prices" in made.summary and "predicted" in made.summary.partition("cost")[2]
+        )

@@ -1,12 +1,15 @@
 """A study's trials in an Optuna storage, read with Optuna."""
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 
 import optuna
 import pytest
+from filelock import FileLock
 from optuna.trial import TrialState as OptunaState
 
 from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.service.trackers import storage_lock
 from shardtune.service.trackers.optuna_storage import StorageRejected, write_study
 from tests.support.values.tracked_study import BEGIN, TRIALS, study, trial
 
@@ -49,10 +52,49 @@ def test_a_second_writing_adds_only_what_is_new(storage):
     assert sorted(t.user_attrs["shardtune.trial"] for t in stored(storage).trials) == [0, 1, 4]
 
 
+SIX = [
+    trial(i, TrialState.COMPLETE, {"strategy": {"kind": "ddp"}, "micro_batch": 1}, tokens_per_s_per_gpu=10.0 + i)
+    for i in range(6)
+]
+
+
+def written_at_once(storage):
+    """Numbers of the stored trials after four writers at once."""
+    with ThreadPoolExecutor(4) as pool:
+        updates = list(pool.map(lambda _: write_study(study(), SIX, storage), range(4)))
+    assert sorted(update.added for update in updates) == [0, 0, 0, 5]
+    return [t.user_attrs["shardtune.trial"] for t in stored(storage).trials]
+
+
+def test_two_writers_at_once_double_no_trial(storage, tmp_path):
+    write_study(study(), SIX[:1], storage)
+    assert written_at_once(storage) == [0, 1, 2, 3, 4, 5]
+    (tmp_path / "link.db").symlink_to(tmp_path / "trials.db")
+    with FileLock(tmp_path / "trials.db.shardtune.lock"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage_lock, "_PATIENCE_S", 0)
+        with pytest.raises(StorageRejected, match="is busy: another command has been writing to it"):
+            write_study(study(), SIX, f"sqlite:///{tmp_path / 'link.db'}")
+
+
+def test_two_writers_at_once_double_no_trial_in_postgres(empty_postgres_url):
+    storage = empty_postgres_url.replace("postgresql://", "postgresql+psycopg://")
+    write_study(study(), SIX[:1], storage)
+    assert written_at_once(storage) == [0, 1, 2, 3, 4, 5]
+
+
+def test_trials_that_were_doubled_before_are_written_anew(storage):
+    write_study(study(), SIX[:2], storage)
+    stored(storage).add_trials(stored(storage).trials)
+    assert write_study(study(), SIX[:2], storage).added == 2
+    assert [t.user_attrs["shardtune.trial"] for t in stored(storage).trials] == [0, 1]
+
+
 def test_a_trial_that_became_infeasible_later_is_written_anew(storage):
     write_study(study(), TRIALS, storage)
+    stored(storage).set_user_attr("mine", {"kept": 1})
     changed = TRIALS[0].model_copy(update={"state": TrialState.INFEASIBLE, "tokens_per_s_per_gpu": None})
     assert write_study(study(), (changed, *TRIALS[1:]), storage).added == 3
+    assert stored(storage).user_attrs["mine"] == {"kept": 1}
     assert stored(storage).trials[0].state is OptunaState.FAIL and len(stored(storage).trials) == 3
 
 
@@ -79,6 +121,10 @@ def test_an_own_trial_of_the_user_is_never_deleted(storage):
 
 REJECTED = {
     "no address": ("trials", r"storage \(not shown\) is no address of a database"),
+    "no port": ("postgresql://me:secret@h:abc/x", r"storage \(not shown\) is no address of a database"),
+    "password in the query": ("postgresql+psycopg://me@127.0.0.1:9/x?password=secret", "cannot be written: connection"),
+    "memory": ("sqlite://", "names no file, and would keep nothing"),
+    "memory by name": ("sqlite:///:memory:", "names no file, and would keep nothing"),
     "no such folder": ("sqlite:////nowhere/at/all/trials.db", "cannot be written: unable to open database file"),
     "no such database": ("nodb://host/name", "cannot be written: Can't load plugin"),
     "no server": ("postgresql+psycopg://me:secret@127.0.0.1:9/name", "cannot be written: connection"),

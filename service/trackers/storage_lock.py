@@ -1,0 +1,73 @@
+"""Keep others out of an Optuna storage while a study is written into it: two writers at once would each add its trials."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy
+from filelock import FileLock, Timeout
+from optuna.storages._rdb.models import VersionInfoModel
+
+_PATIENCE_S = 60
+"""Seconds to wait for another writer, which takes one or two for a study."""
+BUSY = f"another command has been writing to it for {_PATIENCE_S} s; repeat the command when that one has ended"
+
+
+class StorageBusy(RuntimeError):
+    """Error: another writer has the storage."""
+
+
+@contextmanager
+def locked_file(url: sqlalchemy.URL) -> Iterator[None]:
+    """Lock the file of a SQLite storage by an empty file beside it, for processes and threads; other databases are not
+    locked here.
+
+    Raises:
+        StorageBusy: another writer has had the lock for a minute.
+        OSError: no file can be made beside the storage.
+    """
+    file = _file_of(url)
+    # Without the folder SQLite fails, too, and says so; the lock would make the folder.
+    if file is None or not file.parent.is_dir():
+        yield
+        return
+    # With links resolved: two names of one file have one lock.
+    lock = FileLock(file.with_name(f"{file.name}.shardtune.lock"), timeout=_PATIENCE_S)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise StorageBusy(BUSY) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def locked_row(url: sqlalchemy.URL) -> Iterator[None]:
+    """Lock the row with the version of a storage on a server, with a connection of its own: the server releases it when
+    this process dies. Readers, Optuna among them, do not wait for it. SQLite has no such lock.
+
+    Raises:
+        sqlalchemy.exc.DBAPIError: another writer has had the lock for a minute, or the server is gone.
+    """
+    if url.get_backend_name() == "sqlite":
+        yield
+        return
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool, hide_parameters=True)
+    try:
+        with engine.begin() as connection:
+            if url.get_backend_name() == "postgresql":
+                # By default Postgres waits for ever; MySQL gives up after 50 s.
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_PATIENCE_S}s'")
+            connection.execute(sqlalchemy.select(VersionInfoModel.version_info_id).with_for_update()).all()
+            yield
+    finally:
+        engine.dispose()
+
+
+def _file_of(url: sqlalchemy.URL) -> Path | None:
+    """Return the file of a SQLite storage, with links resolved; None for a database on a server."""
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return None
+    return Path(url.database.removeprefix("file:")).resolve()

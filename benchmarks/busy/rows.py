@@ -81,8 +81,14 @@ class StudyRows:
 
 
 def config_key(config: Mapping[str, Any]) -> str:
-    """Text that is equal for equal configurations of one checkout."""
-    return json.dumps(config, sort_keys=True)
+    """Text that is equal for equal configurations of one checkout: answers state absent fields, and rows leave them out."""
+    return json.dumps(_without_absent(config), sort_keys=True)
+
+
+def _without_absent(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: inner for name, entry in value.items() if (inner := _without_absent(entry))}
 
 
 def read_rows(database: Path, study_id: str) -> StudyRows:

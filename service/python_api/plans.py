@@ -79,7 +79,7 @@ def plan(
         values |= {
             "tokens": tokens,
             "gpus": [gpus] if isinstance(gpus, str) else list(gpus),
-            "counts": _whole([counts] if isinstance(counts, Integral) else list(counts)),
+            "counts": _whole([counts] if isinstance(counts, int | Integral) else list(counts)),
             "gpus_per_node": gpus_per_node,
             "budget": budget,
             "start": planner.read_day(start, "start"),

@@ -1,7 +1,7 @@
 """The `shardtune` command with faults in its database statements: `python -m benchmarks.service.soak.faulty_service serve …`.
 
-`SHARDTUNE_SOAK_FAULTS` is JSON with the fields of `Schedule`; each start of a process adds to `starts` of the seed, so
-that the next life does not meet the faults of the one before.
+`SHARDTUNE_SOAK_FAULTS` is JSON with the fields of `Schedule`; `processes.FaultyReplica` gives each life a seed of its own,
+so that it does not meet the faults of the one before.
 """
 
 import json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +53,10 @@ def trial_and_prediction(
         request = PredictionRequest.model_validate({**subject.values, **values, "cluster": cluster, "top": 1})
         resolved = prediction_request.resolve(request)
         chosen = _read_config(config) if config is not None else _fastest(request)
+        if chosen.compile:
+            sys.stderr.write(
+                "note: rehearsed without compile: what compiled blocks keep depends on kernels that only a GPU makes\n"
+            )
         trial = TrialTask(
             model=request.model,
             workload=resolved.workload(request.global_batch or resolved.global_batch),

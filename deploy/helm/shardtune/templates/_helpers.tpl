@@ -4,9 +4,13 @@
 {{- if not $name -}}
 {{- $name = ternary .Release.Name (printf "%s-shardtune" .Release.Name) (contains "shardtune" .Release.Name) -}}
 {{- end -}}
-{{- /* A hash keeps two long names apart that begin alike. */ -}}
-{{- if gt (len $name) 40 -}}
-{{- $name = printf "%s-%s" (trunc 31 $name | trimSuffix "-") (sha256sum $name | trunc 8) -}}
+{{- /* The name of a Kubernetes Service begins with a letter and has no dots, a release's name may. */ -}}
+{{- if regexMatch "^[0-9]" $name -}}
+{{- $name = printf "shardtune-%s" (trimSuffix "-shardtune" $name) -}}
+{{- end -}}
+{{- /* A hash keeps two names apart that begin alike. */ -}}
+{{- if or (gt (len $name) 40) (contains "." $name) -}}
+{{- $name = printf "%s-%s" (replace "." "-" $name | trunc 31 | trimSuffix "-") (sha256sum $name | trunc 8) -}}
 {{- end -}}
 {{- $name -}}
 {{- end -}}

@@ -20,7 +20,7 @@ from tests.support.requirements import missing
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 LONGEST_RELEASE = "a-release-with-the-longest-name-that-helm-lets-you-use"[:53]
-HOSTILE = 'quote " apostrophe \' newline\n- {brace: ${HOME} {{ .Values }} # hash \\ é'
+HOSTILE = "quote \" apostrophe ' newline\n- {brace: ${HOME} {{ .Values }} # hash \\ é"
 
 
 @pytest.fixture(autouse=True)
@@ -183,7 +183,9 @@ def test_a_model_name_stays_one_parameter_of_the_trigger(tmp_path: Path) -> None
     assert container["args"][-2:] == ["--allow-model", "a&studies=9 b"]
 
 
-@pytest.mark.parametrize("example", [None, *sorted((DEPLOY / EXAMPLES).glob("*.yaml"))], ids=lambda path: str(path)[-12:])
+@pytest.mark.parametrize(
+    "example", [None, *sorted((DEPLOY / EXAMPLES).glob("*.yaml"))], ids=lambda path: str(path)[-12:]
+)
 def test_no_example_has_a_secret(example: Path | None) -> None:
     manifests = rendered(DEPLOY, example)
     assert not [item for item in manifests if item["kind"] == "Secret"]

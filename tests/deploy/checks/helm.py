@@ -41,7 +41,10 @@ def helm(deploy: Path) -> list[str]:
 def like_kustomize(deploy: Path) -> list[str]:
     """Compare the chart with the base, and each example of an overlay's name with that overlay, object by object."""
     overlays = sorted((deploy / "kubernetes/overlays").iterdir())
-    pairs = [(deploy / "kubernetes/base", None), *((each, deploy / EXAMPLES / f"{each.name}.yaml") for each in overlays)]
+    pairs = [
+        (deploy / "kubernetes/base", None),
+        *((each, deploy / EXAMPLES / f"{each.name}.yaml") for each in overlays),
+    ]
     return [
         f"{folder.name}: {difference}"
         for folder, example in pairs
@@ -94,7 +97,9 @@ def _without_labels(node: Any) -> Any:
         for name, value in node.items()
         if name not in _HELMS_LABELS and not (name in _LABELS and value == "shardtune")
     }
-    return {name: value for name, value in kept.items() if value or not (name in ("labels", "matchLabels") and node[name])}
+    return {
+        name: value for name, value in kept.items() if value or not (name in ("labels", "matchLabels") and node[name])
+    }
 
 
 def _differences(kustomize: dict[tuple[str, str], Any], chart: dict[tuple[str, str], Any]) -> Iterator[str]:

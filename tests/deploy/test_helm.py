@@ -12,7 +12,6 @@ import yaml
 
 pytest.importorskip("kubernetes_validate", reason="`make check-deploy` installs the checkers")
 
-from shardtune.service.settings import SECRET_FIELDS, Settings
 from tests.deploy.checks.helm import CHART, EXAMPLES, rendered
 from tests.deploy.checks.kubernetes import Manifest, NotBuilt, pod_templates, wrong_manifests
 from tests.deploy.checks.programs import NoChecker, program_path
@@ -60,7 +59,10 @@ def all_parts(**more: Any) -> dict[str, Any]:
         ({"service": {"trustedProxies": "10.0.0.0/8"}}, "/service/trustedProxies"),
         ({"service": {"trustedProxies": []}}, "/service/trustedProxies"),
         ({"service": {"settings": {"SHARDTUNE_LEASE_S": 30}}}, "/service/settings/SHARDTUNE_LEASE_S"),
-        ({"service": {"settings": {"SHARDTUNE_LEASE": "30"}}}, "SHARDTUNE_LEASE"),
+        (
+            {"service": {"settings": {"SHARDTUNE_LEASE": "30"}}},
+            "/service/settings': additional properties 'SHARDTUNE_LEASE'",
+        ),
         ({"service": {"settings": {"SHARDTUNE_SECRET_KEY": "s" * 32}}}, "SHARDTUNE_SECRET_KEY"),
         ({"service": {"settings": {"SHARDTUNE_DATABASE_URL": "postgresql://a:b@c/d"}}}, "SHARDTUNE_DATABASE_URL"),
         ({"service": {"settings": {"SHARDTUNE_REQUIRE_KEYS": "false"}}}, "SHARDTUNE_REQUIRE_KEYS"),
@@ -75,6 +77,13 @@ def all_parts(**more: Any) -> dict[str, Any]:
         ({"images": {"service": {"tag": "1 2"}}}, "/images/service/tag"),
         ({"fullnameOverride": "Shard Tune"}, "/fullnameOverride"),
         ({"fullnameOverride": "a" * 64}, "/fullnameOverride"),
+        ({"monitoring": {"labels": {"team": "a\nb: c"}}}, "/monitoring/labels/team"),
+        ({"monitoring": {"labels": {"a\nb: c": "team"}}}, "/monitoring/labels"),
+        ({"monitoring": {"labels": {"app.kubernetes.io/name": "team"}}}, "/monitoring/labels"),
+        ({"workers": {"nodeSelector": {"gpu": "two words"}}}, "/workers/nodeSelector/gpu"),
+        ({"networkPolicies": {"dns": {"peers": []}}}, "/networkPolicies/dns/peers"),
+        ({"networkPolicies": {"callers": [{}]}}, "/networkPolicies/callers/0"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name"),
         ({"ingress": {"enabled": True, "host": "a.example.com"}}, "service.trustedProxies"),
         (
             {
@@ -90,13 +99,6 @@ def test_a_wrong_value_is_named(values: dict[str, Any], named: str, tmp_path: Pa
         render(values, tmp_path)
     # Helm 4 writes '/service/replicas', Helm 3.17 service.replicas.
     assert named.strip("/").replace("/", ".") in str(error.value).replace("/", "."), str(error.value)
-
-
-def test_settings_of_the_schema_are_those_of_the_service() -> None:
-    schema = json.loads((DEPLOY / CHART / "values.schema.json").read_text())
-    names = schema["properties"]["service"]["properties"]["settings"]["propertyNames"]["enum"]
-    elsewhere = {*SECRET_FIELDS, "require_keys", "trusted_proxies"}
-    assert names == sorted(f"SHARDTUNE_{name.upper()}" for name in Settings.model_fields if name not in elsewhere)
 
 
 def test_each_value_has_its_place_in_the_schema_and_a_comment() -> None:
@@ -154,7 +156,6 @@ def test_texts_arrive_as_they_are(tmp_path: Path) -> None:
             "podAnnotations": {"note": HOSTILE},
         },
         workers={"kind": "one-host", "args": [HOSTILE], "podAnnotations": {"note": HOSTILE}},
-        monitoring={"enabled": True, "labels": {"team": HOSTILE}},
     )
     manifests = {(item["kind"], item["metadata"]["name"]): item for item in render(values, tmp_path)}
     service = manifests["Deployment", "shardtune-service"]["spec"]["template"]
@@ -164,7 +165,6 @@ def test_texts_arrive_as_they_are(tmp_path: Path) -> None:
     assert (
         manifests["StatefulSet", "shardtune-worker"]["spec"]["template"]["spec"]["containers"][0]["args"][-1] == HOSTILE
     )
-    assert manifests["ServiceMonitor", "shardtune"]["metadata"]["labels"]["team"] == HOSTILE
 
 
 def test_a_shell_reads_each_option_of_a_rayjob_as_it_is(tmp_path: Path) -> None:
@@ -207,6 +207,20 @@ def test_a_new_image_makes_a_new_migration_and_no_other_change_does(tmp_path: Pa
 def test_one_replica_may_be_drained(tmp_path: Path) -> None:
     kinds = {item["kind"] for item in render({"service": {"replicas": 1}}, tmp_path)}
     assert "PodDisruptionBudget" not in kinds
+
+
+@pytest.mark.parametrize("kind", ["none", "kuberay"])
+def test_policies_are_left_to_the_cluster(kind: str, tmp_path: Path) -> None:
+    values = all_parts(networkPolicies={"enabled": False}, workers={"kind": kind})
+    assert "NetworkPolicy" not in {item["kind"] for item in render(values, tmp_path)}
+
+
+def test_pods_run_as_an_account_that_stands_already(tmp_path: Path) -> None:
+    values = all_parts(serviceAccount={"create": False, "name": "own"}, workers={"kind": "one-host"})
+    manifests = render(values, tmp_path)
+    assert "ServiceAccount" not in {item["kind"] for item in manifests}
+    templates = [template for item in manifests for template in pod_templates(item)]
+    assert len(templates) == 5 and {item["spec"]["serviceAccountName"] for item in templates} == {"own"}
 
 
 def test_the_authority_replaces_cert_manager(tmp_path: Path) -> None:

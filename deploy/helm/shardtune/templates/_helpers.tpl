@@ -56,6 +56,9 @@ imagePullPolicy: {{ .pullPolicy }}
 {{- end -}}
 
 {{- define "shardtune.serviceAccount" -}}
+{{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) -}}
+{{- fail "serviceAccount.create (false) needs serviceAccount.name; name the account that pods run as" -}}
+{{- end -}}
 {{- default (include "shardtune.fullname" .) .Values.serviceAccount.name -}}
 {{- end -}}
 

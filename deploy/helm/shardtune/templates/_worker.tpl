@@ -1,0 +1,137 @@
+{{/* Parts of workers' pods. */}}
+
+{{- define "shardtune.workerResources" -}}
+{{- $limits := deepCopy (default dict .Values.workers.resources.limits) -}}
+{{- if .Values.workers.gpusPerHost -}}
+{{- $_ := set $limits .Values.workers.gpuResource (printf "%d" (int .Values.workers.gpusPerHost)) -}}
+{{- end -}}
+{{- toJson (dict "requests" (default dict .Values.workers.resources.requests) "limits" $limits) -}}
+{{- end -}}
+
+{{- define "shardtune.workerVolumeMounts" -}}
+- {name: work, mountPath: /work}
+- {name: tmp, mountPath: /tmp}
+- {name: shm, mountPath: /dev/shm}
+{{- range .Values.workers.volumeMounts }}
+- {{ toJson . }}
+{{- end }}
+{{- end -}}
+
+{{- define "shardtune.workerVolumes" -}}
+- name: work
+  emptyDir: {sizeLimit: {{ .Values.workers.storage.work | quote }}}
+- name: tmp
+  emptyDir: {}
+# Shared memory of NCCL, Ray and data loaders; Kubernetes gives 64 MiB.
+- name: shm
+  emptyDir: {medium: Memory, sizeLimit: {{ .Values.workers.storage.sharedMemory | quote }}}
+{{- range .Values.workers.volumes }}
+- {{ toJson . }}
+{{- end }}
+{{- end -}}
+
+{{/* Whole hosts, because co-tenants on a host would disturb the measurement: a list of the name and value of a label. */}}
+{{- define "shardtune.wholeHosts" -}}
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels: {{ toJson (dict (index . 0) (index . 1)) }}
+{{- end -}}
+
+{{- define "shardtune.workerAnnotations" -}}
+{{- with .Values.workers.podAnnotations }}
+annotations: {{ toJson . }}
+{{- end }}
+{{- end -}}
+
+{{/* A worker of one host: a list of the context and the arguments that its kind adds. */}}
+{{- define "shardtune.oneHostPod" -}}
+{{- $context := index . 0 -}}
+{{- with $context -}}
+{{ include "shardtune.pod" . }}
+# The worker hands its run back on SIGTERM; a longer grace period would only hold the GPUs.
+terminationGracePeriodSeconds: 30
+{{- include "shardtune.placement" .Values.workers | nindent 0 }}
+{{ include "shardtune.wholeHosts" (list "app" (printf "%s-worker" (include "shardtune.fullname" .))) }}
+containers:
+  - name: worker
+    image: {{ include "shardtune.image" (list . .Values.images.worker) | nindent 4 | trim }}
+    {{- $args := list "--service" (include "shardtune.serviceUrl" .) "--work-dir" "/work/worker" "--name" "$(POD_NAME)" }}
+    args: {{ toJson (concat $args (index $ 1) .Values.workers.args) }}
+    env:
+      - name: POD_NAME
+        valueFrom:
+          fieldRef: {fieldPath: metadata.name}
+      # The worker is process 1 and removes the key from its environment; ranks could read a file.
+      - name: SHARDTUNE_API_KEY
+        valueFrom:
+          secretKeyRef: {name: {{ include "shardtune.secret" (list . .Values.workers.existingSecret "worker") }}, key: key}
+    resources: {{ include "shardtune.workerResources" . }}
+    {{- include "shardtune.containerSecurity" . | nindent 4 }}
+    volumeMounts:
+      {{- include "shardtune.workerVolumeMounts" . | nindent 6 }}
+volumes:
+  {{- include "shardtune.workerVolumes" . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels of a pod of a gang. */}}
+{{- define "shardtune.gangLabels" -}}
+{{ include "shardtune.instance" . }}
+shardtune.io/gang: "true"
+shardtune.io/asks-service: "true"
+{{- end -}}
+
+{{/* A host of a gang whose pods start Ray among themselves (JobSet, Kubeflow Trainer). */}}
+{{- define "shardtune.gangPod" -}}
+{{- $gang := printf "%s-gang" (include "shardtune.fullname" .) -}}
+{{- $hosts := int .Values.workers.hosts -}}
+{{ include "shardtune.pod" . }}
+terminationGracePeriodSeconds: 30
+restartPolicy: Never
+{{- include "shardtune.placement" .Values.workers | nindent 0 }}
+{{ include "shardtune.wholeHosts" (list "shardtune.io/gang" "true") }}
+containers:
+  - name: node
+    image: {{ include "shardtune.image" (list . .Values.images.worker) | nindent 4 | trim }}
+    command: [ray, symmetric-run]
+    # The pod at this address is Ray's head and runs the command after `--`; the others contribute their GPUs.
+    args:
+      - --address={{ $gang }}-node-0-0.{{ $gang }}:6379
+      - --min-nodes={{ $hosts }}
+      - --num-gpus={{ int .Values.workers.gpusPerHost }}
+      - --disable-usage-stats
+      - --
+      - python
+      - -m
+      - shardtune.workers
+      - --launcher=ray
+      - --nodes={{ $hosts }}
+      - --service={{ include "shardtune.serviceUrl" . }}
+      - --work-dir=/work/worker
+      - --name={{ $gang }}
+      {{- range .Values.workers.args }}
+      - {{ . | quote }}
+      {{- end }}
+    env:
+      # One token for Ray's daemons and the agent: Shardtune rejects Ray without a token.
+      - {name: RAY_AUTH_MODE, value: token}
+      - name: RAY_AUTH_TOKEN
+        valueFrom:
+          secretKeyRef: {name: {{ include "shardtune.secret" (list . .Values.workers.ray.existingSecret "ray") }}, key: auth_token}
+      - {name: SHARDTUNE_API_KEY_FILE, value: /run/secrets/shardtune/key}
+      - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
+      # Seconds for all pods to pull their image and start; 30 by default.
+      - {name: RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT, value: {{ int .Values.workers.ray.startTimeoutSeconds | quote }}}
+    resources: {{ include "shardtune.workerResources" . }}
+    {{- include "shardtune.containerSecurity" . | nindent 4 }}
+    volumeMounts:
+      - {name: key, mountPath: /run/secrets/shardtune, readOnly: true}
+      {{- include "shardtune.workerVolumeMounts" . | nindent 6 }}
+volumes:
+  - name: key
+    secret: {secretName: {{ include "shardtune.secret" (list . .Values.workers.existingSecret "worker") }}}
+  {{- include "shardtune.workerVolumes" . | nindent 2 }}
+{{- end -}}

@@ -91,9 +91,8 @@ def _check_budget(context: Context, session: Session, row: RetuneRow) -> Admissi
     # Two retunes on one worker would only take turns, and each would last twice as long.
     own_retunes = [other for other in running if other.project_id == row.project_id]
     if len(own_retunes) >= max(1, len(registry.live_fingerprints(context, session, row.project_id))):
-        return Postponed(
-            f"waits for {len(own_retunes)} running retunes: one at a time for each live worker", row.project_id
-        )
+        running_count = "1 running retune" if len(own_retunes) == 1 else f"{len(own_retunes)} running retunes"
+        return Postponed(f"waits for {running_count}: one at a time for each live worker", row.project_id)
     cost, run_cost = retune_budget.likely_cost(session, row), retune_budget.most_expensive_run(session, row)
     promised = _promised_gpu_seconds(session, running)
     for account in retune_budget.budgets_of(context, session, row.project_id, promised):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Study, StudyResult
+from shardtune.api_schemas.studies.study import Study, StudyResult, Verdict
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck
 from shardtune.service.wording import study_words
@@ -18,6 +18,8 @@ from shardtune.tuner.verdict import disturbance
 
 _NOISY = 0.1
 """Relative spread (standard deviation over mean) of the paired runs' speed ratios above which readers are warned."""
+_WIDE = 1.5
+"""Upper over lower end of a confirmed speed-up's interval above which readers are warned."""
 _LAUNCH_BOUND = 0.5
 """Predicted fraction of forward and backward in host launches above which readers are warned."""
 _RESUME_TONES = {"passed": "good", "failed": "bad", "not_checked": "warn"}
@@ -41,6 +43,7 @@ def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
         return ()
     reasons = [
         _paired_runs(result),
+        *_wide_interval(result),
         *_undecided(result),
         *_too_busy(result),
         *_uneven_pairs(result),
@@ -76,6 +79,17 @@ def _paired_runs(result: StudyResult) -> Trust:
     text += "; the spread is large" if is_noisy else ""
     is_good = not is_noisy and not comparison.disturbed_pairs and result.speedup is not None
     return Trust("good" if is_good else "warn", text)
+
+
+def _wide_interval(result: StudyResult) -> list[Trust]:
+    """Warn where a confirmed speed-up is certain and its size is not."""
+    if result.verdict is not Verdict.CONFIRMED or result.speedup is None:
+        return []
+    low, high = result.speedup.ci95
+    if low <= 0 or high / low <= _WIDE:
+        return []
+    text = f"how much faster it is stays uncertain: {low:.2f}× to {high:.2f}× (95 % interval of {result.speedup.pairs} pairs)"
+    return [Trust("warn", text)]
 
 
 def _resume_check(check: ResumeCheck, every_s: float) -> list[Trust]:
@@ -142,7 +156,9 @@ def _disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     if not reasons:
         return []
     which = f"{len(reasons)} of the {len(runs)} validation runs of trial {result.best.trial_number}"
-    return [Trust("warn", f"{which} count although disturbed (the last: {reasons[-1]})")]
+    # Runs of a machine that was too busy to answer decide nothing.
+    counted = "were disturbed" if result.too_busy is not None else "count although disturbed"
+    return [Trust("warn", f"{which} {counted} (the last: {reasons[-1]})")]
 
 
 def _throttled_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:

@@ -28,6 +28,9 @@ from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict.comparison_blocks import Pair
 from shardtune.tuner.verdict.run_load import RunLoad, is_even
 
+_LEAST_CORES = 0.05
+"""Cores that a program must have used to be named: with one decimal, less would read as none."""
+
 
 def may_go_on(uneven: int, most_pairs: int) -> bool:
     """Whether a final comparison goes on after this many uneven pairs; a machine that stays busy would take all pairs
@@ -139,5 +142,7 @@ def _busy(
         uneven_pairs=uneven,
         missing_runs=missing_runs,
         foreign_cpu_cores=median(cores) if cores else None,
-        programs=tuple(ProgramLoad(name=name, cores=round(total, 2)) for name, total in busiest),
+        programs=tuple(
+            ProgramLoad(name=name, cores=round(total, 2)) for name, total in busiest if total >= _LEAST_CORES
+        ),
     )

@@ -103,7 +103,9 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
             filter(
                 None,
                 (
-                    "Outlined: the answer, at the speed of its search run." if best is not None else "",
+                    "Outlined: the configuration at the top of this page, at the speed of its search run."
+                    if best is not None
+                    else "",
                     _omitted_note(len(shown), len(measured)),
                     "" if beyond else f"The limit of {memory(limit_gib)} lies far beyond the right edge.",
                 ),

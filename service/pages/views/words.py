@@ -133,7 +133,7 @@ def _answer(result: StudyResult) -> tuple[str, str]:
             f"Confirmed: {gain} faster than the baseline (95 % interval {percent(low - 1)} to {percent(high - 1)}).",
         )
     if result.too_busy is not None:
-        kept = "Keep the baseline until it is decided." if result.best == result.baseline else "Nothing is shown yet."
+        kept = "Keep the baseline until it is decided." if result.best == result.baseline else "That is not proven yet."
         seen = f" So far it looks like {result.speedup.value:.2f}× the baseline's speed." if result.speedup else ""
         cause = result.too_busy.describe()
         return "warn", f"{cause[:1].upper()}{cause[1:]}.{seen} {kept}"

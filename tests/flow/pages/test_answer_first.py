@@ -37,7 +37,12 @@ def sent(text: str) -> tuple[str, dict[str, str]]:
 def test_a_confirmed_answer_has_its_reasons_and_leads_to_the_export(quick_client):
     study_id = answered_study(quick_client)
     answer = section(page(quick_client, f"/studies/{study_id}"), "answer")
-    assert answer.index("Confirmed:") < answer.index("For it") < answer.index("Against it") < answer.index("Next")
+    assert (
+        answer.index("Confirmed:")
+        < answer.index("Why to trust it")
+        < answer.index("Why to doubt it")
+        < answer.index("Next")
+    )
     assert "paired runs after the search" in answer.split("Against it")[0]
     assert f'href="/studies/{study_id}/export"' in answer and f"shardtune export {study_id} --out best" in answer
 

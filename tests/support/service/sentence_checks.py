@@ -163,6 +163,12 @@ def _count_although(rows: Rows, found: re.Match[str]) -> bool:
     return (int(found["disturbed"]), int(found["count"]), found["last"]) == (len(disturbed), len(runs), disturbed[-1])
 
 
+def _wide(rows: Rows, found: re.Match[str]) -> bool:
+    low, high = rows.result.speedup.ci95
+    figures = (float(found["low"]), float(found["high"]), int(found["pairs"]))
+    return figures == (round(low, 2), round(high, 2), rows.result.speedup.pairs) and high / low > 1.5
+
+
 def _searches(rows: Rows, found: re.Match[str]) -> bool:
     measured = [number for number, row in rows.trials.items() if row.state.is_feasible and rows.search(number)]
     disturbed = [number for number in measured if rows.search(number).disturbed]
@@ -280,8 +286,9 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"undecided: the candidate won (?P<won>\d+) of (?P<count>\d+) pairs"
     r"(, and other processes disturbed (?P<disturbed>\d+) of their (?P<of>\d+) runs)?; .*": _undecided,
     r"also run again: trials? (?P<numbers>[\d, ]+)(; trial (?P<paired>\d+) went into the pairs)?": _also_run,
-    r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs of trial (?P<trial>\d+) count although disturbed "
+    r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs of trial (?P<trial>\d+) (?:count although|were) disturbed "
     r"\(the last: (?P<last>.*)\)": _count_although,
+    r"how much faster it is stays uncertain: (?P<low>[\d.]+)× to (?P<high>[\d.]+)× \(95 % interval of (?P<pairs>\d+) pairs\)": _wide,
     r"(?P<disturbed>\d+) of (?P<count>\d+) search runs (was|were) disturbed by other processes.*": _searches,
     r"a short search: (?P<count>\d+) configurations were measured in full.*": _short,
     r"losses, gradient norms and weights agree with those of (?P<others>.*)": _agreement,

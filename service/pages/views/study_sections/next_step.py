@@ -49,7 +49,10 @@ def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshne
         )
     if study.result is None:
         return _without_answer(study, link)
-    if recommended is not None and recommended.state == "proposed":
+    if recommended is not None and (again := _being_measured_again(recommended)) is not None:
+        return again
+    # An open verdict comes first: who approves it gives training jobs what may be noise.
+    if recommended is not None and recommended.state == "proposed" and not is_open(study.result):
         text = "A person has to approve this answer before training jobs get it."
         return NextStep(text, "Approve", action=f"{link}/recommendation/approve")
     unused = _unused_answer(recommended, link) if recommended is not None else None
@@ -72,6 +75,17 @@ def is_open(result: StudyResult) -> bool:
 def _wait(result: StudyResult) -> tuple[tuple[str, str], ...]:
     """Hidden field that makes the runs wait for quiet, where a busy machine left the verdict open."""
     return (("wait_minutes", str(QUIET_WAIT_MINUTES)),) if result.verdict is Verdict.TOO_BUSY else ()
+
+
+def _being_measured_again(recommended: Recommended) -> NextStep | None:
+    """Return the next step while the service measures this answer again; None otherwise."""
+    again = recommended.again
+    if again is None or again.is_over or recommended.is_superseded:
+        return None
+    if again.study_id is not None:
+        return NextStep("Wait: another study is measuring this answer again.", "Open it", f"/studies/{again.study_id}")
+    text = "Wait: this answer will be measured again, and nobody has to ask for it."
+    return NextStep(text, "See the schedules", "/schedules")
 
 
 def _unused_answer(recommended: Recommended, link: str) -> NextStep | None:

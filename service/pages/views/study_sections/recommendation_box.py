@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shardtune.api_schemas.recommendations.best import RecommendationState
 from shardtune.api_schemas.studies.study import Contender, Verdict
 from shardtune.service.pages.views.recommendation import Recommended
 from shardtune.service.pages.views.study_sections.next_step import is_open
@@ -15,6 +16,7 @@ _OPEN_VERDICTS = {
     Verdict.UNDECIDED: ("medium confidence", "The pairs did not decide. Until another study does"),
 }
 """Confidence and reason of recommendations that are not decided."""
+_OPEN_NOTE = ", although its verdict is open"
 _NOT_COMPARED = ("medium confidence", "No other configuration was compared")
 
 
@@ -27,6 +29,8 @@ class RecommendationBox:
     sentence: str
     study_id: str = ""
     """Study whose answer training jobs get, where it is another; empty: this one, or none."""
+    is_open: bool = False
+    """Whether further runs may decide the verdict, so that approving it is not the first thing to do."""
 
 
 def recommendation_box(recommended: Recommended, best: Contender) -> RecommendationBox:
@@ -36,7 +40,11 @@ def recommendation_box(recommended: Recommended, best: Contender) -> Recommendat
         text = "Training jobs get the answer of another study, measured on the current hardware and software."
         return RecommendationBox(tone, "measured again since", text if other else "It was measured again since.", other)
     if recommended.state != "recommended":
-        return RecommendationBox(tone, recommended.state, _not_recommended(other), other)
+        verdict_is_open = is_open(recommended.result)
+        text = _not_recommended(other)
+        if recommended.state == RecommendationState.PROPOSED:
+            text += f" Approving this answer recommends {best.description}{_OPEN_NOTE if verdict_is_open else ''}."
+        return RecommendationBox(tone, recommended.state, text, other, verdict_is_open)
     if recommended.result.verdict in _OPEN_VERDICTS and not _was_confirmed(recommended):
         verdict, has_pairs = recommended.result.verdict, is_open(recommended.result)
         confidence, reason = _OPEN_VERDICTS[verdict] if has_pairs else _NOT_COMPARED

@@ -1,6 +1,7 @@
 """The next step, the recommendation's box and the request's notes say what is true of this answer, and offer what works."""
 
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from shardtune.service.pages.views import words
 from shardtune.service.pages.views.best import StudyLine
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.home.target_card import target_card
-from shardtune.service.pages.views.recommendation import Recommended
+from shardtune.service.pages.views.recommendation import LatestRetune, Recommended
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
 from shardtune.service.pages.views.study_sections.recommendation_box import recommendation_box
 from shardtune.service.pages.views.study_sections.request_notes import request_notes
@@ -32,6 +33,7 @@ from tests.support.values.synthetic_studies import contender_of, study_of
 OWN = contender_of(TrialConfig(strategy=DdpConfig()))
 FASTER = contender_of(TrialConfig(strategy=ZeroConfig(stage=2))).model_copy(update={"trial_number": 3})
 FRESH, STALE = StudyFreshness("fresh", "same"), StudyFreshness("stale", "changed", ("torch",), "torch 2.12 to 2.13")
+START = datetime(2026, 1, 1, tzinfo=UTC)
 PAIRS = FinalComparison(candidates=(3,), pairs=5, runs=10, gpu_seconds=100)
 MORE = OpenVerdict(pairs=5, won_pairs=4, more_pairs=7)
 SPEEDUP = Speedup(value=1.05, ci95=(0.97, 1.1), pairs=5)
@@ -113,6 +115,25 @@ def test_a_rejected_answer_without_another_is_not_to_be_trained_with() -> None:
     answer = result(Verdict.CONFIRMED, best=FASTER)
     step = step_of(answered(answer), recommended(answer, "rejected"))
     assert "Train with it" not in step.text and step.action == "/studies/study-1/rerun"
+
+
+MEASURING = LatestRetune("being measured again", "", False, START, "study-again")
+
+
+def test_an_answer_that_is_being_measured_again_is_waited_for() -> None:
+    shown = recommended(TOO_BUSY, again=MEASURING)
+    step = step_of(answered(TOO_BUSY), shown, STALE)
+    assert step.text.startswith("Wait") and step.href == "/studies/study-again" and not step.action
+    over = recommended(KEPT, again=replace(MEASURING, is_over=True))
+    assert not step_of(answered(KEPT), over).text.startswith("Wait")
+
+
+def test_an_open_verdict_is_not_approved_first() -> None:
+    step = step_of(answered(TOO_BUSY), recommended(TOO_BUSY, "proposed"))
+    assert step.label != "Approve" and "quiet" in step.text
+    box = recommendation_box(recommended(TOO_BUSY, "proposed"), FASTER)
+    assert box.is_open and "although its verdict is open" in box.sentence
+    assert step_of(answered(KEPT), recommended(KEPT, "proposed")).label == "Approve"
 
 
 @pytest.mark.parametrize("answer", [KEPT, UNDECIDED, TOO_BUSY], ids=["kept", "undecided", "too busy"])

@@ -21,6 +21,7 @@ from tests.support.service.simulated_worker import (
     SPEC,
     diagnosis,
     measurement,
+    rehearsed,
     restarted,
 )
 
@@ -57,6 +58,7 @@ def _report(**result: Any) -> leases.Report:
 def sample_messages() -> dict[str, ProtocolMessage]:
     """Return the messages by a name that says what is in them."""
     trial = _trial(DdpConfig())
+    rehearsal = leases.TargetRehearsalTask(trial=trial, parts=(leases.RehearsalTask(trial=trial),))
     failure = Failure(kind=FailureKind.OOM, message="out of memory", rank=1, conditions=Conditions())
     return {
         "registration": leases.Registration(
@@ -81,6 +83,8 @@ def sample_messages() -> dict[str, ProtocolMessage]:
         "report_of_measurement": _report(measurement=measurement(1000)),
         "report_of_model_summary": _report(model_summary=MODEL_SUMMARY),
         "report_of_resume_check": _report(resume_check=restarted()),
+        "lease_of_rehearsal": _lease(rehearsal),
+        "report_of_rehearsal": _report(rehearsal=rehearsed(rehearsal)),
         "report_of_diagnosis": _report(diagnosis=diagnosis()),
         "report_of_failure": _report(failure=failure, log_tail="the last lines"),
         "report_answer": leases.ReportAnswer(applied=True),

@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
-from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.rehearsals import RehearsalAnswer, RehearsalTask
+from shardtune.api_schemas.trials.leases import RehearsalTask, TrialTask
+from shardtune.api_schemas.trials.rehearsals import RehearsalAnswer
 from shardtune.service.cli.rehearse import processes
 from shardtune.tuner.prediction import catalogue
 from tests.support.processes.stack import until
@@ -82,7 +82,7 @@ def test_the_limit_of_time_ends_a_rehearsal() -> None:
 def test_a_rehearsal_ends_with_its_owner() -> None:
     task = RehearsalTask(trial=at_target({"kind": "fsdp2", "dp_shard": 512}))
     code = (
-        "import sys; from shardtune.api_schemas.trials.rehearsals import RehearsalTask\n"
+        "import sys; from shardtune.api_schemas.trials.leases import RehearsalTask\n"
         "from shardtune.service.cli.rehearse import processes\n"
         "processes.ask(RehearsalTask.model_validate_json(sys.argv[1]), 300)"
     )

@@ -27,6 +27,8 @@ from tests.support.service.simulated_worker import (
 
 SESSION: dict[str, Any] = {"protocol_version": PROTOCOL_VERSION, "session": "session-0123456789"}
 RUN: dict[str, Any] = SESSION | {"attempt": 1}
+ADDED = {"lease_of_rehearsal": 2, "report_of_rehearsal": 2}
+"""Messages with a kind of task that a version of the protocol added, by name."""
 STUDY = StudySpec.model_validate(SPEC)
 
 

@@ -168,7 +168,7 @@ def test_a_worker_killed_in_a_rehearsal_is_lost_and_another_goes_on(client, cloc
     study_id = create(client, **TARGET, cluster=CLUSTER.model_dump())
     lease = up_to_a_rehearsal(first)
     clock.turn(60)
-    assert expiry.expire_leases(context) == 1
+    assert expiry.sweep(context) == 1
     second.work()
     study = client.get(f"/v1/studies/{study_id}").json()
     assert study["state"] == "complete"

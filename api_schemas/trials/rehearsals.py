@@ -62,6 +62,7 @@ class RehearsedRank(Schema):
     """Figures of one rank from one rehearsing process."""
 
     rank: int = Field(ge=0, le=MOST_RANKS)
+    """Number of the rehearsed rank, from 0."""
     blocks: int = Field(ge=0, le=1 << 20)
     """Number of repeated blocks on the rank."""
     peak_bytes: int = Field(ge=0, le=_MOST_BYTES)
@@ -83,7 +84,9 @@ class RehearsalAnswer(Schema):
     """Answer of one rehearsing process: exactly one of `seen` and `problem`."""
 
     seen: RehearsedRank | None = None
+    """Figures of the rehearsed rank; null where there is a problem."""
     problem: RehearsalProblem | None = None
+    """Reason why the rank was not rehearsed; null where it was."""
 
     @model_validator(mode="after")
     def _has_one_answer(self) -> Self:
@@ -97,6 +100,7 @@ class RehearsalReport(Schema):
     problem ends it."""
 
     answers: tuple[RehearsalAnswer, ...] = Field(min_length=1, max_length=8)
+    """Answers of the processes, the last of which may be a problem."""
     elapsed_s: _Seconds
     """Seconds of all processes, one after the other."""
 

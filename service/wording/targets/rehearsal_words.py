@@ -1,5 +1,7 @@
 """Sentences about the rehearsals in a study's projected answer."""
 
+from collections.abc import Sequence
+
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.studies.target_rehearsals import TargetRehearsal
 from shardtune.api_schemas.studies.targets import StudyProjection
@@ -7,13 +9,29 @@ from shardtune.api_schemas.studies.targets import StudyProjection
 
 def sentences(projection: StudyProjection) -> list[str]:
     """One sentence for each rehearsal of a projection, and one where its answer was not rehearsed."""
-    texts = [sentence(one) for one in projection.rehearsals]
+    texts = [_joined(alike) for alike in _alike(projection.rehearsals)]
     if projection.rehearsals and projection.rehearsal_of_best is None:
         texts.append(
             f"{projection.best.description} was not rehearsed, because {len(projection.rehearsals)} faster configurations "
             "were; run `shardtune rehearse` before a long training"
         )
     return texts
+
+
+def _alike(rehearsals: Sequence[TargetRehearsal]) -> list[list[TargetRehearsal]]:
+    """Rehearsals in groups with the same problem, in order."""
+    groups: dict[object, list[TargetRehearsal]] = {}
+    for number, one in enumerate(rehearsals):
+        groups.setdefault(one.problem if one.outcome == "not_rehearsed" else number, []).append(one)
+    return list(groups.values())
+
+
+def _joined(alike: Sequence[TargetRehearsal]) -> str:
+    first, problem = alike[0], alike[0].problem
+    if len(alike) == 1 or problem is None:
+        return sentence(first)
+    names = " and ".join(one.description for one in alike)
+    return f"{names}, at {first.ranks:,} ranks: were not rehearsed ({problem.code}): {problem.message}"
 
 
 def sentence(rehearsal: TargetRehearsal) -> str:

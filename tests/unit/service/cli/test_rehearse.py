@@ -20,7 +20,9 @@ def trial_of(model: str = "llama-2-70b", target: str | None = "64x8xh100", confi
 
 
 def test_a_model_and_a_target_make_a_trial_with_its_prediction() -> None:
-    trial, predicted_gib, _ = trial_of(global_batch=512)
+    trial, predicted_gib, available_gib = trial_of(global_batch=512)
+    assert available_gib == pytest.approx(0.95 * trial.cluster.memory_gib)
+    assert trial_of(config=CONFIG | {"compile": True}).available_gib is None
     assert trial.cluster.world_size == 512 and trial.workload.global_batch == 512
     assert trial.config.strategy == Fsdp2Config(dp_shard=512)
     assert predicted_gib == pytest.approx(16.5, abs=0.3)

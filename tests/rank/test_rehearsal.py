@@ -12,18 +12,10 @@ import pytest
 from shardtune.api_schemas.trials.leases import RehearsalTask, TrialTask
 from shardtune.api_schemas.trials.rehearsals import RehearsalAnswer
 from shardtune.service.cli.rehearse import processes
-from shardtune.tuner.prediction import catalogue
+from tests.rank.helpers.target_tasks import at_target
 from tests.support.processes.stack import until
-from tests.support.ranks.tiny_tasks import LLAMA, tiny_task
 
-CLUSTER = catalogue.parse_cluster("64x8xh100")
 PATIENCE_S = 300.0
-
-
-def at_target(strategy: dict[str, Any], layers: int = 12, **changes: Any) -> TrialTask:
-    task = tiny_task(strategy, **{"global_batch": 512, "precision": "bf16-mixed", **changes})
-    model = task.model.model_copy(update={"config": LLAMA | {"num_hidden_layers": layers}})
-    return task.model_copy(update={"cluster": CLUSTER, "model": model})
 
 
 def ask(task: TrialTask, limit_s: float = PATIENCE_S, **fields: Any) -> RehearsalAnswer:

@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -17,7 +17,7 @@ from shardtune.workers.launchers.fork_server import ForkServerLauncher
 from shardtune.workers.rank.rehearsal import parts
 from shardtune.workers.trial_dir import TrialDir
 from tests.rank.helpers.faulty_rehearsal import FAULTS
-from tests.rank.test_rehearsal import at_target
+from tests.rank.helpers.target_tasks import at_target
 from tests.support.processes.stack import until
 
 pytestmark = pytest.mark.ranks
@@ -47,7 +47,9 @@ def task_of_512_ranks() -> TargetRehearsalTask:
     return TargetRehearsalTask(trial=trial, parts=tuple(rehearsal.tasks(trial)))
 
 
-def attempt(place: Workplace, task: TargetRehearsalTask, interrupted=lambda: None) -> AttemptResult | None:
+def attempt(
+    place: Workplace, task: TargetRehearsalTask, interrupted: Callable[[], str | None] = lambda: None
+) -> AttemptResult | None:
     def directory() -> TrialDir:
         return TrialDir.create(place.work_dir, uuid.uuid4().hex, task, place.fingerprint, 0)
 

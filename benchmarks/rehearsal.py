@@ -14,7 +14,7 @@ from importlib.metadata import version
 from typing import Any
 
 from shardtune.api_schemas.trials.rehearsals import Rehearsal
-from shardtune.service.cli.commands.target.rehearse import trial_and_prediction
+from shardtune.service.cli.commands.target.rehearse import subject_of
 from shardtune.service.cli.rehearse import processes
 
 _MODEL, _TARGET = "llama-2-70b", "64x8xh100"
@@ -58,10 +58,11 @@ LAYOUTS = (
 def rehearsed(layout: Layout) -> dict[str, Any]:
     """Row of a layout: what was seen and predicted, or why it was rejected."""
     config = {"strategy": layout.strategy, "activation_checkpointing": layout.checkpointing}
-    trial, predicted_gib = trial_and_prediction(
+    subject = subject_of(
         _MODEL, _TARGET, json.dumps(config), {"global_batch": layout.global_batch, "sequence_length": 4096}
     )
-    return {"layout": layout.name, **_row(processes.rehearse(trial, predicted_gib), layout)}
+    # Layouts that do not fit into 80 GB are compared with the prediction, too.
+    return {"layout": layout.name, **_row(processes.rehearse(subject.trial, subject.predicted_gib), layout)}
 
 
 def _row(rehearsal: Rehearsal, layout: Layout) -> dict[str, Any]:

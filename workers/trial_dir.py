@@ -16,6 +16,7 @@ from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.leases import Task
 from shardtune.api_schemas.trials.measurements import Progress, RankReport
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.workers.config.allowlist import Script
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
@@ -141,6 +142,13 @@ class TrialDir:
         """Result of a model summary task; None where there is none."""
         try:
             return ModelSummary.model_validate_json((self.path / "model_summary.json").read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def rehearsal(self) -> RehearsalReport | None:
+        """Result of a rehearsal; None where there is no readable one."""
+        try:
+            return RehearsalReport.model_validate_json((self.path / "rehearsal.json").read_bytes())
         except (OSError, ValidationError):
             return None
 

@@ -82,6 +82,9 @@ class Budget(Schema):
     resume_check: bool = True
     """Whether the best configuration must pass a resume check before it becomes the result: it trains, saves a
     checkpoint and continues from it in new processes (takes seconds, and 16 bytes of disk per parameter)."""
+    skip_rehearsal: bool = False
+    """Whether to leave out the rehearsals of a study with a `target`. After the verdict a worker builds the fastest
+    projected configurations at the target's number of ranks, each in one to four minutes of a core, up to four of them."""
 
     profile: bool = False
     """Whether to run the best configuration and its opponent once more after the verdict, with some steps under torch's

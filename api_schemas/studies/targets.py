@@ -9,6 +9,7 @@ from shardtune.api_schemas.base import Band, Schema
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
 from shardtune.api_schemas.names import DeviceName
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.target_rehearsals import TargetRehearsal
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
 
 MOST_GPUS_OF_NODE = 1024
@@ -222,5 +223,14 @@ class StudyProjection(Schema):
     """Number of measured configurations that are predicted not to fit on the target."""
     without_layout: tuple[int, ...] = ()
     """Numbers of the measured trials whose groups do not divide the target's ranks, the fastest first; none is projected."""
+    rehearsals: tuple[TargetRehearsal, ...] = ()
+    """Rehearsals of the fastest configurations at the target's number of ranks, in the order in which they were made.
+    Rejected ones are neither `best` nor runners-up. Empty where the budget leaves rehearsals out, and in answers of older
+    releases."""
     notes: tuple[str, ...] = ()
     """Assumptions behind the projection, and what of them nobody measured."""
+
+    @property
+    def rehearsal_of_best(self) -> TargetRehearsal | None:
+        """Rehearsal of the fastest configuration; None where there is none."""
+        return next((one for one in self.rehearsals if one.config == self.best.config), None)

@@ -10,13 +10,14 @@ from pydantic import Field
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, Inventory
 from shardtune.api_schemas.names import ONE_LINE, ProgramOutput, RowId, StudyId
-from shardtune.api_schemas.protocol import ProtocolMessage
+from shardtune.api_schemas.protocol import ProtocolMessage, Since
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan, Progress
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
 
 Session = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -116,9 +117,33 @@ class TraceTask(DerivedTrialTask):
         return cls(trial=trial, steps=cycle * -(-fewest // cycle))
 
 
-Task = Annotated[ModelSummaryTask | TrialTask | ResumeTask | TraceTask, Field(discriminator="kind")]
+class RehearsalTask(Schema):
+    """Task of one rehearsing process: build and step one rank of a trial, at the number of blocks of its model."""
+
+    trial: TrialTask
+    """Trial to rehearse; its cluster gives the number of ranks."""
+    rank: int = Field(default=0, ge=0)
+    """Rank that is rehearsed; the others exist by their number alone."""
+    micro_batches: int = Field(default=1, ge=1)
+    """Number of micro batches of each step, enough to reach the peak of a whole step."""
+
+
+class TargetRehearsalTask(DerivedTrialTask):
+    """Task to rehearse a projected configuration at the number of ranks of a study's target. It occupies one rank of the
+    worker, and no GPU."""
+
+    kind: Literal["rehearsal"] = "rehearsal"
+    parts: Annotated[tuple[RehearsalTask, ...], Since(2)] = Field(min_length=1, max_length=8)
+    """Tasks of the rehearsing processes, one after the other: the fullest ranks at one or two depths of the model."""
+    part_limit_s: float = Field(default=300.0, gt=0, le=3600)
+    """Seconds after which one rehearsing process is ended."""
+
+
+Task = Annotated[
+    ModelSummaryTask | TrialTask | ResumeTask | TraceTask | TargetRehearsalTask, Field(discriminator="kind")
+]
 """Task that ranks of a worker can execute."""
-TASK_KINDS: tuple[str, ...] = ("model_summary", "trial", "resume_check", "trace", "recipe")
+TASK_KINDS: tuple[str, ...] = ("model_summary", "trial", "resume_check", "trace", "recipe", "rehearsal")
 """Kinds of tasks that a worker of this release lists in its inventory; `recipe`: trials that keep the losses of many
 first steps, in any precision of this release."""
 
@@ -222,7 +247,7 @@ class HeartbeatAnswer(ProtocolMessage):
 
 class Report(ProtocolMessage):
     """Report of a worker about the end of an attempt, with exactly one of `measurement`, `model_summary`,
-    `resume_check`, `diagnosis`, `failure`."""
+    `resume_check`, `diagnosis`, `rehearsal`, `failure`."""
 
     protocol_version: int
     session: Session
@@ -233,6 +258,8 @@ class Report(ProtocolMessage):
     resume_check: ResumeMeasurement | None = None
     diagnosis: Diagnosis | None = None
     """Diagnosis from the recorded traces; the service replaces its findings by its own."""
+    rehearsal: Annotated[RehearsalReport | None, Since(2)] = None
+    """Answers of the rehearsing processes, as the result of a rehearsal at the size of a target."""
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
     """GPU-seconds of the attempt: wall seconds × ranks, without the wait for a quiet machine. The service bounds the figure

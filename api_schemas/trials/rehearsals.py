@@ -2,44 +2,52 @@
 what that shows."""
 
 import re
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
+from shardtune.api_schemas.names import ProgramOutput
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials.leases import TrialTask
 
-RehearsalCode = Literal["misfit", "unsupported", "data_dependent", "memory", "time", "crashed", "error"]
-"""Reason why a configuration was not rehearsed: `misfit`: the strategy rejects it on this cluster; `unsupported`: torch's
-fake process group or tensors without values cannot carry it; `data_dependent`: the model's code reads values; `memory`,
-`time`: the rehearsing process reached its limit; `crashed`: it ended without an answer; `error`: the code raised."""
+RehearsalCode = Literal[
+    "misfit",
+    "over_memory",
+    "unsupported",
+    "data_dependent",
+    "memory",
+    "time",
+    "crashed",
+    "error",
+    "no_worker",
+    "run_failed",
+    "suspect",
+]
+"""Reason why a configuration is rejected, or was not rehearsed. Rejected: `misfit`: the strategy rejects it on this cluster;
+`over_memory`: its tensors need more than a GPU may use. Not rehearsed: `unsupported`: torch's fake process group or
+tensors without values cannot carry it; `data_dependent`: the model's code reads values; `memory`, `time`: the rehearsing
+process reached its limit; `crashed`: it ended without an answer; `error`: the code raised; `no_worker`: no live worker of
+a study can rehearse; `run_failed`: the run of a study failed before it answered; `suspect`: the reported figures
+contradict the task or each other."""
+REJECTIONS: tuple[RehearsalCode, ...] = ("misfit", "over_memory")
+"""Codes of a configuration that cannot train on the cluster."""
+_MOST_BYTES = 1 << 60
+_Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 _FIELD = re.compile(r"^([a-z_][a-z_0-9.]*(?: × [a-z_][a-z_0-9.]*)*) \(([^()]{1,60})\)")
 """Beginning of an error of the strategies: field and value."""
-
-
-class RehearsalTask(Schema):
-    """Task of one rehearsing process: build and step one rank of a trial, at the number of blocks of its model."""
-
-    trial: TrialTask
-    """Trial to rehearse; its cluster gives the number of ranks."""
-    rank: int = Field(default=0, ge=0)
-    """Rank that is rehearsed; the others exist by their number alone."""
-    micro_batches: int = Field(default=1, ge=1)
-    """Number of micro batches of each step, enough to reach the peak of a whole step."""
 
 
 class RehearsalProblem(Schema):
     """Reason why a configuration cannot be built, or was not rehearsed."""
 
     code: RehearsalCode
-    field: str | None = Field(default=None, examples=["tensor_parallel"])
+    field: str | None = Field(default=None, max_length=200, examples=["tensor_parallel"])
     """Field of the configuration or workload at fault, where the message names one."""
-    value: str | None = Field(default=None, examples=["7"])
+    value: str | None = Field(default=None, max_length=200, examples=["7"])
     """Value of that field."""
-    message: str
+    message: ProgramOutput = Field(max_length=2000)
     """Sentence with field, value and remedy, for people."""
 
     @classmethod
@@ -53,21 +61,22 @@ class RehearsalProblem(Schema):
 class RehearsedRank(Schema):
     """Figures of one rank from one rehearsing process."""
 
-    rank: int
-    blocks: int
+    rank: int = Field(ge=0, le=MOST_RANKS)
+    """Number of the rehearsed rank, from 0."""
+    blocks: int = Field(ge=0, le=1 << 20)
     """Number of repeated blocks on the rank."""
-    peak_bytes: int
+    peak_bytes: int = Field(ge=0, le=_MOST_BYTES)
     """Largest number of bytes of tensors during the second step."""
-    parts: dict[str, int]
+    parts: dict[str, Annotated[int, Field(ge=0, le=_MOST_BYTES)]] = Field(max_length=20)
     """Bytes of that peak by kind: `parameters`, `optimizer` states, `buffers`, what `forward` made (activations, gathered
     weights), what `backward` made (gradients, gathered weights, work space), and `other` tensors such as the batch."""
-    process_groups: int
+    process_groups: int = Field(ge=0, le=MOST_RANKS)
     """Number of process groups that the rank belongs to, the one of all ranks included; each is an NCCL communicator."""
-    set_up_s: float
+    set_up_s: _Seconds
     """Seconds to make the mesh and to wrap the model, without any communication."""
-    cpu_s: float
+    cpu_s: _Seconds
     """Seconds of processor time of the whole process, imports included."""
-    peak_rss_mib: float
+    peak_rss_mib: float = Field(ge=0, le=1e9)
     """Largest resident memory of the process in MiB."""
 
 
@@ -75,7 +84,25 @@ class RehearsalAnswer(Schema):
     """Answer of one rehearsing process: exactly one of `seen` and `problem`."""
 
     seen: RehearsedRank | None = None
+    """Figures of the rehearsed rank; null where there is a problem."""
     problem: RehearsalProblem | None = None
+    """Reason why the rank was not rehearsed; null where it was."""
+
+    @model_validator(mode="after")
+    def _has_one_answer(self) -> Self:
+        if (self.seen is None) == (self.problem is None):
+            raise ValueError("seen, problem: an answer carries exactly one of them")
+        return self
+
+
+class RehearsalReport(Schema):
+    """Report of a study's rehearsal: answers of the rehearsing processes in the order of the task's parts. The first
+    problem ends it."""
+
+    answers: tuple[RehearsalAnswer, ...] = Field(min_length=1, max_length=8)
+    """Answers of the processes, the last of which may be a problem."""
+    elapsed_s: _Seconds
+    """Seconds of all processes, one after the other."""
 
 
 class Rehearsal(Schema):
@@ -93,11 +120,13 @@ class Rehearsal(Schema):
     builds: bool
     """Whether the configuration was built and stepped twice; otherwise `problem` says why not."""
     problem: RehearsalProblem | None = None
-    """Reason why it cannot be built or was not rehearsed; null where it builds."""
+    """Reason why it cannot be built or was not rehearsed, or `over_memory`; null where it builds and fits."""
     allocated_gib: float | None = None
     """Peak of the tensors of the fullest rehearsed rank in GiB, at the model's own depth; null without a rehearsal."""
     predicted_gib: float | None = None
     """Predicted peak of the same tensors in GiB; null where nothing is predicted for the model."""
+    available_gib: float | None = None
+    """Memory in GiB that a GPU may use; null where the rehearsed peak was not compared with it."""
     above_prediction: float | None = Field(default=None, examples=[0.03])
     """Rehearsed peak over the predicted peak, minus 1."""
     extended_from: tuple[int, ...] = ()

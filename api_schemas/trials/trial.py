@@ -11,6 +11,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Measurement, Progress
 from shardtune.api_schemas.trials.predictions import TrialPrediction
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
 
@@ -95,6 +96,8 @@ class RunPurpose(StrEnum):
     """Resume check of the best configuration: continue from a checkpoint in new processes."""
     RECIPE = "recipe"
     """Run of a recipe that the study considers, or of the stated one beside it."""
+    REHEARSAL = "rehearsal"
+    """Rehearsal of a projected configuration at the number of ranks of the study's target; nothing is timed."""
     TRACE = "trace"
     """Run under the profiler after the end of the study, with no effect on its result."""
 
@@ -156,6 +159,8 @@ class Run(Schema):
     state: TrialState
     measurement: Measurement | None = None
     resume_check: ResumeMeasurement | None = None
+    rehearsal: RehearsalReport | None = None
+    """Answers of the processes that rehearsed the trial's configuration at the number of ranks of the study's target."""
     failure: Failure | None = None
     log_tail: str | None = None
     progress: Progress | None = None

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Update, and_, bindparam, func, or_, select, text, update
 from sqlalchemy.orm import Session, joinedload, load_only
 
+from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.recipes import RecipeRun
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Progress, StepTimeRange
@@ -40,6 +41,7 @@ _WORKER_AND_HELD = (
             RunRow.purpose,
             RunRow.undecided_s,
             RunRow.recipe,
+            RunRow.rehearsed_config,
             RunRow.state,
             RunRow.attempt,
             RunRow.worker_session,
@@ -90,6 +92,7 @@ def add_run(
     comparison_block: int | None = None,
     undecided_s: StepTimeRange | None = None,
     recipe: RecipeRun | None = None,
+    rehearsed_config: TrialConfig | None = None,
 ) -> RunRow:
     """Add a waiting run; with a `comparison_block`, it belongs to the study's current final comparison (paired runs that decide),
     or to the comparison of recipes after it. The caller must have locked the study."""
@@ -104,6 +107,7 @@ def add_run(
         comparison_block=comparison_block,
         undecided_s=undecided_s,
         recipe=recipe,
+        rehearsed_config=rehearsed_config,
         state=TrialState.WAITING,
         attempt=0,
         created_at=now,

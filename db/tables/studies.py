@@ -31,6 +31,7 @@ from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Measurement, Progress, StepTimeRange
 from shardtune.api_schemas.trials.predictions import TrialPrediction
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.api_schemas.trials.trial import (
     OPEN_TRIAL_STATES,
@@ -236,7 +237,7 @@ class RejectionRow(Row):
 
 class RunRow(Row):
     """Table row of a run, the unit that workers lease: a model summary, a trial's search run, a validation run in a
-    final comparison, a resume check, a run that compares recipes, or a profiled run."""
+    final comparison, a resume check, a run that compares recipes, a rehearsal, or a profiled run."""
 
     __tablename__ = "runs"
 
@@ -254,6 +255,8 @@ class RunRow(Row):
     """Range of step times in seconds that needs a precise measurement; None: no range."""
     recipe: Mapped[RecipeRun | None] = mapped_column(Stored(RecipeRun))
     """Recipe and configuration of a run that compares recipes; None for other runs."""
+    rehearsed_config: Mapped[TrialConfig | None] = mapped_column(Stored(TrialConfig))
+    """Configuration at the study's target that a rehearsal builds; None for other runs."""
     state: Mapped[TrialState]
     attempt: Mapped[int] = mapped_column(default=0)
     """Number of attempts at the run so far; while `state` is running, the number of the current attempt."""
@@ -277,6 +280,7 @@ class RunRow(Row):
     projects."""
     measurement: Mapped[Measurement | None] = mapped_column(Stored(Measurement))
     resume_check: Mapped[ResumeMeasurement | None] = mapped_column(Stored(ResumeMeasurement))
+    rehearsal: Mapped[RehearsalReport | None] = mapped_column(Stored(RehearsalReport))
     diagnosis: Mapped[Diagnosis | None] = mapped_column(Packed(Diagnosis), deferred=True)
     """Diagnosis from a profiled run; loaded only on request."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))

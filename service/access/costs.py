@@ -59,6 +59,10 @@ def _cost_rows(rows: Sequence[AttemptCosts], price: float | None) -> Iterator[Co
         )
 
 
+_AFTER_SEARCH = (RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK, RunPurpose.RECIPE, RunPurpose.REHEARSAL)
+"""Purposes of runs after the search of a study."""
+
+
 def _cause(row: AttemptCosts) -> CostCause:
     if row.study_purpose is StudyPurpose.CANARY:
         return CostCause.CANARY
@@ -66,5 +70,4 @@ def _cause(row: AttemptCosts) -> CostCause:
         return CostCause.CHALLENGE
     if row.run_purpose is RunPurpose.TRACE:
         return CostCause.DIAGNOSIS
-    is_final_comparison = row.run_purpose in (RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK, RunPurpose.RECIPE)
-    return CostCause.FINAL_COMPARISON if is_final_comparison else CostCause.SEARCH
+    return CostCause.FINAL_COMPARISON if row.run_purpose in _AFTER_SEARCH else CostCause.SEARCH

@@ -73,12 +73,13 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
     if projection.projected > 1:
         chance = f"{projection.best.chance_of_best:.0%}"
         reason = f"{reason}; the chance that it is the fastest of the measured ones there is {chance}"
+    reasons = (reason, *_rehearsal_reasons(projection), *measured.confidence.reasons)
     workload = measured.workload.model_copy(update={"global_batch": projection.global_batch})
     return measured.model_copy(
         update={
             "match": "projected",
             "verdict": "projected",
-            "confidence": Confidence(level=level, reasons=(reason, *measured.confidence.reasons)),
+            "confidence": Confidence(level=level, reasons=reasons),
             "description": projection.best.description,
             "best": contender_of(projection),
             "speedup": None,
@@ -88,3 +89,13 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
             "cluster": projection.cluster,
         }
     )
+
+
+def _rehearsal_reasons(projection: StudyProjection) -> tuple[str, ...]:
+    """Reason for the confidence from the rehearsal of the answer; none where nothing was rehearsed."""
+    if not projection.rehearsals:
+        return ()
+    rehearsal, ranks = projection.rehearsal_of_best, projection.cluster.world_size
+    if rehearsal is None or rehearsal.outcome != "built":
+        return (f"no rehearsal has built it with {ranks:,} ranks",)
+    return (f"a rehearsal built and stepped it with {ranks:,} ranks, without timing anything",)

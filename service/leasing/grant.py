@@ -25,7 +25,7 @@ from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.lifecycle.target_projection import with_projection
 from shardtune.service.planning import calibrations, study_snapshot
 from shardtune.service.planning.study_snapshot import StudySnapshot
-from shardtune.service.planning.study_steps import NewRecipeRun, NewResumeRun, NewTrial, Step, Wait
+from shardtune.service.planning.study_steps import NewRecipeRun, NewRehearsalRun, NewResumeRun, NewTrial, Step, Wait
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.registry import has_worker_for, understands, with_lease
@@ -198,12 +198,20 @@ def _cpu_count(context: Context, session: Session, study: StudyRow) -> int | Non
     return context.planner_cache.cpu_count(key, lambda: fingerprints.values(session, [key])[key].cpu_count)
 
 
+_LATER_PURPOSES: dict[type, RunPurpose] = {
+    NewResumeRun: RunPurpose.RESUME_CHECK,
+    NewRecipeRun: RunPurpose.RECIPE,
+    NewRehearsalRun: RunPurpose.REHEARSAL,
+}
+"""Purposes of new runs that not every release of a worker supports, by their step."""
+
+
 def _plan(context: Context, snapshot: StudySnapshot) -> Step:
     step = with_projection(context, snapshot, advance.plan_step(context, snapshot, may_ask=True))
-    if not isinstance(step, NewResumeRun | NewRecipeRun):
+    purpose = _LATER_PURPOSES.get(type(step))
+    if purpose is None:
         return step
-    purpose = RunPurpose.RESUME_CHECK if isinstance(step, NewResumeRun) else RunPurpose.RECIPE
-    # Checked only here: it takes queries of its own, and few steps are resume checks or compare recipes.
+    # Checked only here: it takes queries of its own, and few steps are of such purposes.
     with context.db.read() as session:
         is_able = _has_worker_for(context, session, snapshot.study_id, purpose)
     return step if is_able else _plan(context, _with_workers(snapshot, purpose, is_able=False))
@@ -219,6 +227,8 @@ def _with_workers(snapshot: StudySnapshot, purpose: RunPurpose, *, is_able: bool
     """Snapshot that says whether a live worker supports runs of a purpose."""
     if purpose == RunPurpose.RECIPE:
         return replace(snapshot, has_recipe_worker=is_able)
+    if purpose == RunPurpose.REHEARSAL:
+        return replace(snapshot, has_rehearsal_worker=is_able)
     return replace(snapshot, has_resume_worker=is_able)
 
 

@@ -31,12 +31,16 @@ _SILENT = timedelta(seconds=45)
 Outcome = TypeVar("Outcome", Measurement, Failure)
 
 
+_SHARING = (RunPurpose.MODEL_SUMMARY, RunPurpose.SEARCH, RunPurpose.REHEARSAL)
+"""Purposes of runs beside which other workers of a host may run: their times decide nothing."""
+
+
 def needs_exclusive_host(purpose: RunPurpose, system_study: SystemStudy | None) -> bool:
     """Whether a run needs its host alone, with no other worker's run beside it: true for validation runs, resume
     checks, traces, canaries and challenges.
     """
     is_search = system_study is None or system_study.kind == SystemStudyKind.SEARCH
-    return not is_search or purpose not in (RunPurpose.MODEL_SUMMARY, RunPurpose.SEARCH)
+    return not is_search or purpose not in _SHARING
 
 
 def admits(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> bool:

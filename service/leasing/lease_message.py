@@ -3,7 +3,15 @@
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION
-from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
+from shardtune.api_schemas.trials.leases import (
+    Lease,
+    ModelSummaryTask,
+    ResumeTask,
+    TargetRehearsalTask,
+    Task,
+    TraceTask,
+    TrialTask,
+)
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialOrigin, TrialState
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
@@ -11,6 +19,7 @@ from shardtune.service.leasing import host_exclusivity, quiet_waits, run_limits
 from shardtune.service.process.context import Context
 from shardtune.service.workers import protocol_limits
 from shardtune.tuner.objective import available_gib
+from shardtune.tuner.projection import target_rehearsals
 from shardtune.tuner.verdict import run_length, short_steps
 from shardtune.tuner.verdict.recipes import configs
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK
@@ -70,6 +79,9 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
         return ModelSummaryTask(model=spec.model, workload=spec.workload)
     # The summary is the first run of every study; no trial exists before it has ended.
     assert study.model_summary is not None
+    if run.rehearsed_config is not None:
+        rehearsed = target_rehearsals.trial_at_target(spec, study.cluster, run.rehearsed_config)
+        return TargetRehearsalTask(trial=rehearsed, parts=target_rehearsals.parts(rehearsed))
     on_cpu = study.cluster.device == "cpu"
     workload, config = spec.workload, run.trial.config
     if run.recipe is not None:

@@ -24,10 +24,11 @@ from shardtune.service.process.context import Context
 from shardtune.service.workers.protocol_versions import check_protocol
 from shardtune.service.workers.registry import worker_of_session
 
-_RESULT_FIELDS = ("measurement", "model_summary", "resume_check", "diagnosis", "failure")
+_RESULT_FIELDS = ("measurement", "model_summary", "resume_check", "diagnosis", "rehearsal", "failure")
 _RESULT_FIELD = {
     RunPurpose.MODEL_SUMMARY: "model_summary",
     RunPurpose.RESUME_CHECK: "resume_check",
+    RunPurpose.REHEARSAL: "rehearsal",
     RunPurpose.TRACE: "diagnosis",
 }
 """Name of the report field that contains the result of a run, by the run's purpose. Runs of other purposes report a
@@ -163,6 +164,7 @@ def _judged_end(report: Report, key: str, diagnosis: Diagnosis | None, charged: 
         measurement=report.measurement,
         model_summary=report.model_summary,
         resume_check=report.resume_check,
+        rehearsal=report.rehearsal,
         diagnosis=diagnosis,
         failure=report.failure,
         # `worker_lost` from the worker itself means that it shuts down in good order and hands the run back.

@@ -5,7 +5,14 @@ time.
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
+from shardtune.api_schemas.trials.leases import (
+    ModelSummaryTask,
+    ResumeTask,
+    TargetRehearsalTask,
+    Task,
+    TraceTask,
+    TrialTask,
+)
 from shardtune.api_schemas.trials.resume_check import MOST_BYTES_PER_PARAMETER
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.tables.studies import RunRow, TrialRow
@@ -69,6 +76,8 @@ def of(settings: Settings, run: RunRow, task: Task, parameters: int = 0) -> Leas
     """Time limits of a run with this task. `parameters`: number of the model's parameters."""
     if run.trial is None or isinstance(task, ModelSummaryTask):
         return LeaseLimits(settings.run_deadline_s, settings.no_progress_s)
+    if isinstance(task, TargetRehearsalTask):
+        return LeaseLimits(settings.run_deadline_s + len(task.parts) * task.part_limit_s, settings.no_progress_s)
     # The prediction is loaded with the trial; reading the search run's measurement would take another SQL statement.
     slow_s = _SLOWDOWN * (_predicted_step_s(run.trial, task) or _measured_step_s(run.trial) or 0.0)
     needed_s = _step_count(task) * slow_s + _checkpoint_s(task, parameters, _SLOW_DISK)
@@ -77,6 +86,8 @@ def of(settings: Settings, run: RunRow, task: Task, parameters: int = 0) -> Leas
 
 _START_AND_END_S = 60.0
 """Seconds for starting and ending a run, assumed for trials that have not run before."""
+_REHEARSED_PART_S = 60.0
+"""Seconds of one process of a rehearsal: 8 to 62 s of a core were measured for layouts of a 70B."""
 _SPARE_FACTOR = 1.5
 """Factor by which a run may take longer than expected."""
 
@@ -87,6 +98,8 @@ def foreseen_s(run: RunRow, task: Task, parameters: int = 0) -> float:
     """
     if run.trial is None or isinstance(task, ModelSummaryTask):
         return _START_AND_END_S
+    if isinstance(task, TargetRehearsalTask):
+        return _START_AND_END_S + len(task.parts) * _REHEARSED_PART_S
     # A search run of the same trial covers start, warm-up and windows, so its whole duration is the best estimate.
     searched = next((earlier.measurement for earlier in run.trial.runs if earlier.purpose == RunPurpose.SEARCH), None)
     # But not of a run that times whole steps, where the search's were short, nor of one with many first steps.

@@ -24,7 +24,9 @@ from shardtune.service.planning.study_steps import (
     Complete,
     Fail,
     NewRecipeRun,
+    NewRehearsalRun,
     NewResumeRun,
+    NewRun,
     NewTrial,
     NewValidationRun,
     StartFinalComparison,
@@ -36,6 +38,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.recommendations import record
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
+from shardtune.tuner.projection.target_rehearsals import RehearsalRun
 from shardtune.tuner.search import stopping
 from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
 from shardtune.tuner.verdict.resume_check import ResumeRun
@@ -57,7 +60,7 @@ def advance(context: Context, study_id: str, current: StudySnapshot | None = Non
         snapshot = snapshot or _read(context, study_id)
         # Planned outside the transaction: nothing below may hold the study's row while the tuner computes.
         step = with_projection(context, snapshot, plan_step(context, snapshot, may_ask=False))
-        if isinstance(step, Wait | NewTrial | NewValidationRun | NewResumeRun | NewRecipeRun):
+        if isinstance(step, Wait | NewRun):
             break
         with context.db.write() as session:
             study = studies.lock(session, study_id)
@@ -105,6 +108,7 @@ def snapshot_after(snapshot: StudySnapshot, step: Step, version: int, state: Tri
         has_open_run=True,
         has_resume_worker=True,
         has_recipe_worker=True,
+        has_rehearsal_worker=True,
         calibrations=NO_CALIBRATIONS,
         hardware=None,
     )
@@ -124,6 +128,9 @@ def snapshot_after(snapshot: StudySnapshot, step: Step, version: int, state: Tri
         case NewRecipeRun():
             new_run = RecipeObservation(step.trial_number, step.recipe, step.comparison_block, state)
             return replace(snapshot, recipe_runs=(*snapshot.recipe_runs, new_run))
+        case NewRehearsalRun():
+            rehearsal = RehearsalRun(step.trial_number, step.config, state)
+            return replace(snapshot, rehearsal_runs=(*snapshot.rehearsal_runs, rehearsal))
         case _:
             raise AssertionError(f"{type(step).__name__} makes no run")
 
@@ -194,7 +201,7 @@ def apply_step(
     now, extra = context.now(), {"study": study.id}
     run: RunRow | None = None
     # Rejections are stored with the step: a resumed plan must not predict the memory of the same configurations again.
-    if not isinstance(step, NewValidationRun | NewResumeRun | NewRecipeRun) and step.rejections:
+    if isinstance(step, Wait | NewTrial | StartFinalComparison | Complete | Fail) and step.rejections:
         trials.reject(session, study.id, step.rejections, now)
         study.version += 1
     match step:
@@ -220,6 +227,10 @@ def apply_step(
             run = leases.add_run(
                 session, study, answer, RunPurpose.RECIPE, now, step.comparison_block, recipe=step.recipe
             )
+        case NewRehearsalRun():
+            projected = trials.by_number(session, study.id, step.trial_number)
+            assert projected is not None
+            run = leases.add_run(session, study, projected, RunPurpose.REHEARSAL, now, rehearsed_config=step.config)
         case StartFinalComparison():
             study.final_comparison = step.final_comparison
             study.comparison_round += 1

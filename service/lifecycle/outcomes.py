@@ -13,6 +13,7 @@ from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialState
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
@@ -43,13 +44,14 @@ that returns all it gets wrote 150 attempts in 19 s."""
 @dataclass(frozen=True)
 class JudgedEnd:
     """End of an attempt with exactly one result: a measurement, model summary, resume check (train, save, resume),
-    diagnosis or failure.
+    rehearsal, diagnosis or failure.
     """
 
     gpu_seconds: float
     measurement: Measurement | None = None
     model_summary: ModelSummary | None = None
     resume_check: ResumeMeasurement | None = None
+    rehearsal: RehearsalReport | None = None
     diagnosis: Diagnosis | None = None
     failure: Failure | None = None
     is_release: bool = False
@@ -136,6 +138,7 @@ def _close_run(run: RunRow, state: TrialState, reported_end: JudgedEnd, failure:
     run.lease_until, run.log_tail = None, reported_end.log_tail
     run.measurement = reported_end.measurement if is_over else None
     run.resume_check = reported_end.resume_check if is_over else None
+    run.rehearsal = reported_end.rehearsal if is_over else None
     run.diagnosis = reported_end.diagnosis if is_over else None
     run.failure = failure if is_over else None
 
@@ -182,8 +185,8 @@ def _close_attempt(
 def _apply_to_trial_and_study(session: Session, locked_run: LockedRun, judged_end: JudgedEnd, now: datetime) -> None:
     """Update a run's trial and study after the run's state has changed."""
     study, run = locked_run.study, locked_run.run
-    if run.purpose in (RunPurpose.TRACE, RunPurpose.RECIPE):
-        return  # The study has its answer; neither a trace, another recipe nor their failures change it.
+    if run.purpose in (RunPurpose.TRACE, RunPurpose.RECIPE, RunPurpose.REHEARSAL):
+        return  # The study has its answer; neither a trace, another recipe, a rehearsal nor their failures change it.
     if run.purpose == RunPurpose.MODEL_SUMMARY:
         _apply_model_summary(session, study, run, judged_end, now)
         return

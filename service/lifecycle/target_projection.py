@@ -10,12 +10,12 @@ from shardtune.api_schemas.studies.targets import NOT_PROJECTED, StudyProjection
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import offered_hardware, studies
+from shardtune.service.lifecycle import target_rehearsals
 from shardtune.service.planning import agreement
 from shardtune.service.planning.study_snapshot import StudySnapshot
-from shardtune.service.planning.study_steps import Complete, Step
+from shardtune.service.planning.study_steps import Complete, NewRehearsalRun, Step
 from shardtune.service.process.context import Context
 from shardtune.tuner.prediction import traced_shape
-from shardtune.tuner.projection import target_answer
 from shardtune.tuner.projection.target_sizes import TargetSizes
 from shardtune.tuner.verdict import contenders, resume_check
 
@@ -25,20 +25,23 @@ _TOO_LARGE = (FailureKind.OOM, FailureKind.OVER_LIMIT)
 
 
 def with_projection(context: Context, snapshot: StudySnapshot, step: Step) -> Step:
-    """Return the step with the answer for the study's target in its result; unchanged unless it completes a study with
-    a target.
+    """Return the step with the answer for the study's target in its result, or the rehearsal that this answer still
+    needs; unchanged unless the step completes a study with a target.
     """
     # Canaries and challenges repeat a few configurations: they say nothing new about the order on the target.
     repeats = snapshot.system_study is not None and snapshot.system_study.kind != SystemStudyKind.SEARCH
     if not isinstance(step, Complete) or snapshot.spec.target is None or repeats:
         return step
-    return replace(step, result=_projected(context, snapshot, step.result))
+    result = _projected(context, snapshot, step.result)
+    return result if isinstance(result, NewRehearsalRun) else replace(step, result=result)
 
 
-def _projected(context: Context, snapshot: StudySnapshot, result: StudyResult) -> StudyResult:
+def _projected(context: Context, snapshot: StudySnapshot, result: StudyResult) -> StudyResult | NewRehearsalRun:
     # The measured answer is complete without its projection, and must not be lost for it.
     try:
         projection = _answer(snapshot, _hardware(context, snapshot))
+        if isinstance(projection, NewRehearsalRun):
+            return projection
         projected, recommended = projection.best.trial_number, result.best.trial_number
         unchecked = resume_check.notes_of_projected(snapshot.spec, snapshot.resume_runs, projected, recommended)
         notes = (*projection.notes, *unchecked)
@@ -60,8 +63,8 @@ def _hardware(context: Context, snapshot: StudySnapshot) -> MeasuredHardware | N
         return offered_hardware.measured_hardware(session, row.fingerprint_key, row.project_id)
 
 
-def _answer(snapshot: StudySnapshot, hardware: MeasuredHardware | None) -> StudyProjection:
-    """Answer for the target.
+def _answer(snapshot: StudySnapshot, hardware: MeasuredHardware | None) -> StudyProjection | NewRehearsalRun:
+    """Answer for the target, or the next rehearsal that it needs.
 
     Raises:
         ValueError: nothing can be predicted of the model, or no measured configuration can run on the target.
@@ -84,4 +87,4 @@ def _answer(snapshot: StudySnapshot, hardware: MeasuredHardware | None) -> Study
         trial.config for trial in snapshot.history if trial.failure is not None and trial.failure.kind in _TOO_LARGE
     ]
     sizes = TargetSizes.of_study(spec, shape, snapshot.cluster, hardware)
-    return target_answer.answer(sizes, measured, not_fitting)
+    return target_rehearsals.answer(snapshot, sizes, measured, not_fitting)

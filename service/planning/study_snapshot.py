@@ -18,6 +18,7 @@ from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun
+from shardtune.tuner.projection.target_rehearsals import RehearsalRun
 from shardtune.tuner.search.warm_start import WarmStart
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
 from shardtune.tuner.verdict.recipes.comparison import RecipeObservation
@@ -71,10 +72,14 @@ class StudySnapshot:
     """Resume checks of the study (train, save, resume from the checkpoint), in order of time."""
     recipe_runs: tuple[RecipeObservation, ...] = ()
     """Runs that compare recipes beside the answer of the present final comparison, in order of time."""
+    rehearsal_runs: tuple[RehearsalRun, ...] = ()
+    """Rehearsals of projected configurations at the size of the target, in order of time."""
     has_resume_worker: bool = True
     """Whether a live worker supports resume checks."""
     has_recipe_worker: bool = True
     """Whether a live worker supports runs that compare recipes."""
+    has_rehearsal_worker: bool = True
+    """Whether a live worker supports rehearsals."""
 
     @property
     def has_work(self) -> bool:
@@ -83,9 +88,13 @@ class StudySnapshot:
 
     @property
     def is_stranded(self) -> bool:
-        """Whether the study's waiting run is a resume check (train, save, resume) or compares recipes, and no live worker
-        supports it."""
-        is_supported = {RunPurpose.RESUME_CHECK: self.has_resume_worker, RunPurpose.RECIPE: self.has_recipe_worker}
+        """Whether the study's waiting run is a resume check (train, save, resume), compares recipes or rehearses, and no
+        live worker supports it."""
+        is_supported = {
+            RunPurpose.RESUME_CHECK: self.has_resume_worker,
+            RunPurpose.RECIPE: self.has_recipe_worker,
+            RunPurpose.REHEARSAL: self.has_rehearsal_worker,
+        }
         return self.has_waiting_run and any(not is_supported[purpose] for purpose in self.waiting_purposes)
 
     @property
@@ -94,6 +103,7 @@ class StudySnapshot:
         waiting = (
             (RunPurpose.RESUME_CHECK, any(run.state is TrialState.WAITING for run in self.resume_runs)),
             (RunPurpose.RECIPE, any(run.state is TrialState.WAITING for run in self.recipe_runs)),
+            (RunPurpose.REHEARSAL, any(run.state is TrialState.WAITING for run in self.rehearsal_runs)),
         )
         return frozenset(purpose for purpose, is_waiting in waiting if is_waiting)
 
@@ -146,6 +156,7 @@ def read_study(
             for run in runs
             if run.purpose == RunPurpose.RECIPE and run.comparison_round == study.comparison_round
         ),
+        rehearsal_runs=tuple(_rehearsal_run(run) for run in runs if run.purpose == RunPurpose.REHEARSAL),
         has_waiting_run=TrialState.WAITING in open_states_,
         has_open_run=bool(open_states_),
         comparison_number=study.comparison_round,
@@ -207,6 +218,11 @@ def _validation_run(run: RunRow, comparison_round: int) -> ValidationRun | None:
 def _resume_run(run: RunRow) -> ResumeRun:
     assert run.trial is not None
     return ResumeRun(run.trial.number, run.state, run.resume_check, run.failure)
+
+
+def _rehearsal_run(run: RunRow) -> RehearsalRun:
+    assert run.trial is not None and run.rehearsed_config is not None
+    return RehearsalRun(run.trial.number, run.rehearsed_config, run.state, run.rehearsal, run.failure)
 
 
 def _recipe_run(run: RunRow) -> RecipeObservation:

@@ -65,6 +65,17 @@ class NewRecipeRun:
 
 
 @dataclass(frozen=True)
+class NewRehearsalRun:
+    """Step of a study: add a rehearsal of a projected configuration at the target's number of ranks; the verdict is
+    already known."""
+
+    trial_number: int
+    """Number of the trial that stands for the configuration."""
+    config: TrialConfig
+    """Configuration on the target."""
+
+
+@dataclass(frozen=True)
 class StartFinalComparison:
     """Step of a study: end the search, and compare these finalists, or check the only finalist."""
 
@@ -90,4 +101,6 @@ class Fail:
     rejections: tuple[Rejection, ...] = ()
 
 
-Step = Wait | NewTrial | NewValidationRun | NewResumeRun | NewRecipeRun | StartFinalComparison | Complete | Fail
+NewRun = NewTrial | NewValidationRun | NewResumeRun | NewRecipeRun | NewRehearsalRun
+"""Step of a study that adds a run."""
+Step = Wait | NewRun | StartFinalComparison | Complete | Fail

@@ -110,6 +110,7 @@ def _run_view(row: RunRow) -> Run:
         state=row.state,
         measurement=row.measurement,
         resume_check=row.resume_check,
+        rehearsal=row.rehearsal,
         failure=row.failure,
         log_tail=row.log_tail,
         progress=row.progress,

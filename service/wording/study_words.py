@@ -25,6 +25,7 @@ _RUN_NAMES = {
     RunPurpose.VALIDATION: "validation run",
     RunPurpose.RESUME_CHECK: "resume check",
     RunPurpose.RECIPE: "recipe run",
+    RunPurpose.REHEARSAL: "rehearsal",
     RunPurpose.TRACE: "profiled run",
 }
 
@@ -281,6 +282,8 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
     trial, run = running[-1]
     if run.purpose == RunPurpose.RESUME_CHECK:
         return f"resume check of the winner, trial {trial.number}: {describe_step(run.progress)}"
+    if run.purpose == RunPurpose.REHEARSAL:
+        return f"rehearsing the projection of trial {trial.number} at the target's number of ranks"
     if run.purpose == RunPurpose.RECIPE:
         return f"{phase}, {run.recipe or 'the stated one'}: {describe_step(run.progress)}"
     return f"{phase}, trial {trial.number}: {describe_step(run.progress)}"

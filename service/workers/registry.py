@@ -232,7 +232,7 @@ def _unknown_session() -> Conflict:
     )
 
 
-_LATER_PURPOSES = (RunPurpose.RESUME_CHECK, RunPurpose.TRACE, RunPurpose.RECIPE)
+_LATER_PURPOSES = (RunPurpose.RESUME_CHECK, RunPurpose.TRACE, RunPurpose.RECIPE, RunPurpose.REHEARSAL)
 """Purposes of runs that workers list in their inventory if they support them."""
 
 

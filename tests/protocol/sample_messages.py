@@ -21,11 +21,14 @@ from tests.support.service.simulated_worker import (
     SPEC,
     diagnosis,
     measurement,
+    rehearsed,
     restarted,
 )
 
 SESSION: dict[str, Any] = {"protocol_version": PROTOCOL_VERSION, "session": "session-0123456789"}
 RUN: dict[str, Any] = SESSION | {"attempt": 1}
+ADDED = {"lease_of_rehearsal": 2, "report_of_rehearsal": 2}
+"""Messages with a kind of task that a version of the protocol added, by name."""
 STUDY = StudySpec.model_validate(SPEC)
 
 
@@ -57,6 +60,7 @@ def _report(**result: Any) -> leases.Report:
 def sample_messages() -> dict[str, ProtocolMessage]:
     """Return the messages by a name that says what is in them."""
     trial = _trial(DdpConfig())
+    rehearsal = leases.TargetRehearsalTask(trial=trial, parts=(leases.RehearsalTask(trial=trial),))
     failure = Failure(kind=FailureKind.OOM, message="out of memory", rank=1, conditions=Conditions())
     return {
         "registration": leases.Registration(
@@ -81,6 +85,8 @@ def sample_messages() -> dict[str, ProtocolMessage]:
         "report_of_measurement": _report(measurement=measurement(1000)),
         "report_of_model_summary": _report(model_summary=MODEL_SUMMARY),
         "report_of_resume_check": _report(resume_check=restarted()),
+        "lease_of_rehearsal": _lease(rehearsal),
+        "report_of_rehearsal": _report(rehearsal=rehearsed(rehearsal)),
         "report_of_diagnosis": _report(diagnosis=diagnosis()),
         "report_of_failure": _report(failure=failure, log_tail="the last lines"),
         "report_answer": leases.ReportAnswer(applied=True),

@@ -28,7 +28,7 @@ from tests.protocol.corpus import (
     releases_with,
     tree_of_working_copy,
 )
-from tests.protocol.sample_messages import sample_messages
+from tests.protocol.sample_messages import ADDED, sample_messages
 
 SPOKEN_VERSIONS = range(OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION + 1)
 RECORD = "python -m tests.protocol.corpus"
@@ -72,7 +72,11 @@ def test_messages_of_every_spoken_version_are_read(version: int) -> None:
 @pytest.mark.parametrize("version", SPOKEN_VERSIONS)
 def test_messages_are_written_as_every_spoken_version_reads_them(version: int) -> None:
     schemas = recorded(version, "schemas")
-    for message in sample_messages().values():
+    for name, message in sample_messages().items():
+        if version < ADDED.get(name, 0):
+            with pytest.raises(CannotExpress, match="upgrade the reader"):
+                message.written_for(version)
+            continue
         jsonschema.validate(message.written_for(version), schemas[type(message).__name__])
 
 
@@ -96,7 +100,7 @@ def _with_strangers(value):
 
 
 def _is_object(value) -> bool:
-    return not set(value) <= {"float32", "bfloat16"}
+    return not set(value) <= {"float32", "bfloat16", "forward"}
 
 
 class Knob(Schema):

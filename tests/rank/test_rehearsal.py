@@ -9,21 +9,13 @@ from typing import Any
 import psutil
 import pytest
 
-from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.rehearsals import RehearsalAnswer, RehearsalTask
+from shardtune.api_schemas.trials.leases import RehearsalTask, TrialTask
+from shardtune.api_schemas.trials.rehearsals import RehearsalAnswer
 from shardtune.service.cli.rehearse import processes
-from shardtune.tuner.prediction import catalogue
+from tests.rank.helpers.target_tasks import at_target
 from tests.support.processes.stack import until
-from tests.support.ranks.tiny_tasks import LLAMA, tiny_task
 
-CLUSTER = catalogue.parse_cluster("64x8xh100")
 PATIENCE_S = 300.0
-
-
-def at_target(strategy: dict[str, Any], layers: int = 12, **changes: Any) -> TrialTask:
-    task = tiny_task(strategy, **{"global_batch": 512, "precision": "bf16-mixed", **changes})
-    model = task.model.model_copy(update={"config": LLAMA | {"num_hidden_layers": layers}})
-    return task.model_copy(update={"cluster": CLUSTER, "model": model})
 
 
 def ask(task: TrialTask, limit_s: float = PATIENCE_S, **fields: Any) -> RehearsalAnswer:
@@ -82,7 +74,7 @@ def test_the_limit_of_time_ends_a_rehearsal() -> None:
 def test_a_rehearsal_ends_with_its_owner() -> None:
     task = RehearsalTask(trial=at_target({"kind": "fsdp2", "dp_shard": 512}))
     code = (
-        "import sys; from shardtune.api_schemas.trials.rehearsals import RehearsalTask\n"
+        "import sys; from shardtune.api_schemas.trials.leases import RehearsalTask\n"
         "from shardtune.service.cli.rehearse import processes\n"
         "processes.ask(RehearsalTask.model_validate_json(sys.argv[1]), 300)"
     )

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from shardtune.api_schemas.base import GIB
+from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.strategies import TrialConfig, pipeline_parallel
 from shardtune.api_schemas.strategies.pipeline_parallel import blocks_of_stages
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, stages_of_rank
 from shardtune.api_schemas.training.models import ModelSpec
-from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.rehearsals import Rehearsal, RehearsalProblem, RehearsalTask, RehearsedRank
+from shardtune.api_schemas.trials import rehearsal_support
+from shardtune.api_schemas.trials.leases import RehearsalTask, TrialTask
+from shardtune.api_schemas.trials.rehearsals import Rehearsal, RehearsalProblem, RehearsedRank
 
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _DEPTHS = (4, 8)
@@ -63,10 +65,30 @@ def tasks(trial: TrialTask) -> list[RehearsalTask]:
     ] or [RehearsalTask(trial=trial, rank=rank, micro_batches=micro_batches) for rank in chosen]
 
 
+def plan(trial: TrialTask) -> list[RehearsalTask] | RehearsalProblem:
+    """Tasks of the processes that rehearse a trial, or the reason why no process is needed to answer."""
+    try:
+        layers_of(trial.model)
+    except ValueError as error:
+        return RehearsalProblem(code="unsupported", field="model", value=trial.model.name, message=str(error))
+    try:
+        planned = tasks(trial)
+    except ValueError as error:
+        return RehearsalProblem.misfit(str(error))
+    return rehearsal_support.obstacle(trial) or planned
+
+
 def combine(
-    trial: TrialTask, seen: Sequence[RehearsedRank], problem: RehearsalProblem | None, predicted_gib: float | None
+    trial: TrialTask,
+    seen: Sequence[RehearsedRank],
+    problem: RehearsalProblem | None,
+    predicted_gib: float | None,
+    available_gib: float | None = None,
 ) -> Rehearsal:
-    """Result of a rehearsal from what its processes saw; with a problem, what was seen before it is left out."""
+    """Result of a rehearsal from what its processes saw; with a problem, what was seen before it is left out.
+
+    `available_gib`: memory that a GPU may use, which the peak must not exceed; None: it is not compared.
+    """
     common: dict[str, Any] = {
         "cluster": trial.cluster,
         "ranks": trial.cluster.world_size,
@@ -83,13 +105,29 @@ def combine(
     return Rehearsal(
         **common,
         builds=True,
+        problem=None if available_gib is None or peak <= available_gib else _over_memory(trial, peak, available_gib),
         allocated_gib=peak,
+        available_gib=available_gib,
         above_prediction=None if not predicted_gib else peak / predicted_gib - 1,
         extended_from=tuple(depths) if len(depths) > 1 else (),
         process_groups=max(one.process_groups for one in seen),
         set_up_s=max(one.set_up_s for one in seen),
         seen=tuple(seen),
         notes=NOTES,
+    )
+
+
+def _over_memory(trial: TrialTask, peak_gib: float, available_gib: float) -> RehearsalProblem:
+    memory_gib = trial.cluster.memory_gib
+    return RehearsalProblem(
+        code="over_memory",
+        field="cluster.memory_gib",
+        value=f"{memory_gib:g}",
+        message=(
+            f"cluster.memory_gib ({memory_gib:g}), of which {memory(available_gib)} may be used, is less than the "
+            f"{memory(peak_gib)} of the rehearsed tensors; split the model over more ranks, checkpoint activations, or "
+            "name GPUs with more memory"
+        ),
     )
 
 

@@ -1,7 +1,7 @@
 """Answer of a study for its target: each measured configuration projected, and which of them is the fastest there."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
@@ -19,11 +19,16 @@ _RUNNERS_UP = 4
 """Number of configurations that an answer lists after the best."""
 
 
-def answer(sizes: TargetSizes, measured: Sequence[Contender], not_fitting: Sequence[TrialConfig]) -> StudyProjection:
+def answer(
+    sizes: TargetSizes,
+    measured: Sequence[Contender],
+    not_fitting: Sequence[TrialConfig],
+    rejected: Collection[str] = (),
+) -> StudyProjection:
     """Answer for the target of a study.
 
     `measured`: feasible trials of the study. `not_fitting`: configurations that did not fit on its cluster, by prediction
-    or by a run.
+    or by a run. `rejected`: keys of configurations that a rehearsal showed not to train on the target.
 
     Raises:
         ValueError: no measured configuration can run on the target, or is predicted to fit there.
@@ -31,7 +36,10 @@ def answer(sizes: TargetSizes, measured: Sequence[Contender], not_fitting: Seque
     there = sizes.there
     laid_out = project_all(sizes, grown_configs(sizes, measured), there)
     projected = distinct(laid_out)
-    fitting = sorted((row for row in projected if row.fits), key=lambda row: -row.expected)
+    fitting = sorted(
+        (row for row in projected if row.fits and row.config.content_key() not in rejected),
+        key=lambda row: -row.expected,
+    )
     if not fitting:
         raise ValueError(
             f"none of {len(measured)} measured configurations can run on {there.nodes} nodes × {there.gpus_per_node} GPUs; "
@@ -58,7 +66,7 @@ def answer(sizes: TargetSizes, measured: Sequence[Contender], not_fitting: Seque
         )
         for row, chance in list(zip(fitting, chances, strict=True))[: 1 + _RUNNERS_UP]
     ]
-    trials_that_fit = {row.grown.contender.trial_number for row in fitting}
+    trials_that_fit = {row.grown.contender.trial_number for row in projected if row.fits}
     return StudyProjection(
         cluster=there,
         global_batch=sizes.global_batch(there),

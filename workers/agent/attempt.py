@@ -13,8 +13,9 @@ from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, emulation_note
 from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.leases import DerivedTrialTask, ModelSummaryTask, Task, TrialTask
+from shardtune.api_schemas.trials.leases import DerivedTrialTask, ModelSummaryTask, TargetRehearsalTask, Task, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.collect import attempt_outcome
 from shardtune.workers.agent.resume_phases import run_to_end
@@ -91,7 +92,7 @@ class Workplace:
 class AttemptResult:
     """Finished attempt of a task: its result, its duration and the ranks that it occupied."""
 
-    result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure
+    result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | RehearsalReport | Failure
     elapsed_s: float
     held_ranks: int
     """Number of ranks whose devices the attempt occupied."""
@@ -116,7 +117,7 @@ def run_attempt(
     Raises:
         RanksAlive: ranks survived; the machine must take no further work.
     """
-    ranks = 1 if isinstance(task, ModelSummaryTask) else task.cluster.world_size
+    ranks = 1 if isinstance(task, ModelSummaryTask | TargetRehearsalTask) else task.cluster.world_size
     # A gang holds all its hosts while a smaller trial runs on some of them.
     held_ranks = ranks if workplace.nodes == 1 else workplace.ranks
     try:
@@ -158,7 +159,7 @@ def _start_failure_kind(error: Exception, launcher: Launcher) -> FailureKind:
 
 
 def _finished(
-    result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure,
+    result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | RehearsalReport | Failure,
     directory: TrialDir,
     ended: RanksEnd,
     held_ranks: int,
@@ -185,7 +186,8 @@ def _require_fit(task: Task, workplace: Workplace) -> None:
         raise ValueError(
             f"model.script ({task.model.script}) cannot be restarted or traced: a script trains, saves and loads by itself"
         )
-    if isinstance(task, ModelSummaryTask):
+    # The cluster of a rehearsal is that of the target, which no worker has.
+    if isinstance(task, ModelSummaryTask | TargetRehearsalTask):
         return
     if task.cluster.device != workplace.fingerprint.device:
         raise ValueError(

@@ -11,12 +11,13 @@ from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.padding import Padding, padding_of
 from shardtune.api_schemas.trials.diagnosis import MemoryMoment, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.leases import ModelSummaryTask, Task, TraceTask, TrialTask
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, TargetRehearsalTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import (
     CheckpointPart,
     Measurement,
     RankReport,
 )
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent import rank_figures
 from shardtune.workers.agent.failures import crash, first_failure
@@ -30,7 +31,7 @@ stays small."""
 
 def attempt_outcome(
     task: Task, directory: TrialDir, ended: RanksEnd, peak_flops: float | None
-) -> Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure:
+) -> Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | RehearsalReport | Failure:
     """Result of an attempt: a measurement, another result of the task, or a failure, joined from the reports of its
     ranks."""
     failure = first_failure(directory, ended)
@@ -38,6 +39,8 @@ def attempt_outcome(
         return failure
     if isinstance(task, ModelSummaryTask):
         return directory.model_summary() or crash("the profile task ended without a profile", rank=0, exit_code=0)
+    if isinstance(task, TargetRehearsalTask):
+        return directory.rehearsal() or crash("the rehearsal ended without an answer", rank=0, exit_code=0)
     reports = _complete_reports([directory.report(rank) for rank in range(task.cluster.world_size)])
     if isinstance(reports, Failure):
         return reports

@@ -5,11 +5,12 @@ from shardtune.api_schemas.trials.diagnosis import Diagnosis, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import Lease, Report
 from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.attempt import AttemptResult
 from shardtune.workers.agent.session import WorkerSession
 
-Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Diagnosis | Failure
+Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Diagnosis | RehearsalReport | Failure
 """Result of an attempt, whatever its task was."""
 
 
@@ -25,6 +26,7 @@ def report_message(
         model_summary=result if isinstance(result, ModelSummary) else None,
         resume_check=result if isinstance(result, ResumeMeasurement) else None,
         diagnosis=result if isinstance(result, Diagnosis) else None,
+        rehearsal=result if isinstance(result, RehearsalReport) else None,
         failure=result if isinstance(result, Failure) else None,
         gpu_seconds=attempted.gpu_seconds,
         log_tail=attempted.log_tail,

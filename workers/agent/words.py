@@ -7,6 +7,7 @@ from shardtune.api_schemas.trials.diagnosis import Diagnosis, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import Lease
 from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
 
@@ -17,7 +18,9 @@ def task(lease: Lease) -> str:
     return f"{lease.task.kind} of {lease.task.config.describe()}"
 
 
-def end(result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Diagnosis | Failure) -> str:
+def end(
+    result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Diagnosis | RehearsalReport | Failure,
+) -> str:
     """Short description of an attempt's result for the worker's log."""
     match result:
         case Failure():
@@ -30,6 +33,9 @@ def end(result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecordi
             return f"{result.steps} steps recorded in {result.folder}"
         case Diagnosis():
             return f"a diagnosis of steps of {1e3 * result.step_s:.1f} ms"
+        case RehearsalReport():
+            problem = result.answers[-1].problem
+            return "rehearsed" if problem is None else f"not rehearsed ({problem.code}): {problem.message}"
         case ModelSummary():
             return f"{result.parameters:,} parameters"
         case _:

@@ -9,6 +9,7 @@ from shardtune.api_schemas.training.native_dtypes import flops_per_s
 from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
 Rows = list[tuple[str, str]]
@@ -20,7 +21,9 @@ def table(rows: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}{value}" for name, value in rows)
 
 
-def outcome(result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure) -> str:
+def outcome(
+    result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | RehearsalReport | Failure,
+) -> str:
     """Format the result of the command `run-trial` for people; a failure's traceback is printed before, with
     the rank's log."""
     match result:

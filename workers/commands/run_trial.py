@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from shardtune.api_schemas.trials.failures import Failure
-from shardtune.api_schemas.trials.leases import Task, TraceTask, TrialTask
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, TargetRehearsalTask, Task, TraceTask, TrialTask
 from shardtune.workers.agent.attempt import AttemptResult, Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.commands import human_output
@@ -28,7 +28,7 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
     task = trace_task(read_task(options.file)) if options.trace else read_task(options.file)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     allowed.check(task.model)
-    if task.kind != "model_summary":
+    if not isinstance(task, ModelSummaryTask | TargetRehearsalTask):
         nodes = task.cluster.nodes if settings.launcher != "local" else None
         ranks = task.cluster.gpus_per_node if nodes else task.cluster.world_size
         settings = settings.model_copy(update={"ranks": ranks, "nodes": nodes})

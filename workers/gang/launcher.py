@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.machines.hardware import Inventory
-from shardtune.api_schemas.trials.leases import ModelSummaryTask, Task
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, TargetRehearsalTask, Task
 from shardtune.workers.clock import now_s
 from shardtune.workers.gang import local_copy
 from shardtune.workers.gang.hosts import Gang, GangHosts, GangPlan
@@ -94,7 +94,7 @@ class GangLauncher:
         gang = self._hosts.gang
         assert gang is not None, "prepare first"
         task = None if launch.program == "hardware" else _TASK.validate_json((directory / "task.json").read_bytes())
-        nodes = 1 if isinstance(task, ModelSummaryTask) else self._plan.nodes if task is None else task.cluster.nodes
+        nodes = self._plan.nodes if task is None else _nodes_of(task)
         self._begin(directory, gang, nodes)
         # Two phases: the store must listen, and every folder exist, before the first rank looks for its peers.
         staged = ask_all(
@@ -223,6 +223,11 @@ class GangLauncher:
 def _prepared(gang: Gang) -> Prepared:
     first = gang.ready[0]
     return Prepared(isolation=first.isolation, operators_built=first.operators_built)
+
+
+def _nodes_of(task: Task) -> int:
+    """Number of hosts on which ranks of a task run."""
+    return 1 if isinstance(task, ModelSummaryTask | TargetRehearsalTask) else task.cluster.nodes
 
 
 def _launches_by_host(gang: Gang, launch: Launch, nodes: int, port: int | None) -> dict[NodeLink, Launch]:

@@ -16,6 +16,7 @@ def write_end(folder: Path, ended: RankEnded) -> None:
     for name, content in (
         (f"rank_{ended.rank}", ended.report),
         ("model_summary", ended.model_summary),
+        ("rehearsal", ended.rehearsal),
         ("hardware", ended.measured),
     ):
         if content is not None:

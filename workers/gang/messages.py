@@ -14,6 +14,7 @@ from shardtune.api_schemas.names import ProgramOutput
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.leases import Task
 from shardtune.api_schemas.trials.measurements import Progress, RankReport
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.workers.launch import Launch
 
 MAX_LINE_BYTES = 1 << 20
@@ -220,6 +221,7 @@ class RankEnded(Schema):
     code: int
     report: RankReport | None = None
     model_summary: ModelSummary | None = None
+    rehearsal: RehearsalReport | None = None
     measured: MeasuredHardware | None = None
     log_tail: ProgramOutput | None = None
 

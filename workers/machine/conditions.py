@@ -14,8 +14,9 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.leases import Task, TrialTask
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, TargetRehearsalTask, Task, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement, RankReport
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.launch import Launch
 from shardtune.workers.machine import device_health, plausibility
@@ -29,7 +30,7 @@ _STRAGGLER = 1.2
 """Ratio of a rank's time to the median rank's above which its GPU is a straggler, for the same calculation on idle,
 equal GPUs."""
 
-Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure
+Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | RehearsalReport | Failure
 
 
 class HostObserver:
@@ -112,7 +113,8 @@ def with_conditions(task: Task, result: Result, conditions: Conditions, peak_flo
     if isinstance(result, ProfilerRecording):
         cores = len(os.sched_getaffinity(0))
         return result.model_copy(update={"foreign_cpu_cores": conditions.foreign_cpu_cores, "host_cpu_cores": cores})
-    if task.kind == "model_summary" or isinstance(result, ModelSummary):
+    # Neither measures anything.
+    if isinstance(task, ModelSummaryTask | TargetRehearsalTask) or isinstance(result, ModelSummary | RehearsalReport):
         return result
     # A device's own fault explains a slow rank, so it comes before the straggler.
     fault = device_health.find_fault(conditions.devices) or straggler(task.cluster, conditions)

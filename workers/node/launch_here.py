@@ -125,6 +125,7 @@ class NodeLaunch:
             code=end.code,
             report=report,
             model_summary=directory.model_summary() if end.rank == 0 else None,
+            rehearsal=directory.rehearsal() if end.rank == 0 else None,
             measured=_measured(directory) if end.rank == 0 else None,
             log_tail=directory.log_tail(end.rank) if end.code else None,
         )

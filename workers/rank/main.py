@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from shardtune.api_schemas.strategies import sample_groups
-from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, TraceTask, TrialTask
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, TargetRehearsalTask, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import LAUNCHED
@@ -25,6 +25,7 @@ from shardtune.workers.rank.model.quantization.check import FrozenWeights
 from shardtune.workers.rank.own_code import summary as own_code
 from shardtune.workers.rank.process import cpu_adam, deadline, environment
 from shardtune.workers.rank.rank_context import MakeDevice, RankContext
+from shardtune.workers.rank.rehearsal import parts as rehearsal_parts
 from shardtune.workers.rank.strategies.base import Trainer, TrainingSetup
 from shardtune.workers.rank.training import model_summary, resume_check, trace, user_script, wrap
 from shardtune.workers.rank.training import step as steps
@@ -52,6 +53,9 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.make_trainer, make_device
         if isinstance(task, ModelSummaryTask):
             attempt.phase = "building"
             attempt.write_model_summary(task)
+            return 0
+        if isinstance(task, TargetRehearsalTask):
+            attempt.write_rehearsal(task)
             return 0
         report = attempt.run(task)
     except Exception as error:  # noqa: BLE001 -- the border: every exception becomes the rank's report
@@ -89,6 +93,13 @@ class RankAttempt:
             with self._progress.refreshed(Progress(phase="building")):
                 summary = own_code.with_trace(summary, task.model, task.workload)
         trial_dir.write_model_summary(self._folder, summary)
+
+    def write_rehearsal(self, task: TargetRehearsalTask) -> None:
+        """Rehearse the task's parts in processes of their own, and write their answers into the trial directory."""
+        # Each process has a limit of its own, beyond that of runs without progress.
+        with self._progress.refreshed(Progress(phase="building")):
+            report = rehearsal_parts.rehearse(task)
+        trial_dir.write_rehearsal(self._folder, report)
 
     def run(self, task: TrialTask | ResumeTask | TraceTask) -> RankReport:
         """Run the task: train and measure, check resuming, or record a trace. Raises any error of the task."""

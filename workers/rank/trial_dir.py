@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.leases import Task
 from shardtune.api_schemas.trials.measurements import Progress, RankReport
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _TICK_S = 5.0
@@ -33,6 +34,11 @@ def write_report(folder: Path, report: RankReport) -> None:
 def write_model_summary(folder: Path, model_summary: ModelSummary) -> None:
     """Write the result of a model summary task into the trial directory."""
     _replace(folder / "model_summary.json", model_summary.model_dump_json(indent=1))
+
+
+def write_rehearsal(folder: Path, report: RehearsalReport) -> None:
+    """Write the result of a rehearsal into the trial directory."""
+    _replace(folder / "rehearsal.json", report.model_dump_json(indent=1))
 
 
 class ProgressFile:

@@ -7,12 +7,11 @@ import sys
 
 from pydantic import ValidationError
 
-from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.leases import RehearsalTask, TrialTask
 from shardtune.api_schemas.trials.rehearsals import (
     Rehearsal,
     RehearsalAnswer,
     RehearsalProblem,
-    RehearsalTask,
     RehearsedRank,
 )
 from shardtune.service.cli.errors import InputError
@@ -39,13 +38,17 @@ def require_torch() -> None:
         )
 
 
-def rehearse(trial: TrialTask, predicted_gib: float | None, limit_s: float = LIMIT_S) -> Rehearsal:
-    """Rehearse a trial: its fullest ranks at two depths, one process after the other."""
+def rehearse(
+    trial: TrialTask, predicted_gib: float | None, available_gib: float | None = None, limit_s: float = LIMIT_S
+) -> Rehearsal:
+    """Rehearse a trial: its fullest ranks at two depths, one process after the other.
+
+    `available_gib`: memory that a GPU may use, which the peak must not exceed; None: it is not compared.
+    """
     seen: list[RehearsedRank] = []
-    try:
-        tasks = rehearsal.tasks(trial)
-    except ValueError as error:
-        return rehearsal.combine(trial, (), RehearsalProblem.misfit(str(error)), predicted_gib)
+    tasks = rehearsal.plan(trial)
+    if isinstance(tasks, RehearsalProblem):
+        return rehearsal.combine(trial, (), tasks, predicted_gib)
     for number, task in enumerate(tasks, start=1):
         sys.stderr.write(
             f"rehearsing {trial.config.describe()} on {trial.cluster.world_size} ranks: process {number} of {len(tasks)}\n"
@@ -54,7 +57,7 @@ def rehearse(trial: TrialTask, predicted_gib: float | None, limit_s: float = LIM
         if answer.seen is None:
             return rehearsal.combine(trial, (), answer.problem, predicted_gib)
         seen.append(answer.seen)
-    return rehearsal.combine(trial, seen, None, predicted_gib)
+    return rehearsal.combine(trial, seen, None, predicted_gib, available_gib)
 
 
 def ask(task: RehearsalTask, limit_s: float) -> RehearsalAnswer:

@@ -8,11 +8,14 @@ from shardtune.api_schemas.trials.rehearsals import Rehearsal, RehearsedRank
 def sentence(rehearsal: Rehearsal) -> str:
     """Answer in one sentence: whether it builds, and its memory beside the prediction."""
     begin = f"rehearsed at {rehearsal.ranks} ranks: "
-    if rehearsal.problem is not None:
+    if rehearsal.problem is not None and not rehearsal.builds:
         verb = "cannot be built" if rehearsal.problem.code == "misfit" else "was not rehearsed"
         return f"{begin}{verb} ({rehearsal.problem.code}): {rehearsal.problem.message}"
     assert rehearsal.allocated_gib is not None
-    return f"{begin}builds; {memory(rehearsal.allocated_gib)} allocated{_beside(rehearsal.above_prediction)}"
+    peak = f"{memory(rehearsal.allocated_gib)} allocated{_beside(rehearsal.above_prediction)}"
+    if rehearsal.problem is not None:
+        return f"{begin}builds and does not fit ({rehearsal.problem.code}): {peak}; {rehearsal.problem.message}"
+    return f"{begin}builds; {peak}"
 
 
 def _beside(above: float | None) -> str:

@@ -20,6 +20,7 @@ class LineView:
         self._final_comparison = 0
         self._rejected = 0
         self._resume_checks: set[str] = set()
+        self._rehearsals: set[str] = set()
         self._recipe_runs: set[str] = set()
         self._disturbed: set[tuple[str, int]] = set()
         self._waits: set[tuple[str, int, int]] = set()
@@ -61,6 +62,7 @@ class LineView:
                     f"trial {trial.number}, {figure} tokens/s/GPU{_disturbance_note(run)}"
                 )
         self._print_resume_checks(trials)
+        self._print_rehearsals(trials)
         self._print_recipe_runs(trials)
 
     def _print_disturbed(self, trials: Sequence[Trial]) -> None:
@@ -84,6 +86,14 @@ class LineView:
                 if key not in self._waits:
                     self._waits.add(key)
                     self._write(f"trial {trial.number}: {study_words.describe_step(progress)}")
+
+    def _print_rehearsals(self, trials: Sequence[Trial]) -> None:
+        for trial, run in study_words.runs_of(trials, "rehearsal", TrialState.COMPLETE):
+            if run.run_id not in self._rehearsals and run.rehearsal is not None:
+                self._rehearsals.add(run.run_id)
+                problem = run.rehearsal.answers[-1].problem
+                end = "built and stepped" if problem is None else f"{problem.code}: {problem.message}"
+                self._write(f"rehearsal of trial {trial.number} at the target's number of ranks: {end}")
 
     def _print_resume_checks(self, trials: Sequence[Trial]) -> None:
         for trial, run in study_words.runs_of(trials, "resume_check", TrialState.COMPLETE):

@@ -7,6 +7,7 @@ from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
 from shardtune.service.wording import plan_words, study_words
+from shardtune.service.wording.targets import rehearsal_words
 
 _UNSEEN = {
     "layout": "groups of another kind",
@@ -20,6 +21,7 @@ def rows(projection: StudyProjection) -> list[tuple[str, str]]:
     texts = [
         f"{size(projection)}, projected and not measured",
         *(f"{place}. {describe(projection, config)}" for place, config in enumerate(ranked(projection), start=1)),
+        *rehearsal_words.sentences(projection),
         order(projection),
         curve(projection),
         *take_overs(projection.sizes),

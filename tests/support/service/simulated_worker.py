@@ -19,8 +19,17 @@ from shardtune.api_schemas.trials.diagnosis import (
     Timeline,
 )
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, TraceTask, TrialTask
+from shardtune.api_schemas.trials.leases import (
+    Lease,
+    ModelSummaryTask,
+    RehearsalTask,
+    ResumeTask,
+    TargetRehearsalTask,
+    TraceTask,
+    TrialTask,
+)
 from shardtune.api_schemas.trials.measurements import Measurement, Memory, StepRecord
+from shardtune.api_schemas.trials.rehearsals import RehearsalAnswer, RehearsalReport, RehearsedRank
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
 CLUSTER = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=16)
@@ -111,6 +120,22 @@ def restarted(loss: float = 5.0, **changes: Any) -> ResumeMeasurement:
     return ResumeMeasurement.model_validate(values | changes)
 
 
+def rehearsed(task: TargetRehearsalTask, gib: float = 0.01) -> RehearsalReport:
+    """A rehearsal whose ranks need this memory, whatever their depth."""
+    return RehearsalReport(answers=tuple(_rehearsed_rank(part, gib) for part in task.parts), elapsed_s=20.0)
+
+
+def _rehearsed_rank(part: RehearsalTask, gib: float) -> RehearsalAnswer:
+    size = round(gib * (1 << 30))
+    blocks = part.trial.model.config["num_hidden_layers"]
+    assert isinstance(blocks, int)
+    seen = RehearsedRank(
+        rank=part.rank, blocks=blocks, peak_bytes=size, parts={"forward": size}, process_groups=1, set_up_s=0.5,
+        cpu_s=9.0, peak_rss_mib=410.0,
+    )  # fmt: skip
+    return RehearsalAnswer(seen=seen)
+
+
 def diagnosis(ranks: int = 2, steps: int = 3, host_s: float = 0.2, **changes: Any) -> Diagnosis:
     """Diagnosis of steps of a second: the host takes some, half is computation, the remainder is exposed
     communication."""
@@ -180,12 +205,13 @@ class SimulatedWorker:
         resume_check: Callable[[Lease], ResumeMeasurement | Failure] = lambda _: restarted(),
         trace: Callable[[Lease], Diagnosis | Failure] = lambda _: diagnosis(),
         raw_trace: Callable[[Lease], bytes] | None = None,
+        rehearse: Callable[[TargetRehearsalTask], RehearsalReport | Failure] = rehearsed,
         **inventory: Any,
     ) -> None:
         """Worker of the release before the resume check, unless `task_kinds` says otherwise. `raw_trace`: what rank 0
         recorded."""
         self.client, self.name, self.behave, self.resume_check = client, name, behave, resume_check
-        self.trace, self.raw_trace = trace, raw_trace
+        self.trace, self.raw_trace, self.rehearse = trace, raw_trace, rehearse
         self.session = ""
         fingerprint = inventory.pop("fingerprint", FINGERPRINT)
         self.inventory = Inventory(cluster=cluster, fingerprint=fingerprint, **inventory)
@@ -223,6 +249,7 @@ class SimulatedWorker:
             ModelSummary: "model_summary",
             ResumeMeasurement: "resume_check",
             Diagnosis: "diagnosis",
+            RehearsalReport: "rehearsal",
             Failure: "failure",
         }
         body = {
@@ -248,6 +275,8 @@ class SimulatedWorker:
                 outcome: Any = MODEL_SUMMARY
             case ResumeTask():
                 outcome = self.resume_check(lease)
+            case TargetRehearsalTask():
+                outcome = self.rehearse(lease.task)
             case TraceTask():
                 outcome = self.trace(lease)
                 if self.raw_trace is not None:

@@ -1,5 +1,5 @@
-"""`python -m shardtune.workers.rank.rehearsal < TASK`: rehearse one rank of a `RehearsalTask`, and print a
-`RehearsalAnswer` as the last line.
+"""`python -m shardtune.workers.rank.rehearsal [ANSWER] < TASK`: rehearse one rank of a `RehearsalTask`, and write a
+`RehearsalAnswer` into the file ANSWER, or print it as the last line.
 
 The owner bounds its time and ends it; this process bounds its memory.
 """
@@ -7,20 +7,24 @@ The owner bounds its time and ends it; this process bounds its memory.
 import os
 import sys
 import warnings
+from pathlib import Path
 
-from shardtune.api_schemas.trials.rehearsals import RehearsalAnswer, RehearsalTask
+from shardtune.api_schemas.trials import rehearsal_support
+from shardtune.api_schemas.trials.leases import RehearsalTask
+from shardtune.api_schemas.trials.rehearsals import RehearsalAnswer
 from shardtune.workers.rank.own_code.trace_process import limit_memory
-from shardtune.workers.rank.rehearsal import problems, rank_steps, support
+from shardtune.workers.rank.process import parent_death
+from shardtune.workers.rank.rehearsal import problems, rank_steps
 
-_MOST_MEMORY = 2 << 30
+MOST_MEMORY = 2 << 30
 """Bytes that a rehearsal may allocate beyond the libraries that are loaded; it needs about a tenth."""
 
 
 def answer(task: RehearsalTask) -> RehearsalAnswer:
     """Rehearse the task's rank, or say why that is impossible."""
-    obstacle = support.obstacle(task.trial)
+    obstacle = rehearsal_support.obstacle(task.trial)
     if obstacle is not None:
-        return RehearsalAnswer(problem=problems.unsupported(*obstacle))
+        return RehearsalAnswer(problem=obstacle)
     try:
         return RehearsalAnswer(seen=rank_steps.rehearse(task))
     except Exception as error:  # noqa: BLE001 -- a border: every exception becomes the reason of the answer
@@ -28,12 +32,19 @@ def answer(task: RehearsalTask) -> RehearsalAnswer:
 
 
 def main() -> None:
-    """Print the answer for the task on standard input."""
+    """Answer the task on standard input."""
     task = RehearsalTask.model_validate_json(sys.stdin.read())
-    limit_memory(_MOST_MEMORY)
+    if len(sys.argv) > 1:
+        # A rank started this process; the command line has a parent-death signal of its own.
+        parent_death.tie_to_parent()
+    limit_memory(MOST_MEMORY)
     warnings.simplefilter("ignore")
-    # Libraries print while they build; the answer is the last line.
-    print("\n" + answer(task).model_dump_json(), flush=True)
+    text = answer(task).model_dump_json()
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(text)
+    else:
+        # Libraries print while they build; the answer is the last line.
+        print("\n" + text, flush=True)
     sys.stderr.flush()
     # Threads of torch must not keep this process.
     os._exit(0)

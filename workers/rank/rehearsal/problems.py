@@ -20,8 +20,3 @@ def problem_of(error: BaseException) -> RehearsalProblem:
     elif failure.code == "custom_operator":
         code = "unsupported"
     return RehearsalProblem(code=code, message=failure.message)
-
-
-def unsupported(field: str, value: str, why: str) -> RehearsalProblem:
-    """Reason of a configuration that a rehearsal cannot carry."""
-    return RehearsalProblem(code="unsupported", field=field, value=value, message=f"{field} ({value}) {why}")

@@ -5,8 +5,8 @@ import time
 
 from torch import nn
 
-from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.rehearsals import RehearsalTask, RehearsedRank
+from shardtune.api_schemas.trials.leases import RehearsalTask, TrialTask
+from shardtune.api_schemas.trials.rehearsals import RehearsedRank
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import context
 from shardtune.workers.rank.own_code import fused_attention

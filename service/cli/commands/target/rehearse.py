@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from pydantic import TypeAdapter, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Objective
 from shardtune.api_schemas.studies.targets import TargetChoice
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
 from shardtune.service.cli.errors import NOTHING_FEASIBLE, InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson
+from shardtune.tuner.objective import available_gib
 
 if TYPE_CHECKING:
     from shardtune.service.cli import study_file
@@ -39,10 +41,19 @@ else:
 app = typer.Typer()
 
 
-def trial_and_prediction(
-    model: str, target: str | None, config: str | None, values: dict[str, Any]
-) -> tuple[TrialTask, float | None]:
-    """Trial to rehearse and the predicted peak of its tensors in GiB, from the command's options.
+class RehearsalSubject(NamedTuple):
+    """Trial to rehearse, with the memory that its peak is compared with."""
+
+    trial: TrialTask
+    predicted_gib: float | None
+    """Predicted peak of its tensors in GiB; None where nothing is predicted."""
+    available_gib: float | None
+    """Memory in GiB that a GPU may use. None for a configuration that compiles its blocks: it is rehearsed without, and
+    what compiled blocks keep is unknown."""
+
+
+def subject_of(model: str, target: str | None, config: str | None, values: dict[str, Any]) -> RehearsalSubject:
+    """Trial to rehearse, from the command's options.
 
     Raises:
         InputError: names the option or field, its value and the remedy.
@@ -63,7 +74,8 @@ def trial_and_prediction(
             cluster=resolved.cluster,
             config=chosen.model_copy(update={"compile": False}),
         )
-        return trial, _predicted_gib(request, trial)
+        available = None if chosen.compile else available_gib(trial.cluster, Objective())
+        return RehearsalSubject(trial, _predicted_gib(request, trial), available)
     except ValidationError as error:
         raise InputError(*study_file.error_lines(error)) from None
     except ValueError as error:
@@ -150,11 +162,11 @@ def command(
     processes.require_torch()
     stated = (("sequence_length", seq_len), ("global_batch", global_batch), ("precision", precision))
     values = {name: value for name, value in stated if value is not None}
-    trial, predicted_gib = trial_and_prediction(model, target, config, values)
-    result = processes.rehearse(trial, predicted_gib, limit_s)
+    subject = subject_of(model, target, config, values)
+    result = processes.rehearse(subject.trial, subject.predicted_gib, subject.available_gib, limit_s)
     if as_json:
         print(result.model_dump_json())
     else:
         lines.show(result)
-    if not result.builds:
+    if result.problem is not None:
         raise typer.Exit(NOTHING_FEASIBLE)

@@ -6,7 +6,7 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
 from shardtune.service.pages.charts.curve import curve
 from shardtune.service.pages.charts.plot import Plot
-from shardtune.service.wording.targets import projection_words
+from shardtune.service.wording.targets import projection_words, rehearsal_words
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class ProjectionSection:
     sizes: tuple[SizeLine, ...]
     changes: tuple[str, ...]
     """Sentences on the order, and on where another strategy takes over."""
+    rehearsals: tuple[str, ...]
+    """Sentences on what was built at the target's number of ranks, and what cannot be."""
     assumptions: tuple[str, ...]
     plot: Plot
 
@@ -70,6 +72,7 @@ def _section(projection: StudyProjection) -> ProjectionSection:
         ),
         sizes=tuple(SizeLine(row, projection_words.speed(row.tokens_per_s_per_gpu)) for row in projection.sizes),
         changes=(projection_words.order(projection), *projection_words.take_overs(projection.sizes)),
+        rehearsals=tuple(rehearsal_words.sentences(projection)),
         assumptions=tuple(projection_words.assumptions(projection)),
         plot=curve(projection),
     )

@@ -35,3 +35,12 @@ def test_a_refusal_says_its_code(code: str, verb: str) -> None:
     problem = RehearsalProblem.model_validate({"code": code, "message": "dp_shard (48) is wrong; use 64"})
     sentence = words.sentence(rehearsed(builds=False, problem=problem))
     assert sentence == f"rehearsed at 512 ranks: {verb} ({code}): dp_shard (48) is wrong; use 64"
+
+
+def test_a_peak_over_the_memory_is_refused_beside_its_figure() -> None:
+    problem = RehearsalProblem(code="over_memory", message="cluster.memory_gib (60) is less; split the model")
+    sentence = words.sentence(rehearsed(problem=problem, above_prediction=0.03))
+    assert sentence == (
+        "rehearsed at 512 ranks: builds and does not fit (over_memory): 61.3 GiB allocated, 3 % above the prediction; "
+        "cluster.memory_gib (60) is less; split the model"
+    )

@@ -68,8 +68,9 @@ def test_who_waits_for_other_devices_is_in_nobody_s_way():
     )
 
 
-def test_searches_guide_and_all_else_decides():
-    assert [purpose for purpose in RunPurpose if not needs_exclusive_host(purpose, None)] == ["model_summary", "search"]
+def test_searches_guide_rehearsals_time_nothing_and_all_else_decides():
+    sharing = [purpose for purpose in RunPurpose if not needs_exclusive_host(purpose, None)]
+    assert sharing == ["model_summary", "search", "rehearsal"]
     assert not needs_exclusive_host(RunPurpose.SEARCH, SystemStudy(kind=SystemStudyKind.SEARCH))
     assert needs_exclusive_host(RunPurpose.SEARCH, SystemStudy(kind=SystemStudyKind.CANARY))
     assert needs_exclusive_host(RunPurpose.SEARCH, SystemStudy(kind=SystemStudyKind.CHALLENGE))

@@ -4,6 +4,7 @@ import pytest
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
+from shardtune.api_schemas.strategies.ddp import DdpConfig
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.leases import TrialTask
@@ -80,6 +81,28 @@ def test_a_wrong_prediction_shows() -> None:
     wrong = rehearsal.combine(task, runs, None, predicted_gib=13.0)
     assert right.above_prediction == pytest.approx(0.0) and wrong.above_prediction == pytest.approx(0.5)
     assert rehearsal.combine(task, runs, None, predicted_gib=None).above_prediction is None
+
+
+def test_a_peak_over_the_memory_of_a_gpu_is_refused_with_its_field() -> None:
+    task = trial(Fsdp2Config(dp_shard=512))
+    runs = [seen(0, 4, 10.0), seen(0, 8, 10.5)]
+    fits = rehearsal.combine(task, runs, None, predicted_gib=19.5, available_gib=19.6)
+    assert fits.builds and fits.problem is None and fits.available_gib == 19.6
+    full = rehearsal.combine(task, runs, None, predicted_gib=19.5, available_gib=19.4)
+    assert full.builds and full.problem is not None
+    assert (full.problem.code, full.problem.field) == ("over_memory", "cluster.memory_gib")
+    assert full.problem.value == f"{task.cluster.memory_gib:g}"
+    assert full.allocated_gib == pytest.approx(19.5) and "more ranks" in full.problem.message
+
+
+def test_a_model_of_unknown_depth_is_unsupported_and_no_misfit() -> None:
+    task = trial(Fsdp2Config(dp_shard=512))
+    config = {name: value for name, value in task.model.config.items() if name != "num_hidden_layers"}
+    unknown = task.model_copy(update={"model": task.model.model_copy(update={"config": config})})
+    problem = rehearsal.plan(unknown)
+    assert isinstance(problem, RehearsalProblem) and (problem.code, problem.field) == ("unsupported", "model")
+    ddp = rehearsal.plan(trial(DdpConfig()))  # type: ignore[arg-type]
+    assert isinstance(ddp, RehearsalProblem) and (ddp.code, ddp.field) == ("unsupported", "backend")
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,20 @@
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.optimizers import AdamW8bit
 from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.rehearsals import RehearsalProblem
 
 
-def obstacle(trial: TrialTask) -> tuple[str, str, str] | None:
-    """Field, value and reason why a trial cannot be rehearsed; None if it can."""
+def obstacle(trial: TrialTask) -> RehearsalProblem | None:
+    """Reason why a trial cannot be rehearsed; None if it can."""
+    unsupported = _unsupported_value(trial)
+    if unsupported is None:
+        return None
+    field, value, why = unsupported
+    return RehearsalProblem(code="unsupported", field=field, value=value, message=f"{field} ({value}) {why}")
+
+
+def _unsupported_value(trial: TrialTask) -> tuple[str, str, str] | None:
+    """Field, value and reason of what no rehearsal carries."""
     config, workload = trial.config, trial.workload
     strategy = config.strategy
     if trial.model.is_own:

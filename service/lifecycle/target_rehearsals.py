@@ -1,0 +1,81 @@
+"""Rehearse the fastest projected configurations of a study at the target's number of ranks: plan the runs, and leave out of
+the answer what cannot train there."""
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Contender
+from shardtune.api_schemas.studies.target_rehearsals import TargetRehearsal
+from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
+from shardtune.api_schemas.trials.rehearsals import RehearsalProblem
+from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.service.planning.study_snapshot import StudySnapshot
+from shardtune.service.planning.study_steps import NewRehearsalRun
+from shardtune.tuner.projection import rehearsal, target_answer, target_rehearsals
+from shardtune.tuner.projection.target_sizes import TargetSizes
+
+_REHEARSED = 2
+"""Number of configurations to rehearse: the answer and its first runner-up."""
+_MOST_REHEARSED = 4
+"""Number of configurations after which no further one is rehearsed, although some of them were rejected."""
+
+
+def answer(
+    snapshot: StudySnapshot, sizes: TargetSizes, measured: list[Contender], not_fitting: list[TrialConfig]
+) -> StudyProjection | NewRehearsalRun:
+    """Answer for the target with its rehearsals, or the next rehearsal that it needs.
+
+    Raises:
+        ValueError: no measured configuration can run on the target.
+    """
+    settled = {} if snapshot.spec.budget.skip_rehearsal else _ended(snapshot, sizes)
+    while True:
+        rejected = frozenset(key for key, one in settled.items() if one.outcome == "rejected")
+        projection = _without(sizes, measured, not_fitting, rejected, settled)
+        candidates = (projection.best, *projection.runners_up)[:_REHEARSED]
+        due = next((row for row in candidates if row.config.content_key() not in settled), None)
+        if due is None or snapshot.spec.budget.skip_rehearsal or len(settled) >= _MOST_REHEARSED:
+            return projection.model_copy(update={"rehearsals": tuple(settled.values())})
+        outcome = _rehearse(snapshot, sizes, due)
+        if isinstance(outcome, NewRehearsalRun):
+            return outcome
+        settled[due.config.content_key()] = outcome
+
+
+def _without(
+    sizes: TargetSizes,
+    measured: list[Contender],
+    not_fitting: list[TrialConfig],
+    rejected: frozenset[str],
+    settled: dict[str, TargetRehearsal],
+) -> StudyProjection:
+    try:
+        return target_answer.answer(sizes, measured, not_fitting, rejected)
+    except ValueError as error:
+        reasons = "; ".join(
+            f"{one.description}: {one.problem.message}" for one in settled.values() if one.problem is not None
+        )
+        raise ValueError(f"{error}. Rehearsed at the target: {reasons}" if rejected else str(error)) from None
+
+
+def _ended(snapshot: StudySnapshot, sizes: TargetSizes) -> dict[str, TargetRehearsal]:
+    """Outcomes of the study's rehearsals by their configuration's key, in order of time."""
+    outcomes = {}
+    for run in snapshot.rehearsal_runs:
+        # A cancelled run says nothing, so the rehearsal is due again. One that waits has no worker that knows it.
+        if run.state not in (TrialState.CANCELLED, TrialState.WAITING, TrialState.RUNNING):
+            trial = target_rehearsals.trial_at_target(snapshot.spec, snapshot.cluster, run.config)
+            outcomes[run.config.content_key()] = target_rehearsals.of_run(sizes, trial, run)
+    return outcomes
+
+
+def _rehearse(snapshot: StudySnapshot, sizes: TargetSizes, due: ProjectedConfig) -> TargetRehearsal | NewRehearsalRun:
+    """Outcome of a configuration where no process is needed to know it, else the run that rehearses it."""
+    trial = target_rehearsals.trial_at_target(snapshot.spec, snapshot.cluster, due.config)
+    planned = rehearsal.plan(trial)
+    if not isinstance(planned, RehearsalProblem) and snapshot.has_rehearsal_worker:
+        return NewRehearsalRun(due.trial_number, due.config)
+    problem = (
+        planned
+        if isinstance(planned, RehearsalProblem)
+        else RehearsalProblem(code="no_worker", message="no live worker is of a release that knows rehearsals")
+    )
+    return target_rehearsals.of_problem(sizes, trial, due.trial_number, due.config, problem)

@@ -1,0 +1,56 @@
+"""Sentences about the rehearsals in a study's projected answer."""
+
+from collections.abc import Sequence
+
+from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.studies.target_rehearsals import TargetRehearsal
+from shardtune.api_schemas.studies.targets import StudyProjection
+
+
+def sentences(projection: StudyProjection) -> list[str]:
+    """One sentence for each rehearsal of a projection, and one where its answer was not rehearsed."""
+    texts = [_joined(alike) for alike in _alike(projection.rehearsals)]
+    if projection.rehearsals and projection.rehearsal_of_best is None:
+        texts.append(
+            f"{projection.best.description} was not rehearsed, because {len(projection.rehearsals)} faster configurations "
+            "were; run `shardtune rehearse` before a long training"
+        )
+    return texts
+
+
+def _alike(rehearsals: Sequence[TargetRehearsal]) -> list[list[TargetRehearsal]]:
+    """Rehearsals in groups with the same problem, in order."""
+    groups: dict[object, list[TargetRehearsal]] = {}
+    for number, one in enumerate(rehearsals):
+        groups.setdefault(one.problem if one.outcome == "not_rehearsed" else number, []).append(one)
+    return list(groups.values())
+
+
+def _joined(alike: Sequence[TargetRehearsal]) -> str:
+    first, problem = alike[0], alike[0].problem
+    if len(alike) == 1 or problem is None:
+        return sentence(first)
+    names = " and ".join(one.description for one in alike)
+    return f"{names}, at {first.ranks:,} ranks: were not rehearsed ({problem.code}): {problem.message}"
+
+
+def sentence(rehearsal: TargetRehearsal) -> str:
+    """Describe a rehearsal: that the configuration was built with which peak, why it was rejected, or why nothing is
+    known."""
+    begin, problem = f"{rehearsal.description}, at {rehearsal.ranks:,} ranks:", rehearsal.problem
+    if problem is None:
+        return f"{begin} built and stepped in a rehearsal; {_peak(rehearsal)}"
+    if problem.code == "over_memory" and rehearsal.available_gib is not None:
+        return (
+            f"{begin} rejected by its rehearsal, which needs more than the {memory(rehearsal.available_gib)} that a GPU may "
+            f"use; {_peak(rehearsal)}"
+        )
+    verb = "cannot be built" if rehearsal.outcome == "rejected" else "was not rehearsed"
+    return f"{begin} {verb} ({problem.code}): {problem.message}"
+
+
+def _peak(rehearsal: TargetRehearsal) -> str:
+    assert rehearsal.allocated_gib is not None
+    predicted = "" if rehearsal.predicted_gib is None else f" (prediction {memory(rehearsal.predicted_gib)})"
+    without = ", rehearsed without compilation and not compared with the GPU" if rehearsal.without_compile else ""
+    return f"peak {memory(rehearsal.allocated_gib)} of tensors{predicted}{without}"

@@ -1,0 +1,82 @@
+"""Child process of a rank that answers one question within a limit of time, and ends with the rank and with all that it
+started."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import BinaryIO, NamedTuple
+
+from shardtune.workers.rank.process import parent_death
+
+LONGEST_ANSWER = 1 << 20
+_POLL_S = 0.05
+
+
+class ChildEnd(NamedTuple):
+    """End of a child process."""
+
+    code: int | None
+    """Exit code, negative: ended by that signal; None where the process took too long."""
+    answer: bytes
+    """First bytes that the process wrote into the file of its answer."""
+
+    @property
+    def described(self) -> str:
+        """Words for the end of a process that did not take too long."""
+        assert self.code is not None
+        return f"by signal {-self.code}" if self.code < 0 else f"with exit code {self.code}"
+
+
+def ask(module: str, question: bytes, limit_s: float) -> ChildEnd:
+    """Run `python -m MODULE ANSWER < QUESTION`, where ANSWER is the file that the process writes."""
+    # Files without a name: nothing stays where this process is killed.
+    with os.fdopen(os.memfd_create("question"), "w+b") as asked, os.fdopen(os.memfd_create("answer"), "w+b") as answer:
+        asked.write(question)
+        asked.seek(0)
+        code = _run(module, asked, answer, limit_s)
+        answer.seek(0)
+        return ChildEnd(code, answer.read(LONGEST_ANSWER))
+
+
+def _run(module: str, question: BinaryIO, answer: BinaryIO, limit_s: float) -> int | None:
+    """Exit code of the process; None where it took too long. Ends all that it started, too."""
+    command = [
+        sys.executable,
+        # Else a `types.py` beside the study would be imported in place of Python's.
+        "-P",
+        "-m",
+        module,
+        f"/proc/self/fd/{answer.fileno()}",
+    ]
+    # The entry point may lie on a path that this process was given after its start.
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    environment = {**os.environ, "PYTHONPATH": path, parent_death.PARENT_VARIABLE: str(os.getpid())}
+    environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        command,
+        stdin=question,
+        # What the code prints goes to the log: standard output may carry this process's own answer.
+        stdout=sys.stderr.fileno(),
+        env=environment,
+        pass_fds=[answer.fileno()],
+        start_new_session=True,
+    )
+    try:
+        has_ended = _wait(process.pid, limit_s)
+    finally:
+        # Before the process is reaped: until then no other group can have its number.
+        os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+    return code if has_ended else None
+
+
+def _wait(pid: int, limit_s: float) -> bool:
+    """Whether a child ends in time; it is not reaped."""
+    deadline = time.monotonic() + limit_s
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True

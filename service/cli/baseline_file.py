@@ -41,7 +41,7 @@ def read_object(path: Path) -> dict[str, JsonValue]:
     Raises:
         InputError: the file cannot be read, does not parse (with line and column), or holds no object.
     """
-    text = read_text(path, "baseline file", "give the path of a JSON or YAML file")
+    text = read_text(path, "baseline file", "give the path of a JSON or YAML file", 4 * _MOST_BYTES)
     if len(text) > _MOST_BYTES:
         # PyYAML needs seconds for each megabyte.
         raise InputError(f"file ({path}) has {len(text):,} characters; a baseline file may have {_MOST_BYTES:,}")

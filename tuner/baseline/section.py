@@ -142,4 +142,6 @@ def in_words(error: ValidationError, path: str, where: str) -> ValueError:
     message = rephrase_error(first["msg"])
     if not first["loc"]:
         return ValueError(f"{path}: {message}")
+    if message.startswith("must be"):
+        return ValueError(f"{field} ({first['input']!r}) {message}; give such a value, or drop the key (see {where})")
     return ValueError(f"{field} ({first['input']!r}): {message}; see {where} for its fields")

@@ -12,6 +12,17 @@ from pydantic import BaseModel
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 
+_WORDS = (
+    (r"be greater than or equal to ", "be at least "),
+    (r"be less than or equal to ", "be at most "),
+    (r"be greater than ", "be above "),
+    (r"be less than ", "be below "),
+    (r"be a valid integer.*", "be a whole number"),
+    (r"be a valid number.*", "be a number"),
+    (r"be a valid boolean.*", "be true or false"),
+    (r"be a valid string.*", "be text"),
+)
+"""Words of pydantic's messages, as patterns, and the words of this project's errors in their place."""
 _ARRAYS = (list, tuple, set, frozenset, Sequence)
 
 
@@ -20,6 +31,8 @@ def rephrase_error(message: str) -> str:
     if message.startswith("Value error, "):
         return message.removeprefix("Value error, ")
     message = re.sub(r"^Input should\b", "must", message)
+    for library_words, words in _WORDS:
+        message = re.sub(library_words, words, message)
     return message[:1].lower() + message[1:]
 
 

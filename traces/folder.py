@@ -1,10 +1,12 @@
 """Read the traces of one job from a folder, up to a maximum number of ranks."""
 
 import gzip
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from shardtune.api_schemas.access import regular_file
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
@@ -31,7 +33,7 @@ def diagnose_folder(folder: Path) -> Diagnosis:
 
 
 def _trace_files(folder: Path) -> Sequence[Path]:
-    if folder.is_file():
+    if folder.exists() and not folder.is_dir():
         return [folder]
     if not folder.is_dir():
         raise UnreadableTrace("it does not exist; give the folder with one trace a rank")
@@ -48,17 +50,16 @@ def _trace_files(folder: Path) -> Sequence[Path]:
 
 
 def _read(path: Path, most_events: int) -> RankTrace:
-    # A pipe or a device would be read forever.
-    if not path.is_file():
-        raise UnreadableTrace(f"trace ({path.name}) is no file; leave it out")
     try:
-        with path.open("rb") as file:
+        with regular_file.open_regular(path, sys.maxsize) as file:
             is_packed = file.read(2) == b"\x1f\x8b"
             if not is_packed and path.stat().st_size > kineto.MOST_BYTES:
                 raise too_large(path.name, kineto.MOST_BYTES)
             file.seek(0)
             stream = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if is_packed else file
             return kineto.read(stream, path.name, most_events=most_events)
+    except regular_file.IrregularFile as error:
+        raise UnreadableTrace(f"trace ({path.name}) is no file that can be read: {error}; leave it out") from None
     except OSError as error:
         raise UnreadableTrace(
             f"trace ({path.name}) cannot be read: {error.strerror or error}; check the file"

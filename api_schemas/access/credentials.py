@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
+from shardtune.api_schemas.access import regular_file
+
 _PR_SET_DUMPABLE = 4
 _MAX_KEY_BYTES = 4096
 KEY_VARIABLE = "SHARDTUNE_API_KEY"
@@ -136,8 +138,8 @@ def _key_from_descriptor(text: str) -> str:
 
 def _key_of(file: Path) -> str:
     try:
-        key = file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+        key = regular_file.read_text(file, _MAX_KEY_BYTES).strip()
+    except (OSError, ValueError) as error:
         raise ValueError(f"{FILE_VARIABLE} ({file}) cannot be read: {error}; name a readable file") from None
     if not key:
         raise ValueError(f"{FILE_VARIABLE} ({file}) is empty; write the key into it")

@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def read_object(path: Path) -> dict[str, JsonValue]:
     Raises:
         InputError: the file cannot be read, does not parse (with line and column), or holds no object.
     """
-    text = read_text(path, "baseline file", "give the path of a JSON or YAML file")
+    text = read_text(path, "baseline file", "give the path of a JSON or YAML file", 4 * _MOST_BYTES)
     if len(text) > _MOST_BYTES:
         # PyYAML needs seconds for each megabyte.
         raise InputError(f"file ({path}) has {len(text):,} characters; a baseline file may have {_MOST_BYTES:,}")
@@ -62,7 +63,22 @@ def read_object(path: Path) -> dict[str, JsonValue]:
         raise InputError(f"file ({path}) cannot be read as {path.suffix[1:]}: {error}; correct it") from None
     if not isinstance(value, dict):
         raise InputError(f"file ({path}) holds a {type(value).__name__}; it must hold an object")
+    require_finite(value, f"file ({path})")
     return value
+
+
+def require_finite(value: JsonValue, where: str, name: str = "") -> None:
+    """Reject NaN and infinity in a baseline, which JSON and YAML files may hold, also as 1e999.
+
+    Raises:
+        InputError: names the key; `where` is the beginning of the message.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{where}: {name} ({value}) must be a finite number; give one, or drop the key")
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            require_finite(item, where, f"{name}.{key}" if name else str(key))
 
 
 def _parse_yaml(text: str) -> Any:

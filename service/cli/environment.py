@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
+from shardtune.api_schemas.known_fields import rephrase_error
 from shardtune.service.cli.errors import InputError
 from shardtune.service.settings import SECRET_FIELDS, Settings
 
@@ -27,4 +28,4 @@ def _error_line(entry: Any) -> str:
     variable = f"SHARDTUNE_{'.'.join(map(str, entry['loc'])).upper()}"
     # A URL that does not parse still holds its password: validation errors carry the input as it was.
     shown = "not shown" if entry["loc"][0] in SECRET_FIELDS else repr(entry["input"])
-    return f"{variable} ({shown}): {entry['msg'].removeprefix('Value error, ')}; correct the environment variable"
+    return f"{variable} ({shown}): {rephrase_error(entry['msg'])}; correct the environment variable"

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 from pydantic import JsonValue
 
+from shardtune.api_schemas.access import regular_file
 from shardtune.api_schemas.training.sample_lengths import checked_length, merge_lengths
 from shardtune.service.cli.errors import InputError
 
@@ -33,14 +34,7 @@ def read(path: Path) -> list[JsonValue]:
     known: dict[bytes, int] = {}
     lines = lists = 0
     try:
-        if not path.is_file():
-            raise InputError(f"data ({path!s:.500}) is no file; {_FORMAT}")
-        size = path.stat().st_size
-        if size > _MOST_BYTES:
-            raise InputError(
-                f"data ({path}) has {size / (1 << 30):.1f} GiB, and 1 GiB is read; write the lengths alone, one number a line"
-            )
-        with path.open("rb") as file:
+        with regular_file.open_regular(path, _MOST_BYTES) as file:
             _check_number_of_lines(path, file)
             for number, line in _lines(path, file):
                 length = known.get(line)
@@ -50,6 +44,10 @@ def read(path: Path) -> list[JsonValue]:
                         known[line] = length
                 counts[length] += 1
                 lines, lists = lines + 1, lists + line.lstrip().startswith(b"[")
+    except regular_file.IrregularFile as error:
+        is_large = isinstance(error, regular_file.TooLarge)
+        remedy = "write the lengths alone, one number a line" if is_large else _FORMAT
+        raise InputError(f"data ({path!s:.500}) cannot be read: {error}; {remedy}") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"data ({path!s:.500}) cannot be read: {reason}; {_FORMAT}") from None

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
+from shardtune.api_schemas.known_fields import rephrase_error
 from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers, Lora
 from shardtune.api_schemas.training.sample_lengths import LAYOUTS
 from shardtune.service.cli.errors import InputError
@@ -105,8 +106,7 @@ def adapter_options(lora: int | None, last_layers: int | None, qlora: int | None
         # Twice the rank: the scale that PEFT's and TRL's examples use, at any rank.
         return Lora(rank=value, alpha=2.0 * value, quantization="nf4" if name == "--qlora" else None)
     except ValidationError as error:
-        limits = error.errors()[0]["msg"].removeprefix("Input should be ")
-        raise InputError(f"{name} ({value}) must be {limits}") from None
+        raise InputError(f"{name} ({value}) {rephrase_error(error.errors()[0]['msg'])}; give such a number") from None
 
 
 def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]:

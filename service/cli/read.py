@@ -5,19 +5,20 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from shardtune.api_schemas.access import regular_file
 from shardtune.service.cli.errors import InputError
 
 _MOST_SHOWN = 500
 
 
-def read_text(path: Path, name: str, remedy: str) -> str:
-    """Read the text of a file.
+def read_text(path: Path, name: str, remedy: str, most_bytes: int = regular_file.MOST_BYTES) -> str:
+    """Read the text of a regular file of at most `most_bytes`.
 
     Raises:
         InputError: the file cannot be read; the message holds `name`, the path, the reason and `remedy`.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return regular_file.read_text(path, most_bytes)
     except (OSError, ValueError) as error:
         raise InputError(f"{name} ({path!s:.{_MOST_SHOWN}}) cannot be read: {_reason(error)}; {remedy}") from None
 
@@ -25,6 +26,8 @@ def read_text(path: Path, name: str, remedy: str) -> str:
 def _reason(error: OSError | ValueError) -> str | None:
     if isinstance(error, OSError):
         return error.strerror
+    if isinstance(error, regular_file.IrregularFile):
+        return str(error)
     # A UnicodeDecodeError names a byte and an offset, which help nobody who saved a file as UTF-16.
     is_content = isinstance(error, UnicodeDecodeError)
     return "it is not UTF-8 text" if is_content else "no file can have this name"

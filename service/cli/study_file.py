@@ -90,6 +90,7 @@ def _baseline(value: JsonValue, folder: Path) -> JsonValue:
         if unknown := sorted(beside.keys() - {"micro_batch", "tool"}):
             raise InputError(f"baseline.{unknown[0]}: unknown field beside file; only micro_batch and tool are allowed")
         return {**baseline_file.read(file, folder), **beside}
+    baseline_file.require_finite(value, "baseline")
     return value
 
 

@@ -189,9 +189,8 @@ def _select_studies(
         users=[open_study for open_study in runnable if not open_study.is_background],
         background=[open_study for open_study in runnable if open_study.is_background],
         rejected=[
-            open_study.study.id
-            for open_study in open_studies
-            if compatibility.fingerprint_differs(worker, open_study.study)
+            *(item.study.id for item in open_studies if compatibility.fingerprint_differs(worker, item.study)),
+            *(item.study.id for item in possible_studies if compatibility.first_run_obstacle(worker, item.study)),
         ],
         reserved=frozenset(worker_id for worker_id in pinned_workers if worker_id is not None).union(
             *reserved_for_others.values()
@@ -263,9 +262,10 @@ def _note_rejection(context: Context, study_id: str, worker_session: str) -> Non
     with context.db.read() as session:
         study, worker = studies.get(session, study_id), worker_of_session(context, session, worker_session)
         assert study is not None
-        reason = compatibility.rejection_reason(worker, study)
-        if study.reason is not None:
+        # It may have been measured since it was selected.
+        if study.reason is not None or not compatibility.is_rejected(worker, study):
             return
+        reason = compatibility.rejection_reason(worker, study)
     with context.db.write() as session:
         study = studies.lock(session, study_id)
         if study.state is StudyState.RUNNING and study.reason is None:

@@ -1,6 +1,7 @@
 """Start waiting studies when a suitable worker registers, and fail studies that have waited too long."""
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -42,13 +43,14 @@ def wait_deadline(row: StudyRow) -> datetime:
     return row.created_at + timedelta(seconds=row.spec.wait_for_worker_s or 0.0)
 
 
-def no_worker_reason(waited_s: float) -> StudyReason:
-    """Reason stored with a study that failed because no suitable worker registered within its waiting time."""
+def no_worker_reason(waited_s: float, causes: Sequence[str] = ()) -> StudyReason:
+    """Reason stored with a study that failed because no suitable worker registered within its waiting time; `causes`: why
+    workers of its hardware's kind are not suitable."""
     text = (
         f"no worker with its cluster came within {waited_s:g} s; start one there with `shardtune worker`, "
         "or create the study again with a longer wait_for_worker_s"
     )
-    return StudyReason(code=StudyReasonCode.NO_WORKER, text=text)
+    return StudyReason(code=StudyReasonCode.NO_WORKER, text=text, details="; ".join(causes)[:500])
 
 
 def _begin_or_fail(context: Context, waiting_row: StudyRow) -> bool:
@@ -78,7 +80,8 @@ def _begin_or_fail(context: Context, waiting_row: StudyRow) -> bool:
             return True
         if now < wait_deadline(row):
             return False
-        reason = no_worker_reason(row.spec.wait_for_worker_s or 0.0)
+        causes = [f"{worker.name} {cause}" for worker in live if (cause := compatibility.waiting_obstacle(worker, row))]
+        reason = no_worker_reason(row.spec.wait_for_worker_s or 0.0, causes)
         transitions.end_study(session, row, StudyState.FAILED, reason, now)
         log.warning(reason.text, extra={"study": row.id})
         return True

@@ -6,12 +6,13 @@ from dataclasses import replace
 from shardtune.api_schemas.machines.fingerprints import Effect
 from shardtune.api_schemas.machines.hardware import Cluster, Offer
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study import StudyRequest, StudyState
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.workload import WorkloadRequest
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error, suggest_names
+from shardtune.service.workers import offered_float8, offered_optimizers
 from shardtune.service.workers.hardware_shape import has_same_shape
 from shardtune.service.workers.offered_adapters import trains_adapter
 from shardtune.service.workers.offered_float8 import trains_float8
@@ -36,7 +37,7 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
         return _resolve_local(spec, live)
     is_named = isinstance(spec.cluster, str)
     suitable = [worker for worker in live if has_hardware(worker.offer, cluster, any_host_memory=is_named)]
-    allowed_worker = next((worker for worker in suitable if _can_train(worker.offer, spec)), None)
+    allowed_worker = next((worker for worker in suitable if _can_train_all(worker.offer, spec)), None)
     if allowed_worker is not None or may_wait:
         return with_host_memory(cluster, allowed_worker, is_named=is_named), allowed_worker
     if suitable:
@@ -65,7 +66,7 @@ def _resolve_local(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clust
         reason = "a study that waits for a worker (wait_for_worker_s) needs its cluster spelt out, such as 8xh100"
         raise _no_worker("local", reason)
     local = local_worker(live)
-    worker = next((w for w in live if _can_train(w.offer, spec)), local)
+    worker = next((w for w in live if _can_train_all(w.offer, spec)), local)
     return worker.offer.cluster, worker
 
 
@@ -75,18 +76,18 @@ def can_begin_waiting_study(worker: WorkerRow, study: StudyRow) -> bool:
         worker.project_id in (None, study.project_id)
         and not worker.is_draining
         and has_hardware(worker.offer, study.cluster, any_host_memory=isinstance(study.spec.cluster, str))
-        and allows_model(worker.offer, study.spec.model)
-        and _trains_workload(worker.offer, study.spec.workload)
+        and _can_train_all(worker.offer, study.spec)
     )
 
 
 def lacks_packages(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether a worker has the hardware and the model of a study, and not the packages of its workload."""
+    """Whether a worker has the hardware and the model of a study, and not the packages of its workload and of the recipes that
+    it considers."""
     is_named = isinstance(study.spec.cluster, str)
     return (
         has_hardware(worker.offer, study.cluster, any_host_memory=is_named)
         and allows_model(worker.offer, study.spec.model)
-        and not _trains_workload(worker.offer, study.spec.workload)
+        and not _can_train_all(worker.offer, study.spec)
     )
 
 
@@ -191,8 +192,16 @@ def allows_model(offer: Offer, model: ModelSpec) -> bool:
     return model.script is None or model.script in offer.own_scripts
 
 
-def _can_train(offer: Offer, spec: StudyRequest) -> bool:
-    return _trains_workload(offer, spec.workload) and allows_model(offer, spec.model)
+def _can_train_all(offer: Offer, spec: StudyRequest) -> bool:
+    """Whether a worker can train a study from its first run to its last, which compares the considered recipes."""
+    return (
+        _trains_workload(offer, spec.workload) and allows_model(offer, spec.model) and not lacking_recipes(offer, spec)
+    )
+
+
+def lacking_recipes(offer: Offer, spec: StudyRequest) -> list[str]:
+    """Names of the recipes that a study considers and a worker lacks a package for."""
+    return [*offered_float8.lacking_recipes(offer, spec), *offered_optimizers.lacking_recipes(offer, spec)]
 
 
 def _trains_workload(offer: Offer, workload: WorkloadRequest) -> bool:
@@ -222,16 +231,40 @@ def can_run(worker: WorkerRow, study: StudyRow) -> bool:
     return (
         _is_in_scope(worker, study)
         and (study.system_study is None or study.system_study.worker_id in (None, worker.id))
-        and (_may_measure_first(worker, study) if study.fingerprint_key is None else not changed_fields(worker, study))
+        and first_run_obstacle(worker, study) is None
+        and not changed_fields(worker, study)
         and allows_model(worker.offer, study.spec.model)
         and _trains_workload(worker.offer, study.spec.workload)
     )
 
 
-def _may_measure_first(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether a worker may take the first run of a study, which sets the study's fingerprint. A smaller part of a GPU, or
-    a host with less memory, would not be what the study predicts for."""
-    return study.cluster.device == "cpu" or has_hardware(worker.offer, study.cluster)
+def first_run_obstacle(worker: WorkerRow, study: StudyRow) -> str | None:
+    """Cause for which a worker of the study's hardware may not take its first run, which sets the study's fingerprint;
+    None if it may, or if the study has been measured."""
+    if study.fingerprint_key is not None or not _is_in_scope(worker, study):
+        return None
+    return _hardware_or_package_obstacle(worker, study)
+
+
+def waiting_obstacle(worker: WorkerRow, study: StudyRow) -> str | None:
+    """Cause for which a study that waits does not begin on a worker of its hardware's kind; None for other workers."""
+    if not _is_in_scope(worker, study) or worker.is_draining:
+        return None
+    return _hardware_or_package_obstacle(worker, study)
+
+
+def _hardware_or_package_obstacle(worker: WorkerRow, study: StudyRow) -> str | None:
+    if lacking := lacking_recipes(worker.offer, study.spec):
+        # One worker runs a whole block of recipes, and its measurements must compare with those of the first run.
+        return f"lacks packages of consider ({', '.join(lacking)}); install shardtune[fp8,8bit] there and restart it"
+    # A smaller part of a GPU, or a host with less memory, would not be what the study predicts for.
+    is_named = study.state is StudyState.WAITING and isinstance(study.spec.cluster, str)
+    if study.cluster.device == "cpu" or has_hardware(worker.offer, study.cluster, any_host_memory=is_named):
+        return None
+    return (
+        f"has {describe(worker.offer.cluster)}, more than 5 % less memory than the study predicts for "
+        f"({describe(study.cluster)}); restore it, or start a new study"
+    )
 
 
 def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:
@@ -239,6 +272,11 @@ def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:
     its measurements incomparable.
     """
     return _is_in_scope(worker, study) and bool(changed_fields(worker, study))
+
+
+def is_rejected(worker: WorkerRow, study: StudyRow) -> bool:
+    """Whether a worker of the study's hardware gets none of its runs for a cause that `rejection_reason` tells."""
+    return fingerprint_differs(worker, study) or first_run_obstacle(worker, study) is not None
 
 
 def changed_fields(worker: WorkerRow, study: StudyRow) -> tuple[str, ...]:
@@ -266,9 +304,10 @@ def _leaves_to_smaller_workers(offer: Offer, cluster: Cluster) -> bool:
 
 
 def rejection_reason(worker: WorkerRow, study: StudyRow) -> StudyReason:
-    """Reason, listing each differing fingerprint field, why a worker's measurements would not be comparable with a
-    study's.
-    """
+    """Reason why a worker may not take a study's first run, or why its measurements would not be comparable with the
+    study's, with each differing fingerprint field."""
+    if (obstacle := first_run_obstacle(worker, study)) is not None:
+        return waiting_reason(worker, obstacle)
     assert study.fingerprint is not None
     differences = changes(study.fingerprint.value, worker.offer.fingerprint, study.cluster.nodes)
     described = ", ".join(

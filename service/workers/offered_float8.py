@@ -14,9 +14,9 @@ def trains_float8(offer: Offer, workload: WorkloadRequest) -> bool:
     return workload.float8 is None or workload.float8 in offer.float8
 
 
-def trains_considered(offer: Offer, request: StudyRequest) -> bool:
-    """Whether a worker can train with the float8 of each recipe that a study considers."""
-    return all(CONSIDERED[name] in offer.float8 for name in request.consider if name in CONSIDERED)
+def lacking_recipes(offer: Offer, request: StudyRequest) -> list[str]:
+    """Names of the recipes in float8 that a study considers and a worker cannot train."""
+    return [name for name in request.consider if name in CONSIDERED and CONSIDERED[name] not in offer.float8]
 
 
 def check_float8(request: StudyRequest, worker: WorkerRow) -> None:

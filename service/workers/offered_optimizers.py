@@ -13,9 +13,9 @@ def trains_optimizer(offer: Offer, workload: WorkloadRequest) -> bool:
     return _has(offer, workload.optimizer)
 
 
-def trains_considered(offer: Offer, request: StudyRequest) -> bool:
-    """Whether a worker can train with the optimizer of each recipe that a study considers."""
-    return all(_has(offer, OPTIMIZERS[name]) for name in request.consider if name in OPTIMIZERS)
+def lacking_recipes(offer: Offer, request: StudyRequest) -> list[str]:
+    """Names of the optimizers that a study considers and a worker has no package for."""
+    return [name for name in request.consider if name in OPTIMIZERS and not _has(offer, OPTIMIZERS[name])]
 
 
 def check_optimizers(request: StudyRequest, worker: WorkerRow) -> None:

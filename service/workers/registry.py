@@ -20,8 +20,6 @@ from shardtune.service.lifecycle.expiry import end_lost_attempt
 from shardtune.service.process.context import Context
 from shardtune.service.workers import (
     compatibility,
-    offered_float8,
-    offered_optimizers,
     protocol_versions,
     worker_limits,
 )
@@ -245,10 +243,7 @@ def understands(worker: WorkerRow, study: StudyRow, run: RunRow) -> bool:
 
 def _trains_recipes(worker: WorkerRow, study: StudyRow, purpose: str) -> bool:
     # One worker runs a whole block of recipes, so that it needs the packages of all.
-    return purpose != RunPurpose.RECIPE or (
-        offered_float8.trains_considered(worker.offer, study.spec)
-        and offered_optimizers.trains_considered(worker.offer, study.spec)
-    )
+    return purpose != RunPurpose.RECIPE or not compatibility.lacking_recipes(worker.offer, study.spec)
 
 
 def has_worker_for(context: Context, session: Session, study: StudyRow, purpose: RunPurpose) -> bool:

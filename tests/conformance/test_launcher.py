@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from shardtune.workers.launch import Launch
@@ -71,6 +72,10 @@ def ended(launcher: Launcher, ranks: int) -> tuple[RankExit, ...]:
     return launcher.exits
 
 
+def processes_with(command: list[str]) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == command]
+
+
 def test_every_rank_s_end_is_seen_with_its_code(make: Make, directory: Path) -> None:
     launcher = make("complete", "exit", "killed")
     launcher.launch(directory, Launch.of(3))
@@ -111,6 +116,21 @@ def test_a_kill_leaves_nothing_of_the_launch_and_may_be_repeated(make: Make, dir
     for _ in range(2):
         launcher.kill()
         assert tagged_processes(mark) <= helpers
+
+
+@pytest.mark.parametrize("act", ["daemon", "daemon_and_end"])
+def test_what_sheds_session_and_environment_ends_with_the_launch(
+    act: str, make: Make, directory: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_DAEMON_S", seconds := f"600.{uuid.uuid4().int % 10**9}")
+    launcher = make(act, "hang")
+    helpers, command = tagged_processes(mark), ["sleep", seconds]
+    launcher.launch(directory, Launch.of(2))
+    while not (launcher.exits if act.endswith("end") else processes_with(command)):
+        launcher.wait(0.05)
+    launcher.kill()
+    assert not processes_with(command)
+    assert tagged_processes(mark) <= helpers
 
 
 def test_after_a_kill_the_next_trial_is_launched(make: Make, directory: Path) -> None:

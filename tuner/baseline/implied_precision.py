@@ -49,8 +49,17 @@ def _autocasting_program(baseline: dict[str, JsonValue]) -> str | None:
     # bf16 under DDP is autocast in the Trainer and in Accelerate; their other backends have mixed precision of their
     # own, and so has DeepSpeed unless its JSON enables `torch_autocast`.
     top = Section(baseline, "baseline")
+    if training_arguments.is_autocast_of_deepspeed(_deepspeed_document(baseline)):
+        return "DeepSpeed by torch_autocast"
     if accelerate.KEYS & baseline.keys():
         return "Accelerate under DDP" if accelerate.autocasts(top) else None
     if training_arguments.is_training_arguments(baseline):
         return "the Trainer under DDP" if training_arguments.autocasts(top) else None
-    return "DeepSpeed by torch_autocast" if top.section("torch_autocast").flag("enabled") else None
+    return None
+
+
+def _deepspeed_document(baseline: dict[str, JsonValue]) -> JsonValue:
+    """DeepSpeed JSON within a file of the Trainer or Accelerate, or the file itself."""
+    config = baseline.get("deepspeed_config")
+    nested = config.get("deepspeed_config_file") if isinstance(config, dict) else baseline.get("deepspeed")
+    return nested if isinstance(nested, dict) else baseline

@@ -142,4 +142,7 @@ def in_words(error: ValidationError, path: str, where: str) -> ValueError:
     message = rephrase_error(first["msg"])
     if not first["loc"]:
         return ValueError(f"{path}: {message}")
+    # Messages of our own rules name their remedy.
+    if first["type"] != "value_error":
+        return ValueError(f"{field} ({first['input']!r}) {message}; give such a value, or drop the key (see {where})")
     return ValueError(f"{field} ({first['input']!r}): {message}; see {where} for its fields")

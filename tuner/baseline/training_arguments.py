@@ -108,7 +108,11 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     precision = workload.precision
     remedy = "bf16-mixed" if is_sharded(top) else precisions.ddp_name(workload.adapter)
     check = precisions.check_bf16 if top.get("deepspeed") is not None else precisions.check_mixed
-    check(top.name("bf16"), top.flag("bf16"), precision, notes, remedy)
+    # Beside `torch_autocast` bf16 would cast the weights, so that such a file says false; DeepSpeed's JSON is read below.
+    if not (
+        precision.autocast and top.flag("bf16") is False and is_autocast_of_deepspeed(top.values().get("deepspeed"))
+    ):
+        check(top.name("bf16"), top.flag("bf16"), precision, notes, remedy)
     if not is_sharded(top):
         # Without DeepSpeed and FSDP the Trainer wraps the model in DDP.
         precisions.note_autocast("the Trainer", workload, notes)
@@ -186,6 +190,13 @@ def _check_names(top: Section) -> None:
 def autocasts(top: Section) -> bool:
     """Whether transformers' Trainer runs the file's training with autocast alone: bf16 under DDP."""
     return top.flag("bf16") is True and not is_sharded(top)
+
+
+def is_autocast_of_deepspeed(document: JsonValue) -> bool:
+    """Whether a DeepSpeed JSON computes under autocast by itself (`torch_autocast`)."""
+    if not isinstance(document, dict):
+        return False
+    return bool(Section(document, "baseline.deepspeed").section("torch_autocast").flag("enabled"))
 
 
 def is_sharded(top: Section) -> bool:

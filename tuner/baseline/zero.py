@@ -1,8 +1,10 @@
 """Reading of the `zero_optimization` section of a DeepSpeed JSON: DeepSpeed 0.19.8's key names, defaults and old
 spellings."""
 
+from pydantic import ValidationError
+
 from shardtune.api_schemas.strategies import Offload, ZeroConfig
-from shardtune.tuner.baseline.section import Section
+from shardtune.tuner.baseline.section import Section, in_words
 
 _SILENT_ZERO_KEYS = frozenset(
     [
@@ -80,4 +82,7 @@ def _offload(section: Section, key: str, old_key: str, notes: list[str]) -> Offl
     values = {"device": device, "pin_memory": bool(offload.flag("pin_memory"))}
     ratio = offload.number("ratio")
     notes += [f"{name} is not applied" for name in offload.unread()]
-    return Offload.model_validate(values if ratio is None else {**values, "ratio": ratio})
+    try:
+        return Offload.model_validate(values if ratio is None else {**values, "ratio": ratio})
+    except ValidationError as error:
+        raise in_words(error, offload.name("")[:-1], "DeepSpeed's configuration JSON") from error

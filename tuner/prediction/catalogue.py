@@ -8,6 +8,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from shardtune.api_schemas.machines.gpus import GB, GpuModel, models
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
@@ -103,6 +104,8 @@ def dtypes_of(cluster: Cluster) -> DeviceDtypes:
     return DeviceDtypes(gpu.name, is_cpu=False, native=of_architecture(gpu.architecture))
 
 
+# One command names a cluster once, and several parts of it ask what the name means.
+@lru_cache(maxsize=256)
 def parse_cluster(text: str) -> Cluster:
     """Parse a cluster's short form, such as `8xh100` or `4x8xa100-80gb` (nodes × GPUs per node × model).
 

@@ -126,14 +126,15 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
             f"sequence_length ({sequence}) must not exceed the model's {shape.max_positions} positions; "
             "shorten it, or raise the positions in the model's config"
         )
-    precision, note = precision_of(request, device)
+    dtypes = device or _dtypes_of(request, cluster)
+    precision, note = precision_of(request, dtypes)
     attention_dtypes.check(request.attention, precision)
     check_precision(precision.name, precision.autocast, quantization_of(request.adapter))
     if shape.step_trace is not None:
         own_shape.check_workload(shape.step_trace, sequence, precision)
     resolved = ResolvedRequest(request, cluster, shape, sequence, precision, note)
     if request.float8 is not None:
-        _check_float8(resolved, device or _dtypes_of(request, cluster))
+        _check_float8(resolved, dtypes)
     return resolved
 
 

@@ -5,7 +5,7 @@ The search evaluates every placement of model states, micro batch and checkpoint
 defaults. From the fastest of these configurations it descends, changing one knob at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -33,7 +33,8 @@ from shardtune.tuner.search.space.define_by_run import Question
 from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.space.legal_values import COMMON
 
-_TOP = 10
+_TOP, _MOST_TOP = 10, 100
+"""Number of configurations of a request that names none, and the largest that a request may name."""
 _MESH_KNOBS = {"context_parallel", "tensor_parallel", "pipeline_parallel", "expert_parallel"}
 _EXHAUSTIVE_KNOBS = {
     *("backend", "micro_batch", "activation_checkpointing", "checkpoint_every", "dp_shard"),
@@ -87,7 +88,7 @@ def answer_request(
     return answer.model_copy(
         update={
             "global_batch": about.global_batch,
-            "fastest": equal_ranks.rank(fastest),
+            "fastest": fastest,
             "equal_within": equal_ranks.EQUAL_WITHIN,
             "levers": levers.find(about, calibrations, fastest_configs) if needs_lever else (),
         }
@@ -95,8 +96,8 @@ def answer_request(
 
 
 def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count: int) -> tuple[Prediction, ...]:
-    """The `count` configurations with the fastest predictions: those that surely fit in memory, then those that may
-    fit, each fastest first.
+    """The `count` configurations with the fastest predictions and their ranks: those that surely fit in memory, then
+    those that may fit; of one rank the simplest first. The first one is the same for every `count`.
 
     Empty where nothing fits, or where the hardware's rates are unknown.
 
@@ -116,7 +117,7 @@ def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count
         factors,
         calibration.host,
         resolved.cluster.memory_gib / memory.factor,
-        max(_SURE_AMONG * count, _SURE_AMONG_AT_LEAST),
+        _SURE_AMONG * _MOST_TOP,
     )
 
     def predict_config(config: TrialConfig) -> Prediction:
@@ -124,16 +125,31 @@ def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count
             basis.shape, basis.workload, basis.cluster, config, memory, calibration, measured=basis.hardware
         )
 
+    # Which of equally fast configurations is the simplest depends on how many are compared: a request for one, such as
+    # that of an explanation, must name the same as the usual table.
+    usual = _choose(ranked, predict_config, _TOP)
+    if count <= _TOP:
+        return usual[:count]
+    return (*usual[:1], *(row for row in _choose(ranked, predict_config, count) if row.config != usual[0].config))[
+        :count
+    ]
+
+
+def _choose(
+    ranked: tuple[TrialConfig, ...], predict_config: Callable[[TrialConfig], Prediction], count: int
+) -> tuple[Prediction, ...]:
+    """Choose `count` of the configurations, which come by rising time of a step, and give them their ranks."""
+    among = ranked[: max(_SURE_AMONG * count, _SURE_AMONG_AT_LEAST)]
     # Wider than asked for: the simplest of equally fast configurations may come after the first `count`.
-    wide = equal_ranks.simplest_first([predict_config(config) for config in ranked[: _WIDER * count]])
+    wide = equal_ranks.simplest_first([predict_config(config) for config in among[: _WIDER * count]])
     predictions = sorted(wide[:count], key=_step_time_s)
     # A user needs one answer that fits: where none of the fastest does, the last gives way to the fastest that surely
     # fits.
     if not any(map(_surely_fits, predictions)):
-        others = [*wide[count:], *map(predict_config, ranked[_WIDER * count :])]
+        others = [*wide[count:], *map(predict_config, among[_WIDER * count :])]
         fitting = equal_ranks.simplest(sorted(filter(_surely_fits, others), key=_step_time_s))
         predictions = predictions if fitting is None else [*predictions[: count - 1], fitting]
-    return tuple(sorted(predictions, key=lambda prediction: not _surely_fits(prediction)))
+    return equal_ranks.rank(sorted(predictions, key=lambda prediction: not _surely_fits(prediction)))
 
 
 def _step_time_s(prediction: Prediction) -> float:

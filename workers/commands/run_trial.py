@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from shardtune.api_schemas.access import regular_file
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TargetRehearsalTask, Task, TraceTask, TrialTask
 from shardtune.workers.agent.attempt import AttemptResult, Workplace, run_attempt
@@ -80,7 +81,10 @@ def read_task(path: Path) -> Task:
     Raises:
         ValueError: the file is not JSON, or not a task.
     """
-    text = sys.stdin.read() if str(path) == "-" else path.read_text()
+    try:
+        text = sys.stdin.read() if str(path) == "-" else regular_file.read_text(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"file ({path}) cannot be read: {error}; give a trial's JSON file") from None
     try:
         content = json.loads(text)
     except ValueError as error:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from shardtune.api_schemas.strategies.rank_environment import THREADS, threads_of
 from shardtune.workers.launch import ANY_PORT, Launch
+from shardtune.workers.launchers import parent_death
 from shardtune.workers.launchers.base import LaunchFailed, LostProcess, Prepared, RankExit, RanksAlive, Unobserved
-from shardtune.workers.launchers.processes import DYING_S, LAUNCH_TAG, PYTHON, kill_quietly, kill_tagged, start_child
+from shardtune.workers.launchers.processes import DYING_S, LAUNCH_TAG, PYTHON, kill_tagged, start_child
 from shardtune.workers.launchers.standstill import PATIENCE_S, Standstill
 
 RANK_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank")
@@ -40,6 +41,8 @@ class ColdLauncher(Unobserved):
         self._store: subprocess.Popen[bytes] | None = None
         self._exits: list[RankExit] = []
         self._patience_s = patience_s
+        self._watched: dict[int, str] = {}
+        """Names of the keepers and of the ranks below them, by pid."""
         self._standstill = Standstill()
         self._lost: LostProcess | None = None
 
@@ -87,20 +90,28 @@ class ColdLauncher(Unobserved):
                         environment,
                         stdout=log,
                         stderr=subprocess.STDOUT,
+                        kept=True,
                     )
             except OSError as error:
                 self.kill()
                 raise LaunchFailed(f"rank {rank} could not be started: {error}") from error
-        names = {process.pid: f"rank {rank}" for rank, process in self._running.items()}
-        self._standstill = Standstill(names, self._patience_s)
+        self._watched = {}
+        self._standstill = Standstill(self._watched, self._patience_s)
 
     def wait(self, timeout_s: float) -> None:
         """Poll the ranks until one has ended."""
         ends_s = time.monotonic() + timeout_s
         while not self._reap() and self._running and time.monotonic() < ends_s:
             time.sleep(0.05)
+        self._watch_started_ranks()
         if (stopped := self._standstill.stopped_process()) is not None:
             self._lost = LostProcess(f"{stopped} was stopped")
+
+    def _watch_started_ranks(self) -> None:
+        """Add the ranks to the watched processes once their keepers have started them."""
+        for rank, process in self._running.items():
+            if process.pid not in self._watched and (below := parent_death.processes_below([process.pid])):
+                self._watched |= dict.fromkeys([process.pid, *below], f"rank {rank}")
 
     def _reap(self) -> bool:
         ended = [(rank, code) for rank, process in self._running.items() if (code := process.poll()) is not None]
@@ -111,9 +122,7 @@ class ColdLauncher(Unobserved):
 
     def kill(self) -> None:
         """End the ranks and every process that they started."""
-        for process in self._running.values():
-            kill_quietly(process.pid)
-        # By tag: a rank's own children, such as compilers, may have left its process group.
+        # By tag, and below each rank's keeper: a rank's own children, such as compilers, may have left its process group.
         survivors = kill_tagged(self._launch_tag, dying_s=self._dying_s)
         if survivors:
             raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")

@@ -247,10 +247,11 @@ class ForkServerLauncher(Unobserved):
         server, self._server, self._prepared = self._server, None, None
         if server is None:
             return
-        # By launch tag, not by pid alone: the ranks of a server that does not answer have to go as well.
+        # By launch tag, not by pid alone: the ranks of a server that does not answer have to go as well. The server's own
+        # process is last: as a keeper it still holds the orphans of its ranks.
+        survivors = kill_tagged(self._launch_tag, dying_s=self._dying_s)
         server.kill()
         server.wait()
-        survivors = kill_tagged(self._launch_tag, dying_s=self._dying_s)
         for pipe in (server.stdin, server.stdout):
             assert pipe is not None
             _close_quietly(pipe)

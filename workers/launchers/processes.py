@@ -1,7 +1,7 @@
 """Child processes that die with this process, and the search for every process of a device pool in order to end it.
 
-Processes are found by an environment variable that all descendants inherit, whatever process group or parent they end up
-with; no process is ever killed by its name.
+Processes are found by an environment variable that descendants inherit, whatever process group or parent they end up
+with. One that sheds its environment is found below its keeper or fork server. No process is ever killed by its name.
 """
 
 import os
@@ -13,6 +13,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+import psutil
 
 from shardtune.workers.launchers import parent_death
 
@@ -62,11 +64,12 @@ def start_child(
     stdout: int | IO[bytes] | None = None,
     stderr: int | IO[bytes] | None = None,
     isolated: bool = False,
+    kept: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a process, in its own session, that dies with this process (also when this process is killed with SIGKILL).
 
     With `isolated` the process runs in a PID namespace where permitted, so that every process that it starts dies with
-    it.
+    it; elsewhere, and with `kept`, a keeper between this process and that one ends what it leaves behind.
     """
     # The death signal follows the thread that forks: from another thread, ranks would die when that thread ends.
     assert threading.current_thread() is threading.main_thread(), "start ranks from the main thread"
@@ -75,7 +78,7 @@ def start_child(
         "-I",
         "-S",
         parent_death.__file__,
-        *(["--isolated"] if isolated else []),
+        *(["--isolated"] if isolated else ["--kept"] if kept else []),
         str(os.getpid()),
     ]
     return subprocess.Popen(
@@ -103,18 +106,34 @@ def tagged_processes(launch_tag: str, proc: Path = Path("/proc")) -> set[int]:
     return pids - {os.getpid()}
 
 
+def pool_processes(launch_tag: str) -> set[int]:
+    """Pids of all living processes with the launch tag and of those that descend from one, whatever environment these
+    have; without this process and what it descends from."""
+    tagged = tagged_processes(launch_tag)
+    pids = tagged | parent_death.processes_below(tagged)
+    return pids - {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+
+
 def kill_tagged(launch_tag: str, keep: Collection[int] = (), dying_s: float = DYING_S) -> set[int]:
-    """Kill every process with the launch tag until none is alive; returns the survivors after `dying_s`, or ten
-    seconds."""
+    """Kill every process with the launch tag and all that descend from one until none is alive; returns the survivors
+    after `dying_s`, or ten seconds."""
     # Repeated: a process may fork between the listing and the kill, and freeing GPU memory takes a while.
     ends_s = time.monotonic() + max(_LEAST_S, dying_s)
-    while survivors := tagged_processes(launch_tag) - set(keep):
-        for pid in survivors:
+    while survivors := pool_processes(launch_tag) - set(keep):
+        # Keepers last: as long as they live, orphans without the tag stay below them.
+        for pid in {pid for pid in survivors if not _is_keeper(pid)} or survivors:
             kill_quietly(pid)
         if time.monotonic() > ends_s:
             return survivors
         time.sleep(0.02)
     return set()
+
+
+def _is_keeper(pid: int) -> bool:
+    try:
+        return parent_death.__file__.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:  # ended meanwhile
+        return False
 
 
 def kill_quietly(pid: int) -> None:

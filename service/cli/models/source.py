@@ -80,12 +80,9 @@ def read_folder(folder: Path) -> JsonValue:
 
 
 def _text_of(path: Path) -> str:
-    # Checked before the text is in memory: a folder of models holds files of many GiB.
-    if path.is_file() and path.stat().st_size > LONGEST_CONFIG:
-        raise InputError(
-            f"file ({path}) has {path.stat().st_size} bytes; a model's configuration has at most {LONGEST_CONFIG}"
-        )
-    return read.read_text(path, "file", "give the folder of a model of transformers, which has a config.json")
+    # A folder of models holds files of many GiB.
+    remedy = "give the folder of a model of transformers, which has a config.json"
+    return read.read_text(path, "file", remedy, LONGEST_CONFIG)
 
 
 def _named_source(model: JsonValue) -> HubSource | None:

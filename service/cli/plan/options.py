@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.read import read_text
 from shardtune.tuner.plans import written_lists
 
 Value = TypeVar("Value")
@@ -63,8 +64,6 @@ def _is_number(value: object) -> bool:
 
 def _read_json(file: Path, option: str) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{option} ({file}) cannot be read: {error.strerror}; give a JSON file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        return json.loads(read_text(file, option, "give a JSON file"))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{option} ({file}) is not JSON: {error}; correct it") from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from shardtune.api_schemas.known_fields import rephrase_error
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.trials.plans import Plan, PlanRequest
@@ -72,7 +73,7 @@ def plannable_values(study: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _line(entry: dict[str, Any]) -> str:
-    message, place = entry["msg"].removeprefix("Value error, "), ".".join(map(str, entry["loc"]))
+    message, place = rephrase_error(entry["msg"]), ".".join(map(str, entry["loc"]))
     if not place or entry["type"] == "value_error":
         return str(message)
     value = entry["input"] if isinstance(entry["input"], str | int | float) else "missing"

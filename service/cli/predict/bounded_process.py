@@ -1,13 +1,15 @@
 """Child process that answers one question within a limit of time, and ends with its owner."""
 
-import contextlib
 import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from tempfile import TemporaryFile
 
-from shardtune.service.cli.parent_death import dies_with_parent
+from shardtune.service.cli.processes import MODULE
+
+_KEEPER = (*MODULE, "shardtune.workers.launchers.parent_death", "--kept")
+"""Command of a process that ends whatever the user's code left behind, also in a session of its own."""
 
 
 def run(
@@ -23,7 +25,7 @@ def run(
         asked.write(question)
         asked.seek(0)
         process = subprocess.Popen(
-            dies_with_parent(command),
+            [*_KEEPER, str(os.getpid()), *command],
             stdin=asked,
             stdout=output,
             stderr=errors,
@@ -33,8 +35,8 @@ def run(
         try:
             code = process.wait(timeout=limit_s)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            if process.poll() is None:
+                process.send_signal(signal.SIGUSR1)
             process.wait()
         output.seek(0)
         errors.seek(0)

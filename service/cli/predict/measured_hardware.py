@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from shardtune.api_schemas.known_fields import rephrase_error
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
@@ -31,5 +32,8 @@ def hardware_report(cluster: Cluster | str, file: Path | None, state_dir: Path) 
     try:
         return HardwareReport.model_validate(study_file.read_json_object(file))
     except ValidationError as error:
-        wrong = (f"--hardware ({file}): {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        wrong = (
+            f"--hardware ({file}): {'.'.join(map(str, e['loc']))}: {rephrase_error(e['msg'])}; run `shardtune measure-hardware` again"
+            for e in error.errors()
+        )
         raise InputError(*wrong) from None

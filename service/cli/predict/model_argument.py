@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
+from shardtune.api_schemas.known_fields import rephrase_error
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Objective
 from shardtune.api_schemas.studies.targets import Target
@@ -63,4 +64,4 @@ def _validated(model: JsonValue) -> ModelSpec:
     try:
         return ModelSpec.model_validate(model)
     except ValidationError as error:
-        raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None
+        raise InputError(*(rephrase_error(entry["msg"]) for entry in error.errors())) from None

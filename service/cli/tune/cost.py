@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from shardtune.api_schemas.access import regular_file
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport, MeasuredHardware
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.study_cost import StudyCost
@@ -65,7 +66,7 @@ def _measured(cluster: Cluster, state_dir: Path) -> MeasuredHardware | None:
     files = sorted((state_dir / "worker").glob("hardware-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for file in files:
         try:
-            report = HardwareReport.model_validate_json(file.read_text())
+            report = HardwareReport.model_validate_json(regular_file.read_text(file))
         # A report of another release, or one that is being written.
         except (OSError, ValueError):
             continue

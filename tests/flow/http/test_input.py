@@ -28,7 +28,7 @@ CASES = [
         "zero_optimisation",
         "did you mean zero_optimization?",
     ),
-    ({"workload": WORKLOAD | {"global_batch": 0}}, "workload.global_batch", 0, "greater than or equal to 1"),
+    ({"workload": WORKLOAD | {"global_batch": 0}}, "workload.global_batch", 0, "at least 1"),
     ({"workload": WORKLOAD | {"global_batch": 7}}, "workload.global_batch", "7", "multiple"),
     ({"workload": WORKLOAD | {"precision": "fp8"}}, "workload.precision", "fp8", "bf16-mixed"),
     ({"workload": WORKLOAD | {"sequence_length": 4096}}, "workload.sequence_length", 4096, "max_position_embeddings"),
@@ -88,7 +88,7 @@ CASES = [
         "3",
         "must divide dp_shard (2)",
     ),
-    ({"budget": {"max_trials": 0}}, "budget.max_trials", 0, "greater than or equal to 1"),
+    ({"budget": {"max_trials": 0}}, "budget.max_trials", 0, "at least 1"),
     ({"baseline": {"train_batch_size": 16}}, "baseline.train_batch_size", "16", "global_batch is 8"),
     ({"baseline": {"strategy": {"kind": "fsdp2", "dp_shard": 8}}}, "baseline", None, "dp_shard 2"),
 ]

@@ -38,7 +38,7 @@ def test_an_adapter_is_stored_and_sent_to_the_worker(quick_client):
         ({"double_quantization": True}, "workload.adapter.double_quantization", "quantization is null"),
         ({"quantization": "int8"}, "workload.adapter.quantization", "must be 'nf4'"),
         ({"dropout": 0.1}, "workload.adapter.dropout", "set it to 0"),
-        ({"rank": 0}, "workload.adapter.rank", "greater than or equal to 1"),
+        ({"rank": 0}, "workload.adapter.rank", "at least 1"),
     ],
 )
 def test_an_adapter_that_cannot_be_trained_is_rejected_with_its_field(quick_client, adapter, field, message):

@@ -221,7 +221,7 @@ def test_the_export_of_a_target_says_why_there_is_none(quick_client):
     assert "is cancelled" in refusal()
 
 
-@pytest.mark.parametrize(("target", "words"), [(4, None), (0, "greater than or equal to 1"), (True, "target")])
+@pytest.mark.parametrize(("target", "words"), [(4, None), (0, "at least 1"), (True, "target")])
 def test_a_target_may_be_a_number_of_nodes(quick_client, target, words):
     SimulatedWorker(quick_client).register()
     answer = quick_client.post("/v1/studies", json=SPEC | TARGET | {"target": target})

@@ -245,6 +245,43 @@ def test_demand_of_a_pool_leaves_out_what_its_image_lacks_for_an_hour(client, cl
     assert client.get("/v1/demand").json()["studies"] == 1, "people see that it needs a worker"
 
 
+def test_a_study_that_considers_a_recipe_begins_on_a_worker_that_has_its_package(client, context, clock):
+    later = LATER | {"cluster": "8xh100", "consider": ["fp8"]}
+    later["workload"] = SPEC["workload"] | {"precision": "bf16-mixed"}
+    plain = SimulatedWorker(client, "plain", cluster=H100).register()
+    patient, impatient = create(client, **later), create(client, **later | {"wait_for_worker_s": 60.0})
+    clock.turn(30)
+    plain.register()
+    assert wait_for_worker.begin_or_fail_waiting(context) == 0
+    clock.turn(31)
+    plain.register()
+    assert wait_for_worker.begin_or_fail_waiting(context) == 1
+    failed = read(client, impatient)
+    assert (failed["state"], failed["reason_code"]) == ("failed", "no_worker")
+    assert "plain lacks packages of consider (fp8)" in failed["reason_details"]
+    capable = SimulatedWorker(client, "capable", cluster=H100, float8=("tensorwise", "rowwise")).register()
+    assert wait_for_worker.begin_or_fail_waiting(context) == 1
+    assert plain.lease() is None
+    shown = read(client, patient)
+    assert shown["reason_code"] == "waits_for_worker" and "plain lacks packages" in shown["reason"]
+    assert capable.lease().study_id == patient
+    assert read(client, patient)["reason"] is None
+
+
+def test_a_worker_that_comes_back_with_less_memory_is_named_with_the_figures(client):
+    first = SimulatedWorker(client, cluster=H100).register()
+    study_id = create(client, cluster="8xh100")
+    less = H100.model_copy(update={"host_memory_gib": 1800.0})
+    returned = SimulatedWorker(client, first.name, cluster=less).register()
+    assert returned.lease() is None
+    shown = read(client, study_id)
+    assert shown["reason_code"] == "waits_for_worker"
+    assert "host 1800 GiB" in shown["reason"] and "more than 5 % less memory" in shown["reason"]
+    assert "more than 5 % less memory" in page(client, f"/studies/{study_id}")
+    assert SimulatedWorker(client, first.name, cluster=H100).register().lease().study_id == study_id
+    assert read(client, study_id)["reason"] is None
+
+
 def test_demand_of_a_pool_leaves_out_a_study_whose_measurements_do_not_compare(client):
     first = SimulatedWorker(client, cluster=H100).register()
     study_id = create(client, cluster="8xh100")

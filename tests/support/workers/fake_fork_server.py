@@ -105,11 +105,11 @@ def act(name, directory, rank):
         for step in range(10_000):
             move(directory, step)
             time.sleep(0.05)
-    elif name == "daemon":
+    elif name in ("daemon", "daemon_and_end"):
         # Something that also sheds its environment, and with it our mark.
         os.spawnve(os.P_NOWAIT, "/bin/setsid", ["setsid", "sleep", DAEMON_S], {})
         complete(directory, rank)
-        time.sleep(600)
+        time.sleep(600 if name == "daemon" else 0)
     elif name == "orphan":
         # Something that leaves its process group and outlives its parent, as a compiler worker might.
         if os.fork() == 0:

@@ -35,7 +35,7 @@ def test_options_of_several_adapters_exclude_each_other() -> None:
         adapter_options(16, None, 8)
     with pytest.raises(InputError, match=r"exclude each other; leave out all but one"):
         adapter_options(16, 2, 8)
-    with pytest.raises(InputError, match=r"--qlora \(0\) must be greater"):
+    with pytest.raises(InputError, match=r"--qlora \(0\) must be at least 1"):
         adapter_options(None, None, 0)
 
 
@@ -43,9 +43,9 @@ def test_options_of_several_adapters_exclude_each_other() -> None:
     ("lora", "layers", "message"),
     [
         (16, 2, r"--lora \(16\) and --last-layers \(2\) exclude each other"),
-        (0, None, r"--lora \(0\) must be greater than or equal to 1"),
-        (9999, None, r"--lora \(9999\) must be less than or equal to 4096"),
-        (None, 0, r"--last-layers \(0\) must be greater"),
+        (0, None, r"--lora \(0\) must be at least 1"),
+        (9999, None, r"--lora \(9999\) must be at most 4096"),
+        (None, 0, r"--last-layers \(0\) must be at least 1"),
     ],
 )
 def test_numbers_out_of_range_are_rejected(lora: int | None, layers: int | None, message: str) -> None:

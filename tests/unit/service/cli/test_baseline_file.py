@@ -25,3 +25,19 @@ def test_a_merge_key_as_people_write_them_is_read(tmp_path: Path) -> None:
 def test_a_message_with_a_files_words_holds_no_commands_for_the_terminal() -> None:
     error = InputError("baseline.\x1b[31mred is no key", "second line\x07")
     assert error.lines == [r"baseline.\x1b[31mred is no key", r"second line\x07"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("ds.json", '{"zero_optimization": {"stage": 2, "reduce_bucket_size": NaN}}', "reduce_bucket_size (nan)"),
+        ("ds.json", '{"zero_optimization": {"unread": [0, 1e999]}}', "zero_optimization.unread.1 (inf)"),
+        ("accelerate.yaml", "fsdp_config:\n  ratio: -.inf\n", "fsdp_config.ratio (-inf)"),
+    ],
+)
+def test_no_file_holds_a_number_that_is_not_finite(tmp_path: Path, name: str, text: str, words: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError) as rejected:
+        baseline_file.read_object(tmp_path / name)
+    assert f"{words} must be a finite number; give one, or drop the key" in str(rejected.value.lines)
+    assert name in str(rejected.value.lines)

@@ -1,6 +1,7 @@
 """Counting the user's own code: what the code leaves running neither keeps the command waiting nor outlives it."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,10 +21,10 @@ print("answer")
 """
 
 
-def test_a_process_that_the_code_left_behind_is_ended_with_it(tmp_path: Path) -> None:
-    code, output, errors = bounded_process.run(
-        [sys.executable, "-c", _LEAVES_A_CHILD, str(tmp_path / "pid")], "", limit_s=60
-    )
+@pytest.mark.parametrize("detaches", ["pass", "os.setsid()"])
+def test_a_process_that_the_code_left_behind_is_ended_with_it(detaches: str, tmp_path: Path) -> None:
+    script = _LEAVES_A_CHILD.replace("time.sleep", f"{detaches}; time.sleep")
+    code, output, errors = bounded_process.run([sys.executable, "-c", script, str(tmp_path / "pid")], "", limit_s=60)
     assert (code, output.strip(), errors) == (0, "answer", "")
     child = int((tmp_path / "pid").read_text())
     for _ in range(100):
@@ -33,3 +34,11 @@ def test_a_process_that_the_code_left_behind_is_ended_with_it(tmp_path: Path) ->
     else:
         os.kill(child, 9)
         pytest.fail("the child is still there")
+
+
+def test_code_that_takes_too_long_is_ended_with_what_it_detached(tmp_path: Path) -> None:
+    script = _LEAVES_A_CHILD.replace("time.sleep", "os.setsid(); time.sleep") + "sys.stdout.flush(); time.sleep(60)\n"
+    with pytest.raises(subprocess.TimeoutExpired):
+        bounded_process.run([sys.executable, "-c", script, str(tmp_path / "pid")], "", limit_s=3)
+    child = int((tmp_path / "pid").read_text())
+    assert not Path(f"/proc/{child}").exists()

@@ -157,3 +157,18 @@ def test_a_cluster_beyond_the_largest_number_of_ranks_is_rejected() -> None:
     spelt = {"gpu": "H100", "nodes": 100_000, "gpus_per_node": 8, "memory_gib": 80, "host_memory_gib": 100}
     with pytest.raises(ValueError, match=r"gpus_per_node \(8\) × nodes \(100000\) must be at most 100000 ranks"):
         PredictionRequest.model_validate({"model": "gpt2", "cluster": spelt})
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster"), [("llama-3.2-1b", "8xh100"), ("gpt2", "2xh100"), ("llama-3.1-8b", "8xh100")]
+)
+def test_the_first_configuration_is_the_same_however_many_are_asked_for(model: str, cluster: str) -> None:
+    values = {"model": preset(model), "cluster": cluster, "sequence_length": 1024}
+    tables = [
+        fastest.answer_request(PredictionRequest.model_validate({**values, "top": top})).fastest
+        for top in (1, 3, 10, 30)
+    ]
+    assert [len(table) for table in tables] == [1, 3, 10, 30]
+    assert len({table[0].config for table in tables}) == 1
+    assert tables[1] == tables[2][:3]
+    assert all(table[0].rank == 1 for table in tables)

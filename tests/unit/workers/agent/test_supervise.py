@@ -18,7 +18,7 @@ from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.base import LaunchFailed, LostProcess, RankExit
 from shardtune.workers.launchers.fork_server import ForkUnsafe
 from shardtune.workers.launchers.parent_death import PID_NAMESPACE
-from shardtune.workers.launchers.processes import LAUNCH_TAG, kill_tagged, tagged_processes
+from shardtune.workers.launchers.processes import LAUNCH_TAG, kill_tagged, start_child, tagged_processes
 from tests.support.workers.worker_fakes import FAKE_HOST
 
 LONG = RunLimits(deadline_s=60, no_progress_s=60)
@@ -192,15 +192,46 @@ def test_what_sheds_session_environment_and_parent_dies_with_the_host_in_a_pid_n
         pytest.skip("PID namespaces are not permitted here")
     seconds = f"600.{os.getpid()}"
     agent = agent_with('["daemon", "hang"]', "warm", FAKE_DAEMON_S=seconds)
-
-    def daemons():
-        return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", seconds]]
-
-    assert _until(lambda: daemons() and directory.report(0) is not None, seconds=60.0)
+    assert _until(lambda: _daemons(seconds) and directory.report(0) is not None, seconds=60.0)
     (wrapper,) = psutil.Process(agent.pid).children()
     (host,) = wrapper.children()
     host.kill()
-    assert _until(lambda: not daemons())
+    assert _until(lambda: not _daemons(seconds))
+
+
+@pytest.mark.parametrize("kind", ["warm", "cold"])
+def test_kill_9_of_the_agent_leaves_nothing_that_sheds_session_and_environment(kind, agent_with, directory, mark):
+    seconds = f"600.{os.getpid()}{len(kind)}7"
+    agent = agent_with('["daemon", "hang"]', kind, FAKE_DAEMON_S=seconds)
+    assert _until(lambda: _daemons(seconds) and directory.report(0) is not None, seconds=60.0)
+    agent.send_signal(signal.SIGKILL)
+    agent.wait()
+    assert _until(lambda: not _daemons(seconds) and not tagged_processes(mark)), (
+        "a daemon outlived its agent by five seconds"
+    )
+
+
+def test_a_keeper_ends_daemons_of_its_program_and_no_other_process():
+    other = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    script = "import os, sys; os.spawnve(os.P_NOWAIT, '/bin/setsid', ['setsid', 'sleep', sys.argv[1]], {}); sys.exit(7)"
+    seconds = f"600.{os.getpid()}"
+    kept = start_child([sys.executable, "-c", script, seconds], os.environ, kept=True)
+    try:
+        assert kept.wait(30) == 7
+        assert not _daemons(seconds)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_keeper_ends_as_its_program_did():
+    script = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    assert start_child([sys.executable, "-c", script], os.environ, kept=True).wait(30) == -signal.SIGSEGV
+
+
+def _daemons(seconds):
+    return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", seconds]]
 
 
 def test_only_processes_of_the_pool_are_found(mark):

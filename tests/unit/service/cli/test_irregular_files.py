@@ -1,0 +1,82 @@
+"""Files that a command reads: a pipe, a device or a folder in their place is an error at once."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from shardtune.api_schemas.access.credentials import KeySource
+from shardtune.api_schemas.access.regular_file import IrregularFile, open_regular, read_text
+from shardtune.service.cli import baseline_file, lengths_file, study_file
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.models import source
+from shardtune.service.cli.plan import options
+from shardtune.service.cli.predict.measured_hardware import hardware_report
+from shardtune.traces import folder as trace_folder
+from shardtune.traces.json_pieces import UnreadableTrace
+from shardtune.workers.commands.run_trial import read_task
+
+
+def _model_folder(path: Path) -> object:
+    (path.parent / "model").mkdir()
+    (path.parent / "model" / "config.json").symlink_to(path)
+    return source.read_folder(path.parent / "model")
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "study": study_file.read_json_object,
+    "baseline": baseline_file.read_object,
+    "model": _model_folder,
+    "lengths": lengths_file.read,
+    "prices": lambda path: options.read_prices(None, path),
+    "measured": options.read_measurements,
+    "hardware": lambda path: hardware_report("local", path, path.parent),
+    "trial": read_task,
+    "key": lambda path: KeySource(file=path),
+    "trace": trace_folder.diagnose_folder,
+}
+
+
+@pytest.fixture(params=["pipe", "device", "folder"])
+def irregular(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "device":
+        return Path("/dev/zero") if request.node.callspec.params.get("name") != "model" else _link_to_zero(tmp_path)
+    path = tmp_path / "named.json"
+    os.mkfifo(path) if request.param == "pipe" else path.mkdir()
+    return path
+
+
+def _link_to_zero(folder: Path) -> Path:
+    (folder / "zero").symlink_to("/dev/zero")
+    return folder / "zero"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_no_regular_file_is_rejected_at_once_with_path_and_remedy(name: str, irregular: Path) -> None:
+    with pytest.raises((InputError, UnreadableTrace, ValueError)) as rejected:
+        READERS[name](irregular)
+    lines = getattr(rejected.value, "lines", [str(rejected.value)])
+    assert any(word in lines[0] for word in ("it is a ", "it has no .json")), lines
+    assert ";" in lines[0]
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"")
+    os.truncate(tmp_path / "large", 1 << 40)
+    with pytest.raises(IrregularFile, match="at most 67,108,864 are read"):
+        read_text(tmp_path / "large")
+
+
+def test_a_file_that_says_it_is_empty_is_read_within_the_limit() -> None:
+    assert "Name:" in read_text(Path("/proc/self/status"))
+    with pytest.raises(IrregularFile):
+        read_text(Path("/proc/self/status"), most_bytes=10)
+
+
+def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to("file")
+    with open_regular(tmp_path / "link") as file:
+        assert file.read() == b"text"

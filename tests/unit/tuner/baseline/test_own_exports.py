@@ -1,0 +1,59 @@
+"""Exports that are given back as a baseline, and what a file that says less than the workload loses."""
+
+import json
+
+import pytest
+from pydantic import JsonValue
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import Offload, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.tuner.baseline.implied_precision import implied_precision
+from shardtune.tuner.baseline.resolve import resolve_with_notes
+from shardtune.tuner.export import export
+from tests.support.values.synthetic_studies import contender_of, study_of
+
+EIGHT = Cluster(gpu="h100", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
+FLOAT8 = Workload(sequence_length=64, global_batch=32, precision=PRECISIONS["bf16-mixed"], float8="tensorwise")
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-autocast", "bf16-true", "fp32"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_training_arguments_under_zero_are_read_as_the_configuration_that_was_exported(
+    stage: int, precision: str
+) -> None:
+    offload = Offload() if stage == 3 else None
+    config = TrialConfig(strategy=ZeroConfig(stage=stage, offload_optimizer=offload), micro_batch=4)
+    study = study_of("llama-tiny", precision, EIGHT, global_batch=32)
+    document = json.loads(_exported(study, config)["training_arguments.json"])
+    assert resolve_with_notes(document, study.spec.workload, EIGHT).config == config
+    if precision == "bf16-autocast":
+        implied = implied_precision(document)
+        assert implied is not None
+        assert implied[0].name == precision
+
+
+@pytest.mark.parametrize(
+    "baseline",
+    [
+        {"per_device_train_batch_size": 4, "bf16": True},
+        {"mixed_precision": "bf16", "distributed_type": "MULTI_GPU", "micro_batch": 4},
+        {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 4},
+    ],
+)
+def test_a_plain_file_beside_float8_is_told_with_the_difference(baseline: dict[str, JsonValue]) -> None:
+    (note,) = [note for note in resolve_with_notes(baseline, FLOAT8, EIGHT).notes if "float8" in note]
+    assert "says nothing of float8; measured with the workload's float8 ('tensorwise')" in note
+
+
+def test_a_file_with_fp8_and_a_configuration_of_ours_get_no_such_note() -> None:
+    ours: dict[str, JsonValue] = {"kind": "ddp"}
+    fp8: dict[str, JsonValue] = {"mixed_precision": "fp8", "distributed_type": "MULTI_GPU", "micro_batch": 4}
+    for baseline in (ours, fp8):
+        notes = resolve_with_notes(baseline, FLOAT8, EIGHT).notes
+        assert not any("says nothing of float8" in note for note in notes)
+
+
+def _exported(study: Study, config: TrialConfig) -> dict[str, str]:
+    return dict(export(study, contender_of(config), "training-arguments").files)

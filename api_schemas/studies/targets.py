@@ -9,6 +9,7 @@ from shardtune.api_schemas.base import Band, Schema
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
 from shardtune.api_schemas.names import DeviceName
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.rung_tests import RungTest
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
 
 MOST_GPUS_OF_NODE = 1024
@@ -224,3 +225,6 @@ class StudyProjection(Schema):
     """Numbers of the measured trials whose groups do not divide the target's ranks, the fastest first; none is projected."""
     notes: tuple[str, ...] = ()
     """Assumptions behind the projection, and what of them nobody measured."""
+    rung_test: RungTest | None = None
+    """How well smaller clusters foretold what the study measured; null where no earlier study measured the same work on
+    fewer GPUs."""

@@ -1,21 +1,24 @@
 """Project a finished study to its target, as its result is about to be stored."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
-from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.studies.study import Contender, StudyResult
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.studies.targets import NOT_PROJECTED, StudyProjection
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import offered_hardware, studies
+from shardtune.service.lifecycle import smaller_rungs
 from shardtune.service.planning import agreement
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import Complete, Step
 from shardtune.service.process.context import Context
 from shardtune.tuner.prediction import traced_shape
 from shardtune.tuner.projection import target_answer
+from shardtune.tuner.projection.rung_test import Rung
 from shardtune.tuner.projection.target_sizes import TargetSizes
 from shardtune.tuner.verdict import contenders, resume_check
 
@@ -38,7 +41,7 @@ def with_projection(context: Context, snapshot: StudySnapshot, step: Step) -> St
 def _projected(context: Context, snapshot: StudySnapshot, result: StudyResult) -> StudyResult:
     # The measured answer is complete without its projection, and must not be lost for it.
     try:
-        projection = _answer(snapshot, _hardware(context, snapshot))
+        projection = _answer(snapshot, _hardware(context, snapshot), _smaller_rungs(context, snapshot))
         projected, recommended = projection.best.trial_number, result.best.trial_number
         unchecked = resume_check.notes_of_projected(snapshot.spec, snapshot.resume_runs, projected, recommended)
         notes = (*projection.notes, *unchecked)
@@ -60,7 +63,25 @@ def _hardware(context: Context, snapshot: StudySnapshot) -> MeasuredHardware | N
         return offered_hardware.measured_hardware(session, row.fingerprint_key, row.project_id)
 
 
-def _answer(snapshot: StudySnapshot, hardware: MeasuredHardware | None) -> StudyProjection:
+def _smaller_rungs(context: Context, snapshot: StudySnapshot) -> list[Rung]:
+    """Smaller clusters on which earlier studies of the project measured the same work for each rank."""
+    with context.db.read() as session:
+        return smaller_rungs.find(session, snapshot, _feasible)
+
+
+def _feasible(snapshot: StudySnapshot) -> list[Contender]:
+    """Measured trials of a study that fit into memory and trained as the reference."""
+    infeasible = agreement.final_parity_groups(
+        snapshot.history, snapshot.rejected, snapshot.spec
+    ).parity_groups.infeasible
+    return [
+        contenders.contender(trial)
+        for trial in snapshot.history
+        if trial.state is TrialState.COMPLETE and trial.measurement is not None and trial.number not in infeasible
+    ]
+
+
+def _answer(snapshot: StudySnapshot, hardware: MeasuredHardware | None, smaller: Sequence[Rung]) -> StudyProjection:
     """Answer for the target.
 
     Raises:
@@ -74,14 +95,8 @@ def _answer(snapshot: StudySnapshot, hardware: MeasuredHardware | None) -> Study
     )
     if shape is None:
         raise ValueError("no step of the model was counted, so that nothing is predicted; `shardtune predict` says why")
-    infeasible = agreement.final_parity_groups(snapshot.history, snapshot.rejected, spec).parity_groups.infeasible
-    measured = [
-        contenders.contender(trial)
-        for trial in snapshot.history
-        if trial.state is TrialState.COMPLETE and trial.measurement is not None and trial.number not in infeasible
-    ]
     not_fitting = [rejection.config for rejection in snapshot.rejected] + [
         trial.config for trial in snapshot.history if trial.failure is not None and trial.failure.kind in _TOO_LARGE
     ]
     sizes = TargetSizes.of_study(spec, shape, snapshot.cluster, hardware)
-    return target_answer.answer(sizes, measured, not_fitting)
+    return target_answer.answer(sizes, _feasible(snapshot), not_fitting, smaller)

@@ -9,6 +9,7 @@ from shardtune.api_schemas.base import Band, Schema
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
 from shardtune.api_schemas.names import DeviceName
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.rung_tests import RungTest
 from shardtune.api_schemas.studies.target_rehearsals import TargetRehearsal
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
 
@@ -229,6 +230,9 @@ class StudyProjection(Schema):
     releases."""
     notes: tuple[str, ...] = ()
     """Assumptions behind the projection, and what of them nobody measured."""
+    rung_test: RungTest | None = None
+    """How well smaller clusters foretold what the study measured; null where no earlier study measured the same work on
+    fewer GPUs."""
 
     @property
     def rehearsal_of_best(self) -> TargetRehearsal | None:

@@ -4,18 +4,19 @@ import logging
 from dataclasses import replace
 
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
-from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.studies.study import Contender, StudyResult
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.studies.targets import NOT_PROJECTED, StudyProjection
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import offered_hardware, studies
-from shardtune.service.lifecycle import target_rehearsals
+from shardtune.service.lifecycle import smaller_rungs, target_rehearsals
 from shardtune.service.planning import agreement
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import Complete, NewRehearsalRun, Step
 from shardtune.service.process.context import Context
 from shardtune.tuner.prediction import traced_shape
+from shardtune.tuner.projection.rung_test import Rung
 from shardtune.tuner.projection.target_sizes import TargetSizes
 from shardtune.tuner.verdict import contenders, resume_check
 
@@ -39,7 +40,7 @@ def with_projection(context: Context, snapshot: StudySnapshot, step: Step) -> St
 def _projected(context: Context, snapshot: StudySnapshot, result: StudyResult) -> StudyResult | NewRehearsalRun:
     # The measured answer is complete without its projection, and must not be lost for it.
     try:
-        projection = _answer(snapshot, _hardware(context, snapshot))
+        projection = _answer(snapshot, _hardware(context, snapshot), _smaller_rungs(context, snapshot))
         if isinstance(projection, NewRehearsalRun):
             return projection
         projected, recommended = projection.best.trial_number, result.best.trial_number
@@ -63,7 +64,27 @@ def _hardware(context: Context, snapshot: StudySnapshot) -> MeasuredHardware | N
         return offered_hardware.measured_hardware(session, row.fingerprint_key, row.project_id)
 
 
-def _answer(snapshot: StudySnapshot, hardware: MeasuredHardware | None) -> StudyProjection | NewRehearsalRun:
+def _smaller_rungs(context: Context, snapshot: StudySnapshot) -> list[Rung]:
+    """Smaller clusters on which earlier studies of the project measured the same work for each rank."""
+    with context.db.read() as session:
+        return smaller_rungs.find(session, snapshot, _feasible)
+
+
+def _feasible(snapshot: StudySnapshot) -> list[Contender]:
+    """Measured trials of a study that fit into memory and trained as the reference."""
+    infeasible = agreement.final_parity_groups(
+        snapshot.history, snapshot.rejected, snapshot.spec
+    ).parity_groups.infeasible
+    return [
+        contenders.contender(trial)
+        for trial in snapshot.history
+        if trial.state is TrialState.COMPLETE and trial.measurement is not None and trial.number not in infeasible
+    ]
+
+
+def _answer(
+    snapshot: StudySnapshot, hardware: MeasuredHardware | None, smaller: list[Rung]
+) -> StudyProjection | NewRehearsalRun:
     """Answer for the target, or the next rehearsal that it needs.
 
     Raises:
@@ -77,14 +98,8 @@ def _answer(snapshot: StudySnapshot, hardware: MeasuredHardware | None) -> Study
     )
     if shape is None:
         raise ValueError("no step of the model was counted, so that nothing is predicted; `shardtune predict` says why")
-    infeasible = agreement.final_parity_groups(snapshot.history, snapshot.rejected, spec).parity_groups.infeasible
-    measured = [
-        contenders.contender(trial)
-        for trial in snapshot.history
-        if trial.state is TrialState.COMPLETE and trial.measurement is not None and trial.number not in infeasible
-    ]
     not_fitting = [rejection.config for rejection in snapshot.rejected] + [
         trial.config for trial in snapshot.history if trial.failure is not None and trial.failure.kind in _TOO_LARGE
     ]
     sizes = TargetSizes.of_study(spec, shape, snapshot.cluster, hardware)
-    return target_rehearsals.answer(snapshot, sizes, measured, not_fitting)
+    return target_rehearsals.answer(snapshot, sizes, _feasible(snapshot), not_fitting, smaller)

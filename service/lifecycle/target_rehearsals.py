@@ -10,6 +10,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import NewRehearsalRun
 from shardtune.tuner.projection import rehearsal, target_answer, target_rehearsals
+from shardtune.tuner.projection.rung_test import Rung
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _REHEARSED = 2
@@ -19,9 +20,14 @@ _MOST_REHEARSED = 4
 
 
 def answer(
-    snapshot: StudySnapshot, sizes: TargetSizes, measured: list[Contender], not_fitting: list[TrialConfig]
+    snapshot: StudySnapshot,
+    sizes: TargetSizes,
+    measured: list[Contender],
+    not_fitting: list[TrialConfig],
+    smaller: list[Rung],
 ) -> StudyProjection | NewRehearsalRun:
-    """Answer for the target with its rehearsals, or the next rehearsal that it needs.
+    """Answer for the target with its rehearsals, or the next rehearsal that it needs. `smaller`: smaller clusters
+    that measured configurations with the same work for each rank.
 
     Raises:
         ValueError: no measured configuration can run on the target.
@@ -29,7 +35,7 @@ def answer(
     settled = {} if snapshot.spec.budget.skip_rehearsal else _ended(snapshot, sizes)
     while True:
         rejected = frozenset(key for key, one in settled.items() if one.outcome == "rejected")
-        projection = _without(sizes, measured, not_fitting, rejected, settled)
+        projection = _without(sizes, measured, not_fitting, rejected, settled, smaller)
         candidates = (projection.best, *projection.runners_up)[:_REHEARSED]
         due = next((row for row in candidates if row.config.content_key() not in settled), None)
         if due is None or snapshot.spec.budget.skip_rehearsal or len(settled) >= _MOST_REHEARSED:
@@ -46,9 +52,10 @@ def _without(
     not_fitting: list[TrialConfig],
     rejected: frozenset[str],
     settled: dict[str, TargetRehearsal],
+    smaller: list[Rung],
 ) -> StudyProjection:
     try:
-        return target_answer.answer(sizes, measured, not_fitting, rejected)
+        return target_answer.answer(sizes, measured, not_fitting, rejected, smaller)
     except ValueError as error:
         reasons = "; ".join(
             f"{one.description}: {one.problem.message}" for one in settled.values() if one.problem is not None

@@ -8,11 +8,13 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Contender
 from shardtune.api_schemas.studies.targets import CurvePoint, ProjectedConfig, StudyProjection
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.projection import rungs
+from shardtune.tuner.projection import rung_test, rungs
+from shardtune.tuner.projection.bands import band
 from shardtune.tuner.projection.chances import ProjectedSpeed, chances_of_best
+from shardtune.tuner.projection.rung_test import Rung, RungAnchors
 from shardtune.tuner.projection.surrogates import growths, scaled_fields
 from shardtune.tuner.projection.target_curves import Curves
-from shardtune.tuner.projection.target_rows import OnTarget, band, distinct, grown_configs, project_all
+from shardtune.tuner.projection.target_rows import OnTarget, distinct, grown_configs, project_all
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _RUNNERS_UP = 4
@@ -24,17 +26,22 @@ def answer(
     measured: Sequence[Contender],
     not_fitting: Sequence[TrialConfig],
     rejected: Collection[str] = (),
+    smaller: Sequence[Rung] = (),
 ) -> StudyProjection:
     """Answer for the target of a study.
 
     `measured`: feasible trials of the study. `not_fitting`: configurations that did not fit on its cluster, by prediction
-    or by a run. `rejected`: keys of configurations that a rehearsal showed not to train on the target.
+    or by a run. `rejected`: keys of configurations that a rehearsal showed not to train on the target. `smaller`: smaller
+    clusters that measured configurations with the same work for each rank.
 
     Raises:
         ValueError: no measured configuration can run on the target, or is predicted to fit there.
     """
     there = sizes.there
-    laid_out = project_all(sizes, grown_configs(sizes, measured), there)
+    anchors = RungAnchors(sizes, smaller)
+    test = rung_test.run(sizes, anchors, measured)
+    error = rung_test.error_after(test)
+    laid_out = project_all(sizes, grown_configs(sizes, measured, anchors), there, error)
     projected = distinct(laid_out)
     fitting = sorted(
         (row for row in projected if row.fits and row.config.content_key() not in rejected),
@@ -55,7 +62,7 @@ def answer(
     for row, chance in zip(fitting, chances, strict=True):
         of_trials[row.grown.contender.trial_number] += chance
     ranks = _ranks(measured)
-    curves = Curves(sizes, fitting, ranks)
+    curves = Curves(sizes, fitting, ranks, error)
     shown = [
         _described(
             sizes,
@@ -83,6 +90,7 @@ def answer(
         ),
         too_large=len({row.grown.contender.trial_number for row in projected} - trials_that_fit),
         notes=_notes(sizes, there),
+        rung_test=test,
     )
 
 

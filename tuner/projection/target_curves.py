@@ -7,7 +7,9 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Contender
 from shardtune.api_schemas.studies.targets import BestAtSize, CurvePoint
-from shardtune.tuner.projection.target_rows import OnTarget, band, exactly, project_all
+from shardtune.tuner.projection.bands import band, exactly
+from shardtune.tuner.projection.structural import StructuralError
+from shardtune.tuner.projection.target_rows import OnTarget, project_all
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _COMPARED = 16
@@ -17,12 +19,14 @@ _COMPARED = 16
 class Curves:
     """Speeds of the most promising configurations on every size between the cluster and the target."""
 
-    def __init__(self, sizes: TargetSizes, fitting: Sequence[OnTarget], ranks: Mapping[int, int]) -> None:
+    def __init__(
+        self, sizes: TargetSizes, fitting: Sequence[OnTarget], ranks: Mapping[int, int], error: StructuralError
+    ) -> None:
         self._sizes = sizes
         by_rank = sorted(fitting, key=lambda row: ranks[row.grown.contender.trial_number])
         chosen = {id(row): row.grown for row in (*fitting[:_COMPARED], *by_rank[:_COMPARED])}
         self._grown = list(chosen.values())
-        self._rows = {cluster.nodes: project_all(sizes, self._grown, cluster) for cluster in sizes.between()}
+        self._rows = {cluster.nodes: project_all(sizes, self._grown, cluster, error) for cluster in sizes.between()}
 
     def of(self, shown: OnTarget) -> tuple[CurvePoint, ...]:
         """Points of one configuration."""

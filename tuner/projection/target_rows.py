@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Contender
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.projection.project import ProjectedValue, Projection, project
+from shardtune.tuner.projection.project import Projection, project
+from shardtune.tuner.projection.rung_test import RungAnchors
 from shardtune.tuner.projection.sizes import MeasuredSize
+from shardtune.tuner.projection.structural import StructuralError
 from shardtune.tuner.projection.surrogates import Growth, growths
 from shardtune.tuner.projection.target_sizes import FittingSize, TargetSizes
 
@@ -21,6 +22,9 @@ class Grown:
     contender: Contender
     growth: Growth
     anchor: MeasuredSize
+    """Size on which the study measured it."""
+    smaller: tuple[MeasuredSize, ...] = ()
+    """Sizes on which earlier studies measured it, smallest first."""
 
 
 @dataclass(frozen=True)
@@ -39,29 +43,40 @@ class OnTarget:
         return self.projection.tokens_per_s_per_gpu.expected
 
 
-def grown_configs(sizes: TargetSizes, measured: Sequence[Contender]) -> list[Grown]:
-    """Ways in which the measured configurations grow to the target, each with what was measured."""
+def grown_configs(sizes: TargetSizes, measured: Sequence[Contender], rungs: RungAnchors | None = None) -> list[Grown]:
+    """Ways in which the measured configurations grow to the target, each with what was measured, here and on smaller
+    clusters."""
     here = sizes.predict([contender.config for contender in measured], sizes.cluster)
     return [
         Grown(
             contender,
             growth,
             MeasuredSize.at_speed(size.predicted, contender.tokens_per_s_per_gpu, contender.peak_allocated_gib),
+            tuple(rungs.of(growth)) if rungs is not None else (),
         )
         for contender, size in zip(measured, here, strict=True)
         for growth in growths(contender.config, sizes.cluster, sizes.there)
     ]
 
 
-def project_all(sizes: TargetSizes, grown: Sequence[Grown], cluster: Cluster) -> list[OnTarget]:
-    """Projections to a cluster of all configurations that can run on it."""
+def project_all(
+    sizes: TargetSizes, grown: Sequence[Grown], cluster: Cluster, error: StructuralError | None = None
+) -> list[OnTarget]:
+    """Projections to a cluster of all configurations that can run on it. `error`: their structural error; None: that of
+    published runs."""
     legal = [(row, config) for row in grown if (config := row.growth.at(cluster.world_size)) is not None]
     there = sizes.predict([config for _, config in legal], cluster)
     rows = []
     for (row, config), size in zip(legal, there, strict=True):
-        projection = project([row.anchor], size.predicted)
+        projection = project(_anchors(row, size), size.predicted, error)
         rows.append(OnTarget(row, config, projection, _fits(sizes, row.anchor, projection, size)))
     return rows
+
+
+def _anchors(row: Grown, size: FittingSize) -> list[MeasuredSize]:
+    # Sizes with the target's layout displace those without. The nearest one, the study's own, must never be displaced.
+    is_same = row.anchor.predicted.has_layout_of(size.predicted)
+    return [*row.smaller, row.anchor] if is_same else [row.anchor]
 
 
 def _fits(sizes: TargetSizes, anchor: MeasuredSize, projection: Projection, size: FittingSize) -> bool:
@@ -83,14 +98,3 @@ def distinct(rows: Sequence[OnTarget]) -> list[OnTarget]:
 
 def _band_ratio(row: OnTarget) -> float:
     return row.projection.tokens_per_s_per_gpu.high / row.expected
-
-
-def exactly(contender: Contender) -> Band:
-    """Measured speed as a band of no width."""
-    speed = contender.tokens_per_s_per_gpu
-    return Band(expected=speed, low=speed, high=speed)
-
-
-def band(value: ProjectedValue) -> Band:
-    """Projected value as a band of the API."""
-    return Band(expected=value.expected, low=value.low, high=value.high)

@@ -25,6 +25,7 @@ def rows(projection: StudyProjection) -> list[tuple[str, str]]:
         order(projection),
         curve(projection),
         *take_overs(projection.sizes),
+        *rung_test(projection),
         *assumptions(projection),
     ]
     return [("target" if at == 0 else "", text) for at, text in enumerate(texts)]
@@ -145,6 +146,30 @@ def unseen_axes(configs: Sequence[ProjectedConfig]) -> str:
     axes = dict.fromkeys(axis for config in configs for axis in config.unseen)
     names = " and ".join(_UNSEEN[axis] for axis in axes)
     return f"bands are wider for what was never measured: {names}" if names else ""
+
+
+def rung_test(projection: StudyProjection) -> list[str]:
+    """Say how well smaller clusters foretold what the study measured, and what follows for the bands."""
+    test = projection.rung_test
+    if test is None:
+        return []
+    count = len(test.trials)
+    from_gpus = " and ".join(str(gpus) for gpus in test.from_gpus)
+    texts = [
+        f"rung test: {from_gpus} GPU{'s' if test.from_gpus != (1,) else ''} foretold {count} trial{'s' if count > 1 else ''} "
+        f"of {_gpus(projection.measured_gpus)} with a median error of {_share(test.median_error)} "
+        f"(largest {_share(test.largest_error)}); {test.inside_band} of {count} within the 90 % band"
+    ]
+    if test.band_factor > 1.0:
+        texts.append(
+            f"bands to the target are {test.band_factor:.1f} times as wide as published runs ask for, since trials lay "
+            "outside of theirs"
+        )
+    return texts
+
+
+def _share(fraction: float) -> str:
+    return f"{fraction:.1%}".replace("%", " %")
 
 
 def left_out(projection: StudyProjection) -> list[str]:

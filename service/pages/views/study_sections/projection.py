@@ -41,7 +41,7 @@ class ProjectionSection:
     lines: tuple[ProjectedLine, ...]
     sizes: tuple[SizeLine, ...]
     changes: tuple[str, ...]
-    """Sentences on the order, and on where another strategy takes over."""
+    """Sentences on the order, on where another strategy takes over, and on the rung test."""
     rehearsals: tuple[str, ...]
     """Sentences on what was built at the target's number of ranks, and what cannot be."""
     assumptions: tuple[str, ...]
@@ -71,7 +71,11 @@ def _section(projection: StudyProjection) -> ProjectionSection:
             for config in projection_words.ranked(projection)
         ),
         sizes=tuple(SizeLine(row, projection_words.speed(row.tokens_per_s_per_gpu)) for row in projection.sizes),
-        changes=(projection_words.order(projection), *projection_words.take_overs(projection.sizes)),
+        changes=(
+            projection_words.order(projection),
+            *projection_words.take_overs(projection.sizes),
+            *projection_words.rung_test(projection),
+        ),
         rehearsals=tuple(rehearsal_words.sentences(projection)),
         assumptions=tuple(projection_words.assumptions(projection)),
         plot=curve(projection),

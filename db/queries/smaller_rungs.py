@@ -1,0 +1,41 @@
+"""Queries on earlier studies whose clusters may be rungs below a study's own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
+from shardtune.api_schemas.studies.study import StudyPurpose, StudySpec, StudyState
+from shardtune.db.tables.studies import FingerprintRow, StudyRow
+
+_MOST_READ = 200
+"""Number of newest studies of a project that are looked through: rungs are measured within days of each other."""
+
+
+@dataclass(frozen=True)
+class EndedStudy:
+    """What is compared of an ended study, before its trials are read."""
+
+    study_id: str
+    spec: StudySpec
+    cluster: Cluster
+    fingerprint: Fingerprint
+
+
+def ended_studies(session: Session, project_id: str) -> Sequence[EndedStudy]:
+    """Return the newest complete studies of a project that people asked for, newest first."""
+    query = (
+        select(StudyRow.id, StudyRow.spec, StudyRow.cluster, FingerprintRow.value)
+        .join(FingerprintRow, FingerprintRow.key == StudyRow.fingerprint_key)
+        .where(
+            StudyRow.project_id == project_id,
+            StudyRow.state == StudyState.COMPLETE,
+            StudyRow.purpose == StudyPurpose.USER,
+            StudyRow.deleted_at.is_(None),
+        )
+        .order_by(StudyRow.created_at.desc(), StudyRow.id.desc())
+        .limit(_MOST_READ)
+    )
+    return [EndedStudy(*row) for row in session.execute(query)]

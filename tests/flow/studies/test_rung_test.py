@@ -1,0 +1,59 @@
+"""Studies with a target after others of the same work on fewer GPUs."""
+
+import pytest
+
+from shardtune.db.queries.smaller_rungs import EndedStudy
+from shardtune.service.lifecycle import smaller_rungs
+from tests.support.service.scenarios import THREE_BACKENDS, WORKLOAD
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
+
+ONE_RANK = CLUSTER.model_copy(update={"gpus_per_node": 1})
+
+
+def finished(client, cluster, target, name, fingerprint=FINGERPRINT, **changes):
+    """Finished study on a worker of its own, which leaves after it."""
+
+    def behave(_lease, task):
+        return measurement(speed_of(task.config))
+
+    worker = SimulatedWorker(client, name=name, behave=behave, cluster=cluster, fingerprint=fingerprint).register()
+    spec = SPEC | THREE_BACKENDS | {"target": target, "workload": WORKLOAD | {"global_batch": 32}} | changes
+    answer = client.post("/v1/studies", json=spec | {"cluster": cluster.model_dump(mode="json")})
+    assert answer.status_code == 201, answer.text
+    worker.work()
+    return client.get(f"/v1/studies/{answer.json()['study_id']}").json()
+
+
+def test_the_second_study_says_how_well_the_first_foretold_it(client):
+    below = finished(client, ONE_RANK, "8x1", "one")
+    assert below["state"] == "complete" and below["spec"]["workload"]["global_batch"] == 4
+    assert below["result"]["projection"]["rung_test"] is None
+    study = finished(client, CLUSTER, "4x2", "two")
+    test = study["result"]["projection"]["rung_test"]
+    assert test is not None, study["result"]["projection"]["notes"]
+    assert test["from_gpus"] == [1] and test["studies"] == [below["study_id"]]
+    assert len(test["trials"]) > 0 and 0 <= test["inside_band"] <= len(test["trials"])
+    page = client.get(f"/studies/{study['study_id']}", headers={"accept": "text/html"}).text
+    assert "Rung test: 1 GPU foretold" in page
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workload": WORKLOAD | {"global_batch": 64}},
+        {"fingerprint": FINGERPRINT.model_copy(update={"torch": "2.14.0"})},
+        {"model": "gpt2-tiny"},
+    ],
+)
+def test_a_study_of_other_work_is_no_rung(quick_client, changes):
+    finished(quick_client, ONE_RANK, "8x1", "one", **changes)
+    study = finished(quick_client, CLUSTER, "4x2", "two")
+    assert study["result"]["projection"]["rung_test"] is None
+
+
+def test_a_rung_is_smaller_and_its_nodes_are_of_one_size(quick_client):
+    finished(quick_client, ONE_RANK, "8x1", "one")
+    with quick_client.app.state.context.db.read() as session:
+        (ended,) = smaller_rungs.smaller_rungs.ended_studies(session, "default")
+    own = EndedStudy("own", ended.spec, ended.cluster, ended.fingerprint)
+    assert not smaller_rungs.is_rung_below(ended, own)

@@ -1,0 +1,126 @@
+"""Rung test: smaller clusters of the same machines foretell what the study's own cluster measured.
+
+It tells how far projections are off on these machines, with this model. Their measurements also anchor the projection to
+the target, beside the study's own.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.rung_tests import ForetoldTrial, RungTest
+from shardtune.api_schemas.studies.study import Contender
+from shardtune.tuner.projection.bands import band
+from shardtune.tuner.projection.project import project
+from shardtune.tuner.projection.sizes import MeasuredSize
+from shardtune.tuner.projection.structural import StructuralError, learnt
+from shardtune.tuner.projection.surrogates import Growth, growths
+from shardtune.tuner.projection.target_sizes import TargetSizes
+
+_FEWEST = 3
+"""Fewest foretold trials from which the rung test widens bands: of one or two, chance decides."""
+_NOMINAL = 0.90
+"""Fraction of measurements that the band of a projection should contain."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """Smaller cluster of the same machines on which each rank had the same work."""
+
+    cluster: Cluster
+    study_id: str
+    """Study that measured on it."""
+    measured: tuple[Contender, ...]
+
+
+class RungAnchors:
+    """What smaller clusters measured, by the configuration that grows from there."""
+
+    def __init__(self, sizes: TargetSizes, rungs: Sequence[Rung]) -> None:
+        self.rungs = tuple(sorted(rungs, key=lambda rung: rung.cluster.world_size))
+        self._sizes = [(rung.cluster.world_size, _measured_sizes(sizes, rung)) for rung in self.rungs]
+
+    def of(self, growth: Growth) -> list[MeasuredSize]:
+        """Sizes on which a configuration was measured that grows in this way, smallest first."""
+        found = []
+        for ranks, measured in self._sizes:
+            config = growth.at(ranks)
+            size = None if config is None else measured.get(config.content_key())
+            if size is not None:
+                found.append(size)
+        return found
+
+
+def _measured_sizes(sizes: TargetSizes, rung: Rung) -> Mapping[str, MeasuredSize]:
+    predicted = sizes.predict([contender.config for contender in rung.measured], rung.cluster)
+    by_config: dict[str, MeasuredSize] = {}
+    for contender, size in zip(rung.measured, predicted, strict=True):
+        measured = MeasuredSize.at_speed(size.predicted, contender.tokens_per_s_per_gpu, contender.peak_allocated_gib)
+        by_config.setdefault(contender.config.content_key(), measured)
+    return by_config
+
+
+def run(sizes: TargetSizes, anchors: RungAnchors, measured: Sequence[Contender]) -> RungTest | None:
+    """Foretell each measured trial from the smaller clusters alone, and compare.
+
+    Returns:
+        The comparison; None if no smaller cluster measured a configuration that grows to one of the trials.
+    """
+    here = sizes.predict([contender.config for contender in measured], sizes.cluster)
+    foretold: list[ForetoldTrial] = []
+    half_widths: list[float] = []
+    for contender, size in zip(measured, here, strict=True):
+        found = [
+            sized for growth in growths(contender.config, sizes.cluster, sizes.there) if (sized := anchors.of(growth))
+        ]
+        if not found:
+            continue
+        # Where a group stands for several larger ones, all of them are the same configuration here.
+        known = max(found, key=len)
+        speed = project(known, size.predicted).tokens_per_s_per_gpu
+        half_widths.append(math.log(speed.high / speed.expected))
+        foretold.append(
+            ForetoldTrial(
+                trial_number=contender.trial_number,
+                from_gpus=tuple(anchor.predicted.gpus for anchor in known),
+                tokens_per_s_per_gpu=band(speed),
+                measured_tokens_per_s_per_gpu=contender.tokens_per_s_per_gpu,
+            )
+        )
+    return _compared(anchors, foretold, half_widths) if foretold else None
+
+
+def _compared(anchors: RungAnchors, foretold: Sequence[ForetoldTrial], half_widths: Sequence[float]) -> RungTest:
+    errors = [abs(trial.relative_error) for trial in foretold]
+    used = {gpus for trial in foretold for gpus in trial.from_gpus}
+    return RungTest(
+        from_gpus=tuple(sorted(used)),
+        studies=tuple(rung.study_id for rung in anchors.rungs if rung.cluster.world_size in used),
+        trials=tuple(foretold),
+        median_error=median(errors),
+        largest_error=max(errors),
+        inside_band=sum(trial.is_inside for trial in foretold),
+        band_factor=_band_factor(foretold, half_widths),
+    )
+
+
+def _band_factor(foretold: Sequence[ForetoldTrial], half_widths: Sequence[float]) -> float:
+    """Factor on the bands with which 90 % of the foretold trials would lie within theirs; at least 1."""
+    if len(foretold) < _FEWEST:
+        return 1.0
+    # Errors of one pair of clusters are not independent: few errors never narrow a band.
+    reached = sorted(
+        abs(math.log(trial.measured_tokens_per_s_per_gpu / trial.tokens_per_s_per_gpu.expected)) / half_width
+        for trial, half_width in zip(foretold, half_widths, strict=True)
+    )
+    return max(1.0, reached[math.ceil(_NOMINAL * len(reached)) - 1])
+
+
+def error_after(test: RungTest | None) -> StructuralError:
+    """Error of projections to the target: that of published runs, wider where the rung test says so."""
+    published = learnt()
+    if test is None or test.band_factor == 1.0:
+        return published
+    return StructuralError(published.drift, published.width * test.band_factor, published.sources, published.shared)

@@ -231,7 +231,7 @@ class StudyProjection(Schema):
     notes: tuple[str, ...] = ()
     """Assumptions behind the projection, and what of them nobody measured."""
     rung_test: RungTest | None = None
-    """How well smaller clusters foretold what the study measured; null where no earlier study measured the same work on
+    """Comparison of what smaller clusters foretold with what the study measured; null where no earlier study measured the same work on
     fewer GPUs."""
 
     @property

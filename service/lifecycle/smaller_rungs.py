@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.study import Contender, StudySpec
-from shardtune.db.queries import smaller_rungs, studies
-from shardtune.db.queries.smaller_rungs import EndedStudy
+from shardtune.db.queries import studies
+from shardtune.db.queries.targets import smaller_rungs
+from shardtune.db.queries.targets.smaller_rungs import EndedStudy
 from shardtune.service.planning import study_snapshot
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.freshness.fingerprints import stale_fields

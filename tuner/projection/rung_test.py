@@ -36,7 +36,7 @@ class Rung:
 
 
 class RungAnchors:
-    """What smaller clusters measured, by the configuration that grows from there."""
+    """Measurements of smaller clusters, by the configuration that grows from there."""
 
     def __init__(self, sizes: TargetSizes, rungs: Sequence[Rung]) -> None:
         self.rungs = tuple(sorted(rungs, key=lambda rung: rung.cluster.world_size))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.db.queries.smaller_rungs import EndedStudy
+from shardtune.db.queries.targets.smaller_rungs import EndedStudy
 from shardtune.service.lifecycle import smaller_rungs
 from tests.support.service.scenarios import THREE_BACKENDS, WORKLOAD
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of

@@ -11,7 +11,7 @@ from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.projection import target_answer
 from shardtune.tuner.projection.rung_test import Rung, RungAnchors
 from shardtune.tuner.projection.surrogates import growths
-from tests.unit.tuner.projection.test_target_answer import HERE, HYBRID, SHARDED, ZERO3, half_width, measured, sizes_of
+from tests.support.values.target_studies import HERE, HYBRID, SHARDED, ZERO3, half_width, measured, sizes_of
 
 ONE_NODE = catalogue.parse_cluster("1x8xh100")
 ON_ONE_NODE = [

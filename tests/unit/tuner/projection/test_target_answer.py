@@ -1,71 +1,22 @@
 """Answer of a study for its target."""
 
-import math
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 
-from shardtune.api_schemas.base import Band
-from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study import Contender, StudyRequest
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.studies.targets import StudyProjection
-from shardtune.api_schemas.training.workload import PRECISIONS
-from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.wording.targets import projection_words
-from shardtune.tuner.prediction import catalogue, prediction_request
-from shardtune.tuner.projection import rungs, target_answer
-from shardtune.tuner.projection.target_sizes import TargetSizes
+from shardtune.tuner.projection import target_answer
+from tests.support.values.target_studies import HYBRID, SHARDED, ZERO3, half_width, measured, sizes_of
 
-HERE = catalogue.parse_cluster("2x8xh100")
-SHARDED = TrialConfig(strategy=Fsdp2Config(dp_shard=16), micro_batch=2, activation_checkpointing="full")
-HYBRID = TrialConfig(strategy=Fsdp2Config(dp_shard=8, dp_replicate=2), micro_batch=2, activation_checkpointing="full")
-ZERO3 = TrialConfig(strategy=ZeroConfig(stage=3), micro_batch=2, activation_checkpointing="full")
 TOO_LARGE = TrialConfig(strategy=DdpConfig(), micro_batch=2)
-
-
-def sizes_of(
-    target: str = "64x8", model: str = "llama-2-7b", cluster: str = "2x8xh100", global_batch: int = 2048
-) -> TargetSizes:
-    here = catalogue.parse_cluster(cluster)
-    request = StudyRequest.model_validate(
-        {
-            "model": model,
-            "workload": {"sequence_length": 4096, "global_batch": global_batch},
-            "cluster": cluster,
-            "target": target,
-        }
-    )
-    spec = rungs.for_rung(request, here).with_precision(PRECISIONS["bf16-mixed"])
-    shape = prediction_request.resolve(PredictionRequest(model=model, cluster=here)).shape
-    return TargetSizes.of_study(spec, shape, here, None)
-
-
-def measured(sizes: TargetSizes, configs: Sequence[TrialConfig], *factors: float) -> list[Contender]:
-    """Trials that were so many times as fast as predicted."""
-    predicted = sizes.predict(configs, sizes.cluster)
-    return [
-        Contender(
-            trial_number=number,
-            config=config,
-            description=config.describe(),
-            tokens_per_s_per_gpu=size.predicted.tokens_per_s_per_gpu * factor,
-            peak_allocated_gib=size.predicted.memory_gib,
-            peak_reserved_gib=None,
-            runs=1,
-        )
-        for number, (config, size, factor) in enumerate(zip(configs, predicted, factors, strict=True))
-    ]
 
 
 def answer_of(target: str = "64x8", *factors: float) -> StudyProjection:
     sizes = sizes_of(target)
     configs = [SHARDED, HYBRID, ZERO3]
     return target_answer.answer(sizes, measured(sizes, configs, *(factors or (1.0, 1.0, 1.0))), [TOO_LARGE])
-
-
-def half_width(band: Band) -> float:
-    return math.log(band.high / band.expected)
 
 
 def test_the_answer_is_projected_and_names_the_target_and_what_each_rank_does() -> None:

@@ -16,7 +16,7 @@ _MOST_READ = 200
 
 @dataclass(frozen=True)
 class EndedStudy:
-    """What is compared of an ended study, before its trials are read."""
+    """Ended study, as far as it is compared before its trials are read."""
 
     study_id: str
     spec: StudySpec

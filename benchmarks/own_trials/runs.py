@@ -16,6 +16,7 @@ from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, Task, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan
+from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.attempt import AttemptResult, Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
@@ -47,7 +48,7 @@ def workplace(folder: Path, ranks: int = 4) -> Iterator[Workplace]:
 def execute(place: Workplace, task: TrialTask | ModelSummaryTask, number: int) -> Measurement | ModelSummary | Failure:
     """Run a task to its outcome."""
     result = attempted(place, task, number).result
-    assert not isinstance(result, ResumeMeasurement | ProfilerRecording)
+    assert not isinstance(result, ResumeMeasurement | ProfilerRecording | RehearsalReport)
     return result
 
 

@@ -1,5 +1,7 @@
 """Schemas of a rung test: what smaller clusters foretold for a study's cluster, beside what the study measured."""
 
+from pydantic import Field
+
 from shardtune.api_schemas.base import Band, Schema
 
 
@@ -32,7 +34,7 @@ class RungTest(Schema):
 
     from_gpus: tuple[int, ...]
     """Numbers of GPUs of the smaller clusters."""
-    studies: tuple[str, ...]
+    studies: tuple[str, ...] = Field(examples=[["study-0a1b2c3d4e5f"]])
     """Ids of the studies that measured on them."""
     trials: tuple[ForetoldTrial, ...]
     """Foretold trials, in the order of their numbers."""

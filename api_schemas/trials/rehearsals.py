@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
-from shardtune.api_schemas.names import ProgramOutput
+from shardtune.api_schemas.names import ONE_LINE, ProgramOutput
 from shardtune.api_schemas.strategies import TrialConfig
 
 RehearsalCode = Literal[
@@ -33,6 +33,10 @@ contradict the task or each other."""
 REJECTIONS: tuple[RehearsalCode, ...] = ("misfit", "over_memory")
 """Codes of a configuration that cannot train on the cluster."""
 _MOST_BYTES = 1 << 60
+OneLine = Annotated[str, Field(pattern=ONE_LINE)]
+"""Text without control characters."""
+PartName = Annotated[str, Field(max_length=100, pattern=r"^[a-z_]+$")]
+"""Kind of tensors that a peak held."""
 _Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 _FIELD = re.compile(r"^([a-z_][a-z_0-9.]*(?: × [a-z_][a-z_0-9.]*)*) \(([^()]{1,60})\)")
@@ -43,9 +47,9 @@ class RehearsalProblem(Schema):
     """Reason why a configuration cannot be built, or was not rehearsed."""
 
     code: RehearsalCode
-    field: str | None = Field(default=None, max_length=200, examples=["tensor_parallel"])
+    field: OneLine | None = Field(default=None, max_length=200, examples=["tensor_parallel"])
     """Field of the configuration or workload at fault, where the message names one."""
-    value: str | None = Field(default=None, max_length=200, examples=["7"])
+    value: OneLine | None = Field(default=None, max_length=200, examples=["7"])
     """Value of that field."""
     message: ProgramOutput = Field(max_length=2000)
     """Sentence with field, value and remedy, for people."""
@@ -67,7 +71,7 @@ class RehearsedRank(Schema):
     """Number of repeated blocks on the rank."""
     peak_bytes: int = Field(ge=0, le=_MOST_BYTES)
     """Largest number of bytes of tensors during the second step."""
-    parts: dict[str, Annotated[int, Field(ge=0, le=_MOST_BYTES)]] = Field(max_length=20)
+    parts: dict[PartName, Annotated[int, Field(ge=0, le=_MOST_BYTES)]] = Field(max_length=20)
     """Bytes of that peak by kind: `parameters`, `optimizer` states, `buffers`, what `forward` made (activations, gathered
     weights), what `backward` made (gradients, gathered weights, work space), and `other` tensors such as the batch."""
     process_groups: int = Field(ge=0, le=MOST_RANKS)

@@ -155,7 +155,10 @@ CHECKS: tuple[tuple[str, Callable[[Evidence, Match], bool]], ...] = (
     (r"^(?:also run again|run again, too): trials? ([\d, ]+)", _were_repeated),
     (r"trials? ([\d, ]+); trial (\d+) was the fastest", _was_fastest),
     (r"; trial (\d+) went into the pairs", _was_paired),
-    (r"(\d+) of the (\d+) (?:validation|fresh) runs of trial (\d+) count although disturbed", _count_disturbed),
+    (
+        r"(\d+) of the (\d+) (?:validation|fresh) runs of trial (\d+) (?:count although|were) disturbed",
+        _count_disturbed,
+    ),
     (r"^(\d+) (?:paired runs? after|pairs of fresh runs)(?:.*: from ([\d.]+)× to ([\d.]+)×)?", _count_pairs),
     (r"the candidate won (\d+) of (\d+) pairs", _count_won),
     (

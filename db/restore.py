@@ -3,6 +3,7 @@
 import shutil
 import sqlite3
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,8 @@ from shardtune.db.session import make_engine, parse_url, upgrade
 from shardtune.db.tables.access import ApiKeyRow, PageSessionRow
 
 _ERASE = "DROP SCHEMA public CASCADE;\nCREATE SCHEMA public;\n"
+_CLOSING_S = 5.0
+"""How long Postgres may take to end the process of a closed connection."""
 
 
 @dataclass(frozen=True)
@@ -190,14 +193,24 @@ def _dumped_sql(source: Path) -> bytes:
 
 def _reject_other_connections(engine: Engine) -> None:
     """Reject a database that other programs are connected to: they would go on with rows that are gone."""
+    # Postgres lists a closed connection until its process has ended, which takes a moment.
+    deadline = time.monotonic() + _CLOSING_S
+    while count := _count_other_connections(engine):
+        if time.monotonic() > deadline:
+            raise ValueError(
+                f"database ({engine.url.database}) has {count} other connection{'s' * (count > 1)}; "
+                "stop the service's replicas"
+            )
+        time.sleep(0.1)
+
+
+def _count_other_connections(engine: Engine) -> int:
     others = text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
         "AND backend_type = 'client backend'"
     )
     with engine.connect() as connection:
-        count = connection.scalar(others)
-    if count:
-        raise ValueError(f"database ({engine.url.database}) has {count} other connections; stop the service's replicas")
+        return int(connection.scalar(others) or 0)
 
 
 def _load_postgres(url: URL, sql: bytes) -> None:

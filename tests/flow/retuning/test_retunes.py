@@ -88,7 +88,7 @@ def test_the_most_used_recommendation_goes_first(client, case):
     queue.start_due(context, lambda _, row: started.append(row.target_key) or study_id)
     assert started == [other]
     (waiting,) = client.get("/v1/retunes", params={"target_key": key}).json()["retunes"]
-    assert waiting["reason"] == "waits for 1 running retunes: one at a time for each live worker"
+    assert waiting["reason"] == "waits for 1 running retune: one at a time for each live worker"
 
 
 @pytest.mark.answered

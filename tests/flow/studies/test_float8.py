@@ -74,8 +74,11 @@ def test_predictions_in_float8_are_faster_on_gpus_that_have_it_and_rejected_on_o
     )
     speeds = [table["fastest"][0]["speed"]["tokens_per_s_per_gpu"] for table in (plain, float8)]
     assert 1.05 < speeds[1] / speeds[0] < 1.25
-    memory = [table["fastest"][0]["memory"]["total_gib"] for table in (plain, float8)]
-    assert memory[0] == memory[1]
+    memory, memory_in_float8 = (
+        {json.dumps(row["config"]): row["memory"]["total_gib"] for row in table["predictions"]}
+        for table in (plain, float8)
+    )
+    assert memory_in_float8.items() <= memory.items()
     kinds = {
         (row["config"]["strategy"]["kind"], row["config"]["strategy"].get("stage")) for row in float8["predictions"]
     }

@@ -245,7 +245,8 @@ def test_demand_of_a_pool_leaves_out_what_its_image_lacks_for_an_hour(client, cl
     assert client.get("/v1/demand").json()["studies"] == 1, "people see that it needs a worker"
 
 
-def test_a_study_that_considers_a_recipe_begins_on_a_worker_that_has_its_package(client, context, clock):
+def test_a_study_that_considers_a_recipe_begins_on_a_worker_that_has_its_package(client, clock):
+    context = client.app.state.context
     later = LATER | {"cluster": "8xh100", "consider": ["fp8"]}
     later["workload"] = SPEC["workload"] | {"precision": "bf16-mixed"}
     plain = SimulatedWorker(client, "plain", cluster=H100).register()

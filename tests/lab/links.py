@@ -48,11 +48,21 @@ def plug(number: int, host: str, pid: int, address: str, mbit: int) -> None:
     shape(number, host, pid, mbit)
 
 
-def shape(number: int, host: str, pid: int, mbit: int) -> None:
-    """Set the link's bandwidth in Mbit/s in each direction; 0: unlimited."""
+def shape(number: int, host: str, pid: int, mbit: int, delay_ms: float = 0.0) -> None:
+    """Set the link's bandwidth in Mbit/s in each direction; 0: unlimited. `delay_ms`: milliseconds that a packet takes from
+    this host to another."""
     for device, inside in ((port_name(number, host), []), (INTERFACE, ["nsenter", "-t", str(pid), "-n"])):
         limit = ["tbf", "rate", f"{mbit}mbit", "burst", _BURST, "latency", "50ms"] if mbit else ["noqueue"]
+        if delay_ms and device == INTERFACE:
+            # One queue holds a packet and paces it; tbf beneath netem would drop what netem lets go in bursts.
+            limit = ["netem", "delay", f"{delay_ms}ms", "limit", "10000", *(["rate", f"{mbit}mbit"] if mbit else [])]
         subprocess.run([*inside, "tc", "qdisc", "replace", "dev", device, "root", *limit], check=True)
+
+
+def can_delay() -> bool:
+    """Whether the kernel can delay packets (netem)."""
+    words = ["unshare", "-n", "sh", "-c", "ip link set lo up && tc qdisc add dev lo root netem delay 1ms"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
 def cut(number: int, host: str) -> None:

@@ -6,7 +6,7 @@ the target, beside the study's own.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -102,25 +102,34 @@ def _compared(anchors: RungAnchors, foretold: Sequence[ForetoldTrial], half_widt
         median_error=median(errors),
         largest_error=max(errors),
         inside_band=sum(trial.is_inside for trial in foretold),
-        band_factor=_band_factor(foretold, half_widths),
+        band_factor=band_factor(_reached(foretold, half_widths)),
     )
 
 
-def _band_factor(foretold: Sequence[ForetoldTrial], half_widths: Sequence[float]) -> float:
-    """Factor on the bands with which 90 % of the foretold trials would lie within theirs; at least 1."""
-    if len(foretold) < _FEWEST:
-        return 1.0
-    # Errors of one pair of clusters are not independent: few errors never narrow a band.
-    reached = sorted(
+def _reached(foretold: Sequence[ForetoldTrial], half_widths: Sequence[float]) -> list[float]:
+    return [
         abs(math.log(trial.measured_tokens_per_s_per_gpu / trial.tokens_per_s_per_gpu.expected)) / half_width
         for trial, half_width in zip(foretold, half_widths, strict=True)
-    )
-    return max(1.0, reached[math.ceil(_NOMINAL * len(reached)) - 1])
+    ]
+
+
+def band_factor(errors: Sequence[float]) -> float:
+    """Factor on the bands with which 90 % of the foretold trials would lie within theirs; at least 1.
+
+    `errors`: error of each foretold trial in half-widths of its band.
+    """
+    if len(errors) < _FEWEST:
+        return 1.0
+    # Errors of one pair of clusters are not independent: few errors never narrow a band.
+    return max(1.0, sorted(errors)[math.ceil(_NOMINAL * len(errors)) - 1])
 
 
 def error_after(test: RungTest | None) -> StructuralError:
     """Error of projections to the target: that of published runs, wider where the rung test says so."""
+    return learnt() if test is None else widened(test.band_factor)
+
+
+def widened(factor: float) -> StructuralError:
+    """Error of published runs, with bands that are wider by the factor of a rung test."""
     published = learnt()
-    if test is None or test.band_factor == 1.0:
-        return published
-    return StructuralError(published.drift, published.width * test.band_factor, published.sources, published.shared)
+    return replace(published, width=published.width * factor)

@@ -54,9 +54,13 @@ def _end(number: int, _: FrameType | None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.laboratory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.laboratory",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N", help="the last is the target")
+    parser.add_argument(
+        "--hosts", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N", help="the last is the target"
+    )
     parser.add_argument("--mbit", type=int, default=50, help="bandwidth of each host's link (default 50)")
     parser.add_argument("--delay-ms", type=float, default=0.0, help="delay of each packet, by netem (default 0)")
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), metavar="NAME", help=", ".join(PROGRAMS))

@@ -48,14 +48,15 @@ class Foresight:
 def foretell(measurements: Measurements, target: int) -> Foresight:
     """Project every program that ran on fewer hosts to the target; its own runs there are not looked at."""
     rungs = [hosts for hosts in measurements.sizes if hosts < target]
-    rates, network = _rates(measurements), _network(measurements)
-    sizes = {name: _predicted(name, [*rungs, target], rates, network) for name in PROGRAMS}
+    sizes = {name: predicted_sizes(measurements, name, [*rungs, target]) for name in PROGRAMS}
     anchors = {name: _anchors(measurements, name, rungs, sizes[name]) for name in PROGRAMS}
     factor = rung_test.band_factor(_rung_errors(anchors, rungs))
     error = rung_test.widened(factor)
     return Foresight(
         tuple(
-            Foretold(name, project(anchors[name], sizes[name][target], error), tuple(anchors[name]), sizes[name][target])
+            Foretold(
+                name, project(anchors[name], sizes[name][target], error), tuple(anchors[name]), sizes[name][target]
+            )
             for name in PROGRAMS
             if anchors[name]
         ),
@@ -87,8 +88,9 @@ def _rung_errors(anchors: dict[str, list[MeasuredSize]], rungs: Sequence[int]) -
     return errors
 
 
-def _predicted(name: str, sizes: Sequence[int], rates: Rates, network: Network) -> dict[int, PredictedSize]:
-    program = PROGRAMS[name]
+def predicted_sizes(measurements: Measurements, name: str, sizes: Sequence[int]) -> dict[int, PredictedSize]:
+    """Predict a program on each number of hosts that it can run on."""
+    program, rates, network = PROGRAMS[name], _rates(measurements), _network(measurements)
     counts = [hosts for hosts in sizes if hosts >= program.fewest_hosts]
     rows = [program.row(hosts) for hosts in counts]
     return dict(zip(counts, predict_sizes(SHAPE, rows, _FP32, Implementation(), rates, network), strict=True))
@@ -110,5 +112,3 @@ def _network(measurements: Measurements) -> Network:
         device="cpu", nodes=measurements.hardware_hosts, gpus_per_node=1, memory_gib=1.0, host_memory_gib=1.0
     )
     return measured_network(measurements.hardware, cluster, fallback_network(cluster))
-
-

@@ -41,5 +41,9 @@ def climb(options: argparse.Namespace) -> Measurements:
 
 
 def _told(run: Run) -> Run:
-    print(f"{run.hosts} hosts, {run.program}: {run.median_s:.3f} s a step, {sum(run.cores):.2f} cores", file=sys.stderr, flush=True)
+    print(
+        f"{run.hosts} hosts, {run.program}: {run.median_s:.3f} s a step, {sum(run.cores):.2f} cores",
+        file=sys.stderr,
+        flush=True,
+    )
     return run

@@ -13,7 +13,7 @@ class _Wait(torch.autograd.Function):
     """Sleep in forward and in backward. A sleep releases the interpreter's lock, so gloo's threads go on."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, forward_s: float, backward_s: float
     ) -> torch.Tensor:
         ctx.backward_s, ctx.shape = backward_s, weight.shape
@@ -21,7 +21,7 @@ class _Wait(torch.autograd.Function):
         return hidden.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         time.sleep(ctx.backward_s)
         # A gradient from `sum()` is expanded, which gloo's `irecv` refuses between stages.
         return gradient.contiguous(), torch.zeros(ctx.shape), None, None

@@ -6,6 +6,7 @@ as torch trains.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 _worker = ThreadPoolExecutor(1)
-_torch_reduce = param_group.foreach_reduce
+_torch_reduce = param_group.foreach_reduce  # type: ignore[attr-defined]
 _twins: dict[dist.ProcessGroup, dist.ProcessGroup] = {}
 
 
@@ -28,9 +29,7 @@ class _ReductionEvent:
 
 
 def _reduce(parameters: Any, gradients: list[Any], group: Any, stream: Any, *rest: Any) -> tuple[Any, ...]:
-    reduction = _worker.submit(
-        _torch_reduce, parameters, list(gradients), _twins.get(group, group), stream, *rest
-    )
+    reduction = _worker.submit(_torch_reduce, parameters, list(gradients), _twins.get(group, group), stream, *rest)
     event = _ReductionEvent(reduction)
     return None, event, stream, event, None, None, None
 
@@ -48,13 +47,13 @@ def shard(model: nn.Sequential, mesh: DeviceMesh, reshard: bool = True) -> nn.Se
     fully_shard(model, mesh=mesh)
     model._set_unshard_async_op(True)  # type: ignore[operator]
     blocks = list(model)
-    for block, following in zip(blocks, blocks[1:], strict=False):
+    for block, following in pairwise(blocks):
         block.set_modules_to_forward_prefetch([following])  # type: ignore[operator]
     return model
 
 
 def _install(mesh: DeviceMesh) -> None:
-    param_group.foreach_reduce = _reduce
+    param_group.foreach_reduce = _reduce  # type: ignore[attr-defined,assignment]
     torch.cpu.Stream.wait_event = _wait_event  # type: ignore[method-assign,assignment]
     sharding = mesh.get_group(mesh.ndim - 1)
     # Two threads of one rank would take the tags of one gloo group in another order than on other ranks.

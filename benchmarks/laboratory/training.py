@@ -35,9 +35,7 @@ def _model(name: str) -> nn.Module:
 
 
 def _ddp(model: nn.Module, group: dist.ProcessGroup | None = None) -> nn.Module:
-    return DistributedDataParallel(
-        model, process_group=group, bucket_cap_mb=BUCKET_MIB, gradient_as_bucket_view=True
-    )
+    return DistributedDataParallel(model, process_group=group, bucket_cap_mb=BUCKET_MIB, gradient_as_bucket_view=True)
 
 
 def _mesh(*shape: int) -> DeviceMesh:

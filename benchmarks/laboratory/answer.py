@@ -6,22 +6,24 @@ from typing import Any
 from benchmarks.laboratory.foretell import Foretold, foretell
 from benchmarks.laboratory.programs import PROGRAMS
 from benchmarks.laboratory.runs import Measurements
-from benchmarks.laboratory.scores import MOST_CORES, Judged, refusal, summary
+from benchmarks.laboratory.scores import MOST_CORES, MOST_LATE, MOST_SPREAD, Judged, refusal, summary
 
 
 def answer(measurements: Measurements) -> dict[str, Any]:
     """Judge the projections to the largest number of hosts."""
     target = measurements.sizes[-1]
     foresight = foretell(measurements, target)
-    rows, judged = [], []
+    rows: list[dict[str, Any]] = []
+    judged: list[Judged] = []
+    refused: list[Judged] = []
+    late = _late(measurements)
     for foretold in foresight.programs:
         if not measurements.of(foretold.program, target):
             continue
         item = _judged(measurements, foretold, target)
-        reason = refusal(_cores(measurements, foretold.program), _late(measurements, foretold.program))
+        reason = refusal(_cores(measurements, foretold.program), _spread(measurements, foretold.program), late)
         rows.append(_row(measurements, foretold, item, target) | {"is_judged": reason is None, "refusal": reason})
-        if reason is None:
-            judged.append(item)
+        (judged if reason is None else refused).append(item)
     return {
         "mbit": measurements.mbit,
         "delay_ms": measurements.delay_ms,
@@ -29,10 +31,12 @@ def answer(measurements: Measurements) -> dict[str, Any]:
         "network_measured_on_hosts": measurements.hardware_hosts,
         "steps": measurements.steps,
         "load_average": list(measurements.load_average),
-        "most_cores": MOST_CORES,
+        "limits": {"cores": MOST_CORES, "late": MOST_LATE, "unsteady": MOST_SPREAD},
+        "late": late,
         "band_factor": round(foresight.band_factor, 3),
         "programs": rows,
-        "summary": summary(judged) | {"refused": len(rows) - len(judged)},
+        "summary": summary(judged) | {"refused": len(refused)},
+        "with_refused": summary([*judged, *refused]),
         "runs_of_target": _differences(measurements, target),
     }
 
@@ -66,7 +70,7 @@ def _row(measurements: Measurements, foretold: Foretold, item: Judged, target: i
         "projected_step_s": round(tokens / item.projected.expected, 3),
         "step_s": {hosts: [round(run.median_s, 4) for run in runs] for hosts, runs in by_hosts.items()},
         "predicted_step_s": {size.gpus: round(size.seconds, 4) for size in predicted},
-        "step_iqr": {hosts: round(max(run.spread for run in runs), 4) for hosts, runs in by_hosts.items()},
+        "step_iqr": {hosts: round(spread, 4) for hosts, spread in _spread(measurements, foretold.program).items()},
         "cores": {hosts: round(cores, 3) for hosts, cores in _cores(measurements, foretold.program).items()},
         "cores_per_rank": round(_cores(measurements, foretold.program)[target] / target, 4),
     }
@@ -81,9 +85,19 @@ def _cores(measurements: Measurements, program: str) -> dict[int, float]:
     }
 
 
-def _late(measurements: Measurements, program: str) -> float | None:
-    runs = measurements.of(program, 1)
-    return max((run.median_s / PROGRAMS[program].waiting_s - 1.0 for run in runs), default=None)
+def _spread(measurements: Measurements, program: str) -> dict[int, float]:
+    """Interquartile range of steps over their median, by number of hosts: the largest of several runs."""
+    return {
+        hosts: max(run.spread for run in runs)
+        for hosts in measurements.sizes
+        if (runs := measurements.of(program, hosts))
+    }
+
+
+def _late(measurements: Measurements) -> float | None:
+    """Part by which steps on one host exceeded their waiting, in the program with the least work of its own."""
+    alone = [run for run in measurements.runs if run.hosts == 1]
+    return min((round(run.median_s / PROGRAMS[run.program].waiting_s - 1.0, 4) for run in alone), default=None)
 
 
 def _differences(measurements: Measurements, target: int) -> dict[str, Any]:

@@ -13,6 +13,9 @@ MOST_CORES = 0.4
 error of a projection is theirs: the cores are measured, not the network."""
 MOST_LATE = 0.05
 """Most by which a step on one host may exceed its waiting: beyond it, other programs hold the ranks up."""
+MOST_SPREAD = 0.07
+"""Largest interquartile range of a run's steps, as a fraction of their median: beyond it, two runs of the same thing differ by
+more than the error that is looked for."""
 APART = 0.05
 """Difference of speed from which the order of two programs counts."""
 
@@ -46,17 +49,20 @@ class Judged:
         return self.projected.low <= self.measured <= self.projected.high
 
 
-def refusal(cores: Mapping[int, float], late: float | None) -> dict[str, object] | None:
+def refusal(cores: Mapping[int, float], spread: Mapping[int, float], late: float | None) -> dict[str, object] | None:
     """Reason not to judge a program; None where there is none.
 
-    `cores`: cores that all ranks together used, by number of hosts. `late`: part by which a step on one host exceeded its
-    waiting, where it ran on one.
+    `cores`: cores that all ranks together used, by number of hosts. `spread`: interquartile range of steps over their median,
+    by number of hosts. `late`: part by which steps on one host exceeded their waiting, where any ran on one.
     """
-    hosts = max(cores, key=lambda count: cores[count])
-    if cores[hosts] > MOST_CORES:
-        return {"reason_code": "cores", "hosts": hosts, "value": round(cores[hosts], 3), "most": MOST_CORES}
-    if late is not None and late > MOST_LATE:
-        return {"reason_code": "late", "hosts": 1, "value": round(late, 3), "most": MOST_LATE}
+    for code, values, most in (
+        ("cores", cores, MOST_CORES),
+        ("late", {} if late is None else {1: late}, MOST_LATE),
+        ("unsteady", spread, MOST_SPREAD),
+    ):
+        hosts = max(values, key=lambda count: values[count], default=0)
+        if values and values[hosts] > most:
+            return {"reason_code": code, "hosts": hosts, "value": round(values[hosts], 3), "most": most}
     return None
 
 

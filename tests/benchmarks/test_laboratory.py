@@ -75,8 +75,13 @@ def test_what_was_measured_on_the_target_changes_no_projection() -> None:
 
 
 def test_ranks_that_use_the_cores_are_not_judged() -> None:
-    assert refusal({2: 0.1, 8: 0.39}, 0.01) is None
-    assert refusal({2: 0.41, 8: 0.3}, None) == {"reason_code": "cores", "hosts": 2, "value": 0.41, "most": 0.4}
+    assert refusal({2: 0.1, 8: 0.39}, {8: 0.06}, 0.01) is None
+    assert refusal({2: 0.41, 8: 0.3}, {8: 0.0}, None) == {
+        "reason_code": "cores",
+        "hosts": 2,
+        "value": 0.41,
+        "most": 0.4,
+    }
     measurements = as_predicted()
     busy = tuple(
         replace(run, cores=(0.06,) * 8) if (run.program, run.hosts) == ("ddp", 8) else run for run in measurements.runs
@@ -86,11 +91,13 @@ def test_ranks_that_use_the_cores_are_not_judged() -> None:
     assert not row["is_judged"]
     assert row["refusal"] == {"reason_code": "cores", "hosts": 8, "value": 0.48, "most": 0.4}
     assert result["summary"]["refused"] == 1 and result["summary"]["programs"] == len(PROGRAMS) - 1
+    assert result["with_refused"]["programs"] == len(PROGRAMS)
 
 
-def test_a_step_that_is_late_on_one_host_is_not_judged() -> None:
-    reason = refusal({1: 0.1, 8: 0.2}, 0.2)
-    assert reason is not None and reason["reason_code"] == "late"
+def test_late_and_unsteady_steps_are_not_judged() -> None:
+    late, unsteady = refusal({1: 0.1, 8: 0.2}, {}, 0.2), refusal({8: 0.2}, {4: 0.01, 8: 0.09}, 0.02)
+    assert late == {"reason_code": "late", "hosts": 1, "value": 0.2, "most": 0.05}
+    assert unsteady == {"reason_code": "unsteady", "hosts": 8, "value": 0.09, "most": 0.07}
 
 
 def test_pairs_count_from_five_per_cent_on_and_by_the_order_that_was_measured() -> None:

@@ -39,6 +39,8 @@ class PredictedSize:
     """Values that make up the configuration, without the number of data-parallel ranks."""
     shards_everywhere: bool
     """Whether model states are sharded over all data-parallel ranks, so that the shard group grows with the GPUs."""
+    shard_ranks: int
+    """Number of ranks that share one copy of the states that the backend shards."""
     seconds: float
     """Predicted seconds of a step."""
     communication_s: float
@@ -65,8 +67,13 @@ class PredictedSize:
 
     def has_layout_of(self, other: "PredictedSize") -> bool:
         """Whether two sizes differ only in the number of data-parallel ranks."""
-        # On few GPUs a group over all ranks and one of a fixed size are the same.
-        same_group = self.shards_everywhere == other.shards_everywhere or not (self.spans_nodes and other.spans_nodes)
+        # On few GPUs a group over all ranks and one of a fixed size are the same: within a node, or where a single group of
+        # that size has all ranks.
+        same_group = (
+            self.shards_everywhere == other.shards_everywhere
+            or not (self.spans_nodes and other.spans_nodes)
+            or self.shard_ranks == other.shard_ranks
+        )
         return same_group and self.layout_values == other.layout_values
 
     @cached_property
@@ -134,6 +141,7 @@ def of_candidates(
     arrays = {name: np.broadcast_to(getattr(candidates, name), count) for name in _LAYOUT}
     gpus = np.broadcast_to(candidates.ranks * candidates.stages, count)
     replicate = np.broadcast_to(candidates.replicate, count)
+    shard = np.broadcast_to(candidates.shard, count)
     tokens = np.broadcast_to(candidates.tokens * candidates.accumulation / candidates.stages, count)
     seconds = np.broadcast_to(step.total, count)
     exposed = np.broadcast_to(step.parts["communication"], count)
@@ -144,6 +152,7 @@ def of_candidates(
             gpus_per_node=gpus_per_node,
             layout={name: float(values[index]) for name, values in arrays.items()},
             shards_everywhere=bool(replicate[index] <= 1),
+            shard_ranks=round(float(shard[index])),
             seconds=float(seconds[index]),
             communication_s=float(exposed[index]),
             tokens_per_gpu=float(tokens[index]),

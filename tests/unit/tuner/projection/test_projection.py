@@ -126,6 +126,15 @@ def test_a_shard_group_within_a_node_is_another_configuration_than_one_over_all_
     assert inside.has_layout_of(hybrid) and inside.has_layout_of(whole)
 
 
+def test_a_single_group_over_nodes_stands_for_several_of_its_size() -> None:
+    (single,), (several,), (whole,), (larger,) = sizes(16, shard=16), sizes(64, shard=16), sizes(64), sizes(32)
+    assert single.has_layout_of(several) and several.has_layout_of(single)
+    assert single.has_layout_of(whole)
+    assert not larger.has_layout_of(several)
+    near = project(measured([single], 1.3), several)
+    assert near.anchors == (16,) and near.unseen == ()
+
+
 def test_a_target_below_every_measured_size_is_refused_with_a_remedy() -> None:
     small, large = sizes(8, 64)
     with pytest.raises(

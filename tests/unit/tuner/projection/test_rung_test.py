@@ -8,7 +8,7 @@ from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfi
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.service.wording.targets import projection_words
 from shardtune.tuner.prediction import catalogue
-from shardtune.tuner.projection import target_answer
+from shardtune.tuner.projection import target_answer, target_rows
 from shardtune.tuner.projection.rung_test import Rung, RungAnchors
 from shardtune.tuner.projection.surrogates import growths
 from tests.support.values.target_studies import HERE, HYBRID, SHARDED, ZERO3, half_width, measured, sizes_of
@@ -79,10 +79,18 @@ def test_a_smaller_size_shows_that_communication_costs_more_than_predicted() -> 
 
 
 def test_the_study_s_own_size_is_never_displaced_by_a_smaller_one() -> None:
-    # A group of 16 beside copies is another layout than one over all ranks; one node has neither.
-    alone, two = answer((0.8, 0.8, 0.8), (0.8, 0.8)), answer((0.8, 0.8, 0.8), (1.0, 1.0))
-    assert two.best.config == alone.best.config
-    assert two.best.tokens_per_s_per_gpu.expected == alone.best.tokens_per_s_per_gpu.expected
+    # A group of 8 over two nodes stands for groups of 8, and, as another layout, for those of 16; one node has neither.
+    sizes = sizes_of("64x16", cluster="2x4xh100")
+    here, below = (
+        TrialConfig(strategy=Fsdp2Config(dp_shard=ranks), micro_batch=2, activation_checkpointing="full")
+        for ranks in (8, 4)
+    )
+    trials = measured(sizes, [here], 1.0)
+    rung = Rung(catalogue.parse_cluster("1x4xh100"), "s", (trials[0].model_copy(update={"config": below}),))
+    grown = target_rows.grown_configs(sizes, trials, RungAnchors(sizes, [rung]))
+    rows = target_rows.project_all(sizes, grown, sizes.there)
+    anchors = {row.config.strategy.dp_shard: row.projection.anchors for row in rows}  # type: ignore[union-attr]
+    assert anchors == {1024: (4, 8), 16: (8,), 8: (4, 8)}
 
 
 def _zero3(projection: StudyProjection) -> float:

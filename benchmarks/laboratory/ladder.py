@@ -10,10 +10,6 @@ from benchmarks.laboratory.runs import Measurements, Run
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from tests.lab.laboratory import for_this_process
 
-_QUEUE_MS = 2000
-"""Milliseconds that a packet may wait at a link: as in a training cluster's network, none is lost. With 50 ms, the timer of
-a lost one held up single steps by 0.2 to 0.5 s."""
-
 
 def climb(options: argparse.Namespace) -> Measurements:
     """Measure on a laboratory, which is taken down whatever happens."""
@@ -22,7 +18,7 @@ def climb(options: argparse.Namespace) -> Measurements:
     hardware: MeasuredHardware | None = None
     *rungs, target = options.hosts
     with for_this_process(target, 1, options.mbit) as laboratory:
-        laboratory.shape(options.mbit, delay_ms=options.delay_ms, queue_ms=_QUEUE_MS)
+        laboratory.shape(options.mbit, options.delay_ms)
         with HostRanks(laboratory) as ranks:
             for hosts in (*rungs, *[target] * options.repeat_target):
                 loads.append(round(os.getloadavg()[0], 2))

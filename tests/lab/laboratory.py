@@ -106,10 +106,10 @@ class Laboratory:
         """Cut a host's link: nothing arrives, nobody is told."""
         links.cut(self.claim.number, self.host(name).name)
 
-    def shape(self, mbit: int, **limits: Any) -> None:
-        """Let every node's link carry this much from now on; 0: as much as it can. `limits` are those of `links.shape`."""
+    def shape(self, mbit: int, delay_ms: float = 0.0) -> None:
+        """Let every node's link carry this much from now on; 0: as much as it can. Each packet is late by `delay_ms`."""
         for node in self.nodes:
-            links.shape(self.claim.number, node.name, node.pid, mbit, **limits)
+            links.shape(self.claim.number, node.name, node.pid, mbit, delay_ms)
 
     def restore(self, name: str) -> None:
         """Undo a cut, a stop or a power cut."""

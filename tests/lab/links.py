@@ -12,7 +12,6 @@ INTERFACE = "eth0"
 _BURST = "64kb"
 _PACKET = "32768"
 """Most bytes that the kernel passes to a shaped link at once."""
-_QUEUE_MS = 50
 
 
 def bridge_name(number: int) -> str:
@@ -51,11 +50,11 @@ def plug(number: int, host: str, pid: int, address: str, mbit: int) -> None:
     shape(number, host, pid, mbit)
 
 
-def shape(number: int, host: str, pid: int, mbit: int, delay_ms: float = 0.0, queue_ms: int = _QUEUE_MS) -> None:
+def shape(number: int, host: str, pid: int, mbit: int, delay_ms: float = 0.0) -> None:
     """Set the link's bandwidth in Mbit/s in each direction; 0: unlimited. `delay_ms`: milliseconds that a packet takes from
-    this host to another. `queue_ms`: milliseconds that a packet may wait for its turn; later ones are dropped."""
+    this host to another."""
     for device, inside in ((port_name(number, host), []), (INTERFACE, ["nsenter", "-t", str(pid), "-n"])):
-        limit = ["tbf", "rate", f"{mbit}mbit", "burst", _BURST, "latency", f"{queue_ms}ms"] if mbit else ["noqueue"]
+        limit = ["tbf", "rate", f"{mbit}mbit", "burst", _BURST, "latency", "50ms"] if mbit else ["noqueue"]
         if delay_ms and device == INTERFACE:
             # One queue holds a packet and paces it; tbf beneath netem would drop what netem lets go in bursts.
             limit = ["netem", "delay", f"{delay_ms}ms", "limit", "10000", *(["rate", f"{mbit}mbit"] if mbit else [])]

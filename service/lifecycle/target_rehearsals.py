@@ -32,10 +32,10 @@ def answer(
     Raises:
         ValueError: no measured configuration can run on the target.
     """
+    trials = target_answer.project_trials(sizes, measured, not_fitting, smaller)
     settled = {} if snapshot.spec.budget.skip_rehearsal else _ended(snapshot, sizes)
     while True:
-        rejected = frozenset(key for key, one in settled.items() if one.outcome == "rejected")
-        projection = _without(sizes, measured, not_fitting, rejected, settled, smaller)
+        projection = _answer_after(trials, settled)
         candidates = (projection.best, *projection.runners_up)[:_REHEARSED]
         due = next((row for row in candidates if row.config.content_key() not in settled), None)
         if due is None or snapshot.spec.budget.skip_rehearsal or len(settled) >= _MOST_REHEARSED:
@@ -46,16 +46,11 @@ def answer(
         settled[due.config.content_key()] = outcome
 
 
-def _without(
-    sizes: TargetSizes,
-    measured: list[Contender],
-    not_fitting: list[TrialConfig],
-    rejected: frozenset[str],
-    settled: dict[str, TargetRehearsal],
-    smaller: list[Rung],
-) -> StudyProjection:
+def _answer_after(trials: target_answer.ProjectedTrials, settled: dict[str, TargetRehearsal]) -> StudyProjection:
+    """Answer without the configurations that a rehearsal rejected."""
+    rejected = frozenset(key for key, one in settled.items() if one.outcome == "rejected")
     try:
-        return target_answer.answer(sizes, measured, not_fitting, rejected, smaller)
+        return target_answer.answer(trials, rejected)
     except ValueError as error:
         reasons = "; ".join(
             f"{one.description}: {one.problem.message}" for one in settled.values() if one.problem is not None

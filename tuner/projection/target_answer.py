@@ -2,9 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.rung_tests import RungTest
 from shardtune.api_schemas.studies.study import Contender
 from shardtune.api_schemas.studies.targets import CurvePoint, ProjectedConfig, StudyProjection
 from shardtune.tuner.objective import available_gib
@@ -12,6 +14,7 @@ from shardtune.tuner.projection import rung_test, rungs
 from shardtune.tuner.projection.bands import band
 from shardtune.tuner.projection.chances import ProjectedSpeed, chances_of_best
 from shardtune.tuner.projection.rung_test import Rung, RungAnchors
+from shardtune.tuner.projection.structural import StructuralError
 from shardtune.tuner.projection.surrogates import growths, scaled_fields
 from shardtune.tuner.projection.target_curves import Curves
 from shardtune.tuner.projection.target_rows import OnTarget, distinct, grown_configs, project_all
@@ -21,37 +24,97 @@ _RUNNERS_UP = 4
 """Number of configurations that an answer lists after the best."""
 
 
-def answer(
+@dataclass(frozen=True)
+class ProjectedTrials:
+    """Each measured configuration of a study, projected to its target."""
+
+    sizes: TargetSizes
+    measured: Sequence[Contender]
+    rows: Sequence[OnTarget]
+    """Projected configurations, each once."""
+    without_layout: frozenset[int]
+    """Numbers of trials whose configurations have no form on the target."""
+    only_at_target: int
+    """Number of configurations that did not fit on the study's cluster, and are predicted to fit on the target."""
+    rung_test: RungTest | None
+    error: StructuralError
+
+
+def project_trials(
     sizes: TargetSizes,
     measured: Sequence[Contender],
     not_fitting: Sequence[TrialConfig],
-    rejected: Collection[str] = (),
     smaller: Sequence[Rung] = (),
-) -> StudyProjection:
-    """Answer for the target of a study.
+) -> ProjectedTrials:
+    """Project the trials of a study to its target.
 
     `measured`: feasible trials of the study. `not_fitting`: configurations that did not fit on its cluster, by prediction
-    or by a run. `rejected`: keys of configurations that a rehearsal showed not to train on the target. `smaller`: smaller
-    clusters that measured configurations with the same work for each rank.
+    or by a run. `smaller`: smaller clusters that measured configurations with the same work for each rank.
+    """
+    anchors = RungAnchors(sizes, smaller)
+    test = rung_test.run(sizes, anchors, measured)
+    error = rung_test.error_after(test)
+    laid_out = project_all(sizes, grown_configs(sizes, measured, anchors), sizes.there, error)
+    return ProjectedTrials(
+        sizes=sizes,
+        measured=measured,
+        rows=distinct(laid_out),
+        without_layout=frozenset(
+            {contender.trial_number for contender in measured} - {row.grown.contender.trial_number for row in laid_out}
+        ),
+        only_at_target=_count_fitting(sizes, not_fitting, sizes.there),
+        rung_test=test,
+        error=error,
+    )
+
+
+def answer(trials: ProjectedTrials, rejected: Collection[str] = ()) -> StudyProjection:
+    """Answer for the target of a study. `rejected`: keys of configurations that a rehearsal showed not to train there.
 
     Raises:
         ValueError: no measured configuration can run on the target, or is predicted to fit there.
     """
-    there = sizes.there
-    anchors = RungAnchors(sizes, smaller)
-    test = rung_test.run(sizes, anchors, measured)
-    error = rung_test.error_after(test)
-    laid_out = project_all(sizes, grown_configs(sizes, measured, anchors), there, error)
-    projected = distinct(laid_out)
-    fitting = sorted(
-        (row for row in projected if row.fits and row.config.content_key() not in rejected),
-        key=lambda row: -row.expected,
+    sizes, there = trials.sizes, trials.sizes.there
+    fitting = _fitting(trials, rejected)
+    ranks = _ranks(trials.measured)
+    curves = Curves(sizes, fitting, ranks, trials.error)
+    shown = [
+        _described(sizes, row, chances, ranks[row.grown.contender.trial_number], curves.of(row))
+        for row, chances in zip(fitting[: 1 + _RUNNERS_UP], _chances(fitting), strict=False)
+    ]
+    trials_that_fit = {row.grown.contender.trial_number for row in trials.rows if row.fits}
+    return StudyProjection(
+        cluster=there,
+        global_batch=sizes.global_batch(there),
+        measured_gpus=sizes.cluster.world_size,
+        doublings=fitting[0].projection.doublings,
+        best=shown[0],
+        runners_up=tuple(shown[1:]),
+        order_changes=shown[0].rank_measured > 1,
+        sizes=curves.best_of_each_size(min(trials.measured, key=lambda row: ranks[row.trial_number])),
+        projected=len(fitting),
+        only_at_target=trials.only_at_target,
+        without_layout=tuple(sorted(trials.without_layout, key=ranks.__getitem__)),
+        too_large=len({row.grown.contender.trial_number for row in trials.rows} - trials_that_fit),
+        notes=_notes(sizes, there),
+        rung_test=trials.rung_test,
     )
+
+
+def _fitting(trials: ProjectedTrials, rejected: Collection[str]) -> list[OnTarget]:
+    """Configurations that fit on the target and were not rejected there, fastest first."""
+    fitting = [row for row in trials.rows if row.fits and row.config.content_key() not in rejected]
     if not fitting:
+        there = trials.sizes.there
         raise ValueError(
-            f"none of {len(measured)} measured configurations can run on {there.nodes} nodes × {there.gpus_per_node} GPUs; "
-            "choose a global_batch that more of them divide, or larger GPUs"
+            f"none of {len(trials.measured)} measured configurations can run on {there.nodes} nodes × "
+            f"{there.gpus_per_node} GPUs; choose a global_batch that more of them divide, or larger GPUs"
         )
+    return sorted(fitting, key=lambda row: -row.expected)
+
+
+def _chances(fitting: Sequence[OnTarget]) -> list[tuple[float, float]]:
+    """Chance of each configuration to be the fastest: its own, and that of its trial in all its forms."""
     chances = chances_of_best(
         [
             ProjectedSpeed(row.grown.contender.trial_number, row.expected, row.projection.tokens_per_s_per_gpu.high)
@@ -61,37 +124,7 @@ def answer(
     of_trials: dict[int, float] = defaultdict(float)
     for row, chance in zip(fitting, chances, strict=True):
         of_trials[row.grown.contender.trial_number] += chance
-    ranks = _ranks(measured)
-    curves = Curves(sizes, fitting, ranks, error)
-    shown = [
-        _described(
-            sizes,
-            row,
-            (chance, of_trials[row.grown.contender.trial_number]),
-            ranks[row.grown.contender.trial_number],
-            curves.of(row),
-        )
-        for row, chance in list(zip(fitting, chances, strict=True))[: 1 + _RUNNERS_UP]
-    ]
-    trials_that_fit = {row.grown.contender.trial_number for row in projected if row.fits}
-    return StudyProjection(
-        cluster=there,
-        global_batch=sizes.global_batch(there),
-        measured_gpus=sizes.cluster.world_size,
-        doublings=fitting[0].projection.doublings,
-        best=shown[0],
-        runners_up=tuple(shown[1:]),
-        order_changes=shown[0].rank_measured > 1,
-        sizes=curves.best_of_each_size(min(measured, key=lambda row: ranks[row.trial_number])),
-        projected=len(fitting),
-        only_at_target=_count_fitting(sizes, not_fitting, there),
-        without_layout=tuple(
-            sorted(ranks.keys() - {row.grown.contender.trial_number for row in laid_out}, key=ranks.__getitem__)
-        ),
-        too_large=len({row.grown.contender.trial_number for row in projected} - trials_that_fit),
-        notes=_notes(sizes, there),
-        rung_test=test,
-    )
+    return [(chance, of_trials[row.grown.contender.trial_number]) for row, chance in zip(fitting, chances, strict=True)]
 
 
 def _ranks(contenders: Sequence[Contender]) -> dict[int, int]:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study import Contender, StudyRequest
+from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import catalogue, prediction_request
-from shardtune.tuner.projection import rungs
+from shardtune.tuner.projection import rungs, target_answer
+from shardtune.tuner.projection.rung_test import Rung
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 HERE = catalogue.parse_cluster("2x8xh100")
@@ -50,6 +52,15 @@ def measured(sizes: TargetSizes, configs: Sequence[TrialConfig], *factors: float
         )
         for number, (config, size, factor) in enumerate(zip(configs, predicted, factors, strict=True))
     ]
+
+
+def projection_of(
+    sizes: TargetSizes,
+    trials: Sequence[Contender],
+    not_fitting: Sequence[TrialConfig],
+    smaller: Sequence[Rung] = (),
+) -> StudyProjection:
+    return target_answer.answer(target_answer.project_trials(sizes, trials, not_fitting, smaller))
 
 
 def half_width(band: Band) -> float:

@@ -8,10 +8,19 @@ from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfi
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.service.wording.targets import projection_words
 from shardtune.tuner.prediction import catalogue
-from shardtune.tuner.projection import target_answer, target_rows
+from shardtune.tuner.projection import target_rows
 from shardtune.tuner.projection.rung_test import Rung, RungAnchors
 from shardtune.tuner.projection.surrogates import growths
-from tests.support.values.target_studies import HERE, HYBRID, SHARDED, ZERO3, half_width, measured, sizes_of
+from tests.support.values.target_studies import (
+    HERE,
+    HYBRID,
+    SHARDED,
+    ZERO3,
+    half_width,
+    measured,
+    projection_of,
+    sizes_of,
+)
 
 ONE_NODE = catalogue.parse_cluster("1x8xh100")
 ON_ONE_NODE = [
@@ -33,12 +42,12 @@ def answer(here: tuple[float, float, float], below: tuple[float, float]) -> Stud
         for contender, config in zip(contenders, ON_ONE_NODE, strict=True)
     )
     trials = measured(sizes, [SHARDED, HYBRID, ZERO3], *here)
-    return target_answer.answer(sizes, trials, [], smaller=[Rung(ONE_NODE, "study-below", smaller)])
+    return projection_of(sizes, trials, [], smaller=[Rung(ONE_NODE, "study-below", smaller)])
 
 
 def test_without_a_smaller_cluster_there_is_no_rung_test() -> None:
     sizes = sizes_of()
-    projection = target_answer.answer(sizes, measured(sizes, [SHARDED, HYBRID, ZERO3], 1.0, 1.0, 1.0), [])
+    projection = projection_of(sizes, measured(sizes, [SHARDED, HYBRID, ZERO3], 1.0, 1.0, 1.0), [])
     assert projection.rung_test is None and projection_words.rung_test(projection) == []
 
 
@@ -66,7 +75,7 @@ def test_two_foretold_trials_are_too_few_to_widen_a_band() -> None:
     sizes = sizes_of()
     trials = measured(sizes, [SHARDED], 0.7)
     below = tuple(measured(sizes, [SHARDED], 1.0))
-    shown = target_answer.answer(
+    shown = projection_of(
         sizes, trials, [], smaller=[Rung(ONE_NODE, "s", (below[0].model_copy(update={"config": ON_ONE_NODE[0]}),))]
     )
     assert shown.rung_test is not None and len(shown.rung_test.trials) == 1 and shown.rung_test.band_factor == 1.0

@@ -7,8 +7,7 @@ import pytest
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.service.wording.targets import projection_words
-from shardtune.tuner.projection import target_answer
-from tests.support.values.target_studies import HYBRID, SHARDED, ZERO3, half_width, measured, sizes_of
+from tests.support.values.target_studies import HYBRID, SHARDED, ZERO3, half_width, measured, projection_of, sizes_of
 
 TOO_LARGE = TrialConfig(strategy=DdpConfig(), micro_batch=2)
 
@@ -16,7 +15,7 @@ TOO_LARGE = TrialConfig(strategy=DdpConfig(), micro_batch=2)
 def answer_of(target: str = "64x8", *factors: float) -> StudyProjection:
     sizes = sizes_of(target)
     configs = [SHARDED, HYBRID, ZERO3]
-    return target_answer.answer(sizes, measured(sizes, configs, *(factors or (1.0, 1.0, 1.0))), [TOO_LARGE])
+    return projection_of(sizes, measured(sizes, configs, *(factors or (1.0, 1.0, 1.0))), [TOO_LARGE])
 
 
 def test_the_answer_is_projected_and_names_the_target_and_what_each_rank_does() -> None:
@@ -46,14 +45,14 @@ def test_chances_of_all_projected_configurations_add_up_to_one_at_most() -> None
 
 def test_a_single_configuration_has_no_chance_to_be_the_fastest() -> None:
     sizes = sizes_of()
-    projection = target_answer.answer(sizes, measured(sizes, [ZERO3], 1.0), [])
+    projection = projection_of(sizes, measured(sizes, [ZERO3], 1.0), [])
     assert projection.projected == 1
     assert not any("chance" in text for _, text in projection_words.rows(projection))
 
 
 def test_a_trial_that_grows_in_several_ways_shows_the_chance_of_all_of_them() -> None:
     sizes = sizes_of("64x8")
-    projection = target_answer.answer(sizes, measured(sizes, [SHARDED], 1.0), [])
+    projection = projection_of(sizes, measured(sizes, [SHARDED], 1.0), [])
     configs = projection_words.ranked(projection)
     assert projection.projected == len(configs) > 1
     assert {config.chance_of_trial for config in configs} == {1.0}
@@ -72,7 +71,7 @@ def test_the_order_changes_where_the_larger_group_costs_more_than_it_gained() ->
     trials = measured(sizes, [ZERO3, HYBRID], 1.0, 1.0)
     # On two nodes ZeRO-3 is made a little faster; over 64 nodes its gathers grow, the hybrid's stay within a node.
     trials[0] = trials[0].model_copy(update={"tokens_per_s_per_gpu": 1.001 * trials[1].tokens_per_s_per_gpu})
-    projection = target_answer.answer(sizes, trials, [])
+    projection = projection_of(sizes, trials, [])
     assert projection.order_changes and projection.best.trial_number == 1 and projection.best.rank_measured == 2
     assert projection.sizes[0].trial_number == 0 and projection.sizes[-1].trial_number == 1
     assert projection_words.take_overs(projection.sizes)
@@ -98,7 +97,7 @@ def test_configurations_that_fit_on_the_target_alone_are_counted_and_not_ranked(
     too_large_here = TrialConfig(strategy=Fsdp2Config(dp_shard=2), micro_batch=2)
     assert not sizes.predict([too_large_here], sizes.cluster)[0].fits
     smallest = measured(sizes, [small], 1.0)
-    projection = target_answer.answer(sizes, smallest, [too_large_here, TOO_LARGE])
+    projection = projection_of(sizes, smallest, [too_large_here, TOO_LARGE])
     assert projection.only_at_target == 1
     assert "1 configuration fits only at the target; it was not measured" in projection_words.left_out(projection)
 
@@ -107,14 +106,14 @@ def test_what_ran_out_of_memory_and_needs_as_much_on_the_target_does_not_fit_onl
     sizes = sizes_of("8x8")
     copies = TrialConfig(strategy=Fsdp2Config(dp_shard=8, dp_replicate=2), activation_checkpointing="full")
     assert sizes.predict([copies], sizes.cluster)[0].fits
-    projection = target_answer.answer(sizes, measured(sizes, [SHARDED], 1.0), [copies])
+    projection = projection_of(sizes, measured(sizes, [SHARDED], 1.0), [copies])
     assert projection.only_at_target == 0
 
 
 def test_the_fastest_trial_is_named_although_its_groups_do_not_divide_the_targets_ranks() -> None:
     sizes = sizes_of("3x12", global_batch=36 * 64)
     trials = measured(sizes, [HYBRID, SHARDED, ZERO3], 2.0, 1.0, 0.5)
-    projection = target_answer.answer(sizes, trials, [])
+    projection = projection_of(sizes, trials, [])
     assert projection.without_layout == (0,) and projection.order_changes
     assert projection.best.trial_number != 0 and projection.best.rank_measured > 1
     assert projection.sizes[0].trial_number == 0
@@ -126,14 +125,14 @@ def test_the_fastest_trial_is_named_although_its_groups_do_not_divide_the_target
 def test_a_network_that_nobody_measured_widens_the_band_and_is_said() -> None:
     sizes = sizes_of("8x8", cluster="1x8xh100")
     config = TrialConfig(strategy=Fsdp2Config(dp_shard=8), micro_batch=2, activation_checkpointing="full")
-    projection = target_answer.answer(sizes, measured(sizes, [config], 1.0), [])
+    projection = projection_of(sizes, measured(sizes, [config], 1.0), [])
     assert "nodes" in projection.best.unseen
     assert any("was not measured" in note and "by the catalogue" in note for note in projection.notes)
 
 
 def test_one_gpu_shows_no_communication_and_is_named_in_the_singular() -> None:
     sizes = sizes_of("1x8", model="llama-3.2-1b", cluster="1x1xh100")
-    projection = target_answer.answer(sizes, measured(sizes, [TrialConfig(strategy=DdpConfig())], 1.0), [])
+    projection = projection_of(sizes, measured(sizes, [TrialConfig(strategy=DdpConfig())], 1.0), [])
     assert projection.best.unseen == ("communication",)
     texts = [text for _, text in projection_words.rows(projection)]
     assert "bands are wider for what was never measured: the exchange of gradients" in texts
@@ -143,7 +142,7 @@ def test_one_gpu_shows_no_communication_and_is_named_in_the_singular() -> None:
 
 def test_without_any_configuration_for_the_target_the_answer_says_why() -> None:
     with pytest.raises(ValueError, match="none of 0 measured configurations can run on 64"):
-        target_answer.answer(sizes_of(), [], [])
+        projection_of(sizes_of(), [], [])
 
 
 def test_the_best_and_its_figures_are_in_words() -> None:

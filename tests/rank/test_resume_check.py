@@ -4,7 +4,6 @@ One case of each way to store a state; the others with SHARDTUNE_TEST_LONG=1.
 """
 
 import errno
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ResumeTask
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
@@ -21,11 +19,11 @@ from shardtune.workers.agent import collect
 from shardtune.workers.agent.attempt import Workplace, run_attempt
 from shardtune.workers.agent.supervise import RanksEnd, RunLimits
 from shardtune.workers.launchers.base import RankExit
-from shardtune.workers.launchers.fork_server import ForkServerLauncher
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.training import checkpoint_folder
 from shardtune.workers.trial_dir import TrialDir
 from tests.rank.helpers import faulty_ranks
+from tests.rank.helpers.workplaces import workplace
 from tests.support.long_run import wide
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 
@@ -43,16 +41,8 @@ PLAN = ResumePlan(fewest_steps=4, most_steps=6, steps_after=4)
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
     """A worker's place with a real fork server."""
-    folder = tmp_path_factory.mktemp("resume_check")
-    launcher = ForkServerLauncher(os.environ, f"test-{uuid.uuid4().hex[:12]}", folder / "host.log", ready_timeout_s=120)
-    launcher.prepare(lambda: False)
-    names = ("driver", "cuda", "nccl", "torch", "deepspeed", "transformers", "gpu_memory_gib")
-    fingerprint = Fingerprint(
-        **dict.fromkeys(names), device="cpu", gpu="cpu", gpu_count=0, python="3", kernel="6", cpu="x", cpu_count=2,
-        host_memory_gib=8,
-    )  # fmt: skip
-    yield Workplace(folder, launcher, fingerprint, ranks=4, peak_flops=None, min_free_gib=0)
-    launcher.close()
+    with workplace(tmp_path_factory.mktemp("resume_check"), ranks=4) as made:
+        yield made
 
 
 @pytest.fixture

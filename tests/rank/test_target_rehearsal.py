@@ -1,23 +1,21 @@
 """A worker rehearses a projected configuration in processes of one of its ranks, whatever becomes of them."""
 
-import os
 import uuid
 from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 
-from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.trials.leases import RehearsalTask, TargetRehearsalTask
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.tuner.projection import rehearsal
 from shardtune.workers.agent.attempt import AttemptResult, Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
-from shardtune.workers.launchers.fork_server import ForkServerLauncher
 from shardtune.workers.rank.rehearsal import parts
 from shardtune.workers.trial_dir import TrialDir
 from tests.rank.helpers.faulty_rehearsal import FAULTS
 from tests.rank.helpers.target_tasks import at_target
+from tests.rank.helpers.workplaces import workplace
 from tests.support.processes.stack import until
 
 pytestmark = pytest.mark.ranks
@@ -30,16 +28,8 @@ LIMITS = RunLimits(deadline_s=500, no_progress_s=60)
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
     """A worker's place with a real fork server, and two ranks."""
-    folder = tmp_path_factory.mktemp("rehearsal")
-    launcher = ForkServerLauncher(os.environ, f"test-{uuid.uuid4().hex[:12]}", folder / "host.log", ready_timeout_s=120)
-    launcher.prepare(lambda: False)
-    names = ("driver", "cuda", "nccl", "torch", "deepspeed", "transformers", "gpu_memory_gib")
-    fingerprint = Fingerprint(
-        **dict.fromkeys(names), device="cpu", gpu="cpu", gpu_count=0, python="3", kernel="6", cpu="x", cpu_count=2,
-        host_memory_gib=8,
-    )  # fmt: skip
-    yield Workplace(folder, launcher, fingerprint, ranks=2, peak_flops=None, min_free_gib=0)
-    launcher.close()
+    with workplace(tmp_path_factory.mktemp("rehearsal"), ranks=2) as made:
+        yield made
 
 
 def task_of_512_ranks() -> TargetRehearsalTask:

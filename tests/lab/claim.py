@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -95,7 +95,9 @@ def find(number: int) -> Claim:
     except (FileNotFoundError, ValueError):  # its maker was killed before it made anything
         return Claim(number, Plan(hosts=0))
     owner = values.pop("owner")
-    return Claim(number, Plan(**values, owner=owner and (owner[0], owner[1])))
+    # Another version's plan may have further fields.
+    known = {name: values[name] for name in values.keys() & {field.name for field in fields(Plan)}}
+    return Claim(number, Plan(**known, owner=owner and (owner[0], owner[1])))
 
 
 def abandoned() -> list[Claim]:

@@ -10,8 +10,13 @@ from collections.abc import Iterable
 INTERFACE = "eth0"
 """Name of a link on its host."""
 _BURST = "64kb"
-_PACKET = "32768"
+_PACKET = "16384"
 """Most bytes that the kernel passes to a shaped link at once."""
+_WINDOW = 32_768
+"""Most bytes of a connection that are under way over a shaped link. A window that grows fills the queue until packets are
+dropped, and each one holds its connection up for the 0.2 s of TCP's timer: switches of a training cluster drop none."""
+_QUEUE = "200ms"
+"""Longest time that a packet waits in the queue of a shaped link: more than the windows of all hosts fill."""
 
 
 def bridge_name(number: int) -> str:
@@ -53,8 +58,9 @@ def plug(number: int, host: str, pid: int, address: str, mbit: int) -> None:
 def shape(number: int, host: str, pid: int, mbit: int, delay_ms: float = 0.0) -> None:
     """Set the link's bandwidth in Mbit/s in each direction; 0: unlimited. `delay_ms`: milliseconds that a packet takes from
     this host to another."""
+    _limit_windows(pid, mbit > 0)
     for device, inside in ((port_name(number, host), []), (INTERFACE, ["nsenter", "-t", str(pid), "-n"])):
-        limit = ["tbf", "rate", f"{mbit}mbit", "burst", _BURST, "latency", "50ms"] if mbit else ["noqueue"]
+        limit = ["tbf", "rate", f"{mbit}mbit", "burst", _BURST, "latency", _QUEUE] if mbit else ["noqueue"]
         if delay_ms and device == INTERFACE:
             # One queue holds a packet and paces it; tbf beneath netem would drop what netem lets go in bursts.
             limit = ["netem", "delay", f"{delay_ms}ms", "limit", "10000", *(["rate", f"{mbit}mbit"] if mbit else [])]
@@ -64,6 +70,15 @@ def shape(number: int, host: str, pid: int, mbit: int, delay_ms: float = 0.0) ->
             subprocess.run(
                 [*inside, "ip", "link", "set", device, "gso_max_size", _PACKET, "gro_max_size", _PACKET], check=True
             )
+
+
+def _limit_windows(pid: int, is_shaped: bool) -> None:
+    """Limit the windows of the connections that a host opens from now on, or leave them to the kernel."""
+    for name, usual in (("tcp_rmem", "4096 131072 33554432"), ("tcp_wmem", "4096 16384 4194304")):
+        window = f"4096 {_WINDOW} {_WINDOW}" if is_shaped else usual
+        subprocess.run(
+            ["nsenter", "-t", str(pid), "-n", "sysctl", "-qw", f"net.ipv4.{name}={window}"], check=True
+        )
 
 
 def can_delay() -> bool:

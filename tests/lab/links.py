@@ -76,9 +76,7 @@ def _limit_windows(pid: int, is_shaped: bool) -> None:
     """Limit the windows of the connections that a host opens from now on, or leave them to the kernel."""
     for name, usual in (("tcp_rmem", "4096 131072 33554432"), ("tcp_wmem", "4096 16384 4194304")):
         window = f"4096 {_WINDOW} {_WINDOW}" if is_shaped else usual
-        subprocess.run(
-            ["nsenter", "-t", str(pid), "-n", "sysctl", "-qw", f"net.ipv4.{name}={window}"], check=True
-        )
+        subprocess.run(["nsenter", "-t", str(pid), "-n", "sysctl", "-qw", f"net.ipv4.{name}={window}"], check=True)
 
 
 def can_delay() -> bool:

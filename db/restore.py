@@ -19,7 +19,7 @@ from shardtune.db.tables.access import ApiKeyRow, PageSessionRow
 
 _ERASE = "DROP SCHEMA public CASCADE;\nCREATE SCHEMA public;\n"
 _CLOSING_S = 5.0
-"""How long Postgres may take to end the process of a closed connection."""
+"""Maximum number of seconds that Postgres takes to end the process of a closed connection."""
 
 
 @dataclass(frozen=True)

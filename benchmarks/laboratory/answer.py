@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.laboratory.foretell import Foretold, foretell
 from benchmarks.laboratory.programs import PROGRAMS
 from benchmarks.laboratory.runs import Measurements
-from benchmarks.laboratory.scores import MOST_CORES, MOST_LATE, MOST_SPREAD, Judged, refusal, summary
+from benchmarks.laboratory.scores import MOST_CORES, MOST_LATE, MOST_SPREAD, Judged, rejection, summary
 
 
 def answer(measurements: Measurements) -> dict[str, Any]:
@@ -15,15 +15,15 @@ def answer(measurements: Measurements) -> dict[str, Any]:
     foresight = foretell(measurements, target)
     rows: list[dict[str, Any]] = []
     judged: list[Judged] = []
-    refused: list[Judged] = []
+    rejected: list[Judged] = []
     late = _late(measurements)
     for foretold in foresight.programs:
         if not measurements.of(foretold.program, target):
             continue
         item = _judged(measurements, foretold, target)
-        reason = refusal(_cores(measurements, foretold.program), _spread(measurements, foretold.program), late)
-        rows.append(_row(measurements, foretold, item, target) | {"is_judged": reason is None, "refusal": reason})
-        (judged if reason is None else refused).append(item)
+        reason = rejection(_cores(measurements, foretold.program), _spread(measurements, foretold.program), late)
+        rows.append(_row(measurements, foretold, item, target) | {"is_judged": reason is None, "rejection": reason})
+        (judged if reason is None else rejected).append(item)
     return {
         "mbit": measurements.mbit,
         "delay_ms": measurements.delay_ms,
@@ -35,8 +35,8 @@ def answer(measurements: Measurements) -> dict[str, Any]:
         "late": late,
         "band_factor": round(foresight.band_factor, 3),
         "programs": rows,
-        "summary": summary(judged) | {"refused": len(refused)},
-        "with_refused": summary([*judged, *refused]),
+        "summary": summary(judged) | {"rejected": len(rejected)},
+        "with_rejected": summary([*judged, *rejected]),
         "runs_of_target": _differences(measurements, target),
     }
 

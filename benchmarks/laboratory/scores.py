@@ -1,4 +1,4 @@
-"""Judgement of projections against what the target's hosts measured."""
+"""Judge projections against what the target's hosts measured."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class Judged:
         return self.projected.low <= self.measured <= self.projected.high
 
 
-def refusal(cores: Mapping[int, float], spread: Mapping[int, float], late: float | None) -> dict[str, object] | None:
+def rejection(cores: Mapping[int, float], spread: Mapping[int, float], late: float | None) -> dict[str, object] | None:
     """Reason not to judge a program; None where there is none.
 
     `cores`: cores that all ranks together used, by number of hosts. `spread`: interquartile range of steps over their median,

@@ -15,8 +15,8 @@ def table(result: dict[str, Any]) -> str:
 
 def _cells(row: dict[str, Any], target: int) -> tuple[str, ...]:
     low, high = row["band"]
-    refused = row["refusal"]
-    remark = f"refused: {refused['reason_code']} {refused['value']} > {refused['most']}" if refused else ""
+    rejected = row["rejection"]
+    remark = f"rejected: {rejected['reason_code']} {rejected['value']} > {rejected['most']}" if rejected else ""
     return (
         row["program"],
         f"{row['measured']:.1f}",

@@ -1,4 +1,4 @@
-"""The laboratory's pure parts: order of programs, refusals, projections from stored measurements, and bad input."""
+"""The laboratory's pure parts: order of programs, rejections, projections from stored measurements, and bad input."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from benchmarks.laboratory.answer import answer
 from benchmarks.laboratory.foretell import foretell, predicted_sizes
 from benchmarks.laboratory.programs import PROGRAMS, TOKENS
 from benchmarks.laboratory.runs import Measurements, Run
-from benchmarks.laboratory.scores import Judged, changing_pairs, refusal, summary
+from benchmarks.laboratory.scores import Judged, changing_pairs, rejection, summary
 from shardtune.api_schemas.machines.hardware import CollectiveTime, MeasuredHardware
 from shardtune.tuner.projection.project import ProjectedValue
 
@@ -62,7 +62,7 @@ def test_each_program_gives_a_rank_the_same_tokens_on_any_number_of_hosts() -> N
 def test_where_hosts_agree_with_the_predictor_a_projection_is_off_by_the_drift_alone() -> None:
     measurements = as_predicted()
     result = answer(measurements)
-    assert result["summary"]["programs"] == len(PROGRAMS) and result["summary"]["refused"] == 0
+    assert result["summary"]["programs"] == len(PROGRAMS) and result["summary"]["rejected"] == 0
     assert result["summary"]["worst_error"] < 0.02
     assert result["summary"]["inside_band"] == 1.0
     assert result["summary"]["pairs_ordered_right"] == result["summary"]["pairs"] > 10
@@ -75,8 +75,8 @@ def test_what_was_measured_on_the_target_changes_no_projection() -> None:
 
 
 def test_ranks_that_use_the_cores_are_not_judged() -> None:
-    assert refusal({2: 0.1, 8: 0.39}, {8: 0.06}, 0.01) is None
-    assert refusal({2: 0.41, 8: 0.3}, {8: 0.0}, None) == {
+    assert rejection({2: 0.1, 8: 0.39}, {8: 0.06}, 0.01) is None
+    assert rejection({2: 0.41, 8: 0.3}, {8: 0.0}, None) == {
         "reason_code": "cores",
         "hosts": 2,
         "value": 0.41,
@@ -89,13 +89,13 @@ def test_ranks_that_use_the_cores_are_not_judged() -> None:
     result = answer(replace(measurements, runs=busy))
     row = next(row for row in result["programs"] if row["program"] == "ddp")
     assert not row["is_judged"]
-    assert row["refusal"] == {"reason_code": "cores", "hosts": 8, "value": 0.48, "most": 0.4}
-    assert result["summary"]["refused"] == 1 and result["summary"]["programs"] == len(PROGRAMS) - 1
-    assert result["with_refused"]["programs"] == len(PROGRAMS)
+    assert row["rejection"] == {"reason_code": "cores", "hosts": 8, "value": 0.48, "most": 0.4}
+    assert result["summary"]["rejected"] == 1 and result["summary"]["programs"] == len(PROGRAMS) - 1
+    assert result["with_rejected"]["programs"] == len(PROGRAMS)
 
 
 def test_late_and_unsteady_steps_are_not_judged() -> None:
-    late, unsteady = refusal({1: 0.1, 8: 0.2}, {}, 0.2), refusal({8: 0.2}, {4: 0.01, 8: 0.09}, 0.02)
+    late, unsteady = rejection({1: 0.1, 8: 0.2}, {}, 0.2), rejection({8: 0.2}, {4: 0.01, 8: 0.09}, 0.02)
     assert late == {"reason_code": "late", "hosts": 1, "value": 0.2, "most": 0.05}
     assert unsteady == {"reason_code": "unsteady", "hosts": 8, "value": 0.09, "most": 0.07}
 

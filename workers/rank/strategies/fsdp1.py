@@ -39,7 +39,9 @@ class Fsdp1Trainer:
         self._place = place
         self._sharded = config.dp_shard > 1
         self._parameters = [p for p in self._fsdp.parameters() if p.requires_grad]
-        self._optimizer = optimizers.make(workload.optimizer, self._parameters)
+        # Replicate groups hold equal shards.
+        shard = self._fsdp.process_group.rank() if self._sharded else 0
+        self._optimizer = optimizers.make(workload.optimizer, self._parameters, shard=shard)
         self._state_check = StateCheck(setting)
         self._max_norm = workload.max_grad_norm
         self._loss = setting.cast_loss

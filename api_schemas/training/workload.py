@@ -190,7 +190,9 @@ class WorkloadRequest(Schema):
     @model_validator(mode="after")
     def _masters_of_the_optimizer(self) -> Self:
         precision = self.precision
-        check_masters(self.optimizer, *((None, AUTO) if precision is None else (precision.master_dtype, precision.name)))
+        check_masters(
+            self.optimizer, *((None, AUTO) if precision is None else (precision.master_dtype, precision.name))
+        )
         return self
 
     @model_validator(mode="after")

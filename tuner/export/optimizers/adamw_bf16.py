@@ -20,6 +20,4 @@ def _torchtitan(settings: AdamWBf16) -> dict[str, Any]:
     return adamw.torchtitan(settings)
 
 
-OPTIMIZER = ExportedOptimizer[AdamWBf16](
-    adamw.constants, _make, _torchtitan, helpers=_helpers, known_in=frozenset()
-)
+OPTIMIZER = ExportedOptimizer[AdamWBf16](adamw.constants, _make, _torchtitan, helpers=_helpers, known_in=frozenset())

@@ -88,9 +88,7 @@ def _step_in_float32(options: dict[str, Any], values: list[torch.Tensor], step: 
 def round_by_chance_(target: torch.Tensor, values: torch.Tensor, generator: torch.Generator) -> None:
     """Write float32 values to a bfloat16 tensor, each rounded to one of its two neighbours with the probability that keeps
     the mean. A value that bfloat16 has stays as it is. `values` is overwritten."""
-    noise = torch.randint(
-        1 << _LOWER_BITS, values.shape, dtype=torch.int32, device=values.device, generator=generator
-    )
+    noise = torch.randint(1 << _LOWER_BITS, values.shape, dtype=torch.int32, device=values.device, generator=generator)
     # The NaN of a GPU has all lower bits set: a carry would turn it into -0.0.
     noise.mul_(values.isfinite())
     values.view(torch.int32).add_(noise).bitwise_and_(-(1 << _LOWER_BITS))

@@ -17,7 +17,7 @@ from shardtune.workers.rank.strategies.fsdp2 import Fsdp2Trainer
 from shardtune.workers.rank.strategies.optimizers import adamw_bf16
 from tests.support.processes import preloaded_forks
 
-HYBRID1 = Fsdp1Config(dp_shard=2, dp_replicate=2)
+HYBRID1 = Fsdp1Config(dp_shard=2, dp_replicate=2, sharding_strategy="HYBRID_SHARD")
 HYBRID2 = Fsdp2Config(dp_shard=2, dp_replicate=2)
 
 

@@ -55,7 +55,9 @@ def test_a_wrong_setting_is_rejected_with_its_field(client):
     workload = SPEC["workload"] | {"optimizer": {"kind": "muon", "adamw": {"lr": -1}}}
     assert rejection(client, SPEC | {"workload": workload})["field"] == "workload.optimizer.adamw.lr"
     workload = SPEC["workload"] | {"optimizer": {"kind": "sgd"}}
-    assert "use one of adamw, adamw-8bit, adamw-bf16, muon" in rejection(client, SPEC | {"workload": workload})["message"]
+    assert (
+        "use one of adamw, adamw-8bit, adamw-bf16, muon" in rejection(client, SPEC | {"workload": workload})["message"]
+    )
 
 
 @pytest.mark.answered

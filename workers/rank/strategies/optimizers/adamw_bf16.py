@@ -46,9 +46,9 @@ class StochasticAdamW(torch.optim.Optimizer):
                 # DeepSpeed replaces parameters by partitions after the optimizer was made, and steps some of them alone.
                 stream = self._streams.setdefault(parameter, len(self._streams))
                 if parameter.grad is not None:
-                    self._update(group, parameter, stream)
+                    self._update(group, parameter, parameter.grad, stream)
 
-    def _update(self, options: dict[str, Any], parameter: torch.Tensor, stream: int) -> None:
+    def _update(self, options: dict[str, Any], parameter: torch.Tensor, gradient: torch.Tensor, stream: int) -> None:
         state = self.state[parameter]
         if not state:
             if parameter.dtype != torch.bfloat16:
@@ -61,7 +61,7 @@ class StochasticAdamW(torch.optim.Optimizer):
         state["step"] += 1
         step = int(state["step"])
         weights, grads, *moments = (
-            _local(tensor) for tensor in (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
+            _local(tensor) for tensor in (parameter, gradient, state["exp_avg"], state["exp_avg_sq"])
         )
         # Integers hash alike in every process.
         seed = hash((step, stream, *_part(parameter, self._shard)))
@@ -114,7 +114,7 @@ def _pieces(tensors: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]
     """Views of some elements of each tensor, in order: of few at a time where the memory of all is in rows."""
     if not all(tensor.is_contiguous() for tensor in tensors):
         return [(tensor,) for tensor in tensors]
-    return [tensor.view(-1).split(_PIECE[tensor.device.type]) for tensor in tensors]
+    return [tensor.view(-1).split(_PIECE[tensor.device.type]) for tensor in tensors]  # type: ignore[no-untyped-call]
 
 
 def members(

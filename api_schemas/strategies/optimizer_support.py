@@ -12,6 +12,9 @@ _FLATTENS: dict[str, str | None] = {
 }
 
 
+_NO_HOST_STEP = "offloaded shards would be gathered over the host's network in every step"
+
+
 def check(config: TrialConfig, optimizer: OptimizerSchema) -> None:
     """Reject a configuration whose backend cannot train with the workload's optimizer.
 
@@ -23,7 +26,7 @@ def check(config: TrialConfig, optimizer: OptimizerSchema) -> None:
     if why is not None:
         raise ValueError(f"strategy.kind ({strategy.kind!r}) {_cannot(optimizer, why)}; use {_able(optimizer)}")
     if getattr(strategy, "cpu_offload", False) and not optimizer.offloads:
-        why = "offloaded shards would be gathered over the host's network in every step"
+        why = _NO_HOST_STEP if optimizer.needs_matrices else "its step on the host was not compared over backends"
         raise ValueError(f"strategy.cpu_offload (true) {_cannot(optimizer, why)}; set it to false")
     if getattr(strategy, "offload_optimizer", None) is not None and not optimizer.offloads:
         why = "DeepSpeed steps offloaded states with its own AdamW"

@@ -13,7 +13,7 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training import attention_dtypes
 from shardtune.api_schemas.training import float8 as float8_training
-from shardtune.api_schemas.training.optimizers import OPTIMIZERS, replaced
+from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS, replaced
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload, WorkloadRequest
 
 MOST_CONSIDERED = 4
@@ -36,21 +36,35 @@ ConsideredName = Annotated[str, Field(max_length=50), AfterValidator(_known)]
 
 def changed(workload: Workload, name: str) -> Workload:
     """Return the workload of a recipe: with another precision and no float8, with another optimizer at the same learning
-    rate, or with float8 in the stated precision.
+    rate (`adamw-bf16` in bf16-true), or with float8 in the stated precision.
 
     Raises:
         ValueError: the workload cannot be trained with the recipe; the message names the field and the remedy.
     """
     if name in PRECISIONS:
         attention_dtypes.check(workload.attention, PRECISIONS[name])
-        return workload.model_copy(update={"precision": PRECISIONS[name], "float8": None})
+        # An optimizer of bfloat16 weights has no meaning beside others.
+        fits = workload.optimizer.master_dtype in (None, PRECISIONS[name].master_dtype)
+        optimizer = workload.optimizer if fits else replaced(workload.optimizer, DEFAULT_OPTIMIZER)
+        return workload.model_copy(update={"precision": PRECISIONS[name], "float8": None, "optimizer": optimizer})
     scaling = float8_training.CONSIDERED.get(name)
-    change = {"optimizer": replaced(workload.optimizer, name)} if scaling is None else {"float8": scaling}
+    change = _with_optimizer(workload, name) if scaling is None else {"float8": scaling}
     fields = {field: getattr(workload, field) for field in WorkloadRequest.model_fields}
     try:
         return Workload(**fields | change)
     except ValidationError as error:
         raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+
+
+def _with_optimizer(workload: Workload, kind: str) -> dict[str, object]:
+    """Return the fields of a workload that another optimizer changes: the precision, too, where it updates weights of one
+    dtype alone."""
+    optimizer = replaced(workload.optimizer, kind)
+    if optimizer.master_dtype in (None, workload.precision.master_dtype):
+        return {"optimizer": optimizer}
+    precision = PRECISIONS["bf16-true"]
+    attention_dtypes.check(workload.attention, precision)
+    return {"optimizer": optimizer, "precision": precision}
 
 
 def is_stated(workload: WorkloadRequest, name: str) -> bool:

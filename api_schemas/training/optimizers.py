@@ -25,6 +25,8 @@ class OptimizerSchema(Schema):
     """Whether the host can step the optimizer's part of an offloaded training."""
     package: ClassVar[str | None] = None
     """Python package beside torch that the optimizer is from."""
+    master_dtype: ClassVar[str | None] = None
+    """Only dtype of master weights that the optimizer can update; None: it takes those of every precision."""
 
     def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
         """Return the bytes of the state that the optimizer keeps for the trained parameters. `matrix_elements`: elements
@@ -98,6 +100,27 @@ class AdamW8bit(AdamSettings):
         return 2.0 * elements * (1.0 + 4.0 / EIGHT_BIT_BLOCK)
 
 
+class AdamWBf16(AdamSettings):
+    """AdamW over bfloat16 weights and moments, each rounded up or down by chance (stochastic rounding), so that updates
+    below a weight's last digit are kept on average. For every backend, with precision `bf16-true`."""
+
+    title: ClassVar[str] = "AdamW with stochastic rounding"
+    trainer_name: ClassVar[str] = "adamw_torch_fused"
+    offloads: ClassVar[bool] = False
+    rounds_updates: ClassVar[bool] = True
+    master_dtype: ClassVar[str | None] = "bfloat16"
+    kind: Literal["adamw-bf16"] = "adamw-bf16"
+
+    def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
+        """Return the bytes of two moments in bfloat16."""
+        return 2.0 * 2.0 * elements
+
+    @property
+    def in_trainer(self) -> bool:
+        """Whether Hugging Face's Trainer has the optimizer by name: transformers 5.23 has no stochastic rounding."""
+        return False
+
+
 EIGHT_BIT_SINCE = 2
 """First protocol version whose workers know the 8-bit AdamW."""
 EIGHT_BIT_BLOCK = 256
@@ -143,11 +166,32 @@ class Muon(OptimizerSchema):
 
 DEFAULT_OPTIMIZER = "adamw"
 """Kind of the optimizer of workloads that name none, also of those that were stored without a kind."""
-OPTIMIZERS: dict[str, OptimizerSchema] = {"adamw": AdamW(), "adamw-8bit": AdamW8bit(), "muon": Muon()}
+OPTIMIZERS: dict[str, OptimizerSchema] = {
+    "adamw": AdamW(),
+    "adamw-8bit": AdamW8bit(),
+    "adamw-bf16": AdamWBf16(),
+    "muon": Muon(),
+}
 """Optimizers with their documented defaults, by kind."""
+AnyOptimizer = AdamW | AdamW8bit | AdamWBf16 | Muon
 
 
-def replaced(current: "AdamW | AdamW8bit | Muon", kind: str) -> "AdamW | AdamW8bit | Muon":
+def check_masters(optimizer: OptimizerSchema, master_dtype: str | None, precision_name: str) -> None:
+    """Reject master weights in a dtype that the optimizer does not update. `master_dtype`: None where the device decides.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if optimizer.master_dtype in (None, master_dtype):
+        return
+    kept = f"keeps weights in {master_dtype}" if master_dtype else "never keeps weights in bfloat16"
+    raise ValueError(
+        f"optimizer.kind ({optimizer.kind!r}) rounds {optimizer.master_dtype} weights, but precision ({precision_name}) {kept}; "
+        f"use precision 'bf16-true', or optimizer {DEFAULT_OPTIMIZER!r}"
+    )
+
+
+def replaced(current: AnyOptimizer, kind: str) -> AnyOptimizer:
     """Return the optimizer of a kind for a workload that states another: with its learning rate and weight decay where it
     has them, so that updates keep their size."""
     if current.kind == kind:
@@ -156,7 +200,8 @@ def replaced(current: "AdamW | AdamW8bit | Muon", kind: str) -> "AdamW | AdamW8b
     settings = adam.model_dump(exclude={"kind"})
     if kind == "muon":
         return Muon(lr=adam.lr, weight_decay=adam.weight_decay, adamw=AdamW(**settings))
-    return AdamW8bit(**settings) if kind == "adamw-8bit" else AdamW(**settings)
+    adams: dict[str, type[AdamW | AdamW8bit | AdamWBf16]] = {"adamw-8bit": AdamW8bit, "adamw-bf16": AdamWBf16}
+    return adams.get(kind, AdamW)(**settings)
 
 
 def _with_kind(value: object) -> object:
@@ -178,7 +223,10 @@ def _class_name(value: object) -> str:
 
 
 _Settings = Annotated[
-    Annotated[AdamW, Tag("AdamW")] | Annotated[AdamW8bit, Tag("AdamW8bit")] | Annotated[Muon, Tag("Muon")],
+    Annotated[AdamW, Tag("AdamW")]
+    | Annotated[AdamW8bit, Tag("AdamW8bit")]
+    | Annotated[AdamWBf16, Tag("AdamWBf16")]
+    | Annotated[Muon, Tag("Muon")],
     Discriminator(_class_name),
 ]
 Optimizer = Annotated[_Settings, BeforeValidator(_with_kind, json_schema_input_type=_Settings | str)]

@@ -11,7 +11,7 @@ from shardtune.api_schemas.names import PrecisionName
 from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.training.float8 import FLOAT8_SINCE, Float8Recipe, check_workload
-from shardtune.api_schemas.training.optimizers import AdamW, Optimizer
+from shardtune.api_schemas.training.optimizers import AdamW, Optimizer, check_masters
 from shardtune.api_schemas.training.sample_lengths import DATA_SINCE, SampleLengths, check_lengths
 from shardtune.api_schemas.training.sample_plan import SamplePlan, plan_samples
 
@@ -185,6 +185,14 @@ class WorkloadRequest(Schema):
                 f"optimizer.kind ({self.optimizer.kind!r}) updates whole matrices, which was not checked with adapter "
                 f"({self.adapter.describe()}); use adamw, or leave out adapter"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _masters_of_the_optimizer(self) -> Self:
+        precision = self.precision
+        check_masters(
+            self.optimizer, *((None, AUTO) if precision is None else (precision.master_dtype, precision.name))
+        )
         return self
 
     @model_validator(mode="after")

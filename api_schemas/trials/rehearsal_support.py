@@ -1,7 +1,7 @@
 """Programs that a rehearsal cannot carry: those that need values, another device's kernels, or peers that answer."""
 
 from shardtune.api_schemas.training.adapters import quantization_of
-from shardtune.api_schemas.training.optimizers import AdamW8bit
+from shardtune.api_schemas.training.optimizers import AdamW8bit, AdamWBf16
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.rehearsals import RehearsalProblem
 
@@ -47,4 +47,6 @@ def _unsupported_value(trial: TrialTask) -> tuple[str, str, str] | None:
         return "quantization", "true", "packs weights by their values; rehearse LoRA without it"
     if isinstance(workload.optimizer, AdamW8bit):
         return "optimizer", workload.optimizer.kind, "quantises states by their values; use adamw"
+    if isinstance(workload.optimizer, AdamWBf16):
+        return "optimizer", workload.optimizer.kind, "rounds by chance, from the value of its count of steps; use adamw"
     return None

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
-from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit
+from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit, AdamWBf16
 from shardtune.tuner.export import files
-from tests.support.long_run import wide
+from tests.support.long_run import IS_LONG, wide
 from tests.support.processes import preloaded_forks
 from tests.support.values.synthetic_studies import (
     CPU,
@@ -153,6 +153,22 @@ def test_scripts_with_8_bit_adamw_train_the_same(tmp_path: Path) -> None:
     adamw, ddp, zero = results
     assert ddp[0] == pytest.approx(adamw[0], rel=1e-5)
     assert zero == [pytest.approx(step, rel=2e-3) for step in ddp]
+
+
+def test_scripts_with_stochastic_rounding_train_the_same(tmp_path: Path) -> None:
+    """Each backend draws random numbers of its own. FSDP1 and FSDP2 begin with other weights, so that their losses must be
+    finite."""
+    results, study = {}, with_optimizer(study_of(precision="bf16-true"), AdamWBf16(lr=1e-3))
+    others = {"fsdp1": Fsdp1Config(dp_shard=2), "fsdp2": Fsdp2Config(dp_shard=2)} if IS_LONG else {}
+    for name, strategy in ({"ddp": DdpConfig(), "zero": ZeroConfig(stage=2)} | others).items():
+        folder = tmp_path / name
+        folder.mkdir()
+        exported = files(study, contender_of(TrialConfig(strategy=strategy, micro_batch=2)))
+        for file, text in exported.items():
+            (folder / file).write_text(text)
+        results[name] = train(folder)
+    assert results["zero"] == [pytest.approx(step, rel=1e-2) for step in results["ddp"]]
+    assert all(math.isfinite(value) for name in others for step in results[name] for value in step)
 
 
 def test_scripts_with_4_bit_weights_train(tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ EIGHT_BIT: dict[str, Any] = {
     "optimizer": "adamw-8bit",
     "model": LLAMA | {"hidden_size": 128, "intermediate_size": 512, "vocab_size": 512, "num_hidden_layers": 2},
 }
+ROUNDED: dict[str, Any] = {
+    "optimizer": {"kind": "adamw-bf16", "lr": 1.25e-3},
+    "precision": "bf16-true",
+    "model": EIGHT_BIT["model"],
+}
 INTERLEAVED = {"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": 2}
 PLAN = ResumePlan(fewest_steps=4, most_steps=6, steps_after=4)
 
@@ -95,6 +100,11 @@ PIPELINE = FSDP2 | {"dp_shard": 1, "pipeline_parallel": 2}
         wide({"kind": "zero", "stage": 2}, EIGHT_BIT, id="zero-2, 8 bits"),
         pytest.param(FSDP2, {"float8": "tensorwise", "precision": "bf16-mixed"}, id="fsdp2, float8"),
         wide(FSDP2, {"optimizer": "muon"}, id="fsdp2, muon"),
+        pytest.param(FSDP2, ROUNDED, id="fsdp2, stochastic rounding"),
+        *(
+            wide(strategy, ROUNDED, id=f"{strategy['kind']}, stochastic rounding")
+            for strategy in ({"kind": "ddp"}, {"kind": "zero", "stage": 2}, {"kind": "fsdp1", "dp_shard": 2})
+        ),
     ],
 )
 def test_new_processes_go_on_where_the_checkpoint_was_saved(

@@ -209,7 +209,9 @@ def _check_numbers(top: Section, workload: Workload) -> None:
     optimizer = top.word("optim")
     trained = workload.optimizer
     if optimizer is not None and not _names(optimizer, trained):
-        remedy = f"use {trained.trainer_name}" if isinstance(trained, AdamSettings) else "drop it"
+        remedy = (
+            f"use {trained.trainer_name}" if isinstance(trained, AdamSettings) and trained.in_trainer else "drop it"
+        )
         raise ValueError(f"{top.name('optim')} ({optimizer!r}), but the workload trains with {trained.title}; {remedy}")
     for key, reason in _NUMERIC.items():
         if top.number(key):

@@ -10,6 +10,7 @@ from shardtune.api_schemas.training import adapter_targets, attention_dtypes, fl
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.float8 import Float8Recipe
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
+from shardtune.api_schemas.training.optimizers import check_masters
 from shardtune.api_schemas.training.quantization import Quantization, check_precision
 from shardtune.api_schemas.training.sample_packing import models as packed_models
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, SHORTEST_SEQUENCE, Precision, Workload
@@ -129,6 +130,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
     dtypes = device or _dtypes_of(request, cluster)
     precision, note = precision_of(request, dtypes)
     attention_dtypes.check(request.attention, precision)
+    check_masters(request.optimizer, precision.master_dtype, precision.name)
     check_precision(precision.name, precision.autocast, quantization_of(request.adapter))
     if shape.step_trace is not None:
         own_shape.check_workload(shape.step_trace, sequence, precision)

@@ -171,7 +171,13 @@ def test_repeats_are_counted_for_each_attempt(worker, lease):
 
 @pytest.mark.parametrize(
     "workload",
-    [{"optimizer": "adamw-8bit"}, {"precision": "bf16-true"}, {"float8": "rowwise"}, {"adapter": "qlora"}],
+    [
+        {"optimizer": "adamw-8bit"},
+        {"precision": "bf16-true"},
+        {"precision": "bf16-true", "optimizer": "adamw-bf16"},
+        {"float8": "rowwise"},
+        {"adapter": "qlora"},
+    ],
     ids=str,
 )
 def test_a_worker_of_version_1_gets_no_run_that_it_would_train_otherwise(client, workload):

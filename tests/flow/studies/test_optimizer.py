@@ -55,7 +55,9 @@ def test_a_wrong_setting_is_rejected_with_its_field(client):
     workload = SPEC["workload"] | {"optimizer": {"kind": "muon", "adamw": {"lr": -1}}}
     assert rejection(client, SPEC | {"workload": workload})["field"] == "workload.optimizer.adamw.lr"
     workload = SPEC["workload"] | {"optimizer": {"kind": "sgd"}}
-    assert "use one of adamw, adamw-8bit, muon" in rejection(client, SPEC | {"workload": workload})["message"]
+    assert (
+        "use one of adamw, adamw-8bit, adamw-bf16, muon" in rejection(client, SPEC | {"workload": workload})["message"]
+    )
 
 
 @pytest.mark.answered
@@ -77,6 +79,18 @@ def test_predictions_are_made_for_the_optimizer(quick_client):
         return next(term["gib"] for term in row["memory"]["terms"] if term["name"] == "optimizer")
 
     assert state(muon) < 0.6 * state(adamw)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "auto", "bf16-mixed"])
+def test_stochastic_rounding_of_other_weights_is_rejected_with_the_remedy(quick_client, precision):
+    workload = SPEC["workload"] | {"optimizer": "adamw-bf16", "precision": precision}
+    expected = f"rounds bfloat16 weights, but precision ({precision})"
+    found = rejection(quick_client, SPEC | {"workload": workload})
+    assert expected in found["message"] and "use precision 'bf16-true'" in found["message"], found
+    request = {"model": "llama-2-7b", "cluster": "8xh100", "top": 0, "optimizer": "adamw-bf16"}
+    answer = quick_client.post("/v1/predictions", json=request | {"precision": precision})
+    assert answer.status_code == 422 and "rounds bfloat16 weights" in answer.text
+    assert quick_client.post("/v1/predictions", json=request | {"precision": "bf16-true"}).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,23 @@ def test_muon_takes_the_fastest_trial_that_can_train_with_it(quick_client):
     assert any("cannot train with Muon" in note for note in muon["notes"])
 
 
+def test_stochastic_rounding_runs_in_its_precision_and_the_answer_stays_in_the_stated_one(quick_client):
+    trained = set()
+
+    def behave(_lease, task):
+        trained.add((task.workload.precision.name, task.workload.optimizer.kind))
+        return of_recipe(task)
+
+    worker = SimulatedWorker(quick_client, behave=behave, **NEW).register()
+    study_id = create(quick_client, consider=["adamw-bf16"])
+    worker.work()
+    study = quick_client.get(f"/v1/studies/{study_id}").json()
+    (recipe,) = study["result"]["recipes"]
+    assert recipe["failure"] is None and recipe["loss"] is not None
+    assert trained == {("bf16-mixed", "adamw"), ("bf16-true", "adamw-bf16")}
+    assert study["spec"]["workload"]["optimizer"]["kind"] == "adamw"
+
+
 @pytest.mark.wide_on_postgres
 def test_a_worker_that_dies_in_a_recipe_run_is_replaced_and_the_comparison_goes_on(client, clock):
     worker = SimulatedWorker(client, behave=lambda _, task: of_recipe(task), **NEW).register()

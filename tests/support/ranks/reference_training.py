@@ -14,7 +14,7 @@ from torch import nn
 from torch.func import functional_call
 
 from shardtune.api_schemas.training.adapters import AdapterSchema, Lora
-from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit, Muon
+from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit, AdamWBf16, Muon
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
@@ -106,7 +106,36 @@ def _convert(network: nn.Module, recipe: str) -> None:
     torchao.convert_to_float8_training(network, config=config, module_filter_fn=lambda _layer, name: name != "lm_head")
 
 
-def _optimizers(network: nn.Module, settings: AdamW | AdamW8bit | Muon, *, fused: bool) -> list[torch.optim.Optimizer]:
+class _Torchaos(torch.optim.Optimizer):
+    """AdamW by torchao's arithmetic, which rounds weights by chance; uncompiled, with torch's default random numbers."""
+
+    def __init__(self, parameters: list[nn.Parameter], settings: AdamWBf16) -> None:
+        super().__init__(parameters, {})
+        self._settings = settings
+        # Imported here: it takes seconds, which other tests need not spend.
+        self._step = importlib.import_module("torchao.optim.adam").single_param_adam
+        torch.manual_seed(0)
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Update all parameters."""
+        own = self._settings
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if not state:
+                state |= {"step": torch.tensor(0.0), "first": torch.zeros_like(parameter)}
+                state["second"] = torch.zeros_like(parameter)
+            state["step"] += 1
+            moments = state["step"], state["first"], state["second"], None
+            numbers = torch.tensor(own.lr), own.beta1, own.beta2, own.weight_decay, own.eps
+            self._step(parameter, parameter.grad, *moments, *numbers, True, True)
+
+
+def _optimizers(
+    network: nn.Module, settings: AdamW | AdamW8bit | AdamWBf16 | Muon, *, fused: bool
+) -> list[torch.optim.Optimizer]:
+    if isinstance(settings, AdamWBf16):
+        return [_Torchaos([parameter for parameter in network.parameters() if parameter.requires_grad], settings)]
     if isinstance(settings, AdamW8bit):
         betas = (settings.beta1, settings.beta2)
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]

@@ -7,7 +7,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Contender, Study, StudyPhase, StudySpec, StudyState
 from shardtune.api_schemas.training.models import BlockSummary, ModelSummary, preset
-from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit, Muon
+from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit, AdamWBf16, Muon
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
@@ -41,7 +41,7 @@ def with_muon(study: Study) -> Study:
     return with_optimizer(study, Muon())
 
 
-def with_optimizer(study: Study, optimizer: AdamW | AdamW8bit | Muon) -> Study:
+def with_optimizer(study: Study, optimizer: AdamW | AdamW8bit | AdamWBf16 | Muon) -> Study:
     """The same study with another optimizer in its workload."""
     workload = study.spec.workload.model_copy(update={"optimizer": optimizer})
     return study.model_copy(update={"spec": study.spec.model_copy(update={"workload": workload})})

@@ -18,11 +18,13 @@ from shardtune.api_schemas.strategies import (
     sample_groups,
 )
 from shardtune.api_schemas.training.models import ModelSpec
-from shardtune.api_schemas.training.optimizers import OPTIMIZERS, AdamW, AdamW8bit, Muon, replaced
-from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.training.optimizers import OPTIMIZERS, AdamW, AdamW8bit, AdamWBf16, Muon, replaced
+from shardtune.api_schemas.training.workload import Workload, WorkloadRequest
 from shardtune.service.http.validation_errors import error_path
 
 SIZES = {"sequence_length": 64, "global_batch": 8}
+IN_BF16 = SIZES | {"precision": "bf16-true"}
+"""Workload of the precision that every optimizer takes."""
 STORED_KEY = "fa861d7cfc2340bb7bf0e944c466f10e"
 """Key that an answer for `target()` had before optimizers had a kind."""
 
@@ -44,12 +46,12 @@ def test_the_keys_of_stored_answers_stay() -> None:
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_kind_alone_means_its_defaults(kind: str) -> None:
-    assert Workload.model_validate(SIZES | {"optimizer": kind}).optimizer == OPTIMIZERS[kind]
+    assert Workload.model_validate(IN_BF16 | {"optimizer": kind}).optimizer == OPTIMIZERS[kind]
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_dumped_workload_is_read_back(kind: str) -> None:
-    workload = Workload.model_validate(SIZES | {"optimizer": kind})
+    workload = Workload.model_validate(IN_BF16 | {"optimizer": kind})
     assert Workload.model_validate_json(workload.model_dump_json()) == workload
 
 
@@ -72,10 +74,33 @@ def test_8_bit_moments_have_a_scale_for_256_elements_whatever_the_masters_are() 
     assert AdamW8bit().state_bytes(256, 0, 4) == AdamW8bit().state_bytes(256, 0, 2) == 2 * 256 + 2 * 4
 
 
+@pytest.mark.parametrize(
+    ("schema", "precision", "says"),
+    [
+        (
+            Workload,
+            {"precision": "fp32"},
+            r"precision \(fp32\) keeps weights in float32; use precision 'bf16-true', or",
+        ),
+        (Workload, {}, r"precision \(bf16-mixed\) keeps weights in float32; .* or optimizer 'adamw'"),
+        (WorkloadRequest, {}, r"precision \(auto\) never keeps weights in bfloat16; use precision 'bf16-true'"),
+    ],
+)
+def test_rounded_weights_need_their_precision(schema: Any, precision: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=r"optimizer.kind \('adamw-bf16'\) rounds bfloat16 weights, but " + says):
+        schema.model_validate(SIZES | {"optimizer": "adamw-bf16"} | precision)
+
+
+def test_rounded_moments_take_four_bytes() -> None:
+    assert AdamWBf16().state_bytes(100, 0, 2) == 400
+
+
 def test_a_recipe_of_another_optimizer_keeps_the_settings_that_both_have() -> None:
     stated = AdamW(lr=1e-4, beta2=0.99, weight_decay=0.0)
     low = replaced(stated, "adamw-8bit")
     assert isinstance(low, AdamW8bit) and (low.lr, low.beta2, low.weight_decay) == (1e-4, 0.99, 0.0)
+    rounded = replaced(low, "adamw-bf16")
+    assert isinstance(rounded, AdamWBf16) and rounded.beta2 == 0.99 and replaced(rounded, "adamw") == stated
     muon = replaced(low, "muon")
     assert isinstance(muon, Muon) and muon.adamw == stated
     assert replaced(muon, "adamw") == stated and replaced(muon, "muon") == muon
@@ -121,6 +146,31 @@ def test_a_backend_that_cannot_train_with_8_bit_adamw_says_why(strategy: Any, me
     workload = Workload.model_validate(SIZES | {"optimizer": "adamw-8bit"})
     with pytest.raises(ValueError, match=message):
         optimizer_support.check(TrialConfig(strategy=strategy), workload.optimizer)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (
+            Fsdp2Config(dp_shard=2, cpu_offload=True),
+            r"strategy.cpu_offload \(true\) cannot train with AdamW with stoch.* false",
+        ),
+        (
+            Fsdp1Config(dp_shard=2, cpu_offload=True),
+            r"cpu_offload \(true\) cannot .* not compared over backends; set it to",
+        ),
+        (
+            ZeroConfig(stage=2, offload_optimizer=Offload()),
+            r"strategy.offload_optimizer cannot .* own AdamW; leave it out",
+        ),
+    ],
+    ids=["fsdp2", "fsdp1", "zero"],
+)
+def test_stochastic_rounding_on_the_host_is_rejected(strategy: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        optimizer_support.check(TrialConfig(strategy=strategy), AdamWBf16())
+    without = {"cpu_offload": False} if hasattr(strategy, "cpu_offload") else {"offload_optimizer": None}
+    optimizer_support.check(TrialConfig(strategy=strategy.model_copy(update=without)), AdamWBf16())
 
 
 def test_a_search_leaves_out_backends_without_8_bit_adamw_and_says_so() -> None:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.studies.recipes import RECIPES, changed
 from shardtune.api_schemas.studies.study import StudyRequest
-from shardtune.api_schemas.training.optimizers import AdamW, Muon
+from shardtune.api_schemas.training.optimizers import AdamW, AdamWBf16, Muon
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
 WORKLOAD = Workload(sequence_length=64, global_batch=8, precision=PRECISIONS["fp32"], optimizer=AdamW(lr=7e-4))
@@ -44,6 +44,14 @@ def test_a_recipe_changes_one_thing_and_keeps_the_learning_rate() -> None:
     )
     assert changed(muon, "adamw") == WORKLOAD
     assert all(changed(WORKLOAD, name) != WORKLOAD for name in RECIPES if name not in ("fp32", "adamw"))
+
+
+def test_stochastic_rounding_comes_with_bfloat16_weights_and_goes_with_them() -> None:
+    rounded = changed(WORKLOAD, "adamw-bf16")
+    assert rounded.optimizer == AdamWBf16(lr=7e-4) and rounded.precision == PRECISIONS["bf16-true"]
+    assert changed(rounded, "fp32") == WORKLOAD
+    assert changed(rounded, "adamw") == changed(WORKLOAD, "bf16-true")
+    assert changed(changed(WORKLOAD, "muon"), "adamw-bf16") == rounded
 
 
 def test_a_recipe_that_a_device_chose_is_not_compared_with_itself() -> None:

@@ -34,6 +34,7 @@ def _standard_imports(source: ExportSource, strategy: Fsdp1Config) -> tuple[str,
 def _trainer(source: ExportSource, strategy: Fsdp1Config) -> str:
     precision, prefetch = source.workload.precision, strategy.backward_prefetch
     axes = f"({strategy.dp_replicate}, {strategy.dp_shard})"
+    shard = "self.model.process_group.rank()" if strategy.dp_shard > 1 else "0"
     return fill(
         "trainer_fsdp1",
         sharding_strategy=strategy.sharding_strategy,
@@ -47,7 +48,7 @@ def _trainer(source: ExportSource, strategy: Fsdp1Config) -> str:
         options=indent([f'"{key}": {value},' for key, value in strategy.to_fsdp1().items()], 12),
         prepare=indent(common.prepare_blocks(source), 8),
         adapters=indent([*adapters.zero_lines(source, "block"), *adapters.unit_lines(source)], 12),
-        optimizer=optimizers.make(source, adapters.trained(source, "self.model.parameters()"), "blocks"),
+        optimizer=optimizers.make(source, adapters.trained(source, "self.model.parameters()"), "blocks", shard=shard),
         **common.backward(source, strategy.grad_sync),
     )
 

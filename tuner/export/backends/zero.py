@@ -62,7 +62,7 @@ def _trainer(source: ExportSource, strategy: ZeroConfig) -> str:
     # Its moments are float32 by default, whatever the masters are.
     states = ", fp32_optimizer_states=False" if source.has_low_states else ""
     on_host = f"DeepSpeedCPUAdam(parameters, adamw_mode=True{states}, **ADAMW)"
-    on_device = optimizers.make(source, "parameters", "model.get_submodule(BLOCKS)")
+    on_device = optimizers.make(source, "parameters", "model.get_submodule(BLOCKS)", shard="dist.get_rank()")
     return fill(
         "trainer_zero",
         place=indent(quantization.place_lines(source, []), 8),

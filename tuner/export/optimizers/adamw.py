@@ -12,7 +12,7 @@ def constants(settings: AdamSettings) -> list[str]:
     return [f"ADAMW = {literal(_settings(settings))}"]
 
 
-def make(parameters: str, _blocks: str, several_meshes: bool) -> str:
+def make(parameters: str, _blocks: str, several_meshes: bool, _shard: str = "0") -> str:
     """Source of the expression that makes AdamW in `train_snippet.py`."""
     # torch 2.13 has no operator over tensors of several meshes, so the optimizer takes groups by mesh.
     groups = f'[{{"params": part}} for part in by_mesh({parameters})]' if several_meshes else parameters

@@ -9,7 +9,7 @@ from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
 
 
-def _make(parameters: str, _blocks: str, _several_meshes: bool) -> str:
+def _make(parameters: str, _blocks: str, _several_meshes: bool, _shard: str) -> str:
     return f"eight_bit_adamw({parameters})"
 
 

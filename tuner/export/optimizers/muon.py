@@ -14,7 +14,7 @@ def _constants(settings: Muon) -> list[str]:
     return [f"MUON = {literal(values)}", *adamw.constants(settings.adamw)]
 
 
-def _make(parameters: str, blocks: str, _several_meshes: bool) -> str:
+def _make(parameters: str, blocks: str, _several_meshes: bool, _shard: str) -> str:
     return f"MuonAndAdamW({parameters}, {blocks})"
 
 

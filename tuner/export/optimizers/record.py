@@ -25,9 +25,10 @@ class ExportedOptimizer(Generic[Settings]):
 
     constants: Callable[[Settings], list[str]]
     """Function that returns the lines of `train_snippet.py` that define the optimizer's settings."""
-    make: Callable[[str, str, bool], str]
-    """Function that returns the source of an expression that makes the optimizer, from the sources of its parameters and
-    of the model's repeated blocks. Its flag is whether the parameters are on several device meshes."""
+    make: Callable[[str, str, bool, str], str]
+    """Function that returns the source of an expression that makes the optimizer, from the sources of its parameters, of
+    the model's repeated blocks and of the index of a rank's shard. Its flag is whether the parameters are on several
+    device meshes."""
     torchtitan: Callable[[Settings], dict[str, Any]]
     """Function that returns the arguments of torchtitan's `default_adamw`."""
     helpers: Callable[[bool], str] = no_helpers

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shardtune.tuner.export.optimizers import adamw, adamw_8bit, muon
+from shardtune.tuner.export.optimizers import adamw, adamw_8bit, adamw_bf16, muon
 from shardtune.tuner.export.optimizers.record import ExportedOptimizer
 from shardtune.tuner.export.source import ExportSource
 
 OPTIMIZERS: Mapping[str, ExportedOptimizer[Any]] = {
     "adamw": adamw.OPTIMIZER,
     "adamw-8bit": adamw_8bit.OPTIMIZER,
+    "adamw-bf16": adamw_bf16.OPTIMIZER,
     "muon": muon.OPTIMIZER,
 }
 
@@ -19,9 +20,10 @@ def exported(source: ExportSource) -> ExportedOptimizer[Any]:
     return OPTIMIZERS[source.workload.optimizer.kind]
 
 
-def make(source: ExportSource, parameters: str, blocks: str, several_meshes: bool = False) -> str:
-    """Source of the expression that makes the study's optimizer in `train_snippet.py`."""
-    return exported(source).make(parameters, blocks, several_meshes)
+def make(source: ExportSource, parameters: str, blocks: str, several_meshes: bool = False, shard: str = "0") -> str:
+    """Source of the expression that makes the study's optimizer in `train_snippet.py`. `shard`: source of the index of a
+    rank's part of parameters that are plain tensors."""
+    return exported(source).make(parameters, blocks, several_meshes, shard)
 
 
 def own_note(source: ExportSource, place: str) -> tuple[str, ...]:

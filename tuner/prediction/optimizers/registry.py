@@ -6,13 +6,14 @@ from typing import Any
 
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.optimizers import adamw, adamw_8bit, muon
+from shardtune.tuner.prediction.optimizers import adamw, adamw_8bit, adamw_bf16, muon
 from shardtune.tuner.prediction.optimizers.record import PredictedOptimizer
 from shardtune.tuner.prediction.rates import Network, Rates
 
 OPTIMIZERS: Mapping[str, PredictedOptimizer[Any]] = {
     "adamw": adamw.OPTIMIZER,
     "adamw-8bit": adamw_8bit.OPTIMIZER,
+    "adamw-bf16": adamw_bf16.OPTIMIZER,
     "muon": muon.OPTIMIZER,
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
@@ -39,7 +40,9 @@ class Fsdp1Trainer:
         self._place = place
         self._sharded = config.dp_shard > 1
         self._parameters = [p for p in self._fsdp.parameters() if p.requires_grad]
-        self._optimizer = optimizers.make(workload.optimizer, self._parameters)
+        # Replicate groups hold equal shards.
+        shard = dist.get_rank(self._fsdp.process_group) if self._sharded else 0
+        self._optimizer = optimizers.make(workload.optimizer, self._parameters, shard=shard)
         self._state_check = StateCheck(setting)
         self._max_norm = workload.max_grad_norm
         self._loss = setting.cast_loss

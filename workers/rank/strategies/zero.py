@@ -55,7 +55,7 @@ class ZeroTrainer:
                 **adamw.options(settings),
             )
             if config.offload_optimizer is not None
-            else optimizers.make(settings, parameters).members[0]
+            else optimizers.make(settings, parameters, shard=place.rank).members[0]
         )
         self._engine: Any = deepspeed.initialize(
             model=model, optimizer=optimizer, model_parameters=parameters, config=document, dist_init_required=False

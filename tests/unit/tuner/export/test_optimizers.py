@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
-from shardtune.api_schemas.training.optimizers import AdamW8bit
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.training.optimizers import AdamW8bit, AdamWBf16
 from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.trainer import training_arguments
@@ -35,6 +35,33 @@ def test_trainer_has_8_bit_adamw_by_name_and_torchtitan_has_not() -> None:
     assert any("float32 moments of embeddings" in line for line in exported.lossy)
     assert any(line.startswith("optimizer: 8-bit AdamW was measured") for line in torchtitan.render(low).lossy)
     assert "eight_bit_adamw(self.parameters)" in snippet.source(low)
+
+
+def rounded(strategy: Any) -> ExportSource:
+    study = with_optimizer(study_of(precision="bf16-true"), AdamWBf16())
+    return ExportSource.of(study, contender_of(TrialConfig(strategy=strategy, micro_batch=2)))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "made"),
+    [
+        (DdpConfig(), "StochasticAdamW(self.parameters)"),
+        (Fsdp2Config(dp_shard=2), "StochasticAdamW(self.parameters)"),
+        (Fsdp1Config(dp_shard=2), "StochasticAdamW(self.model.parameters(), self.model.process_group.rank())"),
+        (ZeroConfig(stage=3), "StochasticAdamW(parameters, dist.get_rank())"),
+    ],
+    ids=["ddp", "fsdp2", "fsdp1", "zero"],
+)
+def test_the_script_rounds_by_chance_with_equal_numbers_on_replicas(strategy: Any, made: str) -> None:
+    text = snippet.source(rounded(strategy))
+    compile(text, "train_snippet.py", "exec")
+    assert f"optimizer = {made}\n" in text and "class StochasticAdamW(torch.optim.Optimizer):" in text
+
+
+@pytest.mark.parametrize("renderer", [torchtitan, training_arguments], ids=lambda module: module.RELEASE)
+def test_a_program_without_stochastic_rounding_says_so(renderer: Any) -> None:
+    lossy = renderer.render(rounded(DdpConfig())).lossy
+    assert any(line.startswith("optimizer: AdamW with stochastic rounding was measured") for line in lossy)
 
 
 def test_a_program_that_leaves_the_optimizer_to_its_user_says_so() -> None:

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.training.models import preset
-from shardtune.api_schemas.training.optimizers import AdamW8bit, Muon
+from shardtune.api_schemas.training.optimizers import AdamW8bit, AdamWBf16, Muon
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.tuner.prediction import optimizers
 from shardtune.tuner.prediction.candidates import DDP, FSDP2, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.model_shape import ModelShape, from_config
@@ -48,6 +49,15 @@ def test_8_bit_moments_take_a_quarter_of_float32_ones() -> None:
         for impl in (ADAMW, Implementation(optimizer=AdamW8bit(), fused_optimizer=True))
     )
     assert low / plain == pytest.approx((1 + 4 / 256) / 4)
+
+
+def test_stochastic_rounding_keeps_half_of_the_moments_and_copies_a_piece_alone() -> None:
+    rows = from_rows([{"backend": DDP, "replicate": 8}, {"backend": FSDP2, "shard": 8}])
+    impl = Implementation(optimizer=AdamWBf16(), fused_optimizer=True)
+    table = peak_memory(LLAMA, rows, Dtypes.of(PRECISIONS["bf16-true"]), impl)
+    assert table.terms["optimizer"].tolist() == [4 * LLAMA.parameters, pytest.approx(LLAMA.parameters / 2)]
+    copies = optimizers.step_bytes(LLAMA, rows, FP32, impl, False), optimizers.step_bytes(LLAMA, rows, FP32, impl, True)
+    assert [part.tolist() for part in copies] == [[20 * 2**22] * 2, [20 * 2**16] * 2]
 
 
 def test_the_states_of_pipeline_stages_are_those_of_their_own_parameters() -> None:

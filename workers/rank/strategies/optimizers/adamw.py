@@ -27,7 +27,7 @@ def make(settings: AdamW, parameters: Iterable[nn.Parameter]) -> torch.optim.Ada
 
 
 def members(
-    settings: AdamW, parameters: list[nn.Parameter], _matrices: list[nn.Parameter]
+    settings: AdamW, parameters: list[nn.Parameter], _matrices: list[nn.Parameter], _shard: int
 ) -> list[torch.optim.Optimizer]:
     """Single optimizer for all parameters, matrices or not."""
     return [make(settings, parameters)]

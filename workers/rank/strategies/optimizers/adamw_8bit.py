@@ -14,7 +14,7 @@ _PACKAGE = "bitsandbytes"
 
 
 def members(
-    settings: AdamW8bit, parameters: list[nn.Parameter], _matrices: list[nn.Parameter]
+    settings: AdamW8bit, parameters: list[nn.Parameter], _matrices: list[nn.Parameter], _shard: int
 ) -> list[torch.optim.Optimizer]:
     """Single optimizer for all parameters, matrices or not.
 

@@ -8,7 +8,7 @@ from shardtune.workers.rank.strategies.optimizers import adamw
 
 
 def members(
-    settings: Muon, parameters: list[nn.Parameter], matrices: list[nn.Parameter]
+    settings: Muon, parameters: list[nn.Parameter], matrices: list[nn.Parameter], _shard: int
 ) -> list[torch.optim.Optimizer]:
     """Muon of the matrices, and AdamW of the rest if there is any; torch's Muon orthogonalises sharded matrices whole."""
     muon = torch.optim.Muon(

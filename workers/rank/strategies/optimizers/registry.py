@@ -9,13 +9,18 @@ import torch
 from torch import nn
 
 from shardtune.api_schemas.training.optimizers import OPTIMIZERS, OptimizerSchema
-from shardtune.workers.rank.strategies.optimizers import adamw, adamw_8bit, muon
+from shardtune.workers.rank.strategies.optimizers import adamw, adamw_8bit, adamw_bf16, muon
 
-Maker = Callable[[Any, list[nn.Parameter], list[nn.Parameter]], list[torch.optim.Optimizer]]
-"""Function that makes the torch optimizers of some settings from all trained parameters and from those among them that
-are matrices of blocks."""
+Maker = Callable[[Any, list[nn.Parameter], list[nn.Parameter], int], list[torch.optim.Optimizer]]
+"""Function that makes the torch optimizers of some settings from all trained parameters, from those among them that
+are matrices of blocks, and from the index of this rank's shard (see `make`)."""
 
-MAKERS: Mapping[str, Maker] = {"adamw": adamw.members, "adamw-8bit": adamw_8bit.members, "muon": muon.members}
+MAKERS: Mapping[str, Maker] = {
+    "adamw": adamw.members,
+    "adamw-8bit": adamw_8bit.members,
+    "adamw-bf16": adamw_bf16.members,
+    "muon": muon.members,
+}
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,13 @@ def installed_kinds() -> list[str]:
 
 
 def make(
-    settings: OptimizerSchema, parameters: Iterable[nn.Parameter], blocks: Iterable[nn.Module] = ()
+    settings: OptimizerSchema, parameters: Iterable[nn.Parameter], blocks: Iterable[nn.Module] = (), shard: int = 0
 ) -> OptimizerSet:
-    """Make the optimizers of a trial. `blocks`: the model's repeated blocks, as the backend has wrapped them.
+    """Make the optimizers of a trial.
+
+    Args:
+        blocks: the model's repeated blocks, as the backend has wrapped them.
+        shard: index of this rank's part of parameters that are plain tensors; ranks with the same part have the same.
 
     Raises:
         ValueError: the optimizer updates matrices, and the blocks have none.
@@ -56,4 +65,4 @@ def make(
         raise ValueError(
             f"optimizer.kind ({settings.kind!r}) found no matrix in the model's repeated blocks; use adamw"
         )
-    return OptimizerSet(tuple(MAKERS[settings.kind](settings, trained, matrices)))
+    return OptimizerSet(tuple(MAKERS[settings.kind](settings, trained, matrices, shard)))

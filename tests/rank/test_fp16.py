@@ -15,16 +15,14 @@ from shardtune.workers.rank.training.skipped_steps import MOST_TRIES
 from tests.rank.helpers import overflowing_ranks
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.long_run import telling, wide
-from tests.support.ranks.predicted_memory import predicted_gib
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 
 pytestmark = pytest.mark.ranks
 
-BOUND = {"loss": 1e-4, "grad_norm": 1e-2, "parameter_sum": 2e-4, "parameter_square_sum": 5e-5}
+BOUND = {"loss": 5e-5, "grad_norm": 2e-3, "parameter_sum": 2e-4, "parameter_square_sum": 5e-6}
+"""Measured over four steps of every case: loss 8.3e-6, norm 3.6e-4, sums 5.8e-5 and 6.8e-7."""
 TWO_BLOCKS = LLAMA | {"num_hidden_layers": 2}
-WIDE_MODEL = TWO_BLOCKS | {"hidden_size": 128, "intermediate_size": 512, "vocab_size": 2048}
-"""States beside which the activations are small."""
 BUCKETS = {"reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
 HOST: dict[str, Any] = {"offload_optimizer": {"pin_memory": False}}
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -52,11 +50,9 @@ def assert_same(report: RankReport, task: TrialTask) -> None:
     ("name", "changes"),
     [
         pytest.param("ddp", {}, id="ddp"),
-        pytest.param("fsdp1", {}, id="fsdp1"),
         pytest.param("fsdp2", {"micro_batch": 4}, id="fsdp2"),
-        pytest.param("zero-2", {}, id="zero-2"),
         pytest.param("zero-3", {"micro_batch": 2}, id="zero-3"),
-        *(wide(name, {}, id=name) for name in STRATEGIES if name not in ("ddp", "fsdp1", "fsdp2", "zero-2", "zero-3")),
+        *(wide(name, {}, id=name) for name in STRATEGIES if name not in ("ddp", "fsdp2", "zero-3")),
         *(wide(name, {"max_grad_norm": 0.1}, id=f"{name} clipped") for name in ("ddp", "fsdp1", "fsdp2", "zero-2")),
         *(wide(name, {"max_grad_norm": None}, id=f"{name} unclipped") for name in ("ddp", "fsdp1", "fsdp2", "zero-3")),
         *(
@@ -91,7 +87,7 @@ def test_steps_that_overflow_are_counted_and_trained_again(name: str, tmp_path: 
     assert len(reports[0].losses) == 4 + reports[0].warmup_steps + reports[0].measured_steps
 
 
-@pytest.mark.parametrize("name", telling(["fsdp1", "fsdp2"], ["fsdp1", "fsdp2"]))
+@pytest.mark.parametrize("name", telling(["fsdp1", "fsdp2"], ["fsdp1"]))
 def test_where_one_rank_overflows_no_rank_updates(name: str, tmp_path: Path) -> None:
     """Each holds other gradients, so that one that updated alone would leave the others' weights."""
     task = task_of(name)
@@ -107,16 +103,19 @@ def test_a_timed_window_with_a_skipped_step_is_measured_again(tmp_path: Path) ->
     assert report.skipped_steps == 1 and len(report.window_step_times_s) == report.measured_steps == 3
 
 
-@pytest.mark.parametrize("name", telling(["ddp", "zero-2"], ["ddp"]))
+@pytest.mark.parametrize("name", telling(["ddp", "zero-2"], []))
 def test_steps_that_keep_overflowing_fail_with_the_reason(name: str, tmp_path: Path) -> None:
     report = planted("endless", task_of(name), tmp_path)[0]
     assert report.failure is not None and report.failure.kind is FailureKind.NUMERICS
     assert f"gradients overflowed float16 in {MOST_TRIES} tries of step 0" in report.failure.message
 
 
-@pytest.mark.parametrize("name", telling(STRATEGIES, ["ddp"]))
-def test_predicted_memory_of_float16_is_within_a_tenth(host: HostProcess, name: str) -> None:
-    task = task_of(name, model=WIDE_MODEL, parity_steps=2)
-    report = host.run(task)[0]
-    assert report.memory is not None and report.memory.peak_allocated_gib is not None, report.failure
-    assert predicted_gib(task, WIDE_MODEL) == pytest.approx(report.memory.peak_allocated_gib, rel=0.1)
+@pytest.mark.parametrize("name", telling(STRATEGIES, []))
+def test_float16_takes_the_memory_of_bfloat16(host: HostProcess, name: str) -> None:
+    """As the prediction says, which knows no difference."""
+    peaks = []
+    for precision in ("fp16-mixed", "bf16-mixed"):
+        report = host.run(task_of(name, precision=precision, parity_steps=2))[0]
+        assert report.memory is not None and report.memory.peak_allocated_gib is not None, report.failure
+        peaks.append(report.memory.peak_allocated_gib)
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.01)

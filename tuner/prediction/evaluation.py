@@ -62,8 +62,8 @@ def _in_float16(host: MachineRates, cluster: Cluster) -> MachineRates:
     if cluster.device == "cpu" or host.rates is None or not catalogue.dtypes_of(cluster).emulates("bfloat16"):
         return host
     native = rates_of(catalogue.on_cluster(cluster))
-    products = {"matmul_flops": native.matmul_flops, "attention_flops": native.attention_flops}
-    return replace(host, rates=replace(host.rates, **products))
+    rates = replace(host.rates, matmul_flops=native.matmul_flops, attention_flops=native.attention_flops)
+    return replace(host, rates=rates)
 
 
 def _known_peak(cluster: Cluster) -> float | None:

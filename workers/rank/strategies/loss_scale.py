@@ -42,8 +42,8 @@ class LossScale:
 class _SharedScaler(GradScaler):
     """Scaler whose ranks agree on whether any of them overflowed.
 
-    Torch's `ShardedGradScaler` (2.13) adds up over the ranks which of them overflowed, and the fused AdamW skips its update
-    at exactly one: where two ranks overflow, weights become NaN.
+    Torch's `ShardedGradScaler` (2.13) says so by a tensor of shape [1], which the fused AdamW cannot subtract from its counts of
+    steps: "output with shape [] doesn't match the broadcast shape [1]".
     """
 
     def _unscale_grads_(

@@ -50,6 +50,6 @@ def test_a_rate_of_emulated_bfloat16_is_not_taken_for_float16s() -> None:
 def test_a_table_of_strategies_in_float16_names_no_offloaded_shards() -> None:
     request = PredictionRequest(model=preset("llama-3.2-1b"), cluster="8xv100-32gb", precision="fp16-mixed")
     table = answer_request(request)
-    assert table.precision == "fp16-mixed" and table.precision_note is None and len(table.rows) >= 4
+    assert table.precision == "fp16-mixed" and table.precision_note is None and len(table.predictions) >= 4
     with pytest.raises(ValueError, match=r"optimizer.kind \('muon'\) with precision"):
         answer_request(request.model_copy(update={"optimizer": Muon()}))

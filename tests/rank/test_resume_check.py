@@ -105,6 +105,17 @@ PIPELINE = FSDP2 | {"dp_shard": 1, "pipeline_parallel": 2}
         wide({"kind": "zero", "stage": 2}, EIGHT_BIT, id="zero-2, 8 bits"),
         pytest.param(FSDP2, {"float8": "tensorwise", "precision": "bf16-mixed"}, id="fsdp2, float8"),
         wide(FSDP2, {"optimizer": "muon"}, id="fsdp2, muon"),
+        # The loss scale is saved, too.
+        *(
+            wide(strategy, {"precision": "fp16-mixed"}, id=f"{name}, float16")
+            for name, strategy in {
+                "ddp": {"kind": "ddp"},
+                "zero-2": {"kind": "zero", "stage": 2},
+                "zero-3": {"kind": "zero", "stage": 3},
+                "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
+                "fsdp2": FSDP2,
+            }.items()
+        ),
     ],
 )
 def test_new_processes_go_on_where_the_checkpoint_was_saved(

@@ -250,7 +250,10 @@ class Loop:
     ) -> Steps[tuple[list[float], float]]:
         """Run steps back to back; returns mean losses and seconds. Losses are fetched after the clock has stopped. Where a
         loss scale skipped a step, all are run again: a skipped step makes no update."""
+        first_step = self._step
         while True:
+            # The same samples again: a step's number says which samples it trains, also after a resume.
+            self._step = first_step
             losses, norms, seconds = yield from self._run(steps, after_step)
             if not all(map(math.isfinite, losses)) or not self.skipped.spoils(norms):
                 return losses, seconds

@@ -15,8 +15,8 @@ from shardtune.api_schemas.strict_numbers import exact
 GIB = 1 << 30
 """Bytes in one GiB, the unit of every field whose name ends in `_gib`."""
 
-Dtype = Literal["float32", "bfloat16"]
-DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
+Dtype = Literal["float32", "bfloat16", "float16"]
+DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Schema(BaseModel):

@@ -15,7 +15,7 @@ from shardtune.api_schemas.strategies import (
     ragged_support,
     tensor_parallel,
 )
-from shardtune.api_schemas.strategies.recipe_support import float8_support, quantization_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
 from shardtune.api_schemas.training import quantization
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.models import ModelSpec
@@ -23,7 +23,7 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: ModelSpec | None = None) -> None:
-    """Reject a backend that cannot train with the workload's optimizer, adapter, lengths, float8 or quantization.
+    """Reject a backend that cannot train with the workload's optimizer, adapter, lengths, float8, float16 or quantization.
 
     Also reject parallel group sizes that do not divide the workload or the model, as far as is known before the model is
     built.
@@ -36,6 +36,7 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
     ragged_support.check(config, workload.data)
     float8_support.check(config, workload.float8)
     quantization_support.check(config, workload.adapter)
+    fp16_support.check(config, workload, model)
     quantization.check_precision(
         workload.precision.name, workload.precision.autocast, quantization_of(workload.adapter)
     )

@@ -10,9 +10,12 @@ from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, Train
 from shardtune.api_schemas.strategies.fields.zero import ZeroFields
 from shardtune.api_schemas.training.workload import Precision, Workload
 
-_DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
+_DTYPE = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _LOW_STATES = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
 """DeepSpeed's switches for states in bfloat16; without them it keeps float32 masters and moments (0.19.8)."""
+_LOSS_SCALE = {"enabled": True, "loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
+"""DeepSpeed's dynamic loss scale (0 means dynamic) with the steps of torch's `GradScaler`: halved after each overflow, doubled
+after 2,000 steps without one."""
 
 
 class ZeroConfig(ZeroFields):
@@ -117,6 +120,7 @@ class ZeroConfig(ZeroFields):
                 "enabled": precision.weights_dtype == "bfloat16",
                 **(_LOW_STATES if precision.has_low_states else {}),
             },
+            **({"fp16": _LOSS_SCALE} if precision.scales_loss else {}),
             **({"torch_autocast": _autocast(precision)} if precision.autocast else {}),
             "communication_data_type": _DTYPE[precision.reduce_dtype],
             "data_types": {"grad_accum_dtype": _DTYPE[precision.reduce_dtype]},

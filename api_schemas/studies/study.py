@@ -10,7 +10,7 @@ from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, ClusterChoice, Fingerprint
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
-from shardtune.api_schemas.strategies.recipe_support import quantization_support
+from shardtune.api_schemas.strategies.recipe_support import fp16_support, quantization_support
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.recipes import (
     FEWEST_LOSS_STEPS,
@@ -200,6 +200,7 @@ class StudySpec(StudyRequest):
         backends = optimizer_support.trainable_backends(self.space.backends, self.workload.optimizer)
         backends = quantization_support.trainable_backends(backends, self.workload.adapter)
         optimizer_support.check_limits(self.space.knobs, self.workload.optimizer)
+        fp16_support.check_limits(self.space.knobs, self.workload.precision)
         return self.model_copy(update={"space": self.space.model_copy(update={"backends": backends})})
 
 

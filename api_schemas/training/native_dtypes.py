@@ -84,6 +84,12 @@ class DeviceDtypes:
         """Whether the device trains in float8, as far as is known: GPUs natively, CPUs by emulation."""
         return self.is_cpu or self.native is None or "float8" in self.native.split(", ")
 
+    @property
+    def has_only_float16(self) -> bool:
+        """Whether the device is a GPU with units for float16 and none for bfloat16, such as V100 and T4."""
+        native = () if self.native is None else self.native.split(", ")
+        return not self.is_cpu and "float16" in native and "bfloat16" not in native
+
     def is_doubtful(self, dtype: Dtype) -> bool:
         """Whether a native dtype was measured slower than float32, possibly because other programs used the device."""
         ours, exact = self.matmul_flops.get(dtype), self.matmul_flops.get("float32")
@@ -113,7 +119,8 @@ def decide(stated: Precision | None, devices: Sequence[DeviceDtypes]) -> tuple[P
     mixed, exact = PRECISIONS["bf16-mixed"], PRECISIONS["fp32"]
     against = next(_reasons_against(mixed.compute_dtype, devices), None)
     if against is not None:
-        return exact, f"precision (auto): {exact.name}, because {against}"
+        hint = "; fp16-mixed computes in float16" if all(device.has_only_float16 for device in devices) else ""
+        return exact, f"precision (auto): {exact.name}, because {against}{hint}"
     return mixed, f"precision (auto): {mixed.name}, because {_reason_for(mixed.compute_dtype, devices)}"
 
 
@@ -123,7 +130,8 @@ def emulation_note(precision: Precision, device: DeviceDtypes) -> str | None:
     dtype = precision.compute_dtype
     if not device.emulates(dtype):
         return None
-    return f"precision ({precision.name}): {device.name} only emulates {dtype}{device.rates(dtype)}; state fp32, or leave it out"
+    other = "fp16-mixed or fp32" if device.has_only_float16 else "fp32"
+    return f"precision ({precision.name}): {device.name} only emulates {dtype}{device.rates(dtype)}; state {other}, or leave it out"
 
 
 def _reasons_against(dtype: Dtype, devices: Sequence[DeviceDtypes]) -> Iterator[str]:

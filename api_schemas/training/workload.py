@@ -47,6 +47,16 @@ class Precision(Schema):
         """Whether master weights and optimizer states are kept in a dtype below float32."""
         return self.master_dtype != "float32"
 
+    @property
+    def scales_loss(self) -> bool:
+        """Whether the loss is multiplied by a dynamic scale before backward, since small gradients vanish in float16."""
+        return self.compute_dtype == "float16"
+
+    @property
+    def is_chosen_only_by_name(self) -> bool:
+        """Whether no device chooses the precision: it must be stated, or implied by a baseline."""
+        return self.has_low_states or self.scales_loss
+
     @model_validator(mode="before")
     @classmethod
     def _known_by_its_dtypes(cls, precision: object) -> object:
@@ -70,6 +80,19 @@ class Precision(Schema):
             raise ValueError(
                 f"reduce_dtype ({self.reduce_dtype}) with autocast: gradients arise in master_dtype ({self.master_dtype}); "
                 "make them equal"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _float16_in_computation_alone(self) -> Self:
+        """Reject float16 outside of `fp16-mixed`: a loss scale protects gradients that are unscaled in float32."""
+        kept = {"master_dtype": self.master_dtype, "reduce_dtype": self.reduce_dtype}
+        low = [f"{name} ({dtype})" for name, dtype in kept.items() if dtype != "float32"]
+        stated = [*low, *(["autocast (true)"] if self.autocast else [])]
+        if "float16" in kept.values() or (self.compute_dtype == "float16" and stated):
+            raise ValueError(
+                f"{', '.join(stated)} with compute_dtype ({self.compute_dtype}): float16 is trained with float32 masters and "
+                "reduction, and weights that are cast; use precision 'fp16-mixed'"
             )
         return self
 
@@ -102,12 +125,15 @@ PRECISIONS: dict[str, Precision] = {
     "bf16-true": Precision(
         name="bf16-true", master_dtype="bfloat16", compute_dtype="bfloat16", reduce_dtype="bfloat16"
     ),
+    "fp16-mixed": Precision(name="fp16-mixed", master_dtype="float32", compute_dtype="float16", reduce_dtype="float32"),
     "fp32": Precision(name="fp32", master_dtype="float32", compute_dtype="float32", reduce_dtype="float32"),
 }
 
 
 LOW_STATES_SINCE = 2
 """First protocol version whose workers keep states in a dtype below float32 with every backend."""
+FP16_SINCE = 2
+"""First protocol version whose workers train in float16 with a dynamic loss scale."""
 AUTO = "auto"
 """Value `auto` of a precision, which leaves the choice to the device; null has the same meaning."""
 
@@ -133,7 +159,9 @@ ChosenPrecision = Annotated[
     Precision | None,
     BeforeValidator(
         lambda value: None if value == AUTO else _by_name(value),
-        json_schema_input_type=Precision | Literal["auto", "bf16-mixed", "bf16-autocast", "bf16-true", "fp32"] | None,
+        json_schema_input_type=Precision
+        | Literal["auto", "bf16-mixed", "bf16-autocast", "bf16-true", "fp16-mixed", "fp32"]
+        | None,
     ),
 ]
 """Precision in full, by its name, or null (`auto`): bf16-mixed if the device computes in bfloat16 natively, else
@@ -149,8 +177,8 @@ class WorkloadRequest(Schema):
     """Samples per optimizer step (rows of samples if they are packed): micro batch × gradient accumulation × data-parallel
     size."""
     precision: ChosenPrecision = None
-    """Precision of training: `bf16-mixed`, `bf16-autocast`, `bf16-true`, `fp32` or explicit dtypes; null or `auto`:
-    bf16-mixed if the device supports bfloat16 natively, else fp32."""
+    """Precision of training: `bf16-mixed`, `bf16-autocast`, `bf16-true`, `fp16-mixed`, `fp32` or explicit dtypes; null
+    or `auto`: bf16-mixed if the device supports bfloat16 natively, else fp32."""
     optimizer: Optimizer = AdamW()
     """Optimizer with its settings, by `kind`; without a kind: AdamW. A name alone takes the documented defaults."""
     max_grad_norm: float | None = Field(default=1.0, gt=0)

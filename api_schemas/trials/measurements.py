@@ -20,6 +20,8 @@ MOST_GIB, MOST_STEPS, MOST_TIMES, MOST_RECORDS = 1e6, 10**9, 5000, 1000
 record. Real trials stay far below; a request body could not contain more."""
 
 
+SKIPPED_STEPS_SINCE = 2
+"""First protocol version whose workers count the steps that a loss scale skipped."""
 LOSS_STEPS_SINCE = 2
 """First protocol version whose workers keep the losses of many first steps."""
 MOST_LOSS_STEPS = 2000
@@ -183,6 +185,11 @@ class Measurement(Schema):
     """Step times from which `step_time_s` and `window_step_times_s` were extended; None: whole steps were timed."""
     padding: Annotated[Padding | None, Since(DATA_SINCE, may_be_dropped=True)] = None
     """Padding of the timed steps; None where all samples have one length."""
+    skipped_steps: Annotated[int, Since(SKIPPED_STEPS_SINCE, may_be_dropped=True)] = Field(
+        default=0, ge=0, le=MOST_STEPS
+    )
+    """Number of steps whose gradients overflowed float16, so that the loss scale skipped their update. They were trained
+    again, and are not among the timed steps."""
     data_wait_fraction: float | None = None
     """Fraction of the timed windows spent waiting for data, on the rank that waited most; None if data is created
     outside of the windows."""
@@ -280,6 +287,8 @@ class RankReport(Schema):
     """Step times from which the windows' times were extended, in a run with short steps."""
     trajectory: tuple[StepRecord, ...] = ()
     losses: tuple[float, ...] = ()
+    skipped_steps: int = 0
+    """Number of steps whose gradients overflowed float16, so that the loss scale skipped their update."""
     moment: MemoryMoment | None = None
     """Memory of the rank at its peak, in a profiled run."""
     checkpoint: CheckpointPart | None = None

@@ -161,9 +161,9 @@ def targets_of(
     device_dtypes = compatibility.dtypes_of(cluster, live)
     precision, _ = decide(None, device_dtypes)
     is_known = any(device.emulates("bfloat16") is not None for device in device_dtypes)
-    # Without workers the native dtypes may be unknown; a study there could have chosen any precision but those with low
-    # states, which are never chosen.
-    alternatives = () if is_known else (each for each in PRECISIONS.values() if not each.has_low_states)
+    # Without workers the native dtypes may be unknown; a study there could have chosen any precision that a device
+    # chooses.
+    alternatives = () if is_known else (each for each in PRECISIONS.values() if not each.is_chosen_only_by_name)
     choices = (precision, *(other for other in alternatives if other != precision))
     return [TuningTarget(model, workload.with_precision(each), cluster) for each in choices]
 

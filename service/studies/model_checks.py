@@ -1,6 +1,7 @@
 """Check the model of a new study before any worker reads the model: reject it with a reason, or add notes."""
 
 from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies.recipe_support import fp16_support
 from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
 from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks, quantization
 from shardtune.api_schemas.training.adapters import quantization_of
@@ -42,6 +43,7 @@ def check(spec: StudySpec, cluster: Cluster) -> None:
     check_data(spec)
     on_cpu = not isinstance(spec.cluster, str) and spec.cluster.device == "cpu"
     check_float8(spec, cluster)
+    check_fp16(spec)
     if spec.model.is_own:
         return
     if spec.workload.attention == "flash_attention_2" and on_cpu:
@@ -92,6 +94,18 @@ def check_float8(request: StudyRequest, cluster: Cluster | None = None) -> None:
         float8_checks.check_precision(request.workload, device=None if cluster is None else cluster.device)
     except ValueError as error:
         raise invalid_from_value_error("workload.float8", error) from None
+
+
+def check_fp16(request: StudyRequest) -> None:
+    """Reject a workload in float16 that no backend trains.
+
+    Raises:
+        Invalid: names the field, its value and the remedy.
+    """
+    try:
+        fp16_support.check_workload(request.workload, request.model)
+    except ValueError as error:
+        raise invalid_from_value_error("workload.precision", error) from None
 
 
 def check_data(request: StudyRequest) -> None:

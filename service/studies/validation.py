@@ -104,6 +104,7 @@ def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None
         model_checks.check_data(request)
         model_checks.check_attention(request)
         model_checks.check_float8(request)
+        model_checks.check_fp16(request)
         _check_positions(request)
         _check_sampler(request)
         return
@@ -122,7 +123,7 @@ def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None
 
 def _chosen_by_devices() -> list[Precision]:
     """Precisions that a device or a baseline may choose where a request states none."""
-    return [precision for precision in PRECISIONS.values() if not precision.has_low_states]
+    return [precision for precision in PRECISIONS.values() if not precision.is_chosen_only_by_name]
 
 
 def _find_error(spec: StudySpec, cluster: Cluster) -> Invalid | None:

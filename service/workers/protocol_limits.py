@@ -10,7 +10,7 @@ from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.float8 import FLOAT8_SINCE
 from shardtune.api_schemas.training.optimizers import EIGHT_BIT_SINCE, AdamW8bit
 from shardtune.api_schemas.training.quantization import QUANTIZATION_SINCE
-from shardtune.api_schemas.training.workload import LOW_STATES_SINCE, Workload
+from shardtune.api_schemas.training.workload import FP16_SINCE, LOW_STATES_SINCE, Workload
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 
@@ -23,6 +23,8 @@ def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int
     if precision.has_low_states and protocol_version < LOW_STATES_SINCE:
         # It would let DeepSpeed keep float32 states without a word.
         return f"precision ({precision.name}) came with version {LOW_STATES_SINCE} of the protocol; upgrade the worker"
+    if precision.scales_loss and protocol_version < FP16_SINCE:
+        return f"precision ({precision.name}) came with version {FP16_SINCE} of the protocol; upgrade the worker"
     if isinstance(optimizer, AdamW8bit) and protocol_version < EIGHT_BIT_SINCE:
         return f"optimizer ({optimizer.kind}) came with version {EIGHT_BIT_SINCE} of the protocol; upgrade the worker"
     if workload.float8 is not None and protocol_version < FLOAT8_SINCE:

@@ -124,7 +124,8 @@ def test_deepspeed_reads_what_we_write(stage: int, precision: str) -> None:
     )
     assert read.zero_config.offload_optimizer.ratio == offload.ratio
     bf16, is_low = read.bfloat16_config, precision == "bf16-true"
-    assert bf16.enabled == (precision == "bf16-mixed" or is_low) and not read.float16_config.enabled
+    assert bf16.enabled == (precision == "bf16-mixed" or is_low)
+    assert read.float16_config.enabled == (precision == "fp16-mixed") and read.float16_config.loss_scale == 0
     assert bf16.bf16_master_weights_and_grads == bf16.bf16_optimizer_states == is_low
     assert not read.timers_config.enabled, "it would wait for the device twice in each micro batch"
     assert read.gradient_clipping == 0 and read.grad_accum_dtype == ("bf16" if is_low else "fp32")

@@ -114,6 +114,27 @@ def test_scripts_in_bfloat16_throughout_train_the_same(tmp_path: Path) -> None:
     assert results[0] == [pytest.approx(step, rel=1e-2) for step in results[1]]
 
 
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param((Fsdp1Config(dp_shard=2),), id="fsdp1"),
+        wide((DdpConfig(), Fsdp2Config(dp_shard=2), ZeroConfig(stage=2), ZeroConfig(stage=3)), id="others"),
+    ],
+)
+def test_scripts_in_float16_train(tmp_path: Path, others: tuple[Any, ...]) -> None:
+    """Their first steps may overflow, which updates nothing; once the scale fits, norms are finite and the loss falls."""
+    for strategy in others:
+        folder = tmp_path / f"{strategy.kind}-{getattr(strategy, 'stage', 0)}"
+        folder.mkdir()
+        config = TrialConfig(strategy=strategy, micro_batch=2)
+        program = export(folder, config, precision="fp16-mixed") / "train_snippet.py", "--steps", "8"
+        environment = {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+        printed = preloaded_forks.ranks(preloaded_forks.script, *program, logs=folder, environment=environment)[0]
+        steps = [(float(loss), float(norm)) for loss, norm in re.findall(r"loss (\S+), gradient norm (\S+),", printed)]
+        assert len(steps) == 8 and all(math.isfinite(loss) for loss, _ in steps), printed
+        assert math.isfinite(steps[-1][1]) and sum(math.isfinite(norm) for _, norm in steps) >= 2, printed
+
+
 def test_scripts_with_muon_train(tmp_path: Path) -> None:
     """DDP's script begins with the weights of AdamW's; FSDP2 draws others on each shard, so its losses must be finite."""
     results, plain = [], study_of()

@@ -105,6 +105,17 @@ PIPELINE = FSDP2 | {"dp_shard": 1, "pipeline_parallel": 2}
             wide(strategy, ROUNDED, id=f"{strategy['kind']}, stochastic rounding")
             for strategy in ({"kind": "ddp"}, {"kind": "zero", "stage": 2}, {"kind": "fsdp1", "dp_shard": 2})
         ),
+        # The loss scale is saved, too.
+        *(
+            wide(strategy, {"precision": "fp16-mixed"}, id=f"{name}, float16")
+            for name, strategy in {
+                "ddp": {"kind": "ddp"},
+                "zero-2": {"kind": "zero", "stage": 2},
+                "zero-3": {"kind": "zero", "stage": 3},
+                "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
+                "fsdp2": FSDP2,
+            }.items()
+        ),
     ],
 )
 def test_new_processes_go_on_where_the_checkpoint_was_saved(

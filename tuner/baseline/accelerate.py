@@ -51,9 +51,9 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         stated = top.integer(key)
         if stated is not None and stated != expected:
             raise ValueError(f"{top.name(key)} ({stated}), but the cluster has {expected}; make them equal, or drop it")
-    bf16 = _precision(top, workload, notes)
+    mixed = _precision(top, workload, notes)
     if kind == "deepspeed":
-        config = _deepspeed(top, bf16, workload, cluster, notes)
+        config = _deepspeed(top, mixed, workload, cluster, notes)
     else:
         config = _torch(top, kind, workload, cluster, notes)
     micro_batch = top.integer("micro_batch")
@@ -76,17 +76,18 @@ def autocasts(top: Section) -> bool:
     return top.word("mixed_precision") == "bf16" and (top.word("distributed_type") or "no") in _REPLICATED
 
 
-def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | None:
+def _precision(top: Section, workload: Workload, notes: list[str]) -> str | None:
+    """Name of the file's mixed precision, checked against the workload; None where the file has none."""
     mixed, precision = top.word("mixed_precision"), workload.precision
     if mixed == "fp8":
-        return _float8(top, workload, notes)
-    if mixed == "fp16":
-        workload_side = precisions.describe_precision(precision)
-        raise ValueError(
-            f"{top.name('mixed_precision')} ({mixed!r}), but {workload_side}; no precision uses fp16, use bf16 or no"
-        )
-    if mixed not in (None, "no", "bf16"):
-        raise ValueError(f"{top.name('mixed_precision')} ({mixed!r}) must be no or bf16; use one of them")
+        _check_float8(top, workload, notes)
+        return "bf16"
+    if mixed not in (None, "no", "bf16", "fp16"):
+        raise ValueError(f"{top.name('mixed_precision')} ({mixed!r}) must be no, bf16 or fp16; use one of them")
+    if mixed == "fp16" or precision.scales_loss:
+        is_float16 = None if mixed is None else mixed == "fp16"
+        precisions.check_fp16(f"{top.name('mixed_precision')} fp16", is_float16, precision, notes)
+        return mixed
     bf16 = None if mixed is None else mixed == "bf16"
     if bf16 is not None or precision.compute_dtype == "bfloat16":
         remedy = precisions.ddp_name(workload.adapter) if autocasts(top) else "bf16-mixed"
@@ -94,10 +95,10 @@ def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | Non
         is_deepspeed = top.word("distributed_type") == "deepspeed"
         check = precisions.check_bf16 if is_deepspeed else precisions.check_mixed
         check(f"{top.name('mixed_precision')} bf16", bf16, precision, notes, remedy)
-    return bf16
+    return mixed
 
 
-def _float8(top: Section, workload: Workload, notes: list[str]) -> bool:
+def _check_float8(top: Section, workload: Workload, notes: list[str]) -> None:
     """Check a file with fp8 against the workload, whose precision is that beside the float8 products (bfloat16).
 
     Raises:
@@ -126,7 +127,6 @@ def _float8(top: Section, workload: Workload, notes: list[str]) -> bool:
     notes.append(
         "Accelerate's fp8 leaves out the model's first and last linear layer; measured without the output head alone"
     )
-    return True
 
 
 def _torch(top: Section, kind: str, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
@@ -136,7 +136,7 @@ def _torch(top: Section, kind: str, workload: Workload, cluster: Cluster, notes:
         )
     if kind == "fsdp":
         section = Section(fsdp.without_prefix(top.section("fsdp_config").values()), top.name("fsdp_config"))
-        fsdp.note_precision(workload.precision, "Accelerate's bf16", notes)
+        fsdp.note_precision(workload.precision, "Accelerate", notes)
         return fsdp.read(section, 1, False, _mesh(top), cluster, notes)
     if kind not in _REPLICATED:
         raise ValueError(
@@ -159,7 +159,7 @@ def _mesh(top: Section) -> tuple[int, int] | None:
     return (replicate or 1, shard or 1) if replicate or shard else None
 
 
-def _deepspeed(top: Section, bf16: bool | None, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
+def _deepspeed(top: Section, mixed: str | None, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
     section = top.section("deepspeed_config")
     document = section.get("deepspeed_config_file")
     # Accelerate 1.15 takes the file and ignores the keys beside it.
@@ -178,8 +178,9 @@ def _deepspeed(top: Section, bf16: bool | None, workload: Workload, cluster: Clu
     }
     for key in ("gradient_accumulation_steps", "gradient_clipping"):
         values[key] = section.get(key)
-    if bf16 is not None:
-        values["bf16"] = {"enabled": bf16}
+    if mixed is not None:
+        values["bf16"] = {"enabled": mixed == "bf16"}
+        values["fp16"] = {"enabled": mixed == "fp16"}
     silent = frozenset(
         ["zero3_init_flag", "zero3_save_16bit_model", "deepspeed_multinode_launcher", "deepspeed_hostfile"]
     )

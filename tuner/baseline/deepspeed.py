@@ -62,7 +62,7 @@ _SECTIONS = (
 _FURTHER_SECTIONS = ("gradient_allreduce_op", "tensor_parallel", "expert_parallel")
 """Further known sections of a DeepSpeed JSON, with names unlike anything that a user may have misspelt."""
 _CLOSE = 0.85
-_SHORT = {"float32": "fp32", "bfloat16": "bf16"}
+_SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _SPELLINGS = {"fp32": "fp32", "float32": "fp32", "torch.float32": "fp32", "float": "fp32"}
 _SPELLINGS |= {"bf16": "bf16", "bfloat16": "bf16", "torch.bfloat16": "bf16"}
 
@@ -123,7 +123,9 @@ def _strategy(zero: Section, precision: Precision, notes: list[str]) -> ZeroConf
 def _check_precision(top: Section, workload: Workload, notes: list[str]) -> None:
     precision = workload.precision
     fp16 = top.section("fp16")
-    precisions.check_fp16(fp16.name("enabled"), fp16.flag("enabled"), precision)
+    precisions.check_fp16(fp16.name("enabled"), fp16.flag("enabled"), precision, notes)
+    if precision.scales_loss:
+        _check_loss_scale(fp16, notes)
     bf16 = top.section("bf16" if "bf16" in top else "bfloat16")
     if precision.autocast:
         _check_autocast(top, bf16.flag("enabled"), precision, notes)
@@ -156,6 +158,20 @@ def _check_precision(top: Section, workload: Workload, notes: list[str]) -> None
                 f"{section.name(name)} ({dtype!r}), but the workload's precision ({precision.name!r}) accumulates and reduces "
                 f"gradients in {reduce_dtype}; use {reduce_dtype!r} or drop it"
             )
+
+
+def _check_loss_scale(fp16: Section, notes: list[str]) -> None:
+    """Check the loss scale of a DeepSpeed JSON, which trials adapt as torch's `GradScaler` does.
+
+    Raises:
+        ValueError: masters are kept in float16.
+    """
+    if fp16.flag("fp16_master_weights_and_grads"):
+        raise ValueError(
+            f"{fp16.name('fp16_master_weights_and_grads')} (true), but trials keep float32 masters; set it to false"
+        )
+    if fp16.number("loss_scale"):
+        notes.append(f"{fp16.name('loss_scale')} ({fp16.number('loss_scale')}) is fixed; measured with a dynamic scale")
 
 
 def _check_autocast(top: Section, casts_weights: bool | None, precision: Precision, notes: list[str]) -> None:

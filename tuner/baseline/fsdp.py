@@ -147,14 +147,15 @@ def _offload(section: Section) -> bool:
     return bool(section.flag("offload_params") or section.flag("cpu_offload"))
 
 
-def note_precision(precision: Precision, tool_dtype: str, notes: list[str]) -> None:
-    """Add a note that the library's bf16 casts weights and reduces in bfloat16, where the workload's precision does
+def note_precision(precision: Precision, tool: str, notes: list[str]) -> None:
+    """Add a note that the library's mixed precision casts weights and reduces in the lower dtype, where the workload's precision does
     not."""
     if precision.autocast:
         notes.append(
-            f"{tool_dtype} casts FSDP's weights to bfloat16; measured with float32 weights under autocast ({precision.name})"
+            f"{tool}'s bf16 casts FSDP's weights to bfloat16; measured with float32 weights under autocast ({precision.name})"
         )
-    elif precision.compute_dtype == "bfloat16" and precision.reduce_dtype == "float32":
+    elif precision.compute_dtype != "float32" and precision.reduce_dtype == "float32":
+        short = "fp16" if precision.scales_loss else "bf16"
         notes.append(
-            f"{tool_dtype} reduces gradients in bfloat16; measured with the precision's float32 ({precision.name})"
+            f"{tool}'s {short} reduces gradients in {precision.compute_dtype}; measured with the precision's float32 ({precision.name})"
         )

@@ -10,7 +10,7 @@ from shardtune.tuner.baseline import accelerate, tools, training_arguments
 from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section
 
-_AUTOCAST = "bf16-autocast"
+_AUTOCAST, _FLOAT16 = "bf16-autocast", "fp16-mixed"
 
 
 def implied_precision(
@@ -40,6 +40,8 @@ def _implied(baseline: dict[str, JsonValue]) -> tuple[str, str] | None:
         # The number of ranks changes no switch of precision.
         fields = tools.fields_of(tool, baseline, 1)
         return tools.implied(tool, Section(fields.values, "baseline", fields.names))
+    if _is_float16(baseline):
+        return _FLOAT16, "its file trains in float16 with a loss scale"
     program = _autocasting_program(baseline)
     return None if program is None else (_AUTOCAST, f"{program} computes in bfloat16 under autocast")
 
@@ -56,6 +58,17 @@ def _autocasting_program(baseline: dict[str, JsonValue]) -> str | None:
     if training_arguments.is_training_arguments(baseline):
         return "the Trainer under DDP" if training_arguments.autocasts(top) else None
     return None
+
+
+def _is_float16(baseline: dict[str, JsonValue]) -> bool:
+    """Whether a file of Accelerate, of the Trainer or of DeepSpeed switches float16 on."""
+    top = Section(baseline, "baseline")
+    if accelerate.KEYS & baseline.keys() and top.word("mixed_precision") == "fp16":
+        return True
+    if training_arguments.is_training_arguments(baseline) and top.get("fp16") is True:
+        return True
+    document = _deepspeed_document(baseline)
+    return isinstance(document, dict) and Section(document, "baseline").section("fp16").flag("enabled") is True
 
 
 def _deepspeed_document(baseline: dict[str, JsonValue]) -> JsonValue:

@@ -61,6 +61,11 @@ def note_autocast(tool: str, workload: Workload, notes: list[str]) -> None:
             )
     elif precision.autocast:
         notes.append(f"{tool}'s bf16 under DDP is autocast: measured so (precision {precision.name})")
+    elif precision.scales_loss:
+        notes.append(
+            f"{tool}'s fp16 under DDP is autocast, which keeps norms and softmax in float32; measured with weights that are cast "
+            f"to float16 ({precision.name})"
+        )
     elif precision.compute_dtype != "float32" and not precision.has_low_states:
         notes.append(
             f"{tool}'s bf16 under DDP is autocast, which keeps norms and softmax in float32; measured as the stated precision "
@@ -68,10 +73,17 @@ def note_autocast(tool: str, workload: Workload, notes: list[str]) -> None:
         )
 
 
-def check_fp16(name: str, enabled: bool | None, precision: Precision) -> None:
-    """Reject a baseline file with fp16, which no supported precision uses."""
-    if enabled:
-        raise ValueError(f"{name} (true), but {describe_precision(precision)}; set it to false, no precision uses fp16")
+def check_fp16(name: str, enabled: bool | None, precision: Precision, notes: list[str]) -> None:
+    """Check a baseline file's switch for float16 against the workload; the workload decides where the file leaves the
+    switch open."""
+    if enabled is None:
+        if precision.scales_loss:
+            notes.append(f"{name} is absent or auto; measured as true, since {describe_precision(precision)}")
+    elif enabled != precision.scales_loss:
+        remedy = "precision 'fp16-mixed'" if enabled else "set it to true"
+        raise ValueError(
+            f"{name} ({str(enabled).lower()}), but {describe_precision(precision)}; change one of them, e.g. {remedy}"
+        )
 
 
 def check_clipping(section: Section, key: str, workload: Workload, notes: list[str]) -> None:

@@ -128,7 +128,7 @@ def read_fields(
     Raises:
         ValueError: a contradiction with the workload or the cluster.
     """
-    precisions.check_fp16(top.name("fp16"), top.flag("fp16"), workload.precision)
+    precisions.check_fp16(top.name("fp16"), top.flag("fp16"), workload.precision, notes)
     top.get("bf16")
     precisions.check_clipping(top, "max_grad_norm", workload, notes)
     precisions.check_adamw([(top, key, name) for key, name in _ADAM.items()], workload)
@@ -251,7 +251,7 @@ def _strategy(
     if (switch := top.get("fsdp")) not in _NO_FSDP:
         values = fsdp.without_prefix(top.section("fsdp_config").values())
         _read_legacy_options(switch, values, top.name("fsdp"))
-        fsdp.note_precision(workload.precision, f"{owner}'s bf16", notes)
+        fsdp.note_precision(workload.precision, owner, notes)
         return fsdp.read(Section(values, top.name("fsdp_config")), 2, True, None, cluster, notes)
     # The Trainer reads fsdp_config only where `fsdp` switches it on.
     if "fsdp_config" in top:

@@ -27,7 +27,7 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
         "num_machines": source.cluster.nodes,
         "machine_rank": 0,
         "num_processes": source.cluster.world_size,
-        "mixed_precision": "bf16" if _mixes(source) else "no",
+        "mixed_precision": _mixed_precision(source),
         "main_training_function": "main",
         "rdzv_backend": "static",
         "same_network": True,
@@ -53,9 +53,10 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
     )
 
 
-def _mixes(source: ExportSource) -> bool:
-    """Whether Accelerate's mixed precision is on: it would cast a model back that trains in bfloat16 throughout."""
-    return source.workload.precision.compute_dtype == "bfloat16" and not source.has_low_states
+def _mixed_precision(source: ExportSource) -> str:
+    """Name of Accelerate's mixed precision; none of a model that trains in bfloat16 throughout, which it would cast back."""
+    names = {"float32": "no", "bfloat16": "no" if source.has_low_states else "bf16", "float16": "fp16"}
+    return names[source.workload.precision.compute_dtype]
 
 
 def _start_command(source: ExportSource, parts: AccelerateParts) -> str:

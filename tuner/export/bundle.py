@@ -7,6 +7,7 @@ from shardtune.api_schemas.studies.study import Contender, Study
 from shardtune.tuner.export import accelerate, launch, lightning, sample_lengths, snippet, torchtitan
 from shardtune.tuner.export.backends.registry import BACKENDS
 from shardtune.tuner.export.launchers import dstack, ray_job, skypilot, trainjob
+from shardtune.tuner.export.precision import loss_scale
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
 from shardtune.tuner.export.trainer import training_arguments, trl
@@ -41,6 +42,7 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
         lossy = () if study.spec.model.is_own else sample_lengths.snippet_notes(source)
         return Export(format=form, files=files(study, contender), lossy=lossy)
     source = ExportSource.of(study, contender)
+    loss_scale.check_format(source, form)
     if form in _LAUNCHERS:
         beside = {name: text for name, text in files(study, contender).items() if name != "launch.sbatch"}
         rendered = _LAUNCHERS[form](source, beside)

@@ -7,7 +7,7 @@ from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export import adapters, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import activation_offload as offload
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.precision import float8
+from shardtune.tuner.export.precision import float8, loss_scale
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill
@@ -57,10 +57,17 @@ def _trainer_arguments(source: ExportSource, casts: bool) -> dict[str, Any]:
         "accelerator": "cpu" if source.on_cpu else "gpu",
         "devices": cluster.gpus_per_node,
         "num_nodes": cluster.nodes,
-        "precision": "bf16-true" if source.has_low_states else "bf16-mixed" if casts else "32-true",
+        "precision": _precision(source, casts),
         "accumulate_grad_batches": source.accumulation,
         "gradient_clip_val": workload.max_grad_norm,
     }
+
+
+def _precision(source: ExportSource, casts: bool) -> str:
+    """Lightning's name of the precision."""
+    if loss_scale.is_used(source):
+        return "16-mixed"
+    return "bf16-true" if source.has_low_states else "bf16-mixed" if casts else "32-true"
 
 
 def _notes(source: ExportSource) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.leases import TrialTask
 
-_TORCH = {"float32": "torch.float32", "bfloat16": "torch.bfloat16"}
+_TORCH = {"float32": "torch.float32", "bfloat16": "torch.bfloat16", "float16": "torch.float16"}
 
 
 @dataclass(frozen=True)

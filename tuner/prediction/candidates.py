@@ -36,6 +36,8 @@ class Dtypes:
     those of another optimizer."""
     linear_bits: int = 16
     """Bits of the operands of matrix products, which set their peak rate: 8 for fp8."""
+    scales_loss: bool = False
+    """Whether gradients are unscaled after backward, in one more pass, as float16 needs."""
 
     @classmethod
     def of(cls, precision: Precision) -> "Dtypes":
@@ -49,6 +51,7 @@ class Dtypes:
             reduce=DTYPE_BYTES[precision.reduce_dtype],
             moments=2.0 * master,
             linear_bits=8 * compute,
+            scales_loss=precision.scales_loss,
         )
 
     def under(self, impl: "Implementation") -> "Dtypes":

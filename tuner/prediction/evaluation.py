@@ -57,6 +57,15 @@ def machine(
     return MachineRates(rates, network, gpu.peak_flops)
 
 
+def _in_float16(host: MachineRates, cluster: Cluster) -> MachineRates:
+    """Measured rates with the catalogue's for products in float16, where a GPU only emulates the measured bfloat16."""
+    if cluster.device == "cpu" or host.rates is None or not catalogue.dtypes_of(cluster).emulates("bfloat16"):
+        return host
+    native = rates_of(catalogue.on_cluster(cluster))
+    rates = replace(host.rates, matmul_flops=native.matmul_flops, attention_flops=native.attention_flops)
+    return replace(host, rates=rates)
+
+
 def _known_peak(cluster: Cluster) -> float | None:
     try:
         return None if cluster.device == "cpu" else catalogue.find(cluster.gpu).peak_flops
@@ -124,6 +133,8 @@ def evaluate(
     except ValueError:
         if not unknown_speed:
             raise
+    if host is not None and workload.precision.scales_loss and measured is not None:
+        host = _in_float16(host, cluster)
     step = None
     if host is not None and host.rates is not None:
         rates = host.rates if host.rates.serial else host.rates.on_host(speed_calibration.host)

@@ -21,7 +21,7 @@ from shardtune.api_schemas.strategies import (
     sample_groups,
     tensor_parallel,
 )
-from shardtune.api_schemas.strategies.recipe_support import float8_support, quantization_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.padding import padding_of
 from shardtune.api_schemas.training.workload import Workload
@@ -205,6 +205,7 @@ def _cheapest_change(
         if optimizer_support.can_train(neighbour.config, workload.optimizer)
         and float8_support.can_train(neighbour.config, workload.float8)
         and quantization_support.can_train(neighbour.config, workload.adapter)
+        and fp16_support.can_train(neighbour.config, workload)
     ]
     if not near:
         return None
@@ -249,6 +250,7 @@ def predict_all(
         and optimizer_support.can_train(config, request.optimizer)
         and float8_support.can_train(config, request.float8)
         and quantization_support.can_train(config, request.adapter)
+        and fp16_support.can_train(config, resolved.workload(resolved.global_batch))
     )
     rows = [
         predict(

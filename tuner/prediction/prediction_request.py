@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies.recipe_support import fp16_support
 from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.float8 import Float8Recipe
@@ -135,6 +136,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
     if shape.step_trace is not None:
         own_shape.check_workload(shape.step_trace, sequence, precision)
     resolved = ResolvedRequest(request, cluster, shape, sequence, precision, note)
+    fp16_support.check_workload(resolved.workload(resolved.global_batch), request.model)
     if request.float8 is not None:
         _check_float8(resolved, dtypes)
     return resolved

@@ -172,6 +172,7 @@ def measurement(
         is_pruned=first.is_pruned,
         short_steps=first.short_steps,
         padding=_padding(task),
+        skipped_steps=first.skipped_steps,
         data_wait_fraction=rank_figures.data_wait_fraction(reports, windows),
         startup_s=rank_figures.latest(report.first_forward_s for report in reports),
         teardown_s=None if last_step_s is None else ended.elapsed_s - last_step_s,
@@ -189,13 +190,9 @@ def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_f
     """MFU of Chowdhery et al. 2022 (PaLM), appendix B: backward costs twice the forward, less where weights are frozen;
     recomputation does not count.
 
-    None where the model's FLOPs or the device's peak are unknown; the known peak is that of bf16, so that other
-    compute dtypes have no MFU.
+    None where the model's FLOPs or the device's peak are unknown; the known peak is that of bf16 and fp16, so that
+    float32 has no MFU.
     """
-    if (
-        task.forward_flops_per_token is None
-        or peak_flops is None
-        or task.workload.precision.compute_dtype != "bfloat16"
-    ):
+    if task.forward_flops_per_token is None or peak_flops is None or task.workload.precision.compute_dtype == "float32":
         return None
     return task.passes * task.forward_flops_per_token * tokens_per_s_per_gpu / peak_flops

@@ -50,6 +50,8 @@ def _measured(run: Measurement) -> Rows:
     rows.append(("peak memory", ", ".join(known_peaks) or "not measured"))
     if run.losses:
         rows.append(("loss", f"{run.losses[0]:.4f} to {run.losses[-1]:.4f} over {len(run.losses)} steps"))
+    if run.skipped_steps:
+        rows.append(("skipped", f"{run.skipped_steps} steps overflowed float16 and were trained again, untimed"))
     started = f", {run.startup_s:.1f} s before the first step" if run.startup_s is not None else ""
     rows.append(("took", f"{run.elapsed_s:.1f} s{started}"))
     if run.conditions is not None and run.conditions.foreign_cpu_cores is not None:

@@ -224,6 +224,7 @@ def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time
         measured_steps=timed,
         trajectory=tuple(outcome.trajectory),
         losses=tuple(outcome.losses),
+        skipped_steps=loop.skipped.count,
         versions=library_versions(),
     )
 

@@ -63,7 +63,7 @@ def command(
     precision: Annotated[
         str | None,
         typer.Option(
-            help="Dtypes: bf16-mixed, bf16-autocast, bf16-true, fp32, or auto, by the device (default: the study's, or auto)."
+            help="Dtypes: bf16-mixed, bf16-autocast, bf16-true, fp16-mixed, fp32, or auto, by the device (default: the study's, or auto)."
         ),
     ] = None,
     optimizer: Annotated[

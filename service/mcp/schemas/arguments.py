@@ -12,7 +12,7 @@ from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 
 AttentionName = Literal["sdpa", "eager", "flash_attention_2"]
-PrecisionName = Literal["auto", "bf16-mixed", "bf16-autocast", "bf16-true", "fp32"]
+PrecisionName = Literal["auto", "bf16-mixed", "bf16-autocast", "bf16-true", "fp16-mixed", "fp32"]
 _MODELS = ["llama-3.1-8b", "Qwen/Qwen3-8B"]
 
 

@@ -5,7 +5,14 @@ import json
 import pytest
 
 from shardtune.api_schemas.training.workload import PRECISIONS
-from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import (
+    CLUSTER,
+    FINGERPRINT,
+    SPEC,
+    SimulatedWorker,
+    measurement,
+    speed_of,
+)
 
 WORKLOAD = SPEC["workload"]
 STATED = SPEC | {"workload": WORKLOAD | {"precision": "bf16-mixed"}}
@@ -101,5 +108,37 @@ def test_predictions_for_a_gpu_without_bfloat16_say_so(quick_client):
     assert (remaining["precision"], stated["precision"]) == ("fp32", "bf16-mixed")
     assert (
         "V100-SXM2-32GB only emulates bfloat16" in remaining["precision_note"]
-        and "state fp32" in stated["precision_note"]
+        and "state fp16-mixed or fp32" in stated["precision_note"]
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "words"),
+    [
+        ({"workload": WORKLOAD | {"precision": "fp16-mixed", "optimizer": "muon"}}, "workload.precision", "use adamw"),
+        ({"workload": WORKLOAD | {"precision": "fp16-mixed", "float8": "rowwise"}}, "workload", "leave out float8"),
+        ({"space": {"knobs": {"tensor_parallel": 2}}}, "", "tensor_parallel"),
+    ],
+    ids=["optimizer", "float8", "tensor parallel"],
+)
+def test_what_float16_cannot_train_is_rejected_with_the_remedy(quick_client, changes, field, words):
+    SimulatedWorker(quick_client).register()
+    body = SPEC | {"workload": WORKLOAD | {"precision": "fp16-mixed"}} | changes
+    answer = quick_client.post("/v1/studies", json=body)
+    assert answer.status_code == 422, answer.text
+    error = answer.json()["errors"][0]
+    assert error["field"].startswith(field) and words in error["message"], error
+
+
+def test_a_study_in_float16_runs_on_several_backends_and_counts_skipped_steps(quick_client):
+    def behave(_, task):
+        return measurement(speed_of(task.config)).model_copy(update={"skipped_steps": 3})
+
+    worker = SimulatedWorker(quick_client, behave=behave).register()
+    study = created(quick_client, SPEC | {"workload": WORKLOAD | {"precision": "fp16-mixed"}})
+    worker.work()
+    stored = quick_client.get(f"/v1/studies/{study['study_id']}/trials").json()["trials"]
+    assert {trial["config"]["strategy"]["kind"] for trial in stored} >= {"ddp", "zero", "fsdp2"}
+    runs = [run for trial in stored for run in trial["runs"]]
+    measured = [run["measurement"] for run in runs if run.get("measurement")]
+    assert measured and all(each["skipped_steps"] == 3 for each in measured)

@@ -20,6 +20,8 @@ from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.workers.rank.model import adapters, build, data
 
+_FIXED_SCALE = 1024.0
+"""Loss scale of float16, at which a tiny model's gradients neither vanish nor overflow."""
 _done: dict[str, tuple[StepRecord, ...]] = {}
 
 
@@ -63,7 +65,10 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
             compute_loss = _autocast_loss if precision.autocast else _loss
             loss = torch.stack([compute_loss(network, part, compute) for part in parts]).mean()
         network.zero_grad()
-        loss.backward()
+        scale = _FIXED_SCALE if precision.scales_loss else 1.0
+        (loss * scale).backward()
+        for parameter in parameters if precision.scales_loss else ():
+            parameter.grad = parameter.grad / scale if parameter.grad is not None else None
         norm = nn.utils.clip_grad_norm_(parameters, workload.max_grad_norm or float("inf"))
         for optimizer in optimizers:
             optimizer.step()

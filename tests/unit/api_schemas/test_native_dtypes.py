@@ -92,3 +92,11 @@ def test_rates_read_like_a_data_sheet():
 @pytest.mark.parametrize("devices", [[AVX512_BF16], [AVX2], [UNKNOWN_GPU], [A100], []])
 def test_no_device_chooses_states_below_float32(devices):
     assert not decide(None, devices)[0].has_low_states
+
+
+def test_gpus_with_float16_alone_are_pointed_to_it():
+    precision, note = decide(None, [V100])
+    assert precision == EXACT and note.endswith("; fp16-mixed computes in float16")
+    assert decide(MIXED, [V100])[1].endswith("state fp16-mixed or fp32, or leave it out")
+    assert decide(PRECISIONS["fp16-mixed"], [V100, A100]) == (PRECISIONS["fp16-mixed"], None)
+    assert "fp16-mixed" not in decide(None, [AVX2])[1] and "fp16-mixed" not in decide(None, [A100])[1]

@@ -8,6 +8,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.strategies.base import GradSync, StrategySchema
 from shardtune.tuner.export import context
 from shardtune.tuner.export.backends import activation_offload as offload
+from shardtune.tuner.export.precision import loss_scale
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 
@@ -50,7 +51,7 @@ def forward_and_backward(source: ExportSource) -> list[str]:
         dtype = torch_dtype(source.workload.precision.compute_dtype)
         # PyTorch asks for autocast around forward alone.
         loss = [f"with torch.autocast(tokens.device.type, {dtype}):", f"    {loss[0]}"]
-    return [*loss, "(loss / ACCUMULATION).backward()"]
+    return [*loss, loss_scale.backward(source)]
 
 
 def backward(source: ExportSource, sync: GradSync) -> dict[str, str]:
@@ -77,7 +78,8 @@ def autocast_differs(source: ExportSource, consumer: str) -> tuple[str, ...]:
     otherwise."""
     if not source.casts_weights:
         return ()
-    return (f"precision: norms and softmax in bfloat16 were measured; {consumer}'s autocast keeps them in float32",)
+    dtype = source.workload.precision.compute_dtype
+    return (f"precision: norms and softmax in {dtype} were measured; {consumer}'s autocast keeps them in float32",)
 
 
 def weights_differ(source: ExportSource, consumer: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from shardtune.api_schemas.strategies import DdpConfig
 from shardtune.tuner.export import adapters, optimizers
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
-from shardtune.tuner.export.precision import quantization
+from shardtune.tuner.export.precision import loss_scale, quantization
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 from shardtune.tuner.export.trial_rendering import keywords
@@ -17,7 +17,7 @@ def _snippet(source: ExportSource, strategy: DdpConfig) -> SnippetParts:
         helpers = fill("compute_in", compute_dtype=torch_dtype(source.workload.precision.compute_dtype))
     return SnippetParts(
         trainer=_trainer(source, strategy),
-        imports=tuple(imports),
+        imports=(*imports, *loss_scale.imports(source)),
         standard=("contextlib",) if common.uses_no_sync(source, strategy.grad_sync) else (),
         constants=(common.clipping(source),),
         helpers=helpers,
@@ -48,13 +48,15 @@ def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
         optimizer=optimizers.make(source, "self.parameters", "model.get_submodule(BLOCKS)"),
         # Views into buckets must survive; setting them to None would make DDP copy gradients back in.
         set_to_none=not strategy.gradient_as_bucket_view,
+        **loss_scale.parts(source),
     )
 
 
 def _accelerate(source: ExportSource, strategy: DdpConfig) -> AccelerateParts:
     lines = [f"kwargs_handlers=[DistributedDataParallelKwargs({keywords(strategy.to_ddp())})]"]
     if source.casts_weights:
-        lines.append("Accelerate's autocast keeps norms and softmax in float32; the trial computed them in bfloat16")
+        dtype = source.workload.precision.compute_dtype
+        lines.append(f"Accelerate's autocast keeps norms and softmax in float32; the trial computed them in {dtype}")
     return AccelerateParts(script_lines=tuple(lines), reduces_every=common.reduces_every(source, strategy.grad_sync))
 
 

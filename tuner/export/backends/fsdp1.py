@@ -5,6 +5,7 @@ from shardtune.api_schemas.strategies.fsdp1 import HYBRID
 from shardtune.tuner.export import adapters, optimizers
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ExportedBackend, SnippetParts
+from shardtune.tuner.export.precision import loss_scale
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 
@@ -17,10 +18,10 @@ def _snippet(source: ExportSource, strategy: Fsdp1Config) -> SnippetParts:
         imports.append("from torch.distributed.device_mesh import init_device_mesh")
     return SnippetParts(
         trainer=_trainer(source, strategy),
-        imports=tuple(imports),
+        imports=(*imports, *loss_scale.imports(source)),
         standard=_standard_imports(source, strategy),
         constants=(common.clipping(source),),
-        helpers=common.materialize(),
+        helpers=common.materialize() + loss_scale.shared_scaler(source),
         on_meta=True,
         needs_blocks=True,
     )
@@ -50,16 +51,17 @@ def _trainer(source: ExportSource, strategy: Fsdp1Config) -> str:
         adapters=indent([*adapters.zero_lines(source, "block"), *adapters.unit_lines(source)], 12),
         optimizer=optimizers.make(source, adapters.trained(source, "self.model.parameters()"), "blocks", shard=shard),
         **common.backward(source, strategy.grad_sync),
+        **loss_scale.parts(source, "SharedScaler"),
     )
 
 
 def _accelerate(source: ExportSource, strategy: Fsdp1Config) -> AccelerateParts:
-    lines = []
+    lines, dtype = loss_scale.accelerate_notes(source), source.workload.precision.compute_dtype
     if source.casts_weights:
         lines.append(
-            # Accelerate's bf16 sets all three dtypes of FSDP1's MixedPrecision to bfloat16.
-            "FullyShardedDataParallelPlugin(mixed_precision_policy=MixedPrecision(torch.bfloat16, torch.float32)): "
-            "Accelerate alone reduces gradients and casts buffers in bfloat16"
+            # Accelerate's mixed precision sets all three dtypes of FSDP1's MixedPrecision to it.
+            f"FullyShardedDataParallelPlugin(mixed_precision_policy=MixedPrecision(torch.{dtype}, torch.float32)): "
+            f"Accelerate alone reduces gradients and casts buffers in {dtype}"
         )
     if not strategy.limit_all_gathers:
         lines.append("FullyShardedDataParallelPlugin(limit_all_gathers=False)")

@@ -8,7 +8,7 @@ from shardtune.tuner.export import adapters, context, experts, pipeline, tensor
 from shardtune.tuner.export.backends import activation_offload as offload
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
-from shardtune.tuner.export.precision import quantization
+from shardtune.tuner.export.precision import loss_scale, quantization
 from shardtune.tuner.export.quoting import literal
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -40,6 +40,7 @@ def _snippet(source: ExportSource, strategy: Fsdp2Config) -> SnippetParts:
             *([_SHARED_MESH] if _reshards_to_groups(strategy) else []),
             "from torch.distributed.device_mesh import init_device_mesh",
             common.import_of("torch.distributed.fsdp", ["MixedPrecisionPolicy", policy, "fully_shard"]),
+            *loss_scale.imports(source),
             *(pipeline.imports(source, strategy.pipeline_schedule) if pipeline.has_stages(source) else ()),
         ),
         constants=(common.clipping(source),),
@@ -76,7 +77,7 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         prefetch=indent([*_prefetch(strategy), *_calls(strategy, "script", "root" if cut else "model")], inner),
         **({"state_device": 'torch.device("cpu")' if offload else "device"} if cut else {}),
         buffers=indent(pipeline.of_root(source, _OFFLOADED_BUFFERS if offload and not source.on_cpu else []), inner),
-        **({} if cut else _placement(source, strategy)),
+        **({} if cut else _placement(source, strategy) | loss_scale.parts(source)),
         sync="" if cut else indent(_SYNC[strategy.grad_sync], 12),
         compute=indent(_scheduled(source), 8) if cut else indent(_compute(source), 12),
     )
@@ -161,11 +162,11 @@ def _calls(strategy: Fsdp2Config, consumer: Consumer, root: str) -> list[str]:
 
 
 def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
-    lines = []
+    lines, dtype = loss_scale.accelerate_notes(source), source.workload.precision.compute_dtype
     if source.casts_weights:
         lines.append(
             "FullyShardedDataParallelPlugin(fsdp_version=2, mixed_precision_policy=MixedPrecisionPolicy("
-            "torch.bfloat16, torch.float32, torch.bfloat16)): Accelerate alone reduces gradients in bfloat16"
+            f"torch.{dtype}, torch.float32, torch.{dtype})): Accelerate alone reduces gradients in {dtype}"
         )
     precision, autocast = common.accelerate_autocast(source)
     lines += [*autocast, *tensor.accelerate_notes(source), *pipeline.accelerate_notes(source)]

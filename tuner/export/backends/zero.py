@@ -7,7 +7,7 @@ from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.tuner.export import adapters, context, environment, optimizers
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
-from shardtune.tuner.export.precision import quantization
+from shardtune.tuner.export.precision import loss_scale, quantization
 from shardtune.tuner.export.quoting import literal
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -32,6 +32,10 @@ def _snippet(source: ExportSource, strategy: ZeroConfig) -> SnippetParts:
         constants.append(
             "deepspeed.ops.__compatible_ops__ = {}  # else it compiles collectives that training does not use"
         )
+        if loss_scale.is_used(source):
+            constants.append(
+                "deepspeed.get_accelerator().is_fp16_supported = lambda: True  # emulated without float16 units, as measured"
+            )
     if source.config.compile:
         constants.append(
             'torch._dynamo.trace_rules.add("deepspeed")  # its hooks run inside the blocks and are not compiled'

@@ -58,7 +58,9 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
 
 def is_bf16_optimizer(c: Candidates, d: Dtypes) -> Mask:
     """Whether DeepSpeed uses its BF16_Optimizer: bf16 with fp32 accumulation in stage 1."""
-    return np.asarray((c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0), dtype=bool)
+    return np.asarray(
+        (c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0) & (not d.scales_loss), dtype=bool
+    )
 
 
 def _gradient_bytes(c: Candidates, d: Dtypes, trained: Array, bf16_optimizer: Mask) -> tuple[Array, Array]:

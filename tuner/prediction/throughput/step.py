@@ -116,14 +116,15 @@ def _communication_seconds(
 
 
 def _optimizer_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:
-    """Seconds of the step's passes over this rank's shard, of gradient norm and clipping, and of host overhead."""
+    """Seconds of the step's passes over this rank's shard, of unscaling, gradient norm and clipping, and of host overhead."""
     trained = shape.parameters * trained_part.fraction(shape, impl) / c.holders
     # A fused kernel reads and writes parameter, gradient and moments once; foreach passes over them about three times.
     fused = 3.0 * dtypes.master + 2.0 * dtypes.moments
     traffic = fused if impl.fused_optimizer else 2.6 * fused
     on_device = np.where(c.offload_optimizer > 0, 1.0 - c.offload_optimizer, 1.0)
+    unscaling = 2.0 * dtypes.reduce if dtypes.scales_loss else 0.0
     return (
-        trained * on_device * (traffic + 3.0 * dtypes.master) / rates.memory_bytes
+        trained * on_device * (traffic + 3.0 * dtypes.master + unscaling) / rates.memory_bytes
         + rates.optimizer_host_s
         + impl.step_host_s
     )

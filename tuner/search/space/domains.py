@@ -20,7 +20,7 @@ from shardtune.api_schemas.strategies import (
 )
 from shardtune.api_schemas.strategies.losses import Loss
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, obstacle
-from shardtune.api_schemas.strategies.recipe_support import float8_support, quantization_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.workload import Workload, gradient_accumulation
@@ -64,6 +64,11 @@ class Domains:
         """Whether the host may step the optimizer: of GPU ranks, with an optimizer that the host can step."""
         return self.on_gpu and self.workload.optimizer.offloads
 
+    @property
+    def offloads_shards(self) -> bool:
+        """Whether FSDP may keep the shards in the host's memory, where the host steps the optimizer."""
+        return self.offloads_optimizer and not self.workload.precision.scales_loss
+
     @cached_property
     def context_parallel(self) -> tuple[tuple[int, ...], str | None]:
         """Numbers of ranks that may share a sample (context parallel), and the reason why there are no more, or
@@ -73,6 +78,7 @@ class Domains:
             ragged_support.check_axis("context_parallel", size, self.workload.data)
             float8_support.check_axis("context_parallel", size, self.workload.float8)
             quantization_support.check_axis("context_parallel", size, self.workload.adapter)
+            fp16_support.check_axis("context_parallel", size, self.workload.precision)
             context_parallel.check(size, self.cluster, self.workload, model_summary=self.model_summary)
 
         return context_parallel.legal_divisors(self.world, check)
@@ -85,6 +91,7 @@ class Domains:
             adapter_support.check_axis("tensor_parallel", size, self.workload.adapter)
             ragged_support.check_axis("tensor_parallel", size, self.workload.data)
             float8_support.check_axis("tensor_parallel", size, self.workload.float8)
+            fp16_support.check_axis("tensor_parallel", size, self.workload.precision)
             tensor_parallel.check(size, context, self.cluster, self.workload, model_summary=self.model_summary)
 
         return self._once(("tensor", context), lambda: context_parallel.legal_divisors(self.world, check))
@@ -97,6 +104,7 @@ class Domains:
             adapter_support.check_axis("pipeline_parallel", stages, self.workload.adapter)
             ragged_support.check_axis("pipeline_parallel", stages, self.workload.data)
             float8_support.check_axis("pipeline_parallel", stages, self.workload.float8)
+            fp16_support.check_axis("pipeline_parallel", stages, self.workload.precision)
             pipeline_parallel.check_blocks(stages, self.model_summary.pipeline_blocks, self.model_summary.pipeline_note)
             pipeline_parallel.check_ranks(stages, self.world // sharing)
             samples = gradient_accumulation(self.workload.global_batch, 1, self.world // (sharing * stages))
@@ -139,6 +147,7 @@ class Domains:
             adapter_support.check_axis("expert_parallel", size, self.workload.adapter)
             ragged_support.check_axis("expert_parallel", size, self.workload.data)
             float8_support.check_axis("expert_parallel", size, self.workload.float8)
+            fp16_support.check_axis("expert_parallel", size, self.workload.precision)
             expert_facts = self.model_summary.experts, self.model_summary.expert_width, self.model_summary.expert_note
             expert_parallel.check_experts(size, size, *expert_facts)
             expert_parallel.check(size, self.world // split, tensor)

@@ -88,7 +88,7 @@ def _loss(spec: StudySpec, own: Arm, stated: Arm) -> LossComparison | None:
 
 
 def _notes(spec: StudySpec, own: Arm, stated: Arm) -> tuple[str, ...]:
-    found = (_few_losses(spec, own, stated), _other_config(own), _unrepeated(spec, own))
+    found = (_few_losses(spec, own, stated), _other_config(own), _unrepeated(spec, own), _skipped_steps(own))
     return tuple(note for note in found if note is not None)
 
 
@@ -103,6 +103,14 @@ def _few_losses(spec: StudySpec, own: Arm, stated: Arm) -> str | None:
 
 def _other_config(own: Arm) -> str | None:
     return None if own.why_not_answer is None else f"not with the answer's configuration: {own.why_not_answer}"
+
+
+def _skipped_steps(own: Arm) -> str | None:
+    """Note on steps that a loss scale skipped, in the run with most of them."""
+    most = max((run.skipped_steps for run in own.measured), default=0)
+    return (
+        f"up to {most} steps of a run overflowed float16; they were trained again, and are not timed" if most else None
+    )
 
 
 def _unrepeated(spec: StudySpec, own: Arm) -> str | None:

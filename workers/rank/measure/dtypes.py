@@ -9,7 +9,6 @@ import torch
 
 from shardtune.api_schemas.base import Dtype
 from shardtune.api_schemas.strategies.rank_environment import threads_of
-from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.workers.rank.device import Device, clock, of_kind
 from shardtune.workers.rank.rank_context import device_kind
 
@@ -18,6 +17,9 @@ _SIZE = {"cpu": 256, "cuda": 4096}
 the dtype."""
 _LOOK_S = 0.1
 """Seconds for which products are repeated per dtype."""
+_RATED: tuple[Dtype, ...] = ("bfloat16", "float32")
+"""Dtypes whose products are timed. Float16 is not: no device chooses it, and services of the first protocol version know
+no such rate."""
 _ISA_WITHOUT_BFLOAT16 = ("AVX512_CORE", "AVX512_CORE_VNNI")
 """Values of ONEDNN_MAX_CPU_ISA with which oneDNN's check reports bfloat16 support although products are converted to
 float32."""
@@ -42,13 +44,12 @@ def native_on_cpu() -> str:
 
 
 def matmul_flops(ranks: int) -> dict[Dtype, float]:
-    """FLOP/s of one of `ranks` ranks, by dtype, for each dtype in which a precision computes; the caller must have
+    """FLOP/s of one of `ranks` ranks, by dtype, for the dtypes between which a device chooses; the caller must have
     locked the devices."""
     kind = device_kind()
     device = of_kind(kind, 0)
     torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), ranks))
-    dtypes = sorted({precision.compute_dtype for precision in PRECISIONS.values()})
-    return {dtype: 2.0 * _SIZE[kind] ** 3 / _best_s(device, getattr(torch, dtype)) for dtype in dtypes}
+    return {dtype: 2.0 * _SIZE[kind] ** 3 / _best_s(device, getattr(torch, dtype)) for dtype in _RATED}
 
 
 def _best_s(device: Device, dtype: torch.dtype) -> float:

@@ -16,7 +16,7 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.model import weights
 from shardtune.workers.rank.model.quantization import layers as quantised
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 _FIND_PACKED = masking_utils.find_packed_sequence_indices
 _RANDOM_WORDS = ("dropout", "pdrop", "layerdrop", "jitter_noise")

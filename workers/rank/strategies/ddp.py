@@ -13,6 +13,7 @@ from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import cast
 from shardtune.workers.rank.strategies import base, optimizers, sharded_checkpoint
+from shardtune.workers.rank.strategies.loss_scale import LossScale
 from shardtune.workers.rank.strategies.state_dtypes import StateCheck
 
 
@@ -33,11 +34,13 @@ class DdpTrainer:
         )
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = optimizers.make(workload.optimizer, self._parameters, blocks)
-        self._state_check = StateCheck(setting)
+        self._state_check, self._loss_scale = StateCheck(setting), LossScale(setting)
         self._max_norm = workload.max_grad_norm
         self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
-        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(trained_only=setting.saves_trained_only)
+        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(
+            trained_only=setting.saves_trained_only, scaler=self._loss_scale.scaler
+        )
         self._sync_every = config.grad_sync == "every"
 
     def begin_step(self, micro_batches: int) -> None:
@@ -48,13 +51,14 @@ class DdpTrainer:
         """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""
         with contextlib.nullcontext() if last or self._sync_every else self._ddp.no_sync():
             loss = self._loss(self._ddp, batch)
-            (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
+            self._loss_scale.backward(loss / self._accumulation)
         return loss.detach()
 
     def optimizer_step(self) -> torch.Tensor:
         """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
+        self._loss_scale.unscale(self._optimizer)
         norm = base.clip_gradients_(self._parameters, self._max_norm)
-        self._optimizer.step()
+        self._loss_scale.step(self._optimizer)
         self._state_check.after_step(self._optimizer.members)
         # Views into buckets must survive; setting them to None would make DDP copy gradients back in.
         self._optimizer.zero_grad(set_to_none=not self._ddp.gradient_as_bucket_view)

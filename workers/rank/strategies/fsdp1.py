@@ -27,6 +27,7 @@ from shardtune.workers.rank.model import adapters, weights
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base, optimizers, sharded_checkpoint
+from shardtune.workers.rank.strategies.loss_scale import LossScale
 from shardtune.workers.rank.strategies.state_dtypes import StateCheck
 
 
@@ -43,11 +44,13 @@ class Fsdp1Trainer:
         # Replicate groups hold equal shards.
         shard = dist.get_rank(self._fsdp.process_group) if self._sharded else 0
         self._optimizer = optimizers.make(workload.optimizer, self._parameters, shard=shard)
-        self._state_check = StateCheck(setting)
+        self._state_check, self._loss_scale = StateCheck(setting), LossScale(setting, has_flat_shards=True)
         self._max_norm = workload.max_grad_norm
         self._loss = setting.cast_loss
         self._accumulation = setting.accumulation
-        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(trained_only=setting.saves_trained_only)
+        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(
+            trained_only=setting.saves_trained_only, scaler=self._loss_scale.scaler
+        )
         self._sync_every = config.grad_sync == "every"
 
     def begin_step(self, micro_batches: int) -> None:
@@ -58,14 +61,15 @@ class Fsdp1Trainer:
         """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""
         with contextlib.nullcontext() if last or self._sync_every else self._fsdp.no_sync():
             loss = self._loss(self._fsdp, batch)
-            (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
+            self._loss_scale.backward(loss / self._accumulation)
         return loss.detach()
 
     def optimizer_step(self) -> torch.Tensor:
         """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
+        self._loss_scale.unscale(self._optimizer)
         # FSDP1's own clipping reduces the norm over shards; an infinite limit measures the norm and scales nothing.
         norm: torch.Tensor = self._fsdp.clip_grad_norm_(math.inf if self._max_norm is None else self._max_norm)
-        self._optimizer.step()
+        self._loss_scale.step(self._optimizer)
         self._state_check.after_step(self._optimizer.members)
         self._optimizer.zero_grad()
         return norm

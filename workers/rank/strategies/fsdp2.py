@@ -25,6 +25,7 @@ from shardtune.workers.rank.model.quantization import layers as quantised
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base, optimizers, pipeline, sharded_checkpoint
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
+from shardtune.workers.rank.strategies.loss_scale import LossScale
 from shardtune.workers.rank.strategies.state_dtypes import StateCheck
 
 TENSOR = "tp"
@@ -76,9 +77,11 @@ class Fsdp2Trainer:
         self._counted = [parameter for part, name, parameter in named if part.index == 0 or name not in part.twins]
         blocks = [block for part in parts for block in part.blocks]
         self._optimizer = optimizers.make(workload.optimizer, self._parameters, blocks)
-        self._state_check = StateCheck(setting)
+        self._state_check, self._loss_scale = StateCheck(setting), LossScale(setting)
         self._max_norm = workload.max_grad_norm
-        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(stages is not None, setting.saves_trained_only)
+        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(
+            stages is not None, setting.saves_trained_only, self._loss_scale.scaler
+        )
 
     def begin_step(self, micro_batches: int) -> None:
         """Average gradients over this number of micro batches (see `Trainer.begin_step`)."""
@@ -95,7 +98,7 @@ class Fsdp2Trainer:
                 return self._pipeline.run_when_complete(batch, last)
             self._begin_backward(self._model, last)
             loss = self._loss(self._model, batch)
-            (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
+            self._loss_scale.backward(loss / self._accumulation)
         mean_loss = loss.detach()
         return mean_loss.full_tensor() if isinstance(mean_loss, DTensor) else mean_loss
 
@@ -114,8 +117,9 @@ class Fsdp2Trainer:
             self._pipeline.sum_twins(self._twins)
         self._experts.average()
         stages = self._pipeline.group if self._pipeline is not None else None
+        self._loss_scale.unscale(self._optimizer)
         norm = base.clip_gradients_(self._parameters, self._max_norm, self._counted, stages)
-        self._optimizer.step()
+        self._loss_scale.step(self._optimizer)
         self._state_check.after_step(self._optimizer.members)
         self._optimizer.zero_grad()
         return norm

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.amp import GradScaler
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
@@ -21,9 +22,12 @@ class CheckpointParts:
     """Whether ranks have different parts of the model."""
     trained_only: bool = False
     """Whether frozen weights are left out of the checkpoint: the trainer loads them from the base model."""
+    scaler: GradScaler | None = None
+    """Dynamic loss scale; None where the precision needs none."""
 
 
 ALL_PARTS = CheckpointParts()
+_SCALE = "loss_scale"
 
 
 def save(
@@ -31,8 +35,9 @@ def save(
 ) -> None:
     """Write master weights and optimizer state to a checkpoint. Collective."""
     state = _state(model, optimizers, _options(parts.in_stages))
+    scale = _scale_of(parts.scaler)
     with _unwrapped_failure():
-        state_dict_saver.save(_without_frozen(state) if parts.trained_only else state, checkpoint_id=folder)
+        state_dict_saver.save((_without_frozen(state) if parts.trained_only else state) | scale, checkpoint_id=folder)
 
 
 def load(
@@ -42,7 +47,7 @@ def load(
     options = _options(parts.in_stages)
     state = _state(model, optimizers, options)
     # Frozen weights stay in `state` as they are, so that backends find every weight that they ask for.
-    loaded = _without_frozen(state) if parts.trained_only else state
+    loaded = (_without_frozen(state) if parts.trained_only else state) | _scale_of(parts.scaler)
     with _unwrapped_failure():
         state_dict_loader.load(loaded, checkpoint_id=folder)
     set_state_dict(
@@ -52,6 +57,13 @@ def load(
         optim_state_dict=loaded["optimizer"],
         options=options,
     )
+    if parts.scaler is not None:
+        parts.scaler.load_state_dict(loaded[_SCALE])
+
+
+def _scale_of(scaler: GradScaler | None) -> dict[str, Any]:
+    """Part of a checkpoint with the loss scale; empty without one."""
+    return {} if scaler is None else {_SCALE: scaler.state_dict()}
 
 
 def _without_frozen(state: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Backend for DeepSpeed ZeRO stages 1-3, configured by the renderer that also exports configurations."""
 
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 from deepspeed.ops.adam import DeepSpeedCPUAdam
 from deepspeed.utils import logger, set_z3_leaf_modules
 from torch import nn
@@ -14,7 +16,7 @@ from torch.utils import cpp_extension
 
 from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.api_schemas.training.optimizers import AdamSettings
-from shardtune.workers.rank.classify import SetupError
+from shardtune.workers.rank.classify import NumericsError, SetupError
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import moe, weights
 from shardtune.workers.rank.strategies import base, optimizers
@@ -31,6 +33,9 @@ class ZeroTrainer:
     def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: ZeroConfig) -> None:
         _quieten()
         workload, place = setting.task.workload, setting.context
+        if workload.precision.scales_loss and not place.is_cuda:
+            # DeepSpeed (0.19.8) rejects processors without float16 units, on which torch emulates it.
+            get_accelerator().is_fp16_supported = lambda: True
         trial = setting.task.config
         document = config.to_deepspeed(workload, trial.micro_batch, setting.accumulation, trial.context_parallel)
         if config.stage == 3:
@@ -65,7 +70,7 @@ class ZeroTrainer:
             self._engine.compile()
         _restore_buffers(model, buffers)
         self._place, self._trained_only = place, setting.saves_trained_only
-        self._state_check = StateCheck(setting)
+        self._state_check, self._scales_loss = StateCheck(setting), workload.precision.scales_loss
         # The engine enters its own autocast (`torch_autocast`), and would leave one around it.
         self._loss = setting.loss
 
@@ -89,11 +94,28 @@ class ZeroTrainer:
 
     def optimizer_step(self) -> torch.Tensor | float:
         """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
-        self._engine.step()
+        if self._skips():
+            return math.inf
         norm: torch.Tensor | float | None = self._engine.get_global_grad_norm()
         assert norm is not None, "DeepSpeed took no optimizer step: accumulation boundary missed"
         self._state_check.after_step(_stepped(self._engine.optimizer))
         return norm
+
+    def _skips(self) -> bool:
+        """Run the engine's step; returns whether its loss scale skipped the update, after which its norm says nothing.
+
+        Raises:
+            NumericsError: gradients overflow at the smallest scale.
+        """
+        try:
+            self._engine.step()
+        except Exception as error:  # a border: DeepSpeed (0.19.8) raises a bare one
+            if "loss scale already at minimum" not in str(error):
+                raise
+            raise NumericsError(
+                "gradients overflowed float16 at a loss scale of 1; use precision 'bf16-mixed'"
+            ) from error
+        return self._scales_loss and bool(self._engine.optimizer.overflow)
 
     def parameter_checksum(self) -> tuple[float, float]:
         """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`); padding at the

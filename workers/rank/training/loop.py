@@ -22,6 +22,7 @@ from shardtune.workers.rank.process.garbage import StepwiseCollection
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.training.batches import MicroBatches
+from shardtune.workers.rank.training.skipped_steps import SkippedSteps
 from shardtune.workers.rank.training.step import Step
 from shardtune.workers.rank.training.step_runs import LoopRecord, Steps, StepTime
 
@@ -54,6 +55,7 @@ class Loop:
         self._micro_batches = MicroBatches(setting, step)
         self._progress = progress
         self._step = 0
+        self.skipped = SkippedSteps(self._place, scales_loss=self._task.workload.precision.scales_loss)
         self._garbage = StepwiseCollection(self._task.config.gc_every)
         self._garbage.begin()
         # Steps of samples of several lengths differ, so a cycle of them is timed as one.
@@ -104,7 +106,7 @@ class Loop:
             NumericsError: a loss is not finite.
         """
         for _ in range(self._plan.loss_steps - self._plan.parity_steps):
-            loss, _ = yield self._micro_batches.of_step(self._step)
+            loss, _ = yield from self.skipped.trained(self._micro_batches.of_step(self._step), self._step)
             self._end_step()
             self._note_losses(mesh.mean(loss.reshape(1), self._place))
             self._report_progress("training", throttle=self._step % _STEPS_PER_REPORT > 0)
@@ -124,7 +126,7 @@ class Loop:
     def _record_step(self, batches: list[Any]) -> Steps[None]:
         """Run a step and record its loss, gradient norm and checksum."""
         step = self._step
-        loss, norm = yield batches
+        loss, norm = yield from self.skipped.trained(batches, step)
         self._end_step()
         (mean_loss,) = mesh.mean(loss.reshape(1), self._place)
         self._note_losses([mean_loss])
@@ -246,18 +248,32 @@ class Loop:
     def _timed(
         self, steps: list[list[Any]], after_step: Callable[[], None] = lambda: None
     ) -> Steps[tuple[list[float], float]]:
-        """Run steps back to back; returns mean losses and seconds. Losses are fetched after the clock has stopped."""
+        """Run steps back to back; returns mean losses and seconds. Losses are fetched after the clock has stopped. Where a
+        loss scale skipped a step, all are run again: a skipped step makes no update."""
+        first_step = self._step
+        while True:
+            # The same samples again: a step's number says which samples it trains, also after a resume.
+            self._step = first_step
+            losses, norms, seconds = yield from self._run(steps, after_step)
+            if not all(map(math.isfinite, losses)) or not self.skipped.spoils(norms):
+                return losses, seconds
+
+    def _run(
+        self, steps: list[list[Any]], after_step: Callable[[], None]
+    ) -> Steps[tuple[list[float], list[torch.Tensor | float | None], float]]:
+        """Run steps back to back; returns mean losses, gradient norms and seconds."""
         # Ranks start together: otherwise the first would time its wait for the last one's previous bookkeeping.
         dist.barrier()
         begin = clock(self._place.accelerator)
-        losses = []
+        losses, norms = [], []
         for batches in steps:
-            loss, _ = yield batches
+            loss, norm = yield batches
             self._end_step()
             losses.append(loss)
+            norms.append(norm)
             after_step()
         seconds = clock(self._place.accelerator) - begin
-        return mesh.mean(torch.stack(losses), self._place), seconds
+        return mesh.mean(torch.stack(losses), self._place), norms, seconds
 
     def _slowest(self, seconds: float) -> float:
         """Seconds of the slowest rank, by a maximum over all ranks."""

@@ -15,6 +15,7 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.trials.leases import TraceTask
 from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.rank import mesh
+from shardtune.workers.rank.classify import NumericsError
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.moments import MomentRecorder
 from shardtune.workers.rank.rank_context import RankContext
@@ -65,7 +66,7 @@ def run(
     """Train and write this rank's trace into the trial directory's folder of traces.
 
     Raises:
-        NumericsError: the loss is not finite.
+        NumericsError: the loss is not finite, or the loss scale skipped a traced step.
     """
     place = built.setting.context
     loop = TraceLoop(built.trainer.parameter_checksum, built.setting, built.step, progress)
@@ -114,15 +115,18 @@ class TraceLoop(Loop):
         batches = [self._micro_batches.of_step(self._step + i) for i in range(count)]
         dist.barrier()
         begin = clock(self._place.accelerator)
-        losses = []
+        losses, norms = [], []
         for step_batches in batches:
             with record_function(f"ProfilerStep#{self._step}"):
-                loss, _ = yield step_batches
+                loss, norm = yield step_batches
             self._end_step()
             losses.append(loss)
+            norms.append(norm)
         seconds = clock(self._place.accelerator) - begin
         self.outcome.window_step_times_s.append(self._slowest(seconds) / count)
         self._note_losses(mesh.mean(torch.stack(losses), self._place))
+        if self.skipped.spoils(norms):
+            raise NumericsError("gradients overflowed float16 in a traced step, which made no update; trace again")
 
 
 class NamedTrainer:

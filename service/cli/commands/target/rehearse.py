@@ -153,7 +153,7 @@ def command(
         int | None, typer.Option(min=1, help="Samples per step (default: the study's, or 8 per rank).")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="Dtypes: bf16-mixed, bf16-autocast, bf16-true, fp32, or auto.")
+        str | None, typer.Option(help="Dtypes: bf16-mixed, bf16-autocast, bf16-true, fp16-mixed, fp32, or auto.")
     ] = None,
     limit_s: Annotated[float, typer.Option(min=1, help="Seconds after which a rehearsing process is ended.")] = 600,
     as_json: AsJson = False,

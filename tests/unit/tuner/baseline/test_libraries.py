@@ -167,7 +167,7 @@ def test_the_trainers_deepspeed_is_read_as_deepspeed_reads_it() -> None:
     ("inputs", "theirs", "ours"),
     [
         (FSDP | {"mixed_precision": "no"}, "mixed_precision", "bf16-mixed"),
-        (FSDP | {"mixed_precision": "fp16"}, "mixed_precision ('fp16')", "bf16-mixed"),
+        (FSDP | {"mixed_precision": "fp16"}, "mixed_precision fp16 (true)", "fp16-mixed"),
         (FSDP | {"num_processes": 8}, "num_processes (8)", "cluster has 2"),
         (FSDP | {"fsdp_config": {"fsdp_sharding_strategy": "HALF"}}, "sharding_strategy ('half')", "FULL_SHARD"),
         (FSDP | {"fsdp_config": {"fsdp_version": 3}}, "version (3)", "1 or 2"),
@@ -177,7 +177,7 @@ def test_the_trainers_deepspeed_is_read_as_deepspeed_reads_it() -> None:
          "deepspeed_config_file ('x.json')", "content"),
         (TRAINER | {"per_device_train_batch_size": 3}, "(3 × 1 (default) × 2 = 6)", "global_batch is 16"),
         (TRAINER | {"bf16": False}, "bf16 (false)", "bf16-mixed"),
-        (TRAINER | {"fp16": True}, "fp16 (true)", "bf16-mixed"),
+        (TRAINER | {"fp16": True}, "fp16 (true)", "fp16-mixed"),
         (TRAINER | {"learning_rate": 1e-5}, "learning_rate (1e-05)", "optimizer.lr is 0.0003"),
         (TRAINER | {"max_grad_norm": 0.5}, "max_grad_norm (0.5)", "max_grad_norm is 1.0"),
         (TRAINER | {"optim": "adafactor"}, "optim ('adafactor')", "AdamW"),

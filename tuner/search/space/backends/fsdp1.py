@@ -26,7 +26,7 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     compiled = bool(drawing.table["compile"])
     drawing.pick("use_orig_params", (True,) if compiled else (False, True), variant="compiled" if compiled else "")
     precision = domains.workload.precision
-    offloads = domains.offloads_optimizer and not (accumulates and not sync_policies(True, precision))
+    offloads = domains.offloads_shards and not (accumulates and not sync_policies(True, precision))
     if offloads:
         drawing.pick("cpu_offload", (False, True))
     else:

@@ -73,7 +73,7 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
         drawing.pick("grad_sync", policies, variant="hsdp" if is_hybrid else "")
     else:
         drawing.table["grad_sync"] = "every"
-    drawing.draw("cpu_offload", effective=domains.offloads_optimizer)
+    drawing.draw("cpu_offload", effective=domains.offloads_shards)
 
 
 def _draw_prefetch(drawing: DefineByRun, shard: int, reshard: KnobValue) -> None:

@@ -1,0 +1,77 @@
+"""Loss scale of float16 in exported files: lines of `train_snippet.py`, and programs that have no such training."""
+
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.export.templates import fill, indent
+
+_REJECTED = {
+    "torchtitan": "torchtitan 0.3 has no loss scale",
+    "axolotl": "nobody has compared axolotl's float16",
+    "llama-factory": "nobody has compared LLaMA-Factory's float16",
+    "ms-swift": "nobody has compared ms-swift's float16",
+}
+"""Reason why a program cannot train what was measured in float16, by export format."""
+_PER_BACKEND = {"lightning": ("ddp",), "training-arguments": ("ddp", "zero"), "trl": ("ddp", "zero")}
+"""Backends of which a format can express float16, for formats that cannot express it for all."""
+
+
+def is_used(source: ExportSource) -> bool:
+    """Whether the exported trial scaled its loss."""
+    return source.workload.precision.scales_loss
+
+
+def check_format(source: ExportSource, form: str) -> None:
+    """Reject a format whose program has no such training in float16.
+
+    Raises:
+        ValueError: names the precision and the remedy.
+    """
+    backend = source.config.backend
+    reason = _REJECTED.get(form)
+    if reason is None and backend not in _PER_BACKEND.get(form, (backend,)):
+        reason = f"nobody has compared the float16 of {form} with {backend}"
+    if is_used(source) and reason is not None:
+        raise ValueError(
+            f"precision ({source.workload.precision.name!r}) cannot be exported as {form}: {reason}; take the standard files"
+        )
+
+
+def backward(source: ExportSource) -> str:
+    """Line of `train_snippet.py` that runs backward of one micro batch."""
+    loss = "loss / ACCUMULATION"
+    return f"self.scaler.scale({loss}).backward()" if is_used(source) else f"({loss}).backward()"
+
+
+def imports(source: ExportSource) -> list[str]:
+    """Import line of `train_snippet.py` for the loss scale; empty without it."""
+    return ["from torch.amp import GradScaler"] if is_used(source) else []
+
+
+def parts(source: ExportSource, scaler: str = "GradScaler") -> dict[str, str]:
+    """Values of a trainer's template: lines that make the scaler, unscale gradients before the norm, and step. `scaler`: name
+    of its class."""
+    if not is_used(source):
+        return {"scaler": "", "unscale": "", "update": indent(["self.optimizer.step()"], 8)}
+    update = [
+        "# Where gradients overflowed (the norm is inf or nan) nothing is updated, and the scale is halved.",
+        "self.scaler.step(self.optimizer)",
+        "self.scaler.update()",
+    ]
+    return {
+        "scaler": indent([f"self.scaler = {scaler}(device.type)"], 8),
+        "unscale": indent(["self.scaler.unscale_(self.optimizer)"], 8),
+        "update": indent(update, 8),
+    }
+
+
+def shared_scaler(source: ExportSource) -> str:
+    """Source of the scaler of FSDP1's shards in `train_snippet.py`; empty without it."""
+    return fill("shared_scaler") if is_used(source) else ""
+
+
+def accelerate_notes(source: ExportSource) -> list[str]:
+    """Note on Accelerate's loss scale under FSDP; empty without float16."""
+    if not is_used(source):
+        return []
+    return [
+        "torch.optim.AdamW(…, fused=False): beside Accelerate's ShardedGradScaler the fused AdamW raises an error (torch 2.13)"
+    ]

@@ -48,7 +48,7 @@ _DEEP_LLAMA: dict[str, Any] = _LLAMA | {
 }  # fmt: skip
 _DEEP_GPT2: dict[str, Any] = _GPT2 | {"vocab_size": 512, "n_positions": 512, "n_embd": 64, "n_layer": 16}
 
-_STRATEGIES: dict[str, dict[str, Any]] = {
+STRATEGIES: dict[str, dict[str, Any]] = {
     "ddp": {"backend": "ddp"},
     "zero1": {"backend": "zero", "stage": 1, "offload_optimizer": "none"},
     "zero2": {"backend": "zero", "stage": 2, "offload_optimizer": "none"},
@@ -59,6 +59,7 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
     "hsdp": {"backend": "fsdp2"},
     "fsdp1": {"backend": "fsdp1"},
 }
+"""Kinds of configurations, each with the knobs that define it."""
 _MESHES: dict[str, dict[str, Any]] = {
     "tensor": {"backend": "fsdp2", "tensor_parallel": 2},
     "pipeline": {"backend": "fsdp2", "pipeline_parallel": [2, 4]},
@@ -85,7 +86,7 @@ class Job:
     workload: Workload
     ranks: int
     per_strategy: int
-    strategies: Mapping[str, dict[str, Any]] = field(default_factory=lambda: _STRATEGIES)
+    strategies: Mapping[str, dict[str, Any]] = field(default_factory=lambda: STRATEGIES)
     """Fixed knobs of each kind of configuration; the others are drawn."""
 
     @property

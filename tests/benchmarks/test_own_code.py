@@ -1,10 +1,14 @@
 """A traced step of own code: its peak is the measured one, and what cannot be traced names a coded reason."""
 
 from dataclasses import replace
+from importlib.metadata import distributions
+from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
+from benchmarks.own_code import entries
 from benchmarks.own_code import plain_models as plain
 from benchmarks.own_code.__main__ import compare, measured_peak, workload
 from benchmarks.own_code.scripts import SCRIPTS
@@ -52,3 +56,13 @@ def test_the_work_space_of_convolutions_counts() -> None:
 def test_every_script_of_the_benchmark_says_whether_it_can_be_traced() -> None:
     assert [script.name for script in SCRIPTS if script.expected_failure] == ["numpy", "routed-experts"]
     assert len(SCRIPTS) >= 10
+
+
+def test_a_package_offers_the_ranked_scripts_as_entry_points(tmp_path: Path) -> None:
+    entries.install(tmp_path)
+    (package,) = distributions(path=[str(tmp_path)])
+    offered = {point.name: point.load() for point in package.entry_points}
+    assert offered.keys() == {entries.entry_point(name) for name in entries.NAMES}
+    step = offered[entries.entry_point("nanogpt")]
+    batch = step.make_batch({}, TASK, 0, range(2), torch.device("cpu"))
+    assert step.loss(step.build_model({}, TASK), batch).requires_grad

@@ -8,15 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from shardtune.api_schemas.studies.exports import ExportFormat
 from shardtune.api_schemas.studies.study import Study, StudyResult
 from shardtune.service.cli import summary
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.tune import continuation
-from shardtune.service.cli.tune.options import TuneOptions
+from shardtune.service.cli.tune.options import DEFAULT_STATE_DIR, TuneOptions
 from shardtune.service.cli.tune.quiet_options import DEFAULT_WAIT_MINUTES
 from shardtune.service.cli.write_files import TARGET_FOLDER, remove_target_files, runnable_here, write_files
 from shardtune.service.client import ServiceClient, ServiceError
 from shardtune.service.wording.more_pairs import more_pairs
+
+_TOOLS: tuple[ExportFormat, ...] = ("trl", "axolotl", "llama-factory", "ms-swift")
+"""Export formats of the tools that fine-tune."""
 
 
 def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -> None:
@@ -37,6 +41,8 @@ def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -
         return
     launch_line = _launch_line(options.out, paths)
     print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, launch_line))
+    if (export := export_command(study, options)) is not None:
+        print(f"{'for tools':<12}{export}")
     if problem:
         print(problem)
     is_open = study.result.undecided is not None or study.result.too_busy is not None
@@ -57,6 +63,15 @@ def _write_target(client: ServiceClient, study: Study, folder: Path) -> list[str
         return write_files(folder, client.export(study.study_id, "target").files)
     remove_target_files(folder)
     return []
+
+
+def export_command(study: Study, options: TuneOptions) -> str | None:
+    """Return the command that writes the file of a fine-tuning tool; None for a study that trains all weights."""
+    if study.spec.workload.adapter is None:
+        return None
+    words = ["shardtune", "export", "last", "--format", _TOOLS[0], "--out", _TOOLS[0]]
+    words += ["--state-dir", str(options.state_dir)] if options.state_dir != DEFAULT_STATE_DIR else []
+    return f"{shlex.join(words)} (or {', '.join(_TOOLS[1:])})"
 
 
 def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str | None:

@@ -49,6 +49,8 @@ class ModelHub:
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, str | None]] = []
         """Method, path and Authorization header of each request."""
+        self.files: dict[str, bytes] = {}
+        """Further files by repository and name, such as weights."""
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -69,6 +71,8 @@ class ModelHub:
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         """Answer a request by the repository's name."""
+        if handler.path.startswith("/api/models/"):
+            return self._answer_about(handler, *handler.path.removeprefix("/api/models/").split("/"))
         owner, name, revision, file = self._parts(handler.path)
         repository = f"{owner}/{name}"
         is_gated = owner in ("gated", "meta-llama") and handler.headers.get("authorization") != f"Bearer {self.secret}"
@@ -84,16 +88,28 @@ class ModelHub:
             return _send(handler, 503)
         if name == "slow":
             time.sleep(3)
-        if not any(known.startswith(f"{repository}/") for known in FILES) and owner != "gated":
+        if not any(known.startswith(f"{repository}/") for known in (*FILES, *self.files)) and owner != "gated":
             return _send(handler, 401, error="RepoNotFound")
         if revision not in ("main", COMMIT):
             return _send(handler, 404, error="RevisionNotFound")
-        content = TINY if owner == "gated" else FILES.get(f"{repository}/{file}")
+        content = (
+            TINY if owner == "gated" else self.files.get(f"{repository}/{file}", FILES.get(f"{repository}/{file}"))
+        )
         if content is None:
             return _send(handler, 404, {"x-repo-commit": COMMIT}, error="EntryNotFound")
-        body = (content if isinstance(content, str) else json.dumps(content)).encode()
+        text = content if isinstance(content, str | bytes) else json.dumps(content)
+        body = text if isinstance(text, bytes) else text.encode()
         headers = {"etag": f'"{hashlib.sha1(body).hexdigest()}"', "content-type": "application/json"}
         return _send(handler, 200, headers | ({} if name == "unpinned" else {"x-repo-commit": COMMIT}), body)
+
+    def _answer_about(self, handler: BaseHTTPRequestHandler, owner: str, name: str, *further: str) -> None:
+        """Answer a question about a repository: its id and commit are known, folders it has none."""
+        if not any(known.startswith(f"{owner}/{name}/") for known in (*FILES, *self.files)):
+            return _send(handler, 401, error="RepoNotFound")
+        if further:
+            return _send(handler, 404, error="EntryNotFound")
+        body = json.dumps({"id": f"{owner}/{name}", "sha": COMMIT, "tags": [], "siblings": []}).encode()
+        return _send(handler, 200, {"content-type": "application/json"}, body)
 
     @staticmethod
     def _parts(path: str) -> tuple[str, str, str, str]:

@@ -22,6 +22,7 @@ from shardtune.api_schemas.studies.study import (
     Verdict,
 )
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
+from shardtune.api_schemas.training.adapters import Lora
 from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.service.cli import study_file
@@ -72,6 +73,17 @@ def test_code_that_was_allowed_is_allowed_in_the_command_that_settles_a_verdict(
     command = settles(8, allowed=ALLOWED, state_dir=Path("my studies"))
     assert command == f"shardtune tune --add-pairs 8 --state-dir 'my studies' {AGAIN}"
     assert tuple(shlex.split(command)[-4:]) == ALLOWED
+
+
+def test_a_study_of_an_adapter_names_the_export_for_fine_tuning_tools_and_no_other_does() -> None:
+    study, _ = undecided(8)
+    assert answer.export_command(study, options()) is None
+    workload = study.spec.workload.model_copy(update={"adapter": Lora()})
+    adapted = study.model_copy(update={"spec": study.spec.model_copy(update={"workload": workload})})
+    command = "shardtune export last --format trl --out trl"
+    assert answer.export_command(adapted, options()) == f"{command} (or axolotl, llama-factory, ms-swift)"
+    elsewhere = answer.export_command(adapted, options(state_dir=Path("my studies")))
+    assert elsewhere is not None and elsewhere.startswith(f"{command} --state-dir 'my studies' (or ")
 
 
 def test_more_pairs_than_would_just_do_are_offered_with_the_reason() -> None:

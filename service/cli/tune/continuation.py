@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import Study, StudyState
+from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyState
 from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.service.cli import local_stack
 from shardtune.service.cli.errors import InputError
@@ -56,6 +56,23 @@ def find(client: ServiceClient, options: TuneOptions) -> Study:
     study = max(candidates, key=lambda study: study.created_at)
     _check_ranks(study.cluster, options)
     return study
+
+
+def unfinished_confirmation(client: ServiceClient, spec: StudyRequest) -> Study | None:
+    """Find the newest unfinished study that compares the same choices on the same target; None without one, and for
+    studies that confirm nothing.
+
+    The job of such a study may have been ended by its time limit, or requeued: its measurements must not be lost.
+    """
+    # In a shared database another job may be at work on that study.
+    if spec.confirms is None or local_stack.DATABASE_VARIABLE in os.environ:
+        return None
+    same = [study for study in client.studies() if study.state.is_open and _compares_the_same(study.spec, spec)]
+    return max(same, key=lambda study: study.created_at, default=None)
+
+
+def _compares_the_same(stored: StudyRequest, spec: StudyRequest) -> bool:
+    return stored.confirms == spec.confirms and stored.space == spec.space and stored.baseline == spec.baseline
 
 
 def _check_ranks(cluster: Cluster, options: TuneOptions) -> None:

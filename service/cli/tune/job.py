@@ -140,7 +140,7 @@ def _check_out_is_writable(out: Path) -> None:
 def _run_study(
     client: api.ServiceClient, state_dir: Path, spec: StudyRequest | None, options: TuneOptions, progress: _Progress
 ) -> None:
-    study = continuation.find(client, options) if spec is None else None
+    study = continuation.find(client, options) if spec is None else continuation.unfinished_confirmation(client, spec)
     ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
     expected = study.spec if study else spec
     assert expected is not None

@@ -11,6 +11,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
 from shardtune.api_schemas.training.workload import PRECISIONS
+from shardtune.service.planning.target_comparison import comparing_study
 from shardtune.service.studies.results import target_confirmation
 from shardtune.tuner.search import seeds, space
 from tests.support.service.simulated_worker import MODEL_SUMMARY
@@ -47,7 +48,7 @@ def projection_of(*configs: TrialConfig) -> StudyProjection:
     ],
 )
 def test_the_study_runs_the_second_choice_as_its_baseline_and_then_the_first(first: TrialConfig) -> None:
-    request = target_confirmation.comparing_study(study_of(), projection_of(first, SECOND))
+    request = comparing_study("study-1", study_of().spec, projection_of(first, SECOND))
     assert request.baseline == SECOND and request.cluster == THERE and request.workload.global_batch == 32
     spec = request.with_precision(PRECISIONS["fp32"])
     limited = space.build(spec.workload, THERE, MODEL_SUMMARY, spec.space)
@@ -62,7 +63,7 @@ def test_the_files_are_a_study_and_a_job_that_names_both_choices(tmp_path: Path)
     files = target_confirmation.files(study_of(), projection_of(first, SECOND))
     assert set(files) == {"confirm.json", "confirm.sbatch"}
     request = StudyRequest.model_validate(json.loads(files["confirm.json"]))
-    expected = target_confirmation.comparing_study(study_of(), projection_of(first, SECOND))
+    expected = comparing_study(study_of().study_id, study_of().spec, projection_of(first, SECOND))
     assert request.model_dump() == expected.model_dump()
     job = files["confirm.sbatch"]
     assert "#SBATCH --nodes=4" in job and first.describe() in job and SECOND.describe() in job

@@ -30,8 +30,8 @@ from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import place_study
-from shardtune.service.studies.results.named_projection import check_confirms
 from shardtune.service.workers import compatibility, offered_adapters, offered_float8, offered_optimizers, registry
+from shardtune.service.workers.named_projection import check_confirms
 from shardtune.service.workers.target_rungs import on_rung
 
 log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 from alembic.util import CommandError
@@ -237,5 +238,5 @@ def _hosts_name(options: Sequence[str]) -> str:
     One name over two hosts and then over eight would be a worker whose hardware has changed: the answer of the two hosts
     would become stale.
     """
-    nodes = [value for flag, value in zip(options, options[1:], strict=False) if flag == "--nodes"]
+    nodes = [value for flag, value in pairwise(options) if flag == "--nodes"]
     return f"hosts-{nodes[-1]}" if nodes else "hosts"

@@ -129,7 +129,7 @@ def test_the_job_compares_without_a_report_where_the_state_directory_is_in_use_o
 
 def test_the_job_ends_before_it_starts_anything_on_too_few_nodes(tmp_path: Path) -> None:
     _, job = job_in(tmp_path, SLURM_JOB_NUM_NODES="3")
-    assert job.returncode == 2 and "tune" not in job.stdout and "--nodes=4" in job.stderr
+    assert job.returncode == 2 and "confirm.json" not in job.stdout and "--nodes=4" in job.stderr
 
 
 def test_a_study_of_a_service_has_a_job_without_a_state_directory() -> None:

@@ -43,9 +43,9 @@ class TargetConfirmation(Schema):
     measured: tuple[MeasuredOnTarget, ...]
     """The first and the second choice, as far as they ran."""
     speedup: float | None
-    """Speed of the first choice relative to the second: median of the pairs' ratios; null with too few pairs."""
+    """Speed of the first choice relative to the second: median of the pairs' ratios; null without pairs."""
     ci95: tuple[float, float] | None
-    """95 % interval of that ratio."""
+    """95 % interval of that ratio; null with too few pairs, such as where one choice is far behind."""
     pairs: int
     """Number of pairs of runs; 0 where one of the two could not run."""
     confirmed_at: datetime

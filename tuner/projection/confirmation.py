@@ -1,6 +1,7 @@
 """Confirmation of a projection: the result of a study on the target beside what had been projected."""
 
 from datetime import datetime
+from statistics import median
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Contender, StudyResult, Verdict
@@ -21,14 +22,15 @@ def confirmed(projection: StudyProjection, study_id: str, result: StudyResult, n
     outcome = _outcome(result, first.config)
     # An undecided comparison may have been slightly better for the second choice; nobody knows, so the answer stays.
     answer = second if outcome == "changed" else first
-    speedup = result.speedup
+    speedup, ratios = result.speedup, () if result.final_comparison is None else result.final_comparison.ratios
     confirmation = TargetConfirmation(
         study_id=study_id,
         outcome=outcome,
         config=answer.config,
         description=answer.description,
         measured=_measured((first, second), result),
-        speedup=None if speedup is None else speedup.value,
+        # A choice that is far behind ends the comparison after few pairs, which are too few for an interval.
+        speedup=speedup.value if speedup is not None else median(ratios) if ratios else None,
         ci95=None if speedup is None else speedup.ci95,
         pairs=0 if result.final_comparison is None else result.final_comparison.pairs,
         confirmed_at=now,

@@ -1,4 +1,4 @@
-"""What a study on the target found about a projection, in words."""
+"""Words on the confirmation of a projection by a study on the target."""
 
 from shardtune.api_schemas.studies.target_confirmations import MeasuredOnTarget, TargetConfirmation
 from shardtune.api_schemas.studies.targets import StudyProjection
@@ -44,15 +44,16 @@ def outcome(confirmation: TargetConfirmation) -> str:
 
 
 def _ratio(confirmation: TargetConfirmation) -> str:
-    if not confirmation.pairs:
+    if len(confirmation.measured) < 2:
         return " (the other choice did not run there)"
-    if confirmation.speedup is None or confirmation.ci95 is None:
-        return f" ({confirmation.pairs} pairs)"
-    low, high = confirmation.ci95
-    return (
-        f" (first over second choice: {confirmation.speedup:.2f}×, 95 % interval {low:.2f} to {high:.2f}, "
-        f"{confirmation.pairs} pairs)"
-    )
+    if confirmation.speedup is None:
+        return " (by one run of each)"
+    interval = ""
+    if confirmation.ci95 is not None:
+        low, high = confirmation.ci95
+        interval = f", 95 % interval {low:.2f} to {high:.2f}"
+    pairs = f"{confirmation.pairs} pair{'s' if confirmation.pairs > 1 else ''}"
+    return f" (first over second choice: {confirmation.speedup:.2f}×{interval}, {pairs})"
 
 
 def _error(row: MeasuredOnTarget) -> str:

@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Literal
 
+from pydantic import Field
+
 from shardtune.api_schemas.base import Band, Schema
 from shardtune.api_schemas.strategies import TrialConfig
 
@@ -22,7 +24,7 @@ class MeasuredOnTarget(Schema):
     """Number of these runs."""
     projected: Band
     """Speed that had been projected, with its 90 % band."""
-    error: float
+    error: float = Field(examples=[0.05])
     """Projected speed relative to the measured one, minus 1: 0.05 means that the projection was 5 % too fast."""
     is_inside_band: bool
     """Whether the measured speed lies in the projection's 90 % band."""
@@ -42,7 +44,7 @@ class TargetConfirmation(Schema):
     """Short description of the answer."""
     measured: tuple[MeasuredOnTarget, ...]
     """The first and the second choice, as far as they ran."""
-    speedup: float | None
+    speedup: float | None = Field(examples=[1.12])
     """Speed of the first choice relative to the second: median of the pairs' ratios; null without pairs."""
     ci95: tuple[float, float] | None
     """95 % interval of that ratio; null with too few pairs, such as where one choice is far behind."""

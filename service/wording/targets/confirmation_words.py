@@ -57,8 +57,14 @@ def _ratio(confirmation: TargetConfirmation) -> str:
 
 
 def _error(row: MeasuredOnTarget) -> str:
-    direction, side = "fast" if row.error > 0 else "slow", "inside" if row.is_inside_band else "outside"
+    side = "inside" if row.is_inside_band else "outside"
     return (
         f"{row.description}: measured {study_words.rate(row.tokens_per_s_per_gpu)} tokens/s/GPU there, projected "
-        f"{plan_words.band(row.projected, study_words.rate)}; {100 * abs(row.error):.0f} % too {direction}, {side} its 90 % band"
+        f"{plan_words.band(row.projected, study_words.rate)}; {_off_by(row.error)}, {side} its 90 % band"
     )
+
+
+def _off_by(error: float) -> str:
+    if error >= 1:
+        return f"{1 + error:.1f} times the measured speed"
+    return f"{100 * abs(error):.0f} % too {'fast' if error > 0 else 'slow'}"

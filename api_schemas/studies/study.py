@@ -128,6 +128,11 @@ class StudyRequest(Schema):
     """Larger cluster of the same GPUs that the answer is projected to, in full or by its short form `NODESxGPUS`, such as
     `64x8`. `workload.global_batch` is then the target's, and the study replaces it by the cluster's part. null: no
     projection."""
+    confirms: str | None = Field(
+        default=None, max_length=32, pattern=r"^[A-Za-z0-9._-]+$", examples=["study-0123456789ab"]
+    )
+    """Study whose projection this study confirms or changes: it compares the first two choices on the target, as
+    `confirm.json` of the export for the target says. null: the study stands alone."""
     objective: Objective = Objective()
     budget: Budget = Budget()
     baseline: TrialConfig | dict[str, JsonValue] | None = None

@@ -10,6 +10,7 @@ from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster
 from shardtune.api_schemas.names import DeviceName
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.rung_tests import RungTest
+from shardtune.api_schemas.studies.target_confirmations import TargetConfirmation
 from shardtune.api_schemas.studies.target_rehearsals import TargetRehearsal
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
 
@@ -195,10 +196,12 @@ class BestAtSize(Schema):
 
 
 class StudyProjection(Schema):
-    """Answer of a study for its target: projected from what the study's cluster measured, never confirmed."""
+    """Answer of a study for its target: projected from what the study's cluster measured, until a study on the target
+    confirms it or changes it."""
 
-    verdict: Literal["projected"] = "projected"
-    """Kind of the answer: only runs on the target can confirm it."""
+    verdict: Literal["projected", "confirmed", "changed"] = "projected"
+    """Kind of the answer. `projected`: nothing decided on the target. `confirmed`: pairs of runs there confirmed `best`.
+    `changed`: the first of `runners_up` is the answer there (`confirmation` says why)."""
     cluster: Cluster
     """Target, with what the study's cluster says about its GPUs."""
     global_batch: int
@@ -233,6 +236,13 @@ class StudyProjection(Schema):
     rung_test: RungTest | None = None
     """Comparison of what smaller clusters foretold with what the study measured; null where no earlier study measured the same work on
     fewer GPUs."""
+    confirmation: TargetConfirmation | None = None
+    """Comparison of the first two choices on the target itself; null until a study has run there (`confirm.sbatch`)."""
+
+    @property
+    def answer(self) -> ProjectedConfig:
+        """Configuration for the target: the fastest projected one, unless runs on the target changed the answer."""
+        return self.runners_up[0] if self.verdict == "changed" else self.best
 
     @property
     def rehearsal_of_best(self) -> TargetRehearsal | None:

@@ -69,8 +69,15 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
     reason = (
         f"projected from {projection.measured_gpus} to {projection.cluster.world_size} GPUs, where nothing was measured"
     )
+    confirmation = projection.confirmation
+    if confirmation is not None:
+        # Its own recommendation is for exactly this target, but may wait for approval.
+        reason = (
+            f"projected from {projection.measured_gpus} to {projection.cluster.world_size} GPUs, where study "
+            f"{confirmation.study_id} compared the first two choices: {confirmation.outcome}"
+        )
     # A single configuration is compared with nothing.
-    if projection.projected > 1:
+    elif projection.projected > 1:
         chance = f"{projection.best.chance_of_best:.0%}"
         reason = f"{reason}; the chance that it is the fastest of the measured ones there is {chance}"
     reasons = (reason, *_rehearsal_reasons(projection), *measured.confidence.reasons)
@@ -80,7 +87,7 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
             "match": "projected",
             "verdict": "projected",
             "confidence": Confidence(level=level, reasons=reasons),
-            "description": projection.best.description,
+            "description": projection.answer.description,
             "best": contender_of(projection),
             "speedup": None,
             "renewed": None,

@@ -17,7 +17,7 @@ from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.service.cli.errors import PlatformFailure
 from shardtune.service.cli.processes import MODULE
-from shardtune.service.cli.write_files import runnable_here, write_files
+from shardtune.service.cli.write_files import reporting_here, runnable_here, write_files
 
 _CHECK_S = 180.0
 _PAIRS = 3
@@ -31,17 +31,21 @@ class LossyOptions:
     worker_options: Sequence[str] = ()
 
 
-def write_and_check(export: Export, out: Path, lossy: LossyOptions | None, *, is_local: bool = False) -> dict[str, Any]:
+def write_and_check(
+    export: Export, out: Path, lossy: LossyOptions | None, local_state: Path | None = None
+) -> dict[str, Any]:
     """Write the files and return the object of `--json`.
 
-    `is_local`: this machine measured the configuration, so that its launch script may use this interpreter.
+    `local_state`: state directory of the study, if this machine measured the configuration: its launch script may use
+    this interpreter, and its confirming job may report to the study.
 
     Raises:
         PlatformFailure: the runs of the lossy form failed.
     """
+    files = export.files if local_state is None else reporting_here(runnable_here(export.files), local_state)
     answer: dict[str, Any] = {
         "format": export.format,
-        "exports": write_files(out, runnable_here(export.files) if is_local else export.files),
+        "exports": write_files(out, files),
         "release": export.release,
         "lossy": list(export.lossy),
     }

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 from alembic.util import CommandError
@@ -167,7 +168,7 @@ class LocalWorker:
         self._client = client
         # The name outlives the process: a resumed study takes over the leases of the interrupted one at once. Over hosts the
         # name has no host in it, because a requeued job may start on any of them; they share the state directory.
-        self.name = f"{'hosts' if '--launcher' in options else platform.node()}:{state_dir}"[-200:]
+        self.name = f"{_hosts_name(options) if '--launcher' in options else platform.node()}:{state_dir}"[-200:]
         command = [*MODULE, "shardtune.workers", "--service", client.base_url, "--work-dir", str(state_dir / "worker")]
         command += ["--name", self.name]
         command += ["--ranks", str(ranks)] if ranks else []
@@ -229,3 +230,13 @@ class LocalWorker:
     def _registration_times(self) -> set[datetime]:
         """Return the registration times of workers with this name; a new one appears when ours has registered."""
         return {worker.registered_at for worker in self._client.workers() if worker.name == self.name}
+
+
+def _hosts_name(options: Sequence[str]) -> str:
+    """Name of a worker over hosts, by their number.
+
+    One name over two hosts and then over eight would be a worker whose hardware has changed: the answer of the two hosts
+    would become stale.
+    """
+    nodes = [value for flag, value in pairwise(options) if flag == "--nodes"]
+    return f"hosts-{nodes[-1]}" if nodes else "hosts"

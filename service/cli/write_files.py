@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +16,12 @@ EXPORTED = (
 )
 """File names of exports; files of an earlier export that the new one lacks are removed."""
 TARGET_FOLDER, _SIZES_FILE = "target", "sizes.json"
-_TARGET_FILES = (_SIZES_FILE, "confirm.json", "confirm.sbatch")
+_CONFIRM_JOB = "confirm.sbatch"
+_TARGET_FILES = (_SIZES_FILE, "confirm.json", _CONFIRM_JOB)
 """File names of a target's export beside the others. In other folders these names are the user's own files."""
+
+_NO_STATE = "\nstate=\n"
+"""Line of the confirming job that names no state directory: the service, which makes the file, does not know it."""
 
 
 def runnable_here(contents: Mapping[str, str]) -> dict[str, str]:
@@ -25,6 +30,16 @@ def runnable_here(contents: Mapping[str, str]) -> dict[str, str]:
         name: launch.with_fallback(text, sys.executable) if name == "launch.sh" else text
         for name, text in contents.items()
     }
+
+
+def reporting_here(contents: Mapping[str, str], state_dir: Path) -> dict[str, str]:
+    """Return the files with a confirming job that finds this interpreter, and reports to the study in this state
+    directory."""
+    files = dict(contents)
+    if _CONFIRM_JOB in files:
+        job = launch.with_fallback(files[_CONFIRM_JOB], sys.executable, "shardtune")
+        files[_CONFIRM_JOB] = job.replace(_NO_STATE, f"\nstate={shlex.quote(str(state_dir.resolve()))}\n", 1)
+    return files
 
 
 def write_files(folder: Path, contents: Mapping[str, str]) -> list[str]:

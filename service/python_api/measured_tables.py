@@ -11,6 +11,7 @@ from shardtune.service.mcp.schemas.figures import GIB, SPEED, Figure, figure
 from shardtune.service.mcp.schemas.study_answers import MeasuredConfig
 from shardtune.service.python_api.rows import AnswerRow, RowTable, cells
 from shardtune.service.wording import cluster_words, study_words
+from shardtune.service.wording.targets import confirmation_words
 
 _BAND_95 = "95 % interval within the run"
 
@@ -111,8 +112,9 @@ def projected(projection: StudyProjection | None) -> RowTable:
     if projection is None:
         return RowTable("target", "", [])
     source = f"projection from measurements on {projection.measured_gpus} GPUs"
+    status = confirmation_words.status(projection)
     rows = [_projected_row(config, source) for config in (projection.best, *projection.runners_up)]
-    return RowTable("target", f"On {cluster_words.cluster(projection.cluster)}: projected, not measured", rows)
+    return RowTable("target", f"On {cluster_words.cluster(projection.cluster)}: {status}", rows)
 
 
 def _projected_row(config: ProjectedConfig, source: str) -> AnswerRow:

@@ -31,6 +31,7 @@ from shardtune.service.studies import validation, views
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import place_study
 from shardtune.service.workers import compatibility, offered_adapters, offered_float8, offered_optimizers, registry
+from shardtune.service.workers.named_projection import check_confirms
 from shardtune.service.workers.target_rungs import on_rung
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ def create_study(
         offered_float8.check_devices(request, devices)
         precision, precision_notes = choose_precision(request, devices)
         spec = request.with_precision(precision)
+        confirmation_notes = check_confirms(session, project_id, spec, cluster)
         baseline = validation.check(spec, cluster)
     with idempotency.write(context) as session:
         now = context.now()
@@ -81,7 +83,7 @@ def create_study(
             spec=spec.with_possible_backends(),
             cluster=cluster,
             baseline=baseline.config,
-            notes=(*precision_notes, *memory_notes, *spec.workload.data_notes, *baseline.notes),
+            notes=(*precision_notes, *memory_notes, *spec.workload.data_notes, *confirmation_notes, *baseline.notes),
             created_at=now,
             started_at=None if worker is None else now,
         )

@@ -29,6 +29,8 @@ class Plan:
     engine: Engine = "none"
     owner: tuple[int, float] | None = None
     """Process (id, start) with which the laboratory is over, where it belongs to one."""
+    is_quiet: bool = False
+    """Whether no host sees load of the machine that they share, as hosts of their own would see none of each other."""
 
 
 class NoLaboratory(Exception):

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 TMP = Path("/tmp")
+QUIET = "stat"
+"""Copy of /proc/stat in the folder of a quiet laboratory: counters that stand still show no load of other programs."""
 
 
 def main() -> None:
@@ -23,6 +25,8 @@ def main() -> None:
     _mount("-t", "tmpfs", "tmpfs", "/dev/shm")
     _mount("--bind", str(folder / "hosts"), "/etc/hosts")
     _mount("-t", "proc", "proc", "/proc")
+    if (folder / QUIET).exists():
+        _mount("--bind", str(folder / QUIET), "/proc/stat")
     socket.sethostname(name)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     beside = folder / f"{name}.starting"

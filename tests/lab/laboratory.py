@@ -3,11 +3,13 @@
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 
 from tests.lab import links, processes
 from tests.lab.claim import Claim, NoLaboratory, Plan, abandoned, claim, find, this_process
 from tests.lab.hosts import Host
+from tests.lab.init import QUIET
 from tests.lab.ray_cluster import RayCluster
 from tests.lab.slurm import Slurm
 
@@ -72,6 +74,8 @@ class Laboratory:
     def _make(self) -> None:
         names = "".join(f"{host.address} {host.name}\n" for host in self.hosts)
         (self.claim.folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+        if self.claim.plan.is_quiet:
+            (self.claim.folder / QUIET).write_text(Path("/proc/stat").read_text())
         links.make_bridge(self.claim.number)
         for host in self.hosts:
             host.boot()
@@ -106,9 +110,10 @@ class Laboratory:
         """Cut a host's link: nothing arrives, nobody is told."""
         links.cut(self.claim.number, self.host(name).name)
 
-    def shape(self, mbit: int, delay_ms: float = 0.0) -> None:
-        """Let every node's link carry this much from now on; 0: as much as it can. Each packet is late by `delay_ms`."""
-        for node in self.nodes:
+    def shape(self, mbit: int, delay_ms: float = 0.0, name: str | None = None) -> None:
+        """Let every node's link, or that of one node, carry this much from now on; 0: as much as it can. Each packet is late
+        by `delay_ms`."""
+        for node in self.nodes if name is None else (self.host(name),):
             links.shape(self.claim.number, node.name, node.pid, mbit, delay_ms)
 
     def restore(self, name: str) -> None:
@@ -151,6 +156,8 @@ def described(laboratory: Laboratory, up_s: float) -> dict[str, Any]:
     }
 
 
-def for_this_process(hosts: int, ranks: int, inter_mbit: int = 0, engine: str = "none") -> Laboratory:
+def for_this_process(
+    hosts: int, ranks: int, inter_mbit: int = 0, engine: str = "none", *, is_quiet: bool = False
+) -> Laboratory:
     """Laboratory of this process; the next laboratory takes it down if this process dies before."""
-    return Laboratory.up(Plan(hosts, ranks, inter_mbit, engine, owner=this_process()))  # type: ignore[arg-type]
+    return Laboratory.up(Plan(hosts, ranks, inter_mbit, engine, this_process(), is_quiet))  # type: ignore[arg-type]

@@ -10,18 +10,18 @@ from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
 _INTERPRETER = 'python="${PYTHON:-python}"\n'
-"""Line of `launch.sh` that chooses the interpreter."""
-_HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+"""Line of `launch.sh` and `confirm.sbatch` that chooses the interpreter."""
+_HAS_MODULE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)"
 
 
-def with_fallback(script: str, interpreter: str) -> str:
-    """Let `launch.sh` fall back to the interpreter that measured, where `python` has no torch; for files that stay on
-    the machine that measured."""
+def with_fallback(script: str, interpreter: str, module: str = "torch") -> str:
+    """Let a script fall back to the interpreter that measured, where `python` lacks the module; for files that stay on
+    the machine that measured, or on hosts with the same installation."""
     # Only that machine has this path: the service, which makes the file, does not know where its reader runs it.
     quoted = shlex.quote(interpreter)
     fallback = (
-        f'if [ -z "${{PYTHON:-}}" ] && [ -x {quoted} ] && ! "$python" -c {shlex.quote(_HAS_TORCH)} 2>/dev/null; then\n'
-        f"    python={quoted}  # measured this configuration; `python` is another one, without torch\n"
+        f'if [ -z "${{PYTHON:-}}" ] && [ -x {quoted} ] && ! "$python" -c {shlex.quote(_HAS_MODULE.format(module=module))} 2>/dev/null; then\n'
+        f"    python={quoted}  # measured this configuration; `python` is another one, without {module}\n"
         "fi\n"
     )
     return script.replace(_INTERPRETER, _INTERPRETER + fallback, 1)

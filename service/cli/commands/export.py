@@ -57,5 +57,6 @@ def export(
         stored = find_study(client, study)
         files = client.export(stored.study_id, which, form)
     lossy = export_job.LossyOptions(state_dir, worker_options(allow_model, allow_script)) if measure_lossy else None
-    answer = {"study_id": stored.study_id, **export_job.write_and_check(files, out, lossy, is_local=service is None)}
+    local_state = state_dir if service is None else None
+    answer = {"study_id": stored.study_id, **export_job.write_and_check(files, out, lossy, local_state)}
     print(json.dumps(answer) if as_json else export_job.as_text(answer))

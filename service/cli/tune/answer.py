@@ -15,7 +15,13 @@ from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.tune import continuation
 from shardtune.service.cli.tune.options import DEFAULT_STATE_DIR, TuneOptions
 from shardtune.service.cli.tune.quiet_options import DEFAULT_WAIT_MINUTES
-from shardtune.service.cli.write_files import TARGET_FOLDER, remove_target_files, runnable_here, write_files
+from shardtune.service.cli.write_files import (
+    TARGET_FOLDER,
+    remove_target_files,
+    reporting_here,
+    runnable_here,
+    write_files,
+)
 from shardtune.service.client import ServiceClient, ServiceError
 from shardtune.service.wording.more_pairs import more_pairs
 
@@ -29,7 +35,7 @@ def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -
     files = runnable_here(client.export(study.study_id).files)
     paths, trials = write_files(options.out, files), client.trials(study.study_id)
     try:
-        paths += _write_target(client, study, options.out / TARGET_FOLDER)
+        paths += _write_target(client, study, options)
         problem = ""
     except (ServiceError, InputError) as error:
         # The measured answer is complete, and must not be lost for the files of another cluster.
@@ -53,14 +59,15 @@ def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -
         print(f"{'to decide':<12}{command}")
 
 
-def _write_target(client: ServiceClient, study: Study, folder: Path) -> list[str]:
+def _write_target(client: ServiceClient, study: Study, options: TuneOptions) -> list[str]:
     """Write the files for the study's target, or remove those of an earlier study; return their paths.
 
     In a folder of their own: they are for more GPUs than this machine has, and nothing confirmed them.
     """
     assert study.result is not None
+    folder = options.out / TARGET_FOLDER
     if study.result.projection is not None:
-        return write_files(folder, client.export(study.study_id, "target").files)
+        return write_files(folder, reporting_here(client.export(study.study_id, "target").files, options.state_dir))
     remove_target_files(folder)
     return []
 

@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import Study, StudyState
+from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyState
 from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.service.cli import local_stack
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.client import ServiceClient
+from shardtune.service.wording.more_pairs import more_pairs
 
 FOLDER = "studies"
 """Folder of the state directory with the files of studies that are to be run again."""
@@ -58,6 +59,31 @@ def find(client: ServiceClient, options: TuneOptions) -> Study:
     return study
 
 
+def earlier_confirmation(client: ServiceClient, spec: StudyRequest) -> Study | None:
+    """Find the newest study that compares the same choices on the same target, if it is unfinished or more pairs would
+    decide it; None for studies that confirm nothing.
+
+    The job of such a study may have been ended by its time limit, or requeued: its measurements must not be lost.
+    """
+    # In a shared database another job may be at work on that study.
+    if spec.confirms is None or local_stack.DATABASE_VARIABLE in os.environ:
+        return None
+    same = [study for study in client.studies() if _compares_the_same(study.spec, spec)]
+    newest = max(same, key=lambda study: study.created_at, default=None)
+    is_open = newest is not None and (newest.state.is_open or deciding_pairs(newest) is not None)
+    return newest if is_open else None
+
+
+def deciding_pairs(study: Study) -> Extension | None:
+    """Return the extension by the pairs that should decide a finished study; None where nothing is left to decide."""
+    more = None if study.result is None or study.state.is_open else more_pairs(study, study.result)
+    return None if more is None else Extension(add_pairs=more.pairs)
+
+
+def _compares_the_same(stored: StudyRequest, spec: StudyRequest) -> bool:
+    return stored.confirms == spec.confirms and stored.space == spec.space and stored.baseline == spec.baseline
+
+
 def _check_ranks(cluster: Cluster, options: TuneOptions) -> None:
     # On GPUs --ranks limits what the worker offers, which may be more than the study uses.
     needed, offered = cluster.gpus_per_node, options.ranks
@@ -82,8 +108,11 @@ def pause_others(client: ServiceClient, study: Study | None) -> None:
         client.pause(study.study_id, paused=False)
 
 
-def extension(options: TuneOptions) -> Extension:
-    """Return the extension of a study by the paired runs that `--add-pairs` asks for."""
+def due_extension(study: Study, options: TuneOptions) -> Extension | None:
+    """Return the extension of a study by the paired runs that `--add-pairs` asks for, or that a finished comparison on a
+    target lacks; None for an unfinished study."""
+    if not options.add_pairs:
+        return deciding_pairs(study) if study.spec.confirms is not None else None
     minutes = options.wait_for_quiet_min
     return Extension(add_pairs=options.add_pairs, wait_for_quiet_s=None if minutes is None else 60 * minutes)
 

@@ -140,7 +140,7 @@ def _check_out_is_writable(out: Path) -> None:
 def _run_study(
     client: api.ServiceClient, state_dir: Path, spec: StudyRequest | None, options: TuneOptions, progress: _Progress
 ) -> None:
-    study = continuation.find(client, options) if spec is None else None
+    study = continuation.find(client, options) if spec is None else continuation.earlier_confirmation(client, spec)
     ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
     expected = study.spec if study else spec
     assert expected is not None
@@ -158,8 +158,8 @@ def _run_study(
         if study is None:
             assert spec is not None
             study = _submit(partial(client.create_study, spec, options.study_id))
-        elif options.add_pairs:
-            study = _submit(partial(client.extend, study.study_id, continuation.extension(options)))
+        elif (more := continuation.due_extension(study, options)) is not None:
+            study = _submit(partial(client.extend, study.study_id, more))
         progress.has_begun = True
         print_progress(f"study {study.study_id}: {_describe_training(study)} on {_describe_cluster(study.cluster)}")
         later = shlex.join(["shardtune", "serve", "--state-dir", str(options.state_dir)])

@@ -37,7 +37,7 @@ def _why_not_projected(study: Study) -> str:
 
 
 def on_target(study: Study, projection: StudyProjection) -> tuple[Study, Contender]:
-    """Return the study with the cluster and global batch of a projection, and the projected best configuration."""
+    """Return the study with the cluster and global batch of a projection, and the answer for the target."""
     workload = study.spec.workload.model_copy(update={"global_batch": projection.global_batch})
     spec = study.spec.model_copy(update={"workload": workload, "cluster": projection.cluster})
     return study.model_copy(update={"cluster": projection.cluster, "spec": spec}), contender_of(projection)
@@ -56,14 +56,16 @@ def target_files(study: Study) -> dict[str, str]:
 
 
 def contender_of(projection: StudyProjection) -> Contender:
-    """Return the projected best configuration in the form of a measured one, with no runs."""
-    best = projection.best
+    """Return the answer for the target in the form of a measured configuration: with the runs of the study that confirmed
+    or changed it there, else projected, with no runs."""
+    answer, confirmation = projection.answer, projection.confirmation
+    ran = next((row for row in confirmation.measured if row.config == answer.config), None) if confirmation else None
     return Contender(
-        trial_number=best.trial_number,
-        config=best.config,
-        description=best.description,
-        tokens_per_s_per_gpu=best.tokens_per_s_per_gpu.expected,
-        peak_allocated_gib=best.memory_gib.expected,
+        trial_number=answer.trial_number,
+        config=answer.config,
+        description=answer.description,
+        tokens_per_s_per_gpu=answer.tokens_per_s_per_gpu.expected if ran is None else ran.tokens_per_s_per_gpu,
+        peak_allocated_gib=answer.memory_gib.expected,
         peak_reserved_gib=None,
-        runs=0,
+        runs=0 if ran is None else ran.runs,
     )

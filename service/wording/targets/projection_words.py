@@ -7,7 +7,7 @@ from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
 from shardtune.service.wording import plan_words, study_words
-from shardtune.service.wording.targets import rehearsal_words
+from shardtune.service.wording.targets import confirmation_words, rehearsal_words
 
 _UNSEEN = {
     "layout": "groups of another kind",
@@ -19,7 +19,8 @@ _UNSEEN = {
 def rows(projection: StudyProjection) -> list[tuple[str, str]]:
     """Rows of the answer for the target: label, which is empty after the first, and text."""
     texts = [
-        f"{size(projection)}, projected and not measured",
+        f"{size(projection)}, {confirmation_words.status(projection)}",
+        *confirmation_words.sentences(projection),
         *(f"{place}. {describe(projection, config)}" for place, config in enumerate(ranked(projection), start=1)),
         *rehearsal_words.sentences(projection),
         order(projection),

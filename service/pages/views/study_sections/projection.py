@@ -6,7 +6,10 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
 from shardtune.service.pages.charts.curve import curve
 from shardtune.service.pages.charts.plot import Plot
-from shardtune.service.wording.targets import projection_words, rehearsal_words
+from shardtune.service.wording.targets import confirmation_words, projection_words, rehearsal_words
+
+_TONES = {"projected": "busy", "confirmed": "good", "changed": "warn"}
+"""Tone of the badge of each verdict."""
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,7 @@ class ProjectedLine:
 
     trial: int
     description: str
+    is_answer: bool
     speed: str
     memory: str
     may_not_fit: bool
@@ -38,6 +42,14 @@ class ProjectionSection:
     """All values of the section."""
 
     size: str
+    badge: tuple[str, str]
+    """Tone and words of the badge."""
+    status: str
+    """Sentence on what is known from the target itself."""
+    errors: tuple[str, ...]
+    """Sentences on the error of the projection, where it was confirmed or changed."""
+    confirmed_by: str | None
+    """Id of the study that ran on the target."""
     lines: tuple[ProjectedLine, ...]
     sizes: tuple[SizeLine, ...]
     changes: tuple[str, ...]
@@ -57,10 +69,15 @@ def projection_section(study: Study) -> ProjectionSection | None:
 def _section(projection: StudyProjection) -> ProjectionSection:
     return ProjectionSection(
         size=projection_words.size(projection),
+        badge=(_TONES[projection.verdict], projection.verdict),
+        status=confirmation_words.page_status(projection),
+        errors=tuple(confirmation_words.sentences(projection)[1:]),
+        confirmed_by=None if projection.confirmation is None else projection.confirmation.study_id,
         lines=tuple(
             ProjectedLine(
                 trial=config.trial_number,
                 description=config.description,
+                is_answer=config.config == projection.answer.config,
                 speed=projection_words.speed(config.tokens_per_s_per_gpu),
                 memory=projection_words.peak(config.memory_gib),
                 may_not_fit=config.may_not_fit,

@@ -5,12 +5,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
 from shardtune.api_schemas.training.workload import PRECISIONS
+from shardtune.service.cli.write_files import reporting_here, write_files
+from shardtune.service.planning.target_comparison import comparing_study
 from shardtune.service.studies.results import target_confirmation
 from shardtune.tuner.search import seeds, space
 from tests.support.service.simulated_worker import MODEL_SUMMARY
@@ -47,7 +50,7 @@ def projection_of(*configs: TrialConfig) -> StudyProjection:
     ],
 )
 def test_the_study_runs_the_second_choice_as_its_baseline_and_then_the_first(first: TrialConfig) -> None:
-    request = target_confirmation.comparing_study(study_of(), projection_of(first, SECOND))
+    request = comparing_study("study-1", study_of().spec, projection_of(first, SECOND))
     assert request.baseline == SECOND and request.cluster == THERE and request.workload.global_batch == 32
     spec = request.with_precision(PRECISIONS["fp32"])
     limited = space.build(spec.workload, THERE, MODEL_SUMMARY, spec.space)
@@ -62,7 +65,7 @@ def test_the_files_are_a_study_and_a_job_that_names_both_choices(tmp_path: Path)
     files = target_confirmation.files(study_of(), projection_of(first, SECOND))
     assert set(files) == {"confirm.json", "confirm.sbatch"}
     request = StudyRequest.model_validate(json.loads(files["confirm.json"]))
-    expected = target_confirmation.comparing_study(study_of(), projection_of(first, SECOND))
+    expected = comparing_study(study_of().study_id, study_of().spec, projection_of(first, SECOND))
     assert request.model_dump() == expected.model_dump()
     job = files["confirm.sbatch"]
     assert "#SBATCH --nodes=4" in job and first.describe() in job and SECOND.describe() in job
@@ -76,29 +79,61 @@ def test_without_a_second_choice_nothing_is_compared() -> None:
     assert target_confirmation.files(study_of(), projection_of(first)) == {}
 
 
-@pytest.mark.parametrize(
-    "rest", ["WorkDir=/tmp StdErr=/tmp/slurm-7.out", "SubmitLine=sbatch confirm.sbatch WorkDir=/tmp", ""]
-)
-def test_the_job_finds_its_study_in_a_folder_whose_name_has_spaces(tmp_path: Path, rest: str) -> None:
+def job_in(tmp_path: Path, rest: str = "", **environment: str) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
+    """Run the job as Slurm does, with a stand-in for `scontrol` and an interpreter that prints its arguments; returns the
+    folder of the export, and the ended job."""
     folder, tools, copies = tmp_path / "my best" / "target", tmp_path / "bin", tmp_path / "spool"
     for place in (folder, tools, copies):
         place.mkdir(parents=True)
-    for name, text in target_confirmation.files(
-        study_of(), projection_of(TrialConfig(strategy=DdpConfig()), SECOND)
-    ).items():
-        (folder / name).write_text(text)
+    files = target_confirmation.files(study_of(), projection_of(TrialConfig(strategy=DdpConfig()), SECOND))
+    write_files(folder, reporting_here(files, tmp_path / "my state"))
     (copies / "slurm_script").write_text((folder / "confirm.sbatch").read_text())
     fakes = {"scontrol": f"echo 'JobId=7 Command={folder}/confirm.sbatch {rest}'", "python": 'printf "%s\\n" "$@"'}
     for name, text in fakes.items():
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (tools / name).chmod(0o755)
-    environment = {"PATH": f"{tools}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    own = {"PATH": f"{tools}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path)}
     job = subprocess.run(
         ["bash", str(copies / "slurm_script")],
-        env=environment,
+        env=own | environment,
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
-    assert str(folder / "confirm.json") in job.stdout.splitlines(), job.stderr
+    return folder, job
+
+
+@pytest.mark.parametrize(
+    "rest", ["WorkDir=/tmp StdErr=/tmp/slurm-7.out", "SubmitLine=sbatch confirm.sbatch WorkDir=/tmp", ""]
+)
+def test_the_job_finds_its_study_in_a_folder_whose_name_has_spaces(tmp_path: Path, rest: str) -> None:
+    folder, job = job_in(tmp_path, rest)
+    assert job.returncode == 0 and str(folder / "confirm.json") in job.stdout.splitlines(), job.stderr
+
+
+def test_the_job_uses_the_state_directory_of_the_study_that_it_reports_to(tmp_path: Path) -> None:
+    (tmp_path / "my state").mkdir()
+    _, job = job_in(tmp_path)
+    assert str(tmp_path / "my state") in job.stdout.splitlines() and job.stderr == ""
+
+
+def test_the_job_compares_without_a_report_where_the_state_directory_is_in_use_or_missing(tmp_path: Path) -> None:
+    folder, job = job_in(tmp_path / "missing")
+    assert str(folder / "confirm-state") in job.stdout.splitlines() and "will not get this answer" in job.stderr
+    (tmp_path / "my state").mkdir()
+    with FileLock(tmp_path / "my state" / "tune.lock"):
+        folder, job = job_in(tmp_path)
+    assert str(folder / "confirm-state") in job.stdout.splitlines() and "is in use or not on this node" in job.stderr
+
+
+def test_the_job_ends_before_it_starts_anything_on_too_few_nodes(tmp_path: Path) -> None:
+    _, job = job_in(tmp_path, SLURM_JOB_NUM_NODES="3")
+    assert job.returncode == 2 and "confirm.json" not in job.stdout and "--nodes=4" in job.stderr
+
+
+def test_a_study_of_a_service_has_a_job_without_a_state_directory() -> None:
+    job = target_confirmation.files(study_of(), projection_of(TrialConfig(strategy=DdpConfig()), SECOND))[
+        "confirm.sbatch"
+    ]
+    assert "\nstate=\n" in job and '\npython="${PYTHON:-python}"\n' in job

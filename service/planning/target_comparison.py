@@ -1,0 +1,62 @@
+"""Study that compares the first two choices of a projection on the target itself."""
+
+from pydantic import JsonValue
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Budget, StudyRequest, StudySpec
+from shardtune.api_schemas.studies.targets import StudyProjection
+from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.tuner.search.space.flat import flatten
+
+_IMPLIED = ("backend", "dp_replicate")
+"""Knobs that follow from other limits."""
+
+
+def comparing_study(study_id: str, spec: StudySpec, projection: StudyProjection) -> StudyRequest:
+    """Return the study that compares the first choice with the second on the target, in pairs of runs.
+
+    The second choice is the baseline, and all knobs are limited to the first choice.
+    """
+    knobs = {name: value for name, value in flatten(projection.best.config).items() if name not in _IMPLIED}
+    return StudyRequest(
+        model=spec.model,
+        workload=spec.workload.model_copy(update={"global_batch": projection.global_batch}),
+        cluster=projection.cluster,
+        objective=spec.objective,
+        budget=Budget(
+            max_trials=2,
+            max_pairs=spec.budget.max_pairs,
+            repeat_disturbed=spec.budget.repeat_disturbed,
+            short_steps=spec.budget.short_steps,
+            resume_check=False,
+        ),
+        baseline=projection.runners_up[0].config,
+        space=SpaceLimits(backends=(projection.best.config.strategy.kind,), knobs=knobs),
+        checkpoint_every_s=spec.checkpoint_every_s,
+        confirms=study_id,
+    )
+
+
+def difference(spec: StudySpec, cluster: Cluster, expected: StudyRequest) -> str | None:
+    """Name the field in which a study on a cluster is not the one that compares the choices; None if it is that study.
+
+    Budget and objective may differ: they change how long it takes, and not what is compared.
+    """
+    assert isinstance(expected.cluster, Cluster)
+    fields = (
+        ("model", spec.model == expected.model),
+        ("workload", spec.workload == expected.workload),
+        ("cluster", _shape(cluster) == _shape(expected.cluster)),
+        ("baseline", _values(spec.baseline) == _values(expected.baseline)),
+        ("space", spec.space.model_dump(mode="json") == expected.space.model_dump(mode="json")),
+    )
+    return next((name for name, is_same in fields if not is_same), None)
+
+
+def _shape(cluster: Cluster) -> object:
+    return cluster.device, cluster.gpu, cluster.nodes, cluster.gpus_per_node
+
+
+def _values(baseline: TrialConfig | dict[str, JsonValue] | None) -> object:
+    return baseline.model_dump(mode="json") if isinstance(baseline, TrialConfig) else baseline

@@ -1,0 +1,67 @@
+"""Confirmation of a projection: the result of a study on the target beside what had been projected."""
+
+from datetime import datetime
+from statistics import median
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Contender, StudyResult, Verdict
+from shardtune.api_schemas.studies.target_confirmations import (
+    ConfirmationOutcome,
+    MeasuredOnTarget,
+    TargetConfirmation,
+)
+from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
+
+
+def confirmed(projection: StudyProjection, study_id: str, result: StudyResult, now: datetime) -> StudyProjection:
+    """Return the projection with what a study on the target found about its first and second choice.
+
+    The projected configurations and their bands stay as they were, so that the error of the projection remains visible.
+    """
+    first, second = projection.best, projection.runners_up[0]
+    outcome = _outcome(result, first.config)
+    # An undecided comparison may have been slightly better for the second choice; nobody knows, so the answer stays.
+    answer = second if outcome == "changed" else first
+    speedup, ratios = result.speedup, () if result.final_comparison is None else result.final_comparison.ratios
+    confirmation = TargetConfirmation(
+        study_id=study_id,
+        outcome=outcome,
+        config=answer.config,
+        description=answer.description,
+        measured=_measured((first, second), result),
+        # A choice that is far behind ends the comparison after few pairs, which are too few for an interval.
+        speedup=speedup.value if speedup is not None else median(ratios) if ratios else None,
+        ci95=None if speedup is None else speedup.ci95,
+        pairs=0 if result.final_comparison is None else result.final_comparison.pairs,
+        confirmed_at=now,
+    )
+    verdict = "projected" if outcome == "undecided" else outcome
+    return projection.model_copy(update={"verdict": verdict, "confirmation": confirmation})
+
+
+def _outcome(result: StudyResult, first: TrialConfig) -> ConfirmationOutcome:
+    if result.final_comparison is None:
+        # Only one of the two ran on the target, so nothing was compared.
+        return "confirmed" if result.best.config == first else "changed"
+    if result.verdict is Verdict.CONFIRMED:
+        return "confirmed"
+    return "changed" if result.verdict is Verdict.NOT_FASTER else "undecided"
+
+
+def _measured(choices: tuple[ProjectedConfig, ...], result: StudyResult) -> tuple[MeasuredOnTarget, ...]:
+    ran = [row for row in (result.best, result.baseline, result.candidate) if row is not None]
+    by_config = {row.config: row for row in ran}
+    return tuple(_beside(choice, by_config[choice.config]) for choice in choices if choice.config in by_config)
+
+
+def _beside(choice: ProjectedConfig, ran: Contender) -> MeasuredOnTarget:
+    band, speed = choice.tokens_per_s_per_gpu, ran.tokens_per_s_per_gpu
+    return MeasuredOnTarget(
+        config=choice.config,
+        description=choice.description,
+        tokens_per_s_per_gpu=speed,
+        runs=ran.runs,
+        projected=band,
+        error=band.expected / speed - 1,
+        is_inside_band=band.low <= speed <= band.high,
+    )

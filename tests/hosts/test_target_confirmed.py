@@ -214,7 +214,7 @@ def test_a_job_that_was_ended_midway_goes_on_and_confirms(tuned: Tuned) -> None:
 
 
 def test_a_slow_link_at_the_target_changes_the_answer(tuned: Tuned) -> None:
-    tuned.laboratory.shape(SLOW_MBIT, "n7")
+    tuned.laboratory.shape(SLOW_MBIT, name="n7")
     log = tuned.submit().ended()
     projection, _, page = tuned.shown()
     confirmation = projection["confirmation"]

@@ -29,7 +29,7 @@ def test_a_rank_joins_with_that_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, device: torch.device | None, is_launched: bool
 ) -> None:
     calls: list[dict[str, Any]] = []
-    monkeypatch.setattr(mesh.dist, "init_process_group", lambda _, **options: calls.append(options))
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda _, **options: calls.append(options))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.gpu_report import steps
@@ -62,11 +63,17 @@ def run_steps(
     environment = rank_environment() | {"PYTHON": sys.executable, "PYTHONUNBUFFERED": "1"}
     done: list[steps.Done] = []
     for step in planned:
-        if step.name in earlier:
-            done.append(earlier[step.name])
+        before = earlier.get(step.name)
+        if before is not None and steps.has_ended(before):
+            done.append(before)
             continue
         sys.stderr.write(f"{step.name} (at most {step.limit_s:.0f} s): {step.means}\n")
-        done.append(steps.run(step, ends_s - time.monotonic(), environment))
+        if steps.lacks_result(step, {end.step.name: end for end in done}):
+            done.append(steps.Done(step, "left out", 0.0, "", f"{step.needs} has not ended"))
+        else:
+            end = steps.run(steps.after(step, earlier), ends_s - time.monotonic(), environment)
+            # The lines of a study that goes on are those of both calls.
+            done.append(replace(end, step=step, output=(before.output if before is not None else "") + end.output))
         sys.stderr.write(f"  {done[-1].status} after {done[-1].seconds:.0f} s\n")
         _keep(out, done, cards)
     if all(steps.has_ended(item) for item in done):
@@ -76,7 +83,7 @@ def run_steps(
 
 
 def _earlier(out: Path, planned: Sequence[steps.Step], cards: Sequence[str]) -> dict[str, steps.Done]:
-    """Steps by name that ended in an earlier call that ran out of time; none, and no outcomes of tests, where that call
+    """Ends of steps by name in an earlier call that ran out of time; none, and no outcomes of tests, where that call
     finished or ran on other cards."""
     try:
         kept = json.loads((out / _PROGRESS).read_text())
@@ -87,7 +94,7 @@ def _earlier(out: Path, planned: Sequence[steps.Step], cards: Sequence[str]) -> 
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         forget(out)
         return {}
-    return {end.step.name: end for end in ends if steps.has_ended(end)}
+    return {end.step.name: end for end in ends}
 
 
 def _keep(out: Path, done: Sequence[steps.Done], cards: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 TOTAL_S = 600.0
@@ -25,6 +25,10 @@ class Step:
     command: tuple[str, ...]
     means: str
     """Meaning of the step's success."""
+    needs: str = ""
+    """Name of the earlier step whose result the step uses; empty where it uses none."""
+    continued_by: tuple[str, ...] = ()
+    """Command that continues the step after a call in which it was late; empty where it begins anew."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,18 @@ class Done:
     """The end of its stderr."""
 
 
+def after(step: Step, ends: dict[str, Done]) -> Step:
+    """The step as it runs after these ends of steps, in this call or an earlier one: with the command that continues it
+    where it was late."""
+    was_late = step.name in ends and ends[step.name].status == "late"
+    return replace(step, command=step.continued_by) if was_late and step.continued_by else step
+
+
+def lacks_result(step: Step, ends: dict[str, Done]) -> bool:
+    """Whether the step has to wait for a later call, because the step that it needs has not ended."""
+    return bool(step.needs) and step.needs in ends and not has_ended(ends[step.needs])
+
+
 def has_ended(done: Done) -> bool:
     """Whether a step ended by itself, so that the next call need not run it again."""
     return done.status in ("passed", "failed")
@@ -51,16 +67,19 @@ def steps(out: Path, study: Path) -> tuple[Step, ...]:
     continues with those that have no outcome."""
     best, work = out / "best", str(out / "worker")
     trial = (*_WORKER, "run-trial", str(best / "config.json"), "--json", "--work-dir", work)
-    tune = (_PYTHON, "-m", "shardtune", "tune", str(study), "--max-trials", "6", "--out", str(best))
+    tune = (_PYTHON, "-m", "shardtune", "tune", "--out", str(best), "--state-dir", str(out / "state"))
+    begin, resume = (*tune, str(study), "--max-trials", "6"), (*tune, "--resume")
+    launch = ("bash", str(best / "launch.sh"))
     outcomes = ("-p", "benchmarks.gpu_report.outcomes", "--outcomes", str(out / OUTCOMES))
     tests = ("-q", "-p", "no:cacheprovider", f"--timeout={TEST_LIMIT_S:.0f}", *outcomes)
     return (
         Step("detect", 40, (*_WORKER, "detect", "--json", "--work-dir", work), "the devices and libraries are seen"),
         Step("measure-hardware", 80, (*_WORKER, "measure-hardware", "--json", "--work-dir", work), "rates of the card"),
-        Step("tune", 130, (*tune, "--state-dir", str(out / "state")), "a study from its file to its answer"),
-        Step("export", 90, ("bash", str(best / "launch.sh"), "--steps", "30"), "torchrun trains what was exported"),
-        Step("warm", 90, trial, "the exported trial, forked from a fork server"),
-        Step("cold", 90, (*trial, "--cold"), "the same in fresh interpreters"),
+        # On an H200 the answer may take longer than one limit: 6 trials, 15 to 30 runs of 6 to 15 s, and a resume check.
+        Step("tune", 130, begin, "a study from its file to its answer", continued_by=resume),
+        Step("export", 90, (*launch, "--steps", "30"), "torchrun trains what was exported", needs="tune"),
+        Step("warm", 90, trial, "the exported trial, forked from a fork server", needs="tune"),
+        Step("cold", 90, (*trial, "--cold"), "the same in fresh interpreters", needs="tune"),
         Step("tests", TOTAL_S, (_PYTHON, "-m", "pytest", "tests/gpu", *tests), "each test of tests/gpu"),
     )
 

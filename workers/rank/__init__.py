@@ -15,7 +15,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # transformers must never look beyond the configuration it is given.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-if not Path("/dev/nvidiactl").exists() or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+# One of them exists where an NVIDIA driver is loaded: on Linux, and on WSL2.
+_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+if not any(driver.exists() for driver in _DRIVERS) or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
     # For a rank started by hand; an agent sets it. Without it DeepSpeed tries every accelerator it knows, and warns.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 deepspeed_nvml.install_hook()

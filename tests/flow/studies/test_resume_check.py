@@ -4,6 +4,7 @@ import pytest
 
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS, ResumeTask
+from shardtune.service.leasing import run_limits
 from shardtune.service.lifecycle import expiry
 from tests.support.long_run import wide
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, restarted, speed_of
@@ -46,6 +47,15 @@ def test_the_winner_goes_on_from_its_checkpoint_and_the_answer_says_so(client):
     assert check["loss_difference"] == 0 and check["allocator_retries"] is None
     runs = client.get(f"/v1/studies/{study_id}/trials").json()["trials"][check["trial_number"]]["runs"]
     assert runs[-1]["purpose"] == "resume_check" and runs[-1]["resume_check"]["losses"] == [5.0] * 25
+
+
+def test_its_deadline_has_time_for_the_checkpoint_of_the_study_s_model(quick_client, monkeypatch):
+    worker = SimulatedWorker(quick_client, **NEW).register()
+    study_id = create(quick_client)
+    monkeypatch.setattr(run_limits, "_SLOW_DISK", 1e3)
+    lease = up_to_the_restart(worker)
+    parameters = quick_client.get(f"/v1/studies/{study_id}").json()["model_summary"]["parameters"]
+    assert parameters >= 1e6 and lease.deadline_s > 2 * 16 * parameters / 1e3
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Inventory of the agent's machine."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from shardtune.workers.launchers.base import Prepared
@@ -18,6 +21,7 @@ from shardtune.workers.machine.inventory import (
 )
 from shardtune.workers.machine.nvml import visible
 from shardtune.workers.machine.oom_counter import oom_kills
+from tests.support.nvml.fake_driver import H100, FakeDriver
 
 GPUS = [
     DetectedGpu(uuid=f"GPU-{n}", name="NVIDIA H200", memory_bytes=(140 << 30) + n, pcie_gb_per_s=63.0) for n in range(4)
@@ -134,3 +138,28 @@ def test_oom_kills_are_counted_in_our_own_control_group(tmp_path, line, counter)
 def test_gpus_under_a_torch_without_cuda_are_not_quietly_left_idle():
     with pytest.raises(DetectionFailed, match="without CUDA"):
         fingerprint(Gpus(driver="570", devices=GPUS), Libraries(torch="2.13.0+cpu"))
+
+
+def test_ranks_that_a_wrong_driver_ends_are_told_with_the_driver_s_remedy(tmp_path, monkeypatch):
+    words = "RuntimeError: The NVIDIA driver on your system is too old (found version 12040)."
+    script = tmp_path / "rank.py"
+    script.write_text(f"import sys; sys.exit({words!r})\n")
+    monkeypatch.setattr(library_probe, "PYTHON", (sys.executable, str(script)))
+    with pytest.raises(DetectionFailed, match="580 or newer") as error:
+        library_probe.probe(Gpus(driver=None, devices=()))
+    assert words in str(error.value) and "worker` extra" not in str(error.value)
+
+
+def test_detection_of_gpus_creates_the_device_that_cuda_needs(tmp_path, monkeypatch):
+    program, calls = tmp_path / "nvidia-modprobe", tmp_path / "calls"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n')
+    program.chmod(0o755)
+    for name, value in FakeDriver(tmp_path, H100).environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert find_gpus().devices == () and not calls.exists(), "nobody asked for a GPU"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert len(find_gpus().devices) == 1
+    # On a machine with a GPU the device is there.
+    assert calls.exists() or Path("/dev/nvidia-uvm").exists()

@@ -42,8 +42,12 @@ def test_only_a_trusted_proxy_says_who_the_client_is(peer, counts, monkeypatch):
 
 @pytest.mark.parametrize(
     "manifest",
-    ["systemd/shardtune-service.service", "compose/compose.yaml", "kubernetes/base/service.yaml"]
-    + ["helm/shardtune/templates/service.yaml"],
+    [
+        "systemd/shardtune-service.service",
+        "compose/compose.yaml",
+        "kubernetes/base/service.yaml",
+        "helm/shardtune/templates/service.yaml",
+    ],
 )
 def test_each_manifest_of_a_service_names_its_proxies(manifest):
     """Behind a proxy elsewhere a service without the setting has cookies without `Secure`, and one sender for all."""

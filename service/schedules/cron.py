@@ -6,6 +6,7 @@ instead, as in Debian's cron. All results are in UTC, strictly increasing.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
@@ -16,6 +17,8 @@ _FIELDS = "minute hour day-of-month month day-of-week, such as '0 3 * * 0' (Sund
 # More than a year of a daily tick, so that both days on which the clocks change are among them.
 _CHECKED_TICKS = 400
 """Number of future ticks whose distances are checked when an expression is validated."""
+_LAST_YEAR = 9998
+"""Last year whose ticks in every time zone have a date in UTC."""
 
 
 def check_expression(expression: str, zone: str, now: datetime, least_gap_s: float) -> None:
@@ -59,13 +62,23 @@ def ticks(expression: str, zone: str, after: datetime) -> Iterator[datetime]:
         CronSimError: the expression cannot be read.
     """
     last = after.astimezone(UTC)
-    for local in CronSim(expression, last.astimezone(ZoneInfo(zone))):
+    for local in _local_ticks(expression, last.astimezone(ZoneInfo(zone))):
         tick = local.astimezone(UTC)
         # cronsim restarts in the hour that exists twice, and lets several ticks coincide in a gap: keep increasing ones
         # only.
         if tick > last:
             last = tick
             yield tick
+
+
+def _local_ticks(expression: str, after: datetime) -> Iterator[datetime]:
+    ticks_of_zone = CronSim(expression, after)
+    # Dates end with the year 9999, which a rare expression reaches: 29 February on a Sunday is due every 28 years.
+    with suppress(OverflowError):
+        for local in ticks_of_zone:
+            if local.year > _LAST_YEAR:
+                return
+            yield local
 
 
 def _lower_first(error: Exception) -> str:

@@ -34,7 +34,7 @@ TYPOS = [
     ("metrics", "monitoring/grafana/dashboards/shardtune.json", "shardtune_studies", "shardtune_study"),
     ("metrics", "monitoring/alerts.yml", 'end="device"', 'end="devices"'),
     ("compose", "compose/compose.yaml", "read_only: true", "readonly: true"),
-    ("compose", "compose/compose.yaml", "[worker_key]", "[workers_key]"),
+    ("compose", "compose/compose.yaml", "[metrics_key]", "[metric_key]"),
     ("compose", "compose/compose.yaml", "../monitoring/alerts.yml", "../monitoring/alert.yml"),
     ("compose", "compose/env.example", "POSTGRES_PASSWORD", "POSTGRES_PASSWORT"),
     ("compose", "compose/env.example", "GRAFANA_PASSWORD", "GRAFANA_PASSWORT"),

@@ -51,7 +51,9 @@ def _contender(session: Session, row: StudyRow, which: str) -> Contender:
         return stored_result(row).best
     if which == "baseline":
         return stored_result(row).baseline
-    trial = trials.by_number(session, row.id, int(which)) if which.isdecimal() and len(which) < 10 else None
+    # Digits of other scripts are decimal, too, and no header of a response can carry them.
+    is_number = which.isascii() and which.isdecimal() and len(which) < 10
+    trial = trials.by_number(session, row.id, int(which)) if is_number else None
     if trial is None:
         raise NotFound(
             "unknown_trial", f"which ({which!r}) is not best, baseline, target or the number of a trial of {row.id}"

@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 
+import psutil
 import pytest
 
 from shardtune.api_schemas.trials.leases import TASK_KINDS
@@ -95,6 +96,7 @@ def test_readers_that_do_not_read_hold_pieces_and_close_the_service_to_nobody_el
     lease = worker.lease()
     assert worker.send_trace(lease, 0, CONTENT).status_code == 204
     worker.report(lease, diagnosis()).raise_for_status()
+    before = psutil.Process().memory_info().rss
     with contextlib.ExitStack() as stack:
         for _ in range(20):
             reader = stack.enter_context(socket.socket())
@@ -104,6 +106,7 @@ def test_readers_that_do_not_read_hold_pieces_and_close_the_service_to_nobody_el
                 f"GET {path}/trace HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {keys['admin']['authorization']}\r\n\r\n".encode()
             )
             assert status(heard(reader)) == "200"
+        assert psutil.Process().memory_info().rss < before + 64 * MIB, "a fifth of what they asked for"
         assert service.client.get(f"{path}/trace").content == CONTENT
 
 

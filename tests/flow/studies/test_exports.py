@@ -40,6 +40,15 @@ def test_an_unknown_form_is_rejected_with_those_that_are(quick_client: TestClien
     assert answer.status_code == 422 and "torchtitan" in answer.text
 
 
+@pytest.mark.parametrize("zero", ["٠", "०", "𝟎"])
+def test_a_trial_named_in_another_script_is_unknown(quick_client: TestClient, exported: str, zero: str) -> None:
+    """The number would be part of the download's name, and a header has Latin characters only."""
+    for path in (exported, f"{exported.removeprefix('/v1')}/all.zip"):
+        answer = quick_client.get(path, params={"which": zero})
+        assert (answer.status_code, answer.json()["code"]) == (404, "unknown_trial"), path
+        assert quick_client.get(path, params={"which": "0"}).status_code == 200
+
+
 def test_a_consumer_without_the_backend_is_rejected(quick_client: TestClient, exported: str) -> None:
     trials = quick_client.get(exported.replace("export", "trials")).json()
     rows = trials if isinstance(trials, list) else next(value for value in trials.values() if isinstance(value, list))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -37,6 +38,21 @@ def test_only_a_trusted_proxy_says_who_the_client_is(peer, counts, monkeypatch):
     scope = scope_of(peer, Settings(trusted_proxies=("10.244.0.0/16", "192.168.1.4")))
     assert scope["scheme"] == ("https" if counts else "http")
     assert scope["client"][0] == ("203.0.113.9" if counts else peer)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "systemd/shardtune-service.service",
+        "compose/compose.yaml",
+        "kubernetes/base/service.yaml",
+        "helm/shardtune/templates/service.yaml",
+    ],
+)
+def test_each_manifest_of_a_service_names_its_proxies(manifest):
+    """Behind a proxy elsewhere a service without the setting has cookies without `Secure`, and one sender for all."""
+    text = (Path(__file__).parents[4] / "deploy" / manifest).read_text()
+    assert "SHARDTUNE_TRUSTED_PROXIES" in text and "SHARDTUNE_REQUIRE_KEYS" in text
 
 
 @pytest.mark.parametrize("entry", ["*", "0.0.0.0/0", "128.0.0.0/1", "::/0", "proxy.example", "10.0.0.1/8", ""])

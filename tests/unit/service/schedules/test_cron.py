@@ -67,6 +67,16 @@ def test_cron_that_cannot_be_run_is_rejected_with_a_remedy(expression, message):
     assert expression in str(caught.value) and message in str(caught.value)
 
 
+@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns", "Pacific/Kiritimati"])
+def test_a_cron_whose_ticks_lie_beyond_the_last_date_is_checked_by_those_before(zone):
+    """29 February on a Sunday: four hundred ticks of it take more than ten thousand years."""
+    expression = "0 0 29 2 */7"
+    cron.check_expression(expression, zone, NOON, 300)
+    ticks = list(cron.ticks(expression, zone, NOON))
+    assert 250 < len(ticks) < 400 and 9900 < ticks[-1].year < 9999
+    assert cron.next_tick(expression, zone, ticks[-1]) is None
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

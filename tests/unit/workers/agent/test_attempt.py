@@ -11,6 +11,7 @@ from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.attempt import Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.trial_dir import TrialDir
+from tests.support.processes.other_user import OTHER_UID, acting, place_of_all_users
 from tests.support.workers.worker_fakes import make_task
 
 
@@ -57,3 +58,12 @@ def test_a_resume_check_over_hosts_needs_a_folder_that_all_see(run, tmp_path):
     (own / "run-1").mkdir(parents=True)
     assert isinstance(run(task, *["resume_check"] * 4, shared_dir=shared).result, ResumeMeasurement)
     assert list(own.iterdir()) == [], "the checkpoint is gone"
+
+
+def test_a_resume_check_loads_nothing_from_another_user_s_folder(run):
+    with place_of_all_users() as shared:
+        own = private_folder.of_this_user(shared)
+        with acting(lambda: own.mkdir(mode=0o755)):
+            rejected = run(ResumeTask(trial=task_over(2)), shared_dir=shared).result
+    assert isinstance(rejected, Failure) and rejected.kind == "setup"
+    assert f"belongs to uid {OTHER_UID}" in rejected.message

@@ -14,6 +14,10 @@ _WHY = {
     "expert_parallel": "divides experts over meshes of their own, which one loss scale does not cover",
 }
 """Reason why the ranks of each axis cannot train in float16, by the axis's field."""
+NO_ZERO_OFFLOAD = (
+    "DeepSpeed 0.19.8 keeps overflowed gradients on the host below stage 3, so that no later step recovers"
+)
+"""Reason why ZeRO-1 and ZeRO-2 cannot keep the optimizer on the host in float16."""
 _OFFLOAD = "was not compared in float16 with other backends on GPUs"
 
 
@@ -65,8 +69,18 @@ def check(config: TrialConfig, workload: WorkloadRequest, model: ModelSpec | Non
     check_axis("expert_parallel", strategy.expert_ranks, precision)
     if getattr(strategy, "cpu_offload", False):
         raise ValueError(f"strategy.cpu_offload (true) with {stated} {_OFFLOAD}; set it to false")
+    if getattr(strategy, "offload_optimizer", None) is not None and not offloads_optimizer(strategy.stage, precision):
+        raise ValueError(
+            f"strategy.offload_optimizer at stage {strategy.stage} with {stated}: {NO_ZERO_OFFLOAD}; leave it out, or use "
+            "stage 3"
+        )
     if getattr(strategy, "deepcompile", False):
         raise ValueError(f"deepcompile (true) with {stated} was not compared with other backends; set it to false")
+
+
+def offloads_optimizer(stage: int, precision: Precision) -> bool:
+    """Whether ZeRO of a stage may keep its optimizer on the host, as far as float16 is concerned."""
+    return stage == 3 or not precision.scales_loss
 
 
 def check_axis(name: str, size: int, precision: Precision) -> None:

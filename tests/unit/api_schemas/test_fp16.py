@@ -73,6 +73,14 @@ FSDP2 = {"kind": "fsdp2", "dp_shard": 4}
         ({"strategy": {"kind": "fsdp2", "dp_shard": 2, "pipeline_parallel": 2}}, r"pipeline_parallel \(2\)"),
         ({"strategy": FSDP2 | {"expert_parallel": 2}}, r"expert_parallel \(2\)"),
         ({"strategy": FSDP2 | {"cpu_offload": True}}, r"strategy.cpu_offload \(true\).*set it to false"),
+        (
+            {"strategy": {"kind": "zero", "stage": 1, "offload_optimizer": {}}},
+            r"strategy.offload_optimizer at stage 1.*stage 3",
+        ),
+        (
+            {"strategy": {"kind": "zero", "stage": 2, "offload_optimizer": {}}},
+            r"strategy.offload_optimizer at stage 2.*leave it",
+        ),
         ({"strategy": {"kind": "zero", "stage": 3, "deepcompile": True}}, r"deepcompile \(true\).*set it to false"),
     ],
 )

@@ -18,6 +18,7 @@ NO_ZERO_OFFLOAD = (
     "DeepSpeed 0.19.8 keeps overflowed gradients on the host below stage 3, so that no later step recovers"
 )
 """Reason why ZeRO-1 and ZeRO-2 cannot keep the optimizer on the host in float16."""
+_NOT_COMPARED = "was not compared with other backends"
 _OFFLOAD = "was not compared in float16 with other backends on GPUs"
 
 
@@ -75,7 +76,7 @@ def check(config: TrialConfig, workload: WorkloadRequest, model: ModelSpec | Non
             "stage 3"
         )
     if getattr(strategy, "deepcompile", False):
-        raise ValueError(f"deepcompile (true) with {stated} was not compared with other backends; set it to false")
+        raise ValueError(f"deepcompile (true) with {stated} {_NOT_COMPARED}; set it to false")
 
 
 def offloads_optimizer(stage: int, precision: Precision) -> bool:
@@ -103,12 +104,13 @@ def can_train(config: TrialConfig, workload: WorkloadRequest) -> bool:
 
 
 def check_limits(knobs: Mapping[str, object], precision: Precision) -> None:
-    """Reject limits of a search that leave only offloaded shards for a precision in float16.
+    """Reject limits of a search that leave only offloaded shards, or DeepCompile, for a precision in float16.
 
     Raises:
         ValueError: names the knob, its values and the remedy.
     """
-    named = knobs.get("cpu_offload", False)
-    values = named if isinstance(named, list | tuple) else (named,)
-    if precision.scales_loss and False not in values:
-        raise ValueError(f"space.knobs.cpu_offload ({', '.join(map(str, values))}) {_OFFLOAD}; leave it out")
+    for name, why in (("cpu_offload", _OFFLOAD), ("deepcompile", f"with float16 {_NOT_COMPARED}")):
+        named = knobs.get(name, False)
+        values = named if isinstance(named, list | tuple) else (named,)
+        if precision.scales_loss and False not in values:
+            raise ValueError(f"space.knobs.{name} ({', '.join(map(str, values))}) {why}; leave it out")

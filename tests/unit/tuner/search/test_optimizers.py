@@ -76,3 +76,9 @@ def test_an_offload_that_float16_cannot_train_is_rejected_with_the_reason(cluste
         space.build(FLOAT16, cluster, TINY, limits)
     stage_3 = SpaceLimits.model_validate({"backends": ["zero"], "knobs": knobs | {"stage": 3}})
     assert next(space.build(FLOAT16, cluster, TINY, stage_3).lightest()).backend == "zero"
+
+
+def test_float16_is_never_compiled_by_deepspeed() -> None:
+    limits = SpaceLimits.model_validate({"backends": ["zero"], "knobs": {"deepcompile": [True, False], "stage": 3}})
+    built = space.build(FLOAT16, gpus(), TINY, limits)
+    assert not any(getattr(config.strategy, "deepcompile", False) for config in islice(built.enumerate(), 0, 5_000, 50))

@@ -100,6 +100,9 @@ def _draw(drawing: DefineByRun, _accumulates: bool) -> None:
         drawing.draw("offload_optimizer", effective=drawing.domains.workload.optimizer.offloads)
     else:
         drawing.pick("offload_optimizer", ("none",), "resident", fp16_support.NO_ZERO_OFFLOAD)
+    if drawing.domains.workload.precision.scales_loss:
+        # `fp16_support.check` rejects it; limits that leave nothing else were rejected before.
+        drawing.table["deepcompile"] = False
     offloads = drawing.table["offload_optimizer"] != "none"
     drawing.draw("reduce_bucket_size", sizes.reduce_bucket_size)
     # The documented default is true at stage 3 alone. gloo reduces on the calling thread: nothing overlaps.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import AdamW
 from shardtune.api_schemas.training.workload import Precision, WorkloadRequest
@@ -70,7 +70,11 @@ def check(config: TrialConfig, workload: WorkloadRequest, model: ModelSpec | Non
     check_axis("expert_parallel", strategy.expert_ranks, precision)
     if getattr(strategy, "cpu_offload", False):
         raise ValueError(f"strategy.cpu_offload (true) with {stated} {_OFFLOAD}; set it to false")
-    if getattr(strategy, "offload_optimizer", None) is not None and not offloads_optimizer(strategy.stage, precision):
+    if (
+        isinstance(strategy, ZeroConfig)
+        and strategy.offload_optimizer is not None
+        and not offloads_optimizer(strategy.stage, precision)
+    ):
         raise ValueError(
             f"strategy.offload_optimizer at stage {strategy.stage} with {stated}: {NO_ZERO_OFFLOAD}; leave it out, or use "
             "stage 3"

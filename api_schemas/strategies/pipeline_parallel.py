@@ -1,6 +1,7 @@
 """Pipeline parallelism: assignment of blocks to pipeline stages, and valid numbers of stages."""
 
 from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.optimizers import AdamWBf16, OptimizerSchema
 
 
 def blocks_of_stages(blocks: int, stages: int) -> tuple[int, ...]:
@@ -56,6 +57,20 @@ def check_blocks(size: int, blocks: int | None, note: str | None, virtual: int =
         raise ValueError(
             f"pipeline_virtual_stages ({virtual}) on {size} ranks needs {size * virtual} blocks, and the model has {blocks}; use at "
             f"most {blocks // size}"
+        )
+
+
+def check_tied(size: int, optimizer: OptimizerSchema) -> None:
+    """Reject pipeline stages of a model with tied weights, of which two stages hold a copy each, under an optimizer that
+    rounds by chance.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if size > 1 and isinstance(optimizer, AdamWBf16):
+        raise _rejected(
+            size,
+            f"holds tied weights twice, and optimizer.kind ({optimizer.kind!r}) would round the copies apart; use 1, or adamw",
         )
 
 

@@ -1,6 +1,7 @@
 """Check the model of a new study before any worker reads the model: reject it with a reason, or add notes."""
 
 from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import pipeline_parallel
 from shardtune.api_schemas.strategies.recipe_support import fp16_support
 from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
 from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks, quantization
@@ -44,6 +45,7 @@ def check(spec: StudySpec, cluster: Cluster) -> None:
     on_cpu = not isinstance(spec.cluster, str) and spec.cluster.device == "cpu"
     check_float8(spec, cluster)
     check_fp16(spec)
+    check_tied(spec)
     if spec.model.is_own:
         return
     if spec.workload.attention == "flash_attention_2" and on_cpu:
@@ -106,6 +108,27 @@ def check_fp16(request: StudyRequest) -> None:
         fp16_support.check_workload(request.workload, request.model)
     except ValueError as error:
         raise invalid_from_value_error("workload.precision", error) from None
+
+
+def check_tied(request: StudyRequest) -> None:
+    """Reject limits that ask for pipeline stages of tied weights under an optimizer that would round their copies apart, as
+    far as the model's config shows it.
+
+    Raises:
+        Invalid: names the field, its value and the remedy.
+    """
+    limit = request.space.knobs.get("pipeline_parallel")
+    if limit is None or request.model.is_own:
+        return
+    shape = model_shape.shape_if_known(request.model.trained_config)
+    named = limit if isinstance(limit, tuple) else (limit,)
+    sizes = [int(size) for size in named if isinstance(size, int | float)]
+    if shape is None or not shape.tied or not sizes:
+        return
+    try:
+        pipeline_parallel.check_tied(max(sizes), request.workload.optimizer)
+    except ValueError as error:
+        raise invalid("space.knobs.pipeline_parallel", max(sizes), f"space.knobs.{error}") from None
 
 
 def check_data(request: StudyRequest) -> None:

@@ -3,15 +3,21 @@
 Each against one process over the whole global batch. Every backend with each mechanism with SHARDTUNE_TEST_LONG=1.
 """
 
+import gzip
+import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shardtune.api_schemas.trials.failures import FailureKind
-from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.leases import ResumeTask, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import RankReport
-from shardtune.workers.rank.training.skipped_steps import MOST_TRIES
+from shardtune.api_schemas.trials.resume_check import ResumePlan
+from shardtune.traces import kineto
+from shardtune.traces.diagnose import diagnosis
+from shardtune.workers.rank.training.skipped_steps import MOST_TRIES, MOST_WINDOWS
 from tests.rank.helpers import overflowing_ranks
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.long_run import telling, wide
@@ -28,7 +34,7 @@ HOST: dict[str, Any] = {"offload_optimizer": {"pin_memory": False}}
 STRATEGIES: dict[str, dict[str, Any]] = {
     "ddp": {"kind": "ddp"},
     **{f"zero-{stage}": {"kind": "zero", "stage": stage} | BUCKETS for stage in (1, 2, 3)},
-    **{f"zero-{stage} offload": {"kind": "zero", "stage": stage} | BUCKETS | HOST for stage in (1, 2, 3)},
+    "zero-3 offload": {"kind": "zero", "stage": 3} | BUCKETS | HOST,
     "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
     "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
 }
@@ -72,7 +78,7 @@ def test_float16_trains_the_same(host: HostProcess, name: str, changes: dict[str
     assert_same(host.run(task)[0], task)
 
 
-def planted(plant: str, task: TrialTask, folder: Path) -> list[RankReport]:
+def planted(plant: str, task: TrialTask | ResumeTask | TraceTask, folder: Path) -> list[RankReport]:
     (folder / "task.json").write_text(task.model_dump_json())
     overflowing_ranks.run_ranks(plant, folder)
     return [RankReport.model_validate_json((folder / f"rank_{rank}.json").read_text()) for rank in range(2)]
@@ -101,6 +107,27 @@ def test_a_timed_window_with_a_skipped_step_is_measured_again(tmp_path: Path) ->
     report = planted("in a timed window", task, tmp_path)[0]
     assert report.status == "complete", report.failure
     assert report.skipped_steps == 1 and len(report.window_step_times_s) == report.measured_steps == 3
+
+
+@pytest.mark.parametrize("name", telling(["ddp", "zero-2"], []))
+def test_a_resume_check_finds_the_scale_as_a_trial_does(name: str, tmp_path: Path) -> None:
+    plan = ResumePlan(fewest_steps=2, most_steps=2, steps_after=2)
+    report = planted("higher scale", ResumeTask(trial=task_of(name), plan=plan), tmp_path)[0]
+    assert report.status == "complete", report.failure
+    assert MOST_WINDOWS < report.skipped_steps < MOST_TRIES and len(report.losses) == 4
+
+
+@pytest.mark.parametrize(
+    ("plant", "skipped"), [wide("higher scale", range(MOST_WINDOWS + 1, MOST_TRIES)), wide("in a traced step", [1])]
+)
+def test_a_trace_contains_whole_updates_alone(plant: str, skipped: Sequence[int], tmp_path: Path) -> None:
+    task = TraceTask(trial=task_of("ddp"), warmup_steps=2, steps=2)
+    report = planted(plant, task, tmp_path)[0]
+    assert report.status == "complete", report.failure
+    assert report.skipped_steps in skipped and len(report.losses) == 6
+    trace = gzip.decompress((tmp_path / "traces" / "rank_0.json.gz").read_bytes())
+    table = kineto.read(io.BytesIO(trace), "rank_0")
+    assert {step.step for step in diagnosis([table]).steps} == {4, 5}
 
 
 @pytest.mark.parametrize("name", telling(["ddp", "zero-2"], []))

@@ -9,6 +9,7 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.optimizers import AdamW
 from shardtune.api_schemas.training.workload import Precision, Workload
+from shardtune.tuner.baseline import loss_scale
 from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section, in_words
 from shardtune.tuner.baseline.zero import read_zero
@@ -125,7 +126,7 @@ def _check_precision(top: Section, workload: Workload, notes: list[str]) -> None
     fp16 = top.section("fp16")
     precisions.check_fp16(fp16.name("enabled"), fp16.flag("enabled"), precision, notes)
     if precision.scales_loss:
-        _check_loss_scale(fp16, notes)
+        loss_scale.check(top, fp16, precision, notes)
     bf16 = top.section("bf16" if "bf16" in top else "bfloat16")
     if precision.autocast:
         _check_autocast(top, bf16.flag("enabled"), precision, notes)
@@ -158,20 +159,6 @@ def _check_precision(top: Section, workload: Workload, notes: list[str]) -> None
                 f"{section.name(name)} ({dtype!r}), but the workload's precision ({precision.name!r}) accumulates and reduces "
                 f"gradients in {reduce_dtype}; use {reduce_dtype!r} or drop it"
             )
-
-
-def _check_loss_scale(fp16: Section, notes: list[str]) -> None:
-    """Check the loss scale of a DeepSpeed JSON, which trials adapt as torch's `GradScaler` does.
-
-    Raises:
-        ValueError: masters are kept in float16.
-    """
-    if fp16.flag("fp16_master_weights_and_grads"):
-        raise ValueError(
-            f"{fp16.name('fp16_master_weights_and_grads')} (true), but trials keep float32 masters; set it to false"
-        )
-    if fp16.number("loss_scale"):
-        notes.append(f"{fp16.name('loss_scale')} ({fp16.number('loss_scale')}) is fixed; measured with a dynamic scale")
 
 
 def _check_autocast(top: Section, casts_weights: bool | None, precision: Precision, notes: list[str]) -> None:

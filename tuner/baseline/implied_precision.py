@@ -65,7 +65,7 @@ def _is_float16(baseline: dict[str, JsonValue]) -> bool:
     top = Section(baseline, "baseline")
     if accelerate.KEYS & baseline.keys() and top.word("mixed_precision") == "fp16":
         return True
-    if training_arguments.is_training_arguments(baseline) and top.get("fp16") is True:
+    if training_arguments.is_training_arguments(baseline) and top.flag("fp16") is True:
         return True
     document = _deepspeed_document(baseline)
     return isinstance(document, dict) and Section(document, "baseline").section("fp16").flag("enabled") is True

@@ -124,6 +124,8 @@ def _check_against_cluster(config: TrialConfig, workload: Workload, cluster: Clu
             split = strategy.model_parallel // strategy.stages
             tensor_parallel.check_widths(split, config.context_parallel, *shape.tensor)
             pipeline_parallel.check_blocks(strategy.stages, *shape.pipeline, strategy.virtual_stages)
+            if shape.tied:
+                pipeline_parallel.check_tied(strategy.stages, workload.optimizer)
             sample_groups.check_experts(config, *shape.divisible_experts)
     except ValueError as error:
         raise ValueError(f"baseline.{error}") from None

@@ -11,7 +11,7 @@ from shardtune.tuner.export.backends import activation_offload as offload
 from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.precision import float8
+from shardtune.tuner.export.precision import float8, loss_scale
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
@@ -63,8 +63,10 @@ def _start_command(source: ExportSource, parts: AccelerateParts) -> str:
     """Command that starts a training script: `launch.sh`, or Accelerate's own command where a user's script has no
     `launch.sh` beside it."""
     is_own = source.study.spec.model.is_own
+    instead = "your own launcher" if is_own else "./launch.sh alone, which runs train_snippet.py"
+    if source.on_cpu and loss_scale.is_used(source):
+        return f"{instead} (on CPU ranks accelerate trains no float16: it leaves {source.config.backend} in float32, or fails)."
     if source.on_cpu and parts.ignored_on_cpu is not None:
-        instead = "your own launcher" if is_own else "./launch.sh alone, which runs train_snippet.py"
         return f"{instead} (on CPU ranks accelerate ignores {parts.ignored_on_cpu} and trains whole replicas)."
     if not is_own:
         return "./launch.sh accelerate YOUR_SCRIPT.py (its script must use accelerate.Accelerator)."

@@ -80,6 +80,8 @@ class ResolvedRequest:
         notes += [] if window is None else [window]
         if self.request.float8 is not None:
             notes.append(float8_note(self.request.float8, self.cluster.device))
+        if self.precision.scales_loss and self.cluster.device == "cpu":
+            notes.append(_NO_FLOAT16_RATE)
         quantization = quantization_of(self.request.adapter)
         if quantization is not None:
             notes.append(quantization_note(quantization, self.cluster.device))
@@ -156,6 +158,11 @@ def _check_float8(resolved: ResolvedRequest, device: DeviceDtypes) -> None:
             f"float8 ({recipe!r}) needs GPUs with float8 (compute capability 8.9), and {device.name} has {device.native}; "
             "leave out float8"
         )
+
+
+_NO_FLOAT16_RATE = (
+    "no rate of float16 was measured on CPU ranks: speeds are predicted with products in bfloat16, and float16 may be far slower"
+)
 
 
 def float8_note(recipe: Float8Recipe, device: str) -> str:

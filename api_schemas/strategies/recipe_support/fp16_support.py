@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import AdamW
 from shardtune.api_schemas.training.workload import Precision, WorkloadRequest
@@ -14,6 +14,11 @@ _WHY = {
     "expert_parallel": "divides experts over meshes of their own, which one loss scale does not cover",
 }
 """Reason why the ranks of each axis cannot train in float16, by the axis's field."""
+NO_ZERO_OFFLOAD = (
+    "DeepSpeed 0.19.8 keeps overflowed gradients on the host below stage 3, so that no later step recovers"
+)
+"""Reason why ZeRO-1 and ZeRO-2 cannot keep the optimizer on the host in float16."""
+_NOT_COMPARED = "was not compared with other backends"
 _OFFLOAD = "was not compared in float16 with other backends on GPUs"
 
 
@@ -65,8 +70,22 @@ def check(config: TrialConfig, workload: WorkloadRequest, model: ModelSpec | Non
     check_axis("expert_parallel", strategy.expert_ranks, precision)
     if getattr(strategy, "cpu_offload", False):
         raise ValueError(f"strategy.cpu_offload (true) with {stated} {_OFFLOAD}; set it to false")
+    if (
+        isinstance(strategy, ZeroConfig)
+        and strategy.offload_optimizer is not None
+        and not offloads_optimizer(strategy.stage, precision)
+    ):
+        raise ValueError(
+            f"strategy.offload_optimizer at stage {strategy.stage} with {stated}: {NO_ZERO_OFFLOAD}; leave it out, or use "
+            "stage 3"
+        )
     if getattr(strategy, "deepcompile", False):
-        raise ValueError(f"deepcompile (true) with {stated} was not compared with other backends; set it to false")
+        raise ValueError(f"deepcompile (true) with {stated} {_NOT_COMPARED}; set it to false")
+
+
+def offloads_optimizer(stage: int, precision: Precision) -> bool:
+    """Whether ZeRO of a stage may keep its optimizer on the host, as far as float16 is concerned."""
+    return stage == 3 or not precision.scales_loss
 
 
 def check_axis(name: str, size: int, precision: Precision) -> None:
@@ -89,12 +108,13 @@ def can_train(config: TrialConfig, workload: WorkloadRequest) -> bool:
 
 
 def check_limits(knobs: Mapping[str, object], precision: Precision) -> None:
-    """Reject limits of a search that leave only offloaded shards for a precision in float16.
+    """Reject limits of a search that leave only offloaded shards, or DeepCompile, for a precision in float16.
 
     Raises:
         ValueError: names the knob, its values and the remedy.
     """
-    named = knobs.get("cpu_offload", False)
-    values = named if isinstance(named, list | tuple) else (named,)
-    if precision.scales_loss and False not in values:
-        raise ValueError(f"space.knobs.cpu_offload ({', '.join(map(str, values))}) {_OFFLOAD}; leave it out")
+    for name, why in (("cpu_offload", _OFFLOAD), ("deepcompile", f"with float16 {_NOT_COMPARED}")):
+        named = knobs.get(name, False)
+        values = named if isinstance(named, list | tuple) else (named,)
+        if precision.scales_loss and False not in values:
+            raise ValueError(f"space.knobs.{name} ({', '.join(map(str, values))}) {why}; leave it out")

@@ -65,7 +65,9 @@ def _overflow(step: int, only_rank: int | None) -> Callable[[Any, int], None]:
 
 PLANTS: dict[str, Callable[[Any, int], None]] = {
     "high scale": _begin_at(FIRST_SCALE),
+    "higher scale": _begin_at(8 * FIRST_SCALE),
     "endless": _begin_at(2.0**100),
     "one rank": _overflow(1, only_rank=0),
+    "in a traced step": _overflow(5, only_rank=None),
     "in a timed window": _overflow(6, only_rank=None),
 }

@@ -73,6 +73,14 @@ FSDP2 = {"kind": "fsdp2", "dp_shard": 4}
         ({"strategy": {"kind": "fsdp2", "dp_shard": 2, "pipeline_parallel": 2}}, r"pipeline_parallel \(2\)"),
         ({"strategy": FSDP2 | {"expert_parallel": 2}}, r"expert_parallel \(2\)"),
         ({"strategy": FSDP2 | {"cpu_offload": True}}, r"strategy.cpu_offload \(true\).*set it to false"),
+        (
+            {"strategy": {"kind": "zero", "stage": 1, "offload_optimizer": {}}},
+            r"strategy.offload_optimizer at stage 1.*stage 3",
+        ),
+        (
+            {"strategy": {"kind": "zero", "stage": 2, "offload_optimizer": {}}},
+            r"strategy.offload_optimizer at stage 2.*leave it",
+        ),
         ({"strategy": {"kind": "zero", "stage": 3, "deepcompile": True}}, r"deepcompile \(true\).*set it to false"),
     ],
 )
@@ -90,11 +98,12 @@ def test_every_backend_trains_float16(kind: str) -> None:
     sample_groups.check(TrialConfig.model_validate({"strategy": strategy}), CPU, workload())
 
 
-def test_a_search_pinned_to_offloaded_shards_is_rejected() -> None:
-    with pytest.raises(ValueError, match=r"space.knobs.cpu_offload \(True\).*leave it out"):
-        fp16_support.check_limits({"cpu_offload": True}, FLOAT16)
-    fp16_support.check_limits({"cpu_offload": (True, False)}, FLOAT16)
-    fp16_support.check_limits({"cpu_offload": True}, PRECISIONS["bf16-mixed"])
+@pytest.mark.parametrize("knob", ["cpu_offload", "deepcompile"])
+def test_a_search_pinned_to_what_float16_cannot_train_is_rejected(knob: str) -> None:
+    with pytest.raises(ValueError, match=rf"space.knobs.{knob} \(True\).*leave it out"):
+        fp16_support.check_limits({knob: True}, FLOAT16)
+    fp16_support.check_limits({knob: (True, False)}, FLOAT16)
+    fp16_support.check_limits({knob: True}, PRECISIONS["bf16-mixed"])
 
 
 def test_studies_may_consider_float16_and_no_device_chooses_it() -> None:

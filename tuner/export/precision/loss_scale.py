@@ -13,6 +13,13 @@ _REJECTED = {
 _PER_BACKEND = {"lightning": ("ddp",), "training-arguments": ("ddp", "zero"), "trl": ("ddp", "zero")}
 """Backends of which a format can express float16, for formats that cannot express it for all."""
 
+_NOT_ON_CPU = {
+    "lightning": "Lightning trains bfloat16 on CPU ranks in place of float16",
+    "training-arguments": "the Trainer trains float32 on CPU ranks in place of float16",
+    "trl": "TRL trains float32 on CPU ranks in place of float16",
+}
+"""Reason why a program cannot train on CPU ranks what was measured in float16, by export format."""
+
 
 def is_used(source: ExportSource) -> bool:
     """Whether the exported trial scaled its loss."""
@@ -29,6 +36,8 @@ def check_format(source: ExportSource, form: str) -> None:
     reason = _REJECTED.get(form)
     if reason is None and backend not in _PER_BACKEND.get(form, (backend,)):
         reason = f"nobody has compared the float16 of {form} with {backend}"
+    if reason is None and source.on_cpu:
+        reason = _NOT_ON_CPU.get(form)
     if is_used(source) and reason is not None:
         raise ValueError(
             f"precision ({source.workload.precision.name!r}) cannot be exported as {form}: {reason}; take the standard files"

@@ -16,7 +16,6 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_s
 from torch.distributed.tensor import DTensor
 
 from shardtune.api_schemas.strategies import pipeline_parallel, pipeline_schedules
-from shardtune.api_schemas.training.optimizers import AdamWBf16
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import stage_cut, stage_plan
 from shardtune.workers.rank.strategies import base
@@ -67,11 +66,8 @@ class RankPart:
         parts = []
         for index in pipeline_schedules.stages_of_rank(mesh.get_local_rank(), ranks, virtual, facts.is_v):
             cut = stage_cut.cut(model, plan, index, count, setting.cast_loss, setting.weights_dtype)
-            if cut.twins and isinstance(task.workload.optimizer, AdamWBf16):
-                raise ValueError(
-                    f"pipeline_parallel ({ranks}) holds tied weights twice, and optimizer.kind ('adamw-bf16') would round the "
-                    "copies apart; use 1, or adamw"
-                )
+            if cut.twins:
+                pipeline_parallel.check_tied(ranks, task.workload.optimizer)
             parts.append(cls(cut.module, cut.blocks, cut.names, cut.twins, index, plan.width))
         return parts
 

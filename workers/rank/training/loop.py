@@ -112,6 +112,19 @@ class Loop:
             self._report_progress("training", throttle=self._step % _STEPS_PER_REPORT > 0)
         self.outcome.first_losses = len(self.outcome.losses)
 
+    def _train_step(self, batches: list[Any]) -> Steps[float]:
+        """Train a step until it updates the weights, and keep its loss; returns the seconds of all its tries.
+
+        Raises:
+            NumericsError: the loss is not finite, or its gradients overflow at any scale.
+        """
+        begin = clock(self._place.accelerator)
+        loss, _ = yield from self.skipped.trained(batches, self._step)
+        self._end_step()
+        seconds = clock(self._place.accelerator) - begin
+        self._note_losses(mesh.mean(loss.reshape(1), self._place))
+        return seconds
+
     def _end_step(self) -> None:
         self._step += 1
         self._garbage.end_step()

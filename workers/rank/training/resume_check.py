@@ -62,6 +62,7 @@ def run(task: ResumeTask, built: RankTraining, folder: Path, progress: ProgressF
         trajectory=tuple(loop.outcome.trajectory),
         losses=tuple(loop.outcome.losses),
         checkpoint=checkpoint_part,
+        skipped_steps=loop.skipped.count,
         versions=library_versions(),
     )
 
@@ -80,10 +81,9 @@ class ResumeLoop(Loop):
         spent_s, step_count = 0.0, 0
         self._planned = plan.fewest_steps + plan.steps_after
         while step_count < plan.fewest_steps or (step_count < plan.most_steps and spent_s < plan.max_train_s):
-            losses, seconds = yield from self._timed([self._micro_batches.of_recorded_step(self._step, self._short)])
+            seconds = yield from self._train_step(self._micro_batches.of_recorded_step(self._step, self._short))
             spent_s += self._slowest(seconds)
             step_count += 1
-            self._note_losses(losses)
             self._report_progress("training")
 
     def record(self, count: int) -> Steps[None]:

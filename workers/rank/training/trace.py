@@ -1,5 +1,6 @@
 """Trace on one rank: train until steps are warm, then run a few steps under torch's profiler, into one file per rank."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.trials.leases import TraceTask
 from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.rank import mesh
-from shardtune.workers.rank.classify import NumericsError
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.moments import MomentRecorder
 from shardtune.workers.rank.rank_context import RankContext
@@ -66,7 +66,7 @@ def run(
     """Train and write this rank's trace into the trial directory's folder of traces.
 
     Raises:
-        NumericsError: the loss is not finite, or the loss scale skipped a traced step.
+        NumericsError: the loss is not finite, or gradients kept overflowing.
     """
     place = built.setting.context
     loop = TraceLoop(built.trainer.parameter_checksum, built.setting, built.step, progress)
@@ -74,11 +74,7 @@ def run(
         run_steps(loop.warm_up(_WATCHED), recorder.watched(built.trainer))
     moment = recorder.finish()
     run_steps(loop.warm_up(task.warmup_steps), built.trainer)
-    # Shapes are recorded because a trace shows the bytes of gloo's collectives in no other way.
-    profiler = profile(activities=_activities(place), record_shapes=True)
-    profiler.start()
-    run_steps(loop.record(task.steps), NamedTrainer(built.trainer))
-    profiler.stop()
+    profiler = _profiled(loop, task.steps, NamedTrainer(built.trainer), place)
     (folder / TRACES).mkdir(exist_ok=True)
     with progress.refreshed(Progress(phase="finishing", step=task.warmup_steps + task.steps)):
         profiler.export_chrome_trace(str(folder / TRACES / f"rank_{place.rank}.json.gz"))
@@ -89,9 +85,26 @@ def run(
         warmup_step_times_s=tuple(loop.outcome.warmup_step_times_s),
         window_step_times_s=tuple(loop.outcome.window_step_times_s),
         losses=tuple(loop.outcome.losses),
+        skipped_steps=loop.skipped.count,
         cpu_s=time.process_time(),
         versions=library_versions(),
     )
+
+
+def _profiled(loop: "TraceLoop", steps: int, trainer: "NamedTrainer", place: RankContext) -> profile:
+    """Trace steps until the loss scale skips none of them; returns the profiler of these alone.
+
+    Raises:
+        NumericsError: as `TraceLoop.record`.
+    """
+    while True:
+        # Shapes are recorded because a trace shows the bytes of gloo's collectives in no other way.
+        profiler = profile(activities=_activities(place), record_shapes=True)
+        profiler.start()
+        run_steps(loop.record(steps), trainer)
+        profiler.stop()
+        if loop.is_traced:
+            return profiler
 
 
 def _activities(place: RankContext) -> list[ProfilerActivity]:
@@ -101,17 +114,26 @@ def _activities(place: RankContext) -> list[ProfilerActivity]:
 class TraceLoop(Loop):
     """Loop over the steps of a trace task."""
 
+    is_traced = False
+    """Whether all traced steps updated the weights."""
+
     def warm_up(self, count: int) -> Steps[None]:
-        """Yield warm-up steps, each timed but not recorded; their number is fixed, whether or not they get faster."""
+        """Yield warm-up steps, each timed with its skipped tries but not recorded; their number is fixed, whether or not
+        they get faster."""
         self._planned = count
         for _ in range(count):
-            losses, seconds = yield from self._timed([self._micro_batches.of_step(self._step)])
+            seconds = yield from self._train_step(self._micro_batches.of_step(self._step))
             self.outcome.warmup_step_times_s.append(self._slowest(seconds))
-            self._note_losses(losses)
             self._report_progress("warming_up")
 
     def record(self, count: int) -> Steps[None]:
-        """Yield the traced steps back to back; their batches are made beforehand, as in a timed window."""
+        """Yield the traced steps back to back; their batches are made beforehand, as in a timed window. Where a loss scale
+        skipped one, none is recorded, and the caller traces all again.
+
+        Raises:
+            NumericsError: a loss is not finite, or too many traces had skipped steps.
+        """
+        first_step = self._step
         batches = [self._micro_batches.of_step(self._step + i) for i in range(count)]
         dist.barrier()
         begin = clock(self._place.accelerator)
@@ -123,10 +145,14 @@ class TraceLoop(Loop):
             losses.append(loss)
             norms.append(norm)
         seconds = clock(self._place.accelerator) - begin
-        self.outcome.window_step_times_s.append(self._slowest(seconds) / count)
-        self._note_losses(mesh.mean(torch.stack(losses), self._place))
-        if self.skipped.spoils(norms):
-            raise NumericsError("gradients overflowed float16 in a traced step, which made no update; trace again")
+        slowest_s = self._slowest(seconds)
+        mean_losses = mesh.mean(torch.stack(losses), self._place)
+        if all(map(math.isfinite, mean_losses)) and self.skipped.spoils(norms):
+            self._step = first_step
+            return
+        self.outcome.window_step_times_s.append(slowest_s / count)
+        self._note_losses(mean_losses)
+        self.is_traced = True
 
 
 class NamedTrainer:

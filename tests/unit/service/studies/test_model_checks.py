@@ -2,11 +2,16 @@
 
 import pytest
 
+from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import ModelSpec, preset
+from shardtune.api_schemas.training.optimizers import AdamWBf16
+from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.http.errors import Invalid
 from shardtune.service.studies import model_checks, validation
+from shardtune.tuner import baseline
 from shardtune.tuner.prediction import catalogue, prediction_request
 from tests.support.service.simulated_worker import CLUSTER
 from tests.support.values.synthetic_studies import study_of
@@ -117,3 +122,23 @@ def test_a_prediction_of_flash_attention_in_float32_is_rejected():
 @pytest.mark.parametrize("config", [LLAMA, {"model_type": "bert", "is_decoder": True}, preset("gpt2").config])
 def test_others_pass(config):
     model_checks.check(spec(config), CLUSTER)
+
+
+@pytest.mark.parametrize("sizes", [2, (1, 2)])
+def test_stages_of_tied_weights_are_rejected_under_stochastic_rounding(sizes):
+    workload = {"optimizer": AdamWBf16(), "precision": PRECISIONS["bf16-true"]}
+    limits = SpaceLimits(backends=("fsdp2",), knobs={"pipeline_parallel": sizes})
+    tied = spec({**LLAMA, "tie_word_embeddings": True}, **workload).model_copy(update={"space": limits})
+    with pytest.raises(Invalid, match=r"space.knobs.pipeline_parallel \(2\) holds tied weights twice.*use 1, or adamw"):
+        model_checks.check(tied, CLUSTER)
+    model_checks.check(
+        spec({**LLAMA, "tie_word_embeddings": False}, **workload).model_copy(update={"space": limits}), CLUSTER
+    )
+    model_checks.check(spec({**LLAMA, "tie_word_embeddings": True}).model_copy(update={"space": limits}), CLUSTER)
+
+
+def test_a_baseline_with_stages_of_tied_weights_is_rejected_under_stochastic_rounding():
+    config = TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2), micro_batch=1)
+    workload = spec(LLAMA, optimizer=AdamWBf16(), precision=PRECISIONS["bf16-true"]).workload
+    with pytest.raises(ValueError, match=r"baseline.pipeline_parallel \(2\) holds tied weights twice"):
+        baseline.resolve(config, workload, CLUSTER, ModelSpec(name="x", config={**LLAMA, "tie_word_embeddings": True}))

@@ -47,12 +47,43 @@ def test_a_file_in_float16_is_a_baseline_of_fp16_mixed_and_implies_it(name: str)
         (ACCELERATE | {"mixed_precision": "no"}, r"mixed_precision fp16 \(false\), but"),
         (TRAINER | {"bf16": True}, r"bf16 \(true\), but the workload's precision \('fp16-mixed'\) computes in float16"),
         (ZERO | {"fp16": {"enabled": True, "fp16_master_weights_and_grads": True}}, r"keep float32 masters; set it"),
+        (
+            ZERO | {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+            r"stage 2.*or use stage 3",
+        ),
         (ZERO | {"zero_optimization": {"stage": 0}}, r"stage \(0\) under precision \('fp16-mixed'\)"),
     ],
 )
 def test_contradictions_to_float16_are_named(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         resolve_with_notes(values, FLOAT16, TWO_RANKS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("initial_scale_power", "abc", r"\('abc'\) must be a number"),
+        ("initial_scale_power", -3, r"\(-3\) must be from 0 to 127; correct it"),
+        ("initial_scale_power", 128, r"\(128\) must be from 0 to 127; correct it"),
+        ("loss_scale", -1, r"\(-1\) must be at least 0; correct it"),
+        ("min_loss_scale", 0, r"\(0\) must be at least 1; correct it"),
+        ("loss_scale_window", 0, r"\(0\) must be at least 1; correct it"),
+        ("loss_scale_window", 1.5, r"\(1.5\) must be a whole number"),
+        ("hysteresis", -1, r"\(-1\) must be at least 0; correct it"),
+        ("consecutive_hysteresis", 3, r"\(3\) must be true or false"),
+    ],
+)
+def test_values_that_deepspeed_would_not_take_are_named(name: str, value: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=rf"baseline.fp16.{name} {words}"):
+        resolve_with_notes(ZERO | {"fp16": {"enabled": True, name: value}}, FLOAT16, TWO_RANKS)
+
+
+def test_a_switch_written_as_text_is_read_as_one() -> None:
+    implied = implied_precision(TRAINER | {"fp16": "true"})
+    assert implied is not None and implied[0] == PRECISIONS["fp16-mixed"]
+    assert implied_precision(TRAINER | {"fp16": "yes"}) is None
+    with pytest.raises(ValueError, match=r"baseline.fp16 \('yes'\) must be true or false"):
+        resolve_with_notes(TRAINER | {"fp16": "yes"}, FLOAT16, TWO_RANKS)
 
 
 def test_what_is_measured_otherwise_is_noted() -> None:
@@ -65,3 +96,11 @@ def test_what_is_measured_otherwise_is_noted() -> None:
     assert "loss_scale (128) is fixed; measured with a dynamic scale" in notes(
         ZERO | {"fp16": {"enabled": True, "loss_scale": 128}}
     )
+    assert "DeepSpeed's fp16 reduces gradients in float16; measured with" in notes(ZERO)
+    assert "reduces gradients in float16" not in notes(ZERO | {"communication_data_type": "fp32"})
+    assert "initial_scale_power (12) is not applied: the loss scale of trials begins at 65536" in notes(
+        ZERO | {"fp16": {"enabled": True, "initial_scale_power": 12}}
+    )
+    assert "fp16.bogus is not applied" in notes(ZERO | {"fp16": {"enabled": True, "bogus": 3}})
+    exported = {"enabled": True, "loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
+    assert "is not applied" not in notes(ZERO | {"fp16": exported})

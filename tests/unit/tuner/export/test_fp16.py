@@ -9,7 +9,7 @@ import yaml
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.tuner.export import bundle
-from tests.support.values.synthetic_studies import contender_of, study_of
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
 GPU = Cluster(gpu="V100-SXM2-32GB", gpus_per_node=2, memory_gib=31, host_memory_gib=400)
 STRATEGIES: dict[str, Any] = {
@@ -22,7 +22,7 @@ STRATEGIES: dict[str, Any] = {
 
 def exported(name: str, form: str = "standard", precision: str = "fp16-mixed", **study: Any) -> dict[str, str]:
     trial = contender_of(TrialConfig(strategy=STRATEGIES[name], micro_batch=2))
-    return bundle.export(study_of(precision=precision, cluster=GPU, **study), trial, form).files  # type: ignore[arg-type]
+    return bundle.export(study_of(precision=precision, **{"cluster": GPU} | study), trial, form).files  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp1", "fsdp2"])
@@ -90,3 +90,20 @@ def test_programs_without_such_a_training_are_rejected(name: str, form: str, rea
     with pytest.raises(ValueError, match=r"precision \('fp16-mixed'\) cannot be exported as ") as rejected:
         exported(name, form)
     assert reason in str(rejected.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "trains"), [("lightning", "bfloat16"), ("training-arguments", "float32"), ("trl", "float32")]
+)
+def test_programs_that_train_no_float16_on_cpu_ranks_are_rejected(form: str, trains: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"cannot be exported as {form}: .*{trains} on CPU ranks.*take the standard files"
+    ):
+        exported("ddp", form, cluster=CPU)
+    assert exported("ddp", form)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_accelerate_is_not_to_start_float16_on_cpu_ranks(name: str) -> None:
+    text = "accelerate trains no float16"
+    assert text in exported(name, cluster=CPU)["accelerate.yaml"] and text not in exported(name)["accelerate.yaml"]

@@ -53,3 +53,13 @@ def test_a_table_of_strategies_in_float16_names_no_offloaded_shards() -> None:
     assert table.precision == "fp16-mixed" and table.precision_note is None and len(table.predictions) >= 4
     with pytest.raises(ValueError, match=r"optimizer.kind \('muon'\) with precision"):
         answer_request(request.model_copy(update={"optimizer": Muon()}))
+
+
+def test_a_prediction_for_cpu_ranks_says_that_no_rate_of_float16_was_measured() -> None:
+    def notes(cluster: Cluster | str, precision: str) -> str:
+        request = PredictionRequest(model=preset("llama-tiny"), cluster=cluster, precision=precision)
+        return " | ".join(answer_request(request).notes)
+
+    cpu = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+    assert "no rate of float16 was measured on CPU ranks" in notes(cpu, "fp16-mixed")
+    assert "no rate of float16" not in notes(cpu, "bf16-mixed") + notes("8xv100-32gb", "fp16-mixed")

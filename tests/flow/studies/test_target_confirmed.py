@@ -6,7 +6,7 @@ import pytest
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.failures import FailureKind
-from tests.support.service.scenarios import THREE_BACKENDS, WORKLOAD, tune
+from tests.support.service.scenarios import THREE_BACKENDS, WORKLOAD, decide, tune
 from tests.support.service.simulated_worker import CLUSTER, SimulatedWorker, failure, measurement
 
 TARGET = {"target": "4x2", "workload": WORKLOAD | {"global_batch": 32}}
@@ -145,3 +145,40 @@ def test_a_job_with_a_database_of_its_own_compares_and_notes_that_it_reports_to_
     assert there["result"]["verdict"] == "confirmed"
     assert any("confirms (study-elsewhere) is no study of this database" in note for note in there["warnings"])
     assert read(quick_client, projected["study_id"])["result"]["projection"]["verdict"] == "projected"
+
+
+def projection_of(client, study):
+    return read(client, study["study_id"])["result"]["projection"]
+
+
+def exported_config(client, study):
+    export = client.get(f"/v1/studies/{study['study_id']}/export", params={"which": "target"}).json()
+    return json.loads(export["files"]["config.json"])["config"]
+
+
+def proposal_of(client, study):
+    rows = client.get("/v1/recommendations", params={"state": "proposed"}).json()["recommendations"]
+    (row,) = [row for row in rows if row["study_id"] == study["study_id"]]
+    return row
+
+
+def test_a_comparison_that_waits_for_approval_changes_nothing_until_it_is_approved(quick_client, projected):
+    client, (first, second) = quick_client, choices(projected)
+    assert client.put("/v1/projects/default", json={"requires_approval": True}).status_code == 200
+    there = run_there(client, confirming_request(client, projected), (800.0, 1000.0))
+    question = target_question(projections="true")
+
+    def served():
+        best = client.get("/v1/best", params=question).json()
+        return projection_of(client, projected)["verdict"], exported_config(client, projected), best["best"]["config"]
+
+    as_before = ("projected", first["config"], first["config"])
+    assert served() == as_before
+    target_key = proposal_of(client, there)["target_key"]
+    assert decide(client, target_key, "reject").status_code == 200
+    assert served() == as_before
+    again = run_there(client, confirming_request(client, projected), (800.0, 1000.0))
+    assert served() == as_before
+    assert decide(client, target_key, "approve").status_code == 200
+    assert served() == ("changed", second["config"], second["config"])
+    assert projection_of(client, projected)["confirmation"]["study_id"] == again["study_id"]

@@ -38,11 +38,14 @@ def choices(study):
 
 
 def run_there(client, request, speeds):
-    """Finished study of a worker with the target's nodes. `speeds` of the first and the second choice; None: no memory."""
+    """Finished study of a worker with the target's nodes. `speeds` of the first and the second choice, or how it fails;
+    None: no memory."""
     second = TrialConfig.model_validate(request["baseline"])
 
     def behave(_lease, task):
         speed = speeds[1] if task.config == second else speeds[0]
+        if isinstance(speed, FailureKind):
+            return failure(speed)
         return failure(FailureKind.OOM) if speed is None else measurement(speed)
 
     worker = SimulatedWorker(client, name="there", behave=behave, cluster=THERE).register()
@@ -182,3 +185,43 @@ def test_a_comparison_that_waits_for_approval_changes_nothing_until_it_is_approv
     assert decide(client, target_key, "approve").status_code == 200
     assert served() == ("changed", second["config"], second["config"])
     assert projection_of(client, projected)["confirmation"]["study_id"] == again["study_id"]
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.DEADLINE, FailureKind.SETUP])
+def test_a_choice_that_failed_for_another_reason_than_memory_decides_nothing(quick_client, projected, kind):
+    there = run_there(quick_client, confirming_request(quick_client, projected), (kind, 1000.0))
+    assert there["state"] == "complete", there["reason"]
+    projection = projection_of(quick_client, projected)
+    assert (projection["verdict"], projection["confirmation"]["outcome"]) == ("projected", "undecided")
+    assert exported_config(quick_client, projected) == choices(projected)[0]["config"]
+
+
+def test_a_choice_that_never_ran_decides_nothing(quick_client, projected):
+    request = confirming_request(quick_client, projected) | {"budget": {"max_trials": 1}}
+    there = run_there(quick_client, request, (2000.0, 1000.0))
+    assert there["state"] == "complete", there["reason"]
+    projection = projection_of(quick_client, projected)
+    assert (projection["verdict"], projection["confirmation"]["outcome"]) == ("projected", "undecided")
+    assert [row["config"] for row in projection["confirmation"]["measured"]] == [choices(projected)[1]["config"]]
+
+
+def test_an_undecided_repeat_leaves_the_earlier_decision(quick_client, projected):
+    request = confirming_request(quick_client, projected)
+    first = run_there(quick_client, request, (800.0, 1000.0))
+    run_there(quick_client, request, (FailureKind.CRASH, 1000.0))
+    projection = projection_of(quick_client, projected)
+    assert projection["verdict"] == "changed" and projection["confirmation"]["study_id"] == first["study_id"]
+
+
+def test_a_longer_search_keeps_what_was_found_about_the_same_choices(quick_client, projected):
+    run_there(quick_client, confirming_request(quick_client, projected), (800.0, 1000.0))
+    before = projection_of(quick_client, projected)
+    path = f"/v1/studies/{projected['study_id']}:extend"
+    assert quick_client.post(path, json={"add_trials": 1}).status_code == 200
+    SimulatedWorker(quick_client).register().work()
+    after = projection_of(quick_client, projected)
+    assert sum(read(quick_client, projected["study_id"])["trials"].values()) > sum(projected["trials"].values())
+    # Its speeds may be projected anew, but the two choices are the same.
+    assert after["best"]["config"] == before["best"]["config"]
+    assert after["runners_up"][0]["config"] == before["runners_up"][0]["config"]
+    assert (after["verdict"], after["confirmation"]) == ("changed", before["confirmation"])

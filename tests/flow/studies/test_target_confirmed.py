@@ -4,61 +4,22 @@ import json
 
 import pytest
 
-from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials.failures import FailureKind
-from tests.support.service.scenarios import THREE_BACKENDS, WORKLOAD, decide, tune
-from tests.support.service.simulated_worker import CLUSTER, SimulatedWorker, failure, measurement
-
-TARGET = {"target": "4x2", "workload": WORKLOAD | {"global_batch": 32}}
-THERE = CLUSTER.model_copy(update={"nodes": 4})
-
-
-def read(client, study_id):
-    return client.get(f"/v1/studies/{study_id}").json()
+from tests.support.service.scenarios import WORKLOAD, tune
+from tests.support.service.simulated_worker import CLUSTER, SimulatedWorker, measurement
+from tests.support.service.target_comparisons import (
+    THERE,
+    choices,
+    confirming_request,
+    projected_study,
+    read,
+    run_there,
+    target_question,
+)
 
 
 @pytest.fixture
 def projected(quick_client):
-    """Study with a projection to four nodes."""
-    study = read(quick_client, tune(quick_client, **(TARGET | THREE_BACKENDS)))
-    assert study["result"]["projection"]["verdict"] == "projected", study["result"]["notes"]
-    return study
-
-
-def confirming_request(client, study):
-    """Study of the file `confirm.json`."""
-    files = client.get(f"/v1/studies/{study['study_id']}/export", params={"which": "target"}).json()["files"]
-    assert f"study {study['study_id']}" in files["confirm.sbatch"]
-    return json.loads(files["confirm.json"])
-
-
-def choices(study):
-    projection = study["result"]["projection"]
-    return projection["best"], projection["runners_up"][0]
-
-
-def run_there(client, request, speeds):
-    """Finished study of a worker with the target's nodes. `speeds` of the first and the second choice, or how it fails;
-    None: no memory."""
-    second = TrialConfig.model_validate(request["baseline"])
-
-    def behave(_lease, task):
-        speed = speeds[1] if task.config == second else speeds[0]
-        if isinstance(speed, FailureKind):
-            return failure(speed)
-        return failure(FailureKind.OOM) if speed is None else measurement(speed)
-
-    worker = SimulatedWorker(client, name="there", behave=behave, cluster=THERE).register()
-    answer = client.post("/v1/studies", json=request)
-    assert answer.status_code == 201, answer.text
-    worker.work()
-    return read(client, answer.json()["study_id"])
-
-
-def target_question(**changes):
-    workload = WORKLOAD | {"global_batch": 32}
-    asked = {"model": "llama-tiny", "cluster": THERE.model_dump_json(), "workload": json.dumps(workload)}
-    return asked | {"match": "exact"} | changes
+    return projected_study(quick_client)
 
 
 @pytest.mark.parametrize(
@@ -148,80 +109,3 @@ def test_a_job_with_a_database_of_its_own_compares_and_notes_that_it_reports_to_
     assert there["result"]["verdict"] == "confirmed"
     assert any("confirms (study-elsewhere) is no study of this database" in note for note in there["warnings"])
     assert read(quick_client, projected["study_id"])["result"]["projection"]["verdict"] == "projected"
-
-
-def projection_of(client, study):
-    return read(client, study["study_id"])["result"]["projection"]
-
-
-def exported_config(client, study):
-    export = client.get(f"/v1/studies/{study['study_id']}/export", params={"which": "target"}).json()
-    return json.loads(export["files"]["config.json"])["config"]
-
-
-def proposal_of(client, study):
-    rows = client.get("/v1/recommendations", params={"state": "proposed"}).json()["recommendations"]
-    (row,) = [row for row in rows if row["study_id"] == study["study_id"]]
-    return row
-
-
-def test_a_comparison_that_waits_for_approval_changes_nothing_until_it_is_approved(quick_client, projected):
-    client, (first, second) = quick_client, choices(projected)
-    assert client.put("/v1/projects/default", json={"requires_approval": True}).status_code == 200
-    there = run_there(client, confirming_request(client, projected), (800.0, 1000.0))
-    question = target_question(projections="true")
-
-    def served():
-        best = client.get("/v1/best", params=question).json()
-        return projection_of(client, projected)["verdict"], exported_config(client, projected), best["best"]["config"]
-
-    as_before = ("projected", first["config"], first["config"])
-    assert served() == as_before
-    target_key = proposal_of(client, there)["target_key"]
-    assert decide(client, target_key, "reject").status_code == 200
-    assert served() == as_before
-    again = run_there(client, confirming_request(client, projected), (800.0, 1000.0))
-    assert served() == as_before
-    assert decide(client, target_key, "approve").status_code == 200
-    assert served() == ("changed", second["config"], second["config"])
-    assert projection_of(client, projected)["confirmation"]["study_id"] == again["study_id"]
-
-
-@pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.DEADLINE, FailureKind.SETUP])
-def test_a_choice_that_failed_for_another_reason_than_memory_decides_nothing(quick_client, projected, kind):
-    there = run_there(quick_client, confirming_request(quick_client, projected), (kind, 1000.0))
-    assert there["state"] == "complete", there["reason"]
-    projection = projection_of(quick_client, projected)
-    assert (projection["verdict"], projection["confirmation"]["outcome"]) == ("projected", "undecided")
-    assert exported_config(quick_client, projected) == choices(projected)[0]["config"]
-
-
-def test_a_choice_that_never_ran_decides_nothing(quick_client, projected):
-    request = confirming_request(quick_client, projected) | {"budget": {"max_trials": 1}}
-    there = run_there(quick_client, request, (2000.0, 1000.0))
-    assert there["state"] == "complete", there["reason"]
-    projection = projection_of(quick_client, projected)
-    assert (projection["verdict"], projection["confirmation"]["outcome"]) == ("projected", "undecided")
-    assert [row["config"] for row in projection["confirmation"]["measured"]] == [choices(projected)[1]["config"]]
-
-
-def test_an_undecided_repeat_leaves_the_earlier_decision(quick_client, projected):
-    request = confirming_request(quick_client, projected)
-    first = run_there(quick_client, request, (800.0, 1000.0))
-    run_there(quick_client, request, (FailureKind.CRASH, 1000.0))
-    projection = projection_of(quick_client, projected)
-    assert projection["verdict"] == "changed" and projection["confirmation"]["study_id"] == first["study_id"]
-
-
-def test_a_longer_search_keeps_what_was_found_about_the_same_choices(quick_client, projected):
-    run_there(quick_client, confirming_request(quick_client, projected), (800.0, 1000.0))
-    before = projection_of(quick_client, projected)
-    path = f"/v1/studies/{projected['study_id']}:extend"
-    assert quick_client.post(path, json={"add_trials": 1}).status_code == 200
-    SimulatedWorker(quick_client).register().work()
-    after = projection_of(quick_client, projected)
-    assert sum(read(quick_client, projected["study_id"])["trials"].values()) > sum(projected["trials"].values())
-    # Its speeds may be projected anew, but the two choices are the same.
-    assert after["best"]["config"] == before["best"]["config"]
-    assert after["runners_up"][0]["config"] == before["runners_up"][0]["config"]
-    assert (after["verdict"], after["confirmation"]) == ("changed", before["confirmation"])

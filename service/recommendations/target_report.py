@@ -75,6 +75,9 @@ def _named_study(session: Session, study: StudyRow) -> StudyRow | None:
     existing = studies.get(session, named)
     if existing is None or existing.project_id != study.project_id or existing.deleted_at is not None:
         return None
+    # Nobody checked what it compares with a study that did not exist yet; two could also name, and lock, each other.
+    if existing.id == study.id or existing.created_at > study.created_at:
+        return None
     return studies.lock(session, named)
 
 

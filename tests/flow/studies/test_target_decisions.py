@@ -1,9 +1,11 @@
 """What a comparison on the target may change in the answers that are served, and when."""
 
+from datetime import timedelta
+
 import pytest
 
 from shardtune.api_schemas.trials.failures import FailureKind
-from shardtune.db.queries import best
+from shardtune.db.queries import best, studies
 from tests.support.service.scenarios import decide
 from tests.support.service.simulated_worker import SimulatedWorker
 from tests.support.service.target_comparisons import (
@@ -117,3 +119,12 @@ def test_a_served_projection_says_what_the_study_says(quick_client, projected):
     assert served["match"] == "projected" and served["projection"] == projection_of(client, projected)
     assert served["best"]["config"] == exported_config(client, projected) == choices(projected)[1]["config"]
     assert f"study {there['study_id']} compared the first two choices: changed" in served["confidence"]["reasons"][0]
+
+
+def test_a_study_that_is_newer_than_the_comparison_is_not_confirmed_by_it(quick_client, projected):
+    request = confirming_request(quick_client, projected)
+    with quick_client.app.state.context.db.write() as session:
+        studies.lock(session, projected["study_id"]).created_at += timedelta(days=1)
+    there = run_there(quick_client, request, (800.0, 1000.0))
+    assert there["result"]["verdict"] == "not_faster"
+    assert projection_of(quick_client, projected)["confirmation"] is None

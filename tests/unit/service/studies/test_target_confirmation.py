@@ -1,6 +1,7 @@
 """Files that confirm a projection on the target."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -137,3 +138,9 @@ def test_a_study_of_a_service_has_a_job_without_a_state_directory() -> None:
         "confirm.sbatch"
     ]
     assert "\nstate=\n" in job and '\npython="${PYTHON:-python}"\n' in job
+
+
+def test_a_state_directory_of_any_bytes_is_written_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    write_files(tmp_path / "target", reporting_here({"confirm.sbatch": "python=\nstate=\n"}, folder))
+    assert b"caf\xe9" in (tmp_path / "target" / "confirm.sbatch").read_bytes()

@@ -83,7 +83,7 @@ def test_without_a_second_choice_nothing_is_compared() -> None:
 def job_in(tmp_path: Path, rest: str = "", **environment: str) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
     """Run the job as Slurm does, with a stand-in for `scontrol` and an interpreter that prints its arguments; returns the
     folder of the export, and the ended job."""
-    folder, tools, copies = tmp_path / "my best" / "target", tmp_path / "bin", tmp_path / "spool"
+    folder, tools, copies = tmp_path / "my best lr=3" / "target", tmp_path / "bin", tmp_path / "spool"
     for place in (folder, tools, copies):
         place.mkdir(parents=True)
     files = target_confirmation.files(study_of(), projection_of(TrialConfig(strategy=DdpConfig()), SECOND))

@@ -5,7 +5,8 @@ first and write later fail with "database is locked" when two run at once.
 
 Note [lock order]: on Postgres a transaction locks rows in this order, which prevents deadlocks: project (whose lock
 also guards the GPU-seconds spent by retuning), schedule, study, run, tuning target, canary, retune, worker, webhook,
-its messages. It may skip any of them.
+its messages. It may skip any of them. The study whose projection another one confirms is locked last: whoever holds it
+locks no target of the other one.
 """
 
 import time

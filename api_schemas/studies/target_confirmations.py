@@ -37,7 +37,8 @@ class TargetConfirmation(Schema):
     """Study that ran on the target."""
     outcome: ConfirmationOutcome
     """`confirmed`: the first choice is faster there, or the second cannot run. `changed`: it is not, or cannot run, so the
-    second is the answer. `undecided`: the pairs did not decide, and the projection stands."""
+    second is the answer. A choice cannot run where it ended with `oom`, `over_limit` or `illegal`. `undecided`: the pairs
+    did not decide, or one of the two was not measured for another reason; the projection stands."""
     config: TrialConfig
     """Configuration that is the answer for the target."""
     description: str

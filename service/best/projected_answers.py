@@ -9,9 +9,10 @@ from shardtune.api_schemas.recommendations.best import Answer, BestConfig, Confi
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.db.queries import best, studies
-from shardtune.db.tables.best import TuningTargetRow
+from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.service.studies.results.target_config import contender_of
 from shardtune.tuner.prediction import catalogue
+from shardtune.tuner.projection.confirmation import with_confirmation_of
 
 
 def find_projected(
@@ -25,18 +26,26 @@ def find_projected(
             if row.model_key != case.model_key or row.recommended is None:
                 continue
             answer = row.recommended.answer
-            projection = _projection_of(session, answer)
+            projection = _projection_of(session, row.recommended)
             if projection is not None and _is_projected_to(answer, projection, case):
                 return row, projection
     return None
 
 
-def _projection_of(session: Session, answer: Answer) -> StudyProjection | None:
-    """Projection of the study that found an answer; a retune only measured it again on its own cluster."""
-    if answer.result.projection is not None or answer.renewed is None:
-        return answer.result.projection
-    original = studies.get(session, answer.renewed.study_id)
-    return None if original is None or original.result is None else original.result.projection
+def _projection_of(session: Session, recommended: RecommendationRow) -> StudyProjection | None:
+    """Projection that was recommended, with what is known by now of its first two choices on the target.
+
+    A retune only measured the answer again on its own cluster: the projection is that of the study that found it.
+    """
+    renewed = recommended.answer.renewed
+    if recommended.answer.result.projection is None and renewed is not None:
+        earlier = best.recommendation(session, renewed.recommendation_id)
+        recommended = recommended if earlier is None else earlier
+    projection, study = recommended.answer.result.projection, studies.get(session, recommended.study_id)
+    # A later projection of the study may wait for approval, but runs on the target hold for the same choices.
+    if projection is None or study is None or study.result is None or study.result.projection is None:
+        return projection
+    return with_confirmation_of(projection, study.result.projection)
 
 
 def _is_projected_to(answer: Answer, projection: StudyProjection, case: TuningTarget) -> bool:
@@ -71,7 +80,7 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
     )
     confirmation = projection.confirmation
     if confirmation is not None:
-        # Its own recommendation is for exactly this target, but may wait for approval.
+        # Its own recommendation is served instead where the question names the cluster in the same words.
         reason = (
             f"projected from {projection.measured_gpus} to {projection.cluster.world_size} GPUs, where study "
             f"{confirmation.study_id} compared the first two choices: {confirmation.outcome}"

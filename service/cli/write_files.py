@@ -60,7 +60,8 @@ def write_files(folder: Path, contents: Mapping[str, str]) -> list[str]:
                     f"the service returned a file name ({name!r}) outside of {folder}; no further file was written"
                 )
             path = folder / name
-            path.write_text(text, encoding="utf-8")
+            # The path of a state directory may have bytes that are no UTF-8, which the job needs as they are.
+            path.write_text(text, encoding="utf-8", errors="surrogateescape")
             if name.endswith(".sh"):
                 path.chmod(0o755)
             paths.append(os.path.relpath(path))

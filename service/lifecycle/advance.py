@@ -18,7 +18,6 @@ from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import traces, transitions
 from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.service.lifecycle.target_projection import with_projection
-from shardtune.service.lifecycle.target_report import report_confirmation
 from shardtune.service.planning import study_plan, study_snapshot, system_study_plan
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.planning.study_steps import (
@@ -37,6 +36,7 @@ from shardtune.service.planning.study_steps import (
 from shardtune.service.process.background import sum_unlocked
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import record
+from shardtune.service.recommendations.target_report import keep_confirmation
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
 from shardtune.tuner.projection.target_rehearsals import RehearsalRun
@@ -240,10 +240,9 @@ def apply_step(
                 study.explain(step.reason)
             log.info("search ended, comparing finalists: %s", step.final_comparison, extra=extra)
         case Complete():
-            study.result = step.result
+            study.result = keep_confirmation(study.result, step.result)
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)
             record.record_result(context, session, study, now)
-            report_confirmation(session, study, now)
             traces.request_traces_after_verdict(session, study, now)
             log.info("study complete: %s", step.result.verdict.value, extra=extra)
         case Fail():

@@ -4,6 +4,7 @@ and decisions.
 
 import logging
 from collections.abc import Callable
+from datetime import datetime
 from typing import assert_never
 
 from sqlalchemy.orm import Session
@@ -19,7 +20,7 @@ from shardtune.api_schemas.recommendations.best import (
     RecommendationState,
     UserDecision,
 )
-from shardtune.db.queries import best
+from shardtune.db.queries import best, studies
 from shardtune.db.queries.recommendations import history, proposals
 from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTargetRow
 from shardtune.service.http import paging
@@ -34,6 +35,7 @@ from shardtune.service.recommendations.record import (
     record_decision,
     unknown_target,
 )
+from shardtune.service.recommendations.target_report import report_confirmation
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ _ACTION_OF = {
     UserDecision.APPROVE: DecisionAction.APPROVED,
     UserDecision.ROLLBACK: DecisionAction.ROLLED_BACK,
 }
+_NOT_YET_APPROVED = (RecommendationState.PROPOSED, RecommendationState.REJECTED)
 
 
 def decide(
@@ -82,7 +85,10 @@ def decide(
                 chosen.state = RecommendationState.REJECTED
                 recorded_action = DecisionAction.REJECTED
             case UserDecision.PIN | UserDecision.APPROVE | UserDecision.ROLLBACK:
+                is_first_approval = chosen.state in _NOT_YET_APPROVED
                 make_current(session, row, chosen, now, is_new=False)
+                if is_first_approval:
+                    _report_confirmation(session, chosen, now)
                 # Pin after a rollback, so that the next study does not undo it.
                 row.is_pinned = row.is_pinned or action is not UserDecision.APPROVE
                 recorded_action = _ACTION_OF[action]
@@ -158,6 +164,13 @@ def recommendation_view(row: RecommendationRow) -> Recommendation:
         answer=row.answer,
         created_at=row.created_at,
     )
+
+
+def _report_confirmation(session: Session, approved: RecommendationRow, now: datetime) -> None:
+    """Let what a study found on the target count for the projection that it confirms, now that a person approved it."""
+    study = studies.get(session, approved.study_id)
+    if study is not None:
+        report_confirmation(session, study, approved.answer.result, now)
 
 
 def _choose(

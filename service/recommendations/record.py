@@ -31,6 +31,7 @@ from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTarge
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context
+from shardtune.service.recommendations.target_report import report_confirmation
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
     if needs_approval(context, study) or row.is_pinned:
         notify(session, EventType.BEST_PROPOSED, recommendation, now)
         return
+    report_confirmation(session, study, study.result, now)
     is_too_busy = study.result.verdict is Verdict.TOO_BUSY
     # A study that was extended replaces its own earlier result, whether it became faster or not. Speeds from a busy
     # machine replace no other study's.

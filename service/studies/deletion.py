@@ -19,6 +19,7 @@ from shardtune.service.lifecycle import transitions
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import withdrawal
 from shardtune.service.recommendations.record import DecidedBy
+from shardtune.service.recommendations.target_report import take_back_confirmation
 from shardtune.service.studies.create_and_read import get_study, study_views
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,8 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
     """Delete a study. An unfinished study is cancelled first, and its workers are informed in the response to their
     next heartbeat.
 
-    `withdraw`: stop recommending its result; the previous recommendation, if any, takes its place. Otherwise the
-    recommendation stays.
+    `withdraw`: stop recommending its result; the previous recommendation, if any, takes its place. A projection that the
+    study confirmed or changed is only projected again. Otherwise both stay.
 
     Raises:
         Conflict: the service created the study for a retune or a canary.
@@ -55,6 +56,7 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
             row.version += 1
         if withdraw:
             _withdraw_recommendations(context, session, row)
+            take_back_confirmation(session, row)
         log.info("study deleted", extra={"study": study_id})
         session.flush()
         return study_views(session, [row])[0]

@@ -1,5 +1,6 @@
 """Confirmation of a projection: the result of a study on the target beside what had been projected."""
 
+from collections.abc import Collection
 from datetime import datetime
 from statistics import median
 
@@ -13,13 +14,19 @@ from shardtune.api_schemas.studies.target_confirmations import (
 from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
 
 
-def confirmed(projection: StudyProjection, study_id: str, result: StudyResult, now: datetime) -> StudyProjection:
+def confirmed(
+    projection: StudyProjection,
+    study_id: str,
+    result: StudyResult,
+    cannot_run: Collection[TrialConfig],
+    now: datetime,
+) -> StudyProjection:
     """Return the projection with what a study on the target found about its first and second choice.
 
-    The projected configurations and their bands stay as they were, so that the error of the projection remains visible.
+    `cannot_run`: configurations that were tried there, and do not fit or are rejected by their backend. The projected configurations and their bands stay as they were, so that the error of the projection remains visible.
     """
     first, second = projection.best, projection.runners_up[0]
-    outcome = _outcome(result, first.config)
+    outcome = _outcome(result, first.config, second.config, cannot_run)
     # An undecided comparison may have been slightly better for the second choice; nobody knows, so the answer stays.
     answer = second if outcome == "changed" else first
     speedup, ratios = result.speedup, () if result.final_comparison is None else result.final_comparison.ratios
@@ -39,10 +46,38 @@ def confirmed(projection: StudyProjection, study_id: str, result: StudyResult, n
     return projection.model_copy(update={"verdict": verdict, "confirmation": confirmation})
 
 
-def _outcome(result: StudyResult, first: TrialConfig) -> ConfirmationOutcome:
+def replaces(reported: StudyProjection, projection: StudyProjection) -> bool:
+    """Whether what a study found replaces what an earlier one had found: only a decision replaces a decision."""
+    earlier, later = projection.confirmation, reported.confirmation
+    assert later is not None
+    # The same study with more pairs knows all that it knew before.
+    is_repeat = earlier is not None and earlier.study_id != later.study_id
+    return not is_repeat or projection.verdict == "projected" or later.outcome != "undecided"
+
+
+def with_confirmation_of(projection: StudyProjection, other: StudyProjection) -> StudyProjection:
+    """Return a projection with what is known about another one's first and second choice on the target; unchanged where
+    its own choices are others."""
+    if not _choices(projection) or _choices(projection) != _choices(other):
+        return projection
+    return projection.model_copy(update={"verdict": other.verdict, "confirmation": other.confirmation})
+
+
+def _choices(projection: StudyProjection) -> tuple[object, ...]:
+    if not projection.runners_up:
+        return ()
+    return projection.global_batch, projection.best.config, projection.runners_up[0].config
+
+
+def _outcome(
+    result: StudyResult, first: TrialConfig, second: TrialConfig, cannot_run: Collection[TrialConfig]
+) -> ConfirmationOutcome:
     if result.final_comparison is None:
-        # Only one of the two ran on the target, so nothing was compared.
-        return "confirmed" if result.best.config == first else "changed"
+        # Only one of the two was measured. The other one may have crashed, or never run: that decides nothing.
+        is_first = result.best.config == first
+        if (second if is_first else first) not in cannot_run:
+            return "undecided"
+        return "confirmed" if is_first else "changed"
     if result.verdict is Verdict.CONFIRMED:
         return "confirmed"
     return "changed" if result.verdict is Verdict.NOT_FASTER else "undecided"

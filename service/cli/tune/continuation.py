@@ -2,19 +2,22 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyState
 from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.service.cli import local_stack
-from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.tune.options import TuneOptions
-from shardtune.service.client import ServiceClient
+from shardtune.service.client import ServiceClient, ServiceRejected
 from shardtune.service.wording.more_pairs import more_pairs
 
 FOLDER = "studies"
 """Folder of the state directory with the files of studies that are to be run again."""
+_NO_WORKER = "no_worker"
+"""Code of the service's answer where no live worker could continue a study."""
 
 
 def check_unchanged(options: TuneOptions) -> None:
@@ -106,6 +109,43 @@ def pause_others(client: ServiceClient, study: Study | None) -> None:
                 sys.stderr.write(line + "\n")
     if study is not None and study.state is StudyState.PAUSED:
         client.pause(study.study_id, paused=False)
+
+
+def begin_or_continue(
+    client: ServiceClient,
+    study: Study | None,
+    spec: StudyRequest | None,
+    options: TuneOptions,
+    say: Callable[[str], None],
+) -> Study:
+    """Create the study, or extend the stored one by the paired runs that are due.
+
+    A comparison on a target begins anew where this machine can no longer extend it, such as after an update of torch:
+    measurements of both would not compare.
+
+    Raises:
+        InputError: the service rejects the request.
+        PlatformFailure: the service failed.
+    """
+    if study is not None:
+        more = due_extension(study, options)
+        if more is None:
+            return study
+        try:
+            return client.extend(study.study_id, more)
+        except ServiceRejected as rejected:
+            if spec is None or rejected.code != _NO_WORKER:
+                raise _error_of(rejected) from None
+            say(f"{rejected.detail}; a new comparison begins instead")
+    assert spec is not None
+    try:
+        return client.create_study(spec, options.study_id)
+    except ServiceRejected as rejected:
+        raise _error_of(rejected) from None
+
+
+def _error_of(rejected: ServiceRejected) -> InputError | PlatformFailure:
+    return InputError(*rejected.lines()) if rejected.is_input_error else PlatformFailure(*rejected.lines())
 
 
 def due_extension(study: Study, options: TuneOptions) -> Extension | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,11 +154,7 @@ def _run_study(
             f"pages at {client.base_url}; starting a worker {'over the hosts' if options.hosts else 'on this machine'}"
         )
         worker.start(print_progress)
-        if study is None:
-            assert spec is not None
-            study = _submit(partial(client.create_study, spec, options.study_id))
-        elif (more := continuation.due_extension(study, options)) is not None:
-            study = _submit(partial(client.extend, study.study_id, more))
+        study = continuation.begin_or_continue(client, study, spec, options, print_progress)
         progress.has_begun = True
         print_progress(f"study {study.study_id}: {_describe_training(study)} on {_describe_cluster(study.cluster)}")
         later = shlex.join(["shardtune", "serve", "--state-dir", str(options.state_dir)])
@@ -179,16 +174,6 @@ def _describe_training(study: Study) -> str:
     workload = study.spec.workload
     adapter = "" if workload.adapter is None else f", {workload.adapter.describe()}"
     return f"{study.spec.model.name}{adapter}" + ("" if workload.data is None else f", {workload.data.describe()},")
-
-
-def _submit(send: Callable[[], Study]) -> Study:
-    """Send a request for a study; a rejection becomes an error of the command."""
-    try:
-        return send()
-    except api.ServiceRejected as rejected:
-        if rejected.is_input_error:
-            raise InputError(*rejected.lines()) from None
-        raise PlatformFailure(*rejected.lines()) from None
 
 
 def _worker_options(cluster: Cluster | str, options: TuneOptions) -> tuple[int | None, float | None]:

@@ -9,6 +9,7 @@ from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS, TargetRehearsalTask
 from shardtune.api_schemas.trials.rehearsals import RehearsalAnswer, RehearsalProblem, RehearsalReport
 from shardtune.service.lifecycle import expiry
+from shardtune.tuner.projection import rehearsal
 from tests.support.long_run import wide
 from tests.support.service.scenarios import WORKLOAD, create
 from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker, failure, measurement, rehearsed
@@ -335,3 +336,17 @@ def test_a_study_without_a_target_rehearses_nothing(quick_client):
     create(quick_client)
     worker.work()
     assert seen == []
+
+
+def test_a_waiting_rehearsal_that_a_new_release_rejects_ends_as_its_problem(quick_client, monkeypatch):
+    worker = SimulatedWorker(quick_client, rehearse=rehearsed, task_kinds=TASK_KINDS).register()
+    study_id = create(quick_client, **TARGET)
+    lease = up_to_a_rehearsal(worker)
+    worker.report(lease, failure(FailureKind.WORKER_LOST, "the service was updated"))
+    rejection = RehearsalProblem(code="unsupported", message="rejected by this release")
+    monkeypatch.setattr(rehearsal, "plan", lambda _trial: rejection)
+    worker.work()
+    study = quick_client.get(f"/v1/studies/{study_id}").json()
+    assert study["state"] == "complete", study["reason"]
+    problems = [one["problem"]["code"] for one in projection_of(study)["rehearsals"]]
+    assert problems and set(problems) == {"unsupported"}

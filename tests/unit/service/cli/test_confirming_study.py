@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study import Study, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.api_schemas.studies.verdicts import OpenVerdict
+from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.local_stack import DATABASE_VARIABLE, LocalWorker
 from shardtune.service.cli.tune import continuation
 from shardtune.service.cli.tune.options import TuneOptions
+from shardtune.service.client import ServiceRejected
 from tests.support.values.synthetic_studies import contender_of, study_of
 
 OPTIONS = TuneOptions(Path("confirm.json"), None, None, None, False, Path(".shardtune"), Path("best"), False)
@@ -93,6 +96,39 @@ def test_studies_that_confirm_nothing_and_shared_databases_begin_anew(monkeypatc
 
 def test_a_finished_study_without_a_target_is_never_extended_by_itself() -> None:
     assert continuation.due_extension(comparison(StudyState.COMPLETE, more_pairs=3, confirms=None), OPTIONS) is None
+
+
+class OtherSoftware(Service):
+    """Client of a service whose only worker has other software than the stored studies."""
+
+    def __init__(self, code: str, *studies: Study) -> None:
+        super().__init__(*studies)
+        self._code = code
+
+    def extend(self, study_id: str, more: Extension) -> Study:
+        raise ServiceRejected(422, {"code": self._code, "detail": f"study_id ({study_id}) cannot go on: torch 2.14.0"})
+
+    def create_study(self, spec: StudyRequest, study_id: str | None) -> Study:
+        return comparison(StudyState.RUNNING, minutes=9)
+
+
+def continued(client: Service, stored: Study, spec: StudyRequest | None) -> tuple[Study, list[str]]:
+    said: list[str] = []
+    return continuation.begin_or_continue(client, stored, spec, OPTIONS, said.append), said  # type: ignore[arg-type]
+
+
+def test_a_comparison_that_other_software_cannot_continue_begins_anew() -> None:
+    stored = comparison(StudyState.COMPLETE, more_pairs=3)
+    study, said = continued(OtherSoftware("no_worker", stored), stored, stored.spec)
+    assert study.created_at > stored.created_at
+    assert len(said) == 1 and "torch 2.14.0" in said[0] and "new comparison" in said[0]
+
+
+@pytest.mark.parametrize(("code", "is_named"), [("study_ended", True), ("no_worker", False)])
+def test_other_rejections_of_more_pairs_end_the_command(code: str, is_named: bool) -> None:
+    stored = comparison(StudyState.COMPLETE, more_pairs=3)
+    with pytest.raises(InputError, match="cannot go on"):
+        continued(OtherSoftware(code, stored), stored, stored.spec if is_named else None)
 
 
 def test_workers_over_other_numbers_of_hosts_have_other_names(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Files that confirm a projection on the target."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -82,7 +83,7 @@ def test_without_a_second_choice_nothing_is_compared() -> None:
 def job_in(tmp_path: Path, rest: str = "", **environment: str) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
     """Run the job as Slurm does, with a stand-in for `scontrol` and an interpreter that prints its arguments; returns the
     folder of the export, and the ended job."""
-    folder, tools, copies = tmp_path / "my best" / "target", tmp_path / "bin", tmp_path / "spool"
+    folder, tools, copies = tmp_path / "my best lr=3" / "target", tmp_path / "bin", tmp_path / "spool"
     for place in (folder, tools, copies):
         place.mkdir(parents=True)
     files = target_confirmation.files(study_of(), projection_of(TrialConfig(strategy=DdpConfig()), SECOND))
@@ -137,3 +138,9 @@ def test_a_study_of_a_service_has_a_job_without_a_state_directory() -> None:
         "confirm.sbatch"
     ]
     assert "\nstate=\n" in job and '\npython="${PYTHON:-python}"\n' in job
+
+
+def test_a_state_directory_of_any_bytes_is_written_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    write_files(tmp_path / "target", reporting_here({"confirm.sbatch": "python=\nstate=\n"}, folder))
+    assert b"caf\xe9" in (tmp_path / "target" / "confirm.sbatch").read_bytes()

@@ -1,0 +1,88 @@
+"""Report the result of a study on the target to the study whose projection it confirms or changes."""
+
+import logging
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.db.queries import studies, trials
+from shardtune.db.tables.studies import StudyRow
+from shardtune.service.planning.target_comparison import comparing_study, difference
+from shardtune.tuner.projection.confirmation import confirmed, replaces, with_confirmation_of
+
+log = logging.getLogger(__name__)
+
+_CANNOT_RUN = (FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL)
+"""Failures that say that a configuration cannot run on the target; others may not happen again."""
+
+
+def report_confirmation(session: Session, study: StudyRow, result: StudyResult, now: datetime) -> None:
+    """Store what a study found on the target in the projection that it names, once its result needs no approval.
+
+    Retunes and canaries copy a study's request, and repeat other configurations: they report nothing.
+    """
+    original = _named_study(session, study)
+    if original is None:
+        return
+    projection = None if original.result is None else original.result.projection
+    if original.result is None or projection is None or not projection.runners_up:
+        log.warning("the study to confirm has no projection", extra={"study": study.id, "confirms": original.id})
+        return
+    # The study may have been extended since, and its projection may have other choices now.
+    changed = difference(study.spec, study.cluster, comparing_study(original.id, original.spec, projection))
+    if changed is not None:
+        log.warning(
+            "the projection to confirm has changed: %s", changed, extra={"study": study.id, "confirms": original.id}
+        )
+        return
+    reported = confirmed(projection, study.id, result, _cannot_run(session, study), now)
+    if not replaces(reported, projection):
+        log.info("an earlier study decided, and stays", extra={"study": study.id, "confirms": original.id})
+        return
+    original.result = original.result.model_copy(update={"projection": reported})
+    original.version += 1
+    log.info("projection %s on the target", reported.verdict, extra={"study": original.id, "confirmed_by": study.id})
+
+
+def take_back_confirmation(session: Session, study: StudyRow) -> None:
+    """Return the projection that a study confirmed or changed to what it was without that study."""
+    original = _named_study(session, study)
+    projection = None if original is None or original.result is None else original.result.projection
+    if original is None or original.result is None or projection is None or projection.confirmation is None:
+        return
+    if projection.confirmation.study_id == study.id:
+        plain = projection.model_copy(update={"verdict": "projected", "confirmation": None})
+        original.result = original.result.model_copy(update={"projection": plain})
+        original.version += 1
+        log.info("confirmation taken back", extra={"study": original.id, "confirmed_by": study.id})
+
+
+def keep_confirmation(earlier: StudyResult | None, result: StudyResult) -> StudyResult:
+    """Return the new result of an extended study with what was found on the target about the same two choices."""
+    if earlier is None or earlier.projection is None or result.projection is None:
+        return result
+    return result.model_copy(update={"projection": with_confirmation_of(result.projection, earlier.projection)})
+
+
+def _named_study(session: Session, study: StudyRow) -> StudyRow | None:
+    """Lock and return the study that a user's study names in `confirms`; None if there is none."""
+    named = study.spec.confirms
+    if named is None or study.system_study is not None:
+        return None
+    existing = studies.get(session, named)
+    if existing is None or existing.project_id != study.project_id or existing.deleted_at is not None:
+        return None
+    # Nobody checked what it compares with a study that did not exist yet; two could also name, and lock, each other.
+    if existing.id == study.id or existing.created_at > study.created_at:
+        return None
+    return studies.lock(session, named)
+
+
+def _cannot_run(session: Session, study: StudyRow) -> tuple[TrialConfig, ...]:
+    """Return the configurations that ran on the target, and for which its GPUs lack memory, or which their backend
+    rejects there."""
+    rows = trials.of_study(session, study.id)
+    return tuple(row.config for row in rows if row.failure is not None and row.failure.kind in _CANNOT_RUN)

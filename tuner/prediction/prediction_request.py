@@ -160,9 +160,7 @@ def _check_float8(resolved: ResolvedRequest, device: DeviceDtypes) -> None:
         )
 
 
-_NO_FLOAT16_RATE = (
-    "no rate of float16 was measured on CPU ranks: speeds are predicted with products in bfloat16, and float16 may be far slower"
-)
+_NO_FLOAT16_RATE = "no rate of float16 was measured on CPU ranks: speeds are predicted with products in bfloat16, and float16 may be far slower"
 
 
 def float8_note(recipe: Float8Recipe, device: str) -> str:

@@ -16,8 +16,10 @@ from tests.support.values.launcher_exports import exported
 # Stands in for Ray: a task is its function, called in this process.
 _RAY = "def remote(**_): return lambda function: function\n"
 _MODULE = "class placement_group: pass\nclass PlacementGroupSchedulingStrategy: pass\n"
+# Tests that run in the background of a shell pass an ignored SIGINT on.
 _TASK = """
-import sys, ray_job
+import signal, sys, ray_job
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.exit(ray_job.launch(0, "127.0.0.1", sys.argv[1:]))
 """
 _RANKS = 'sleep "$1" & sleep "$1" & echo started > started; '

@@ -234,7 +234,7 @@ def test_the_calculator_says_which_precision_the_hardware_has(quick_client):
     with_a100 = page(quick_client, "/new?model=gpt2&hardware=A100-SXM-80GB&sequence_length=1024")
     assert "precision (auto): bf16-mixed" in with_a100 and "<option selected>auto" in with_a100
     stated = page(quick_client, "/new?model=gpt2&hardware=V100-SXM2-16GB&sequence_length=1024&precision=bf16-mixed")
-    assert "V100-SXM2-16GB only emulates bfloat16; state fp32" in stated
+    assert "V100-SXM2-16GB only emulates bfloat16; state fp16-mixed or fp32" in stated
     emulating = FINGERPRINT.model_copy(update={"native_dtypes": "float32"})
     SimulatedWorker(quick_client, fingerprint=emulating).register()
     assert "precision (auto): fp32, because simulated only emulates" in page(quick_client, "/new?hardware=worker:sim")

@@ -245,6 +245,6 @@ class StudyProjection(Schema):
         return self.runners_up[0] if self.verdict == "changed" else self.best
 
     @property
-    def rehearsal_of_best(self) -> TargetRehearsal | None:
-        """Rehearsal of the fastest configuration; None where there is none."""
-        return next((one for one in self.rehearsals if one.config == self.best.config), None)
+    def rehearsal_of_answer(self) -> TargetRehearsal | None:
+        """Rehearsal of the answer for the target; None where there is none."""
+        return next((one for one in self.rehearsals if one.config == self.answer.config), None)

@@ -111,7 +111,7 @@ def _rehearsal_reasons(projection: StudyProjection) -> tuple[str, ...]:
     """Reason for the confidence from the rehearsal of the answer; none where nothing was rehearsed."""
     if not projection.rehearsals:
         return ()
-    rehearsal, ranks = projection.rehearsal_of_best, projection.cluster.world_size
+    rehearsal, ranks = projection.rehearsal_of_answer, projection.cluster.world_size
     if rehearsal is None or rehearsal.outcome != "built":
         return (f"no rehearsal has built it with {ranks:,} ranks",)
     return (f"a rehearsal built and stepped it with {ranks:,} ranks, without timing anything",)

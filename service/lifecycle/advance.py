@@ -14,7 +14,7 @@ from shardtune.api_schemas.studies.study import StudyPhase, StudyPurpose, StudyS
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
-from shardtune.db.tables.studies import RunRow, StudyRow
+from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.lifecycle import traces, transitions
 from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.service.lifecycle.target_projection import with_projection
@@ -191,6 +191,12 @@ def still_holds(context: Context, session: Session, study: StudyRow, step: Step,
     return stopping.stop_reason(snapshot.history, study.spec.budget, study.gpu_seconds, elapsed_s) is None
 
 
+def _trial(session: Session, study: StudyRow, number: int) -> TrialRow:
+    row = trials.by_number(session, study.id, number)
+    assert row is not None
+    return row
+
+
 def apply_step(
     context: Context, session: Session, study: StudyRow, step: Step, snapshot: StudySnapshot
 ) -> RunRow | None:
@@ -213,24 +219,20 @@ def apply_step(
             trial = trials.add(session, study.id, number, step.config, step.origin, now, step.prediction, step.reason)
             run = leases.add_run(session, study, trial, RunPurpose.SEARCH, now, undecided_s=step.undecided_s)
         case NewValidationRun():
-            trial_row = trials.by_number(session, study.id, step.trial_number)
-            assert trial_row is not None
+            trial_row = _trial(session, study, step.trial_number)
             run = leases.add_run(
                 session, study, trial_row, RunPurpose.VALIDATION, now, step.comparison_block, step.undecided_s
             )
         case NewResumeRun():
-            winner = trials.by_number(session, study.id, step.trial_number)
-            assert winner is not None
+            winner = _trial(session, study, step.trial_number)
             run = leases.add_run(session, study, winner, RunPurpose.RESUME_CHECK, now)
         case NewRecipeRun():
-            answer = trials.by_number(session, study.id, step.trial_number)
-            assert answer is not None
+            answer = _trial(session, study, step.trial_number)
             run = leases.add_run(
                 session, study, answer, RunPurpose.RECIPE, now, step.comparison_block, recipe=step.recipe
             )
         case NewRehearsalRun():
-            projected = trials.by_number(session, study.id, step.trial_number)
-            assert projected is not None
+            projected = _trial(session, study, step.trial_number)
             run = leases.add_run(session, study, projected, RunPurpose.REHEARSAL, now, rehearsed_config=step.config)
         case StartFinalComparison():
             study.final_comparison = step.final_comparison

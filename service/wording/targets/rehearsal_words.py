@@ -10,9 +10,9 @@ from shardtune.api_schemas.studies.targets import StudyProjection
 def sentences(projection: StudyProjection) -> list[str]:
     """One sentence for each rehearsal of a projection, and one where its answer was not rehearsed."""
     texts = [_joined(alike) for alike in _alike(projection.rehearsals)]
-    if projection.rehearsals and projection.rehearsal_of_best is None:
+    if projection.rehearsals and projection.rehearsal_of_answer is None:
         texts.append(
-            f"{projection.best.description} was not rehearsed, because {len(projection.rehearsals)} faster configurations "
+            f"{projection.answer.description} was not rehearsed, because {len(projection.rehearsals)} faster configurations "
             "were; run `shardtune rehearse` before a long training"
         )
     return texts

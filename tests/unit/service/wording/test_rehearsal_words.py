@@ -63,7 +63,7 @@ def test_what_is_unknown_for_the_same_reason_is_said_once() -> None:
 def test_an_answer_after_rejected_ones_is_not_called_rehearsed() -> None:
     other = TrialConfig(strategy=Fsdp2Config(dp_shard=8, dp_replicate=64))
     shown = projection(rehearsals=(rejected("misfit", config=other, allocated_gib=None),))
-    assert shown.rehearsal_of_best is None
+    assert shown.rehearsal_of_answer is None
     assert "FSDP2 was not rehearsed, because 1 faster" in rehearsal_words.sentences(shown)[-1]
 
 

@@ -10,7 +10,7 @@ from torch._dynamo.exc import FailOnRecompileLimitHit
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.training.models import preset
-from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.workers.rank import classify
@@ -138,9 +138,11 @@ class _Started(Exception):
 
 def _loop_after_warm_up(warm_up_s: list[float], has_batches: bool) -> Loop:
     task = SimpleNamespace(
-        plan=MeasurePlan(), config=TrialConfig(strategy=DdpConfig()), workload=SimpleNamespace(steps_per_cycle=1)
+        plan=MeasurePlan(),
+        config=TrialConfig(strategy=DdpConfig()),
+        workload=SimpleNamespace(steps_per_cycle=1, precision=PRECISIONS["fp32"]),
     )
-    setting: Any = SimpleNamespace(task=task, accumulation=0)
+    setting: Any = SimpleNamespace(task=task, accumulation=0, context=SimpleNamespace(world_size=1))
     loop = Loop(lambda: (None, None), setting, SimpleNamespace() if has_batches else None, SimpleNamespace())  # type: ignore[arg-type]
 
     def start(*_: object) -> Any:

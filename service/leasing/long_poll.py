@@ -15,6 +15,10 @@ from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
 
 
+class _KeyRevoked(Exception):
+    """The API key of a waiting request was revoked, or has expired."""
+
+
 async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease | None:
     """Wait up to `wait_s` seconds for work for a worker session; returns its lease, or None if there was no work."""
     work_signal = context.work_signal
@@ -46,6 +50,9 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
             worker = None  # Read again by the next claim: it may be drained while it waits.
             # Look again even without a change: a budget in seconds runs out without one (see WorkSignal.may_have_work).
             await work_signal.wait_for_change(min(left_s, context.settings.poll_s * 2))
+    except _KeyRevoked:
+        # The worker's next request is rejected with the reason.
+        return None
     finally:
         work_signal.waiting_requests -= 1
 
@@ -86,14 +93,14 @@ async def _claim_in_turn(
     return result
 
 
-def _claim_if_authorized(
-    context: Context, request: LeaseRequest, worker: WorkerRow | None
-) -> Lease | claim.Idle | None:
-    """Claim a run for a worker. None: the API key was revoked during the wait; the worker's next request is rejected
-    with that reason.
+def _claim_if_authorized(context: Context, request: LeaseRequest, worker: WorkerRow | None) -> Lease | claim.Idle:
+    """Claim a run for a worker.
+
+    Raises:
+        _KeyRevoked: the API key is no longer valid.
     """
     if worker is None and not auth.is_still_authorized(context):
-        return None
+        raise _KeyRevoked
     return claim.claim(context, request, worker)
 
 

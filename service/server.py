@@ -25,6 +25,10 @@ _LINGER_S = 2.0
 """Seconds to wait for the rest of a request that was answered before it had arrived completely, so that its sender can
 read the response.
 """
+_PARSED_BYTES = 1 << 20
+"""Largest announced body of which the rest is parsed after an early response, so that its connection can be used again."""
+_DROPPED_BYTES = 32 << 20
+"""Maximum bytes of a larger body that are read, and dropped unparsed, after an early response."""
 # uvicorn answers 503 when all connections are taken, which is only needed where this does not help.
 _CROWDED_FRACTION = 0.9
 """Fraction of the allowed connections above which a new connection closes the one with the oldest unfinished request.
@@ -93,6 +97,8 @@ class Connection(H11Protocol):
         assert isinstance(config, ServerConfig)
         self._limits = config
         self._deadline: asyncio.TimerHandle | None = None
+        self._droppable_bytes: int | None = None
+        """Bytes that are still dropped of a large request that was answered early; None: requests are parsed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time limit for the connection's first request."""
@@ -112,6 +118,9 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Restart the connection's time limit if its request has not arrived completely."""
+        if self._droppable_bytes is not None:
+            self._drop(len(data))
+            return
         super().data_received(data)
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._stop_deadline()
@@ -120,17 +129,35 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Shorten the time limit for the rest of a request that was answered already."""
-        # The rest must be read: closing with unread data would reset the connection before the sender has read the
-        # answer.
         super().on_response_complete()
-        if self.conn.their_state is h11.SEND_BODY:
-            self._stop_deadline()
-            self._start_deadline(_LINGER_S)
+        if self.conn.their_state is not h11.SEND_BODY or self.transport.is_closing():
+            return
+        # The connection stays open for a moment: closing with unread data would reset it before the sender has read the
+        # response.
+        self._stop_deadline()
+        self._start_deadline(_LINGER_S)
+        if self._is_body_large():
+            # After this end of the stream, a sender whose connection is reset finds its body unwanted (EPIPE), and not a
+            # connection that broke (ECONNRESET).
+            self.transport.write_eof()
+            self._droppable_bytes = _DROPPED_BYTES
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the time limit of a connection that has closed."""
         self._stop_deadline()
         super().connection_lost(exc)
+
+    def _is_body_large(self) -> bool:
+        """Whether the current request announces a body that is too large to be parsed for nothing, or no size."""
+        announced = dict(self.headers).get(b"content-length", b"")
+        return not announced.isdigit() or int(announced) > _PARSED_BYTES
+
+    def _drop(self, size: int) -> None:
+        """Count bytes that are dropped, and stop reading after the last that may be."""
+        assert self._droppable_bytes is not None
+        self._droppable_bytes -= size
+        if self._droppable_bytes < 0:
+            self.flow.pause_reading()
 
     def abort(self) -> None:
         """Close the connection at once, even if data is still unsent or unread."""

@@ -1,6 +1,8 @@
 """Read a stored trace piece by piece while its client downloads it, so that a client that does not read holds one
 piece."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 
 from starlette.concurrency import run_in_threadpool
@@ -10,6 +12,9 @@ from shardtune.db.traces import StoredContent
 from shardtune.service.process.context import Context
 
 _PIECE_BYTES = 256 << 10
+_BYTES_PER_S = 16 << 20
+"""Bytes a second that a process reads for each of a sender's slots. Fifty downloads that begin at once would otherwise
+keep the event loop from everybody else's requests until they have filled their connections."""
 
 
 class TraceDeleted(RuntimeError):
@@ -25,7 +30,9 @@ async def pieces(context: Context, trace: StoredContent) -> AsyncIterator[bytes]
     for start in range(0, trace.size, _PIECE_BYTES):
         # Each piece has its own slot and transaction: a client that pauses holds neither.
         async with context.trace_reads.slot(context.principal.sender):
+            begun_s = time.monotonic()
             content = await run_in_threadpool(_read_piece, context, trace, start)
+            await asyncio.sleep(_PIECE_BYTES / _BYTES_PER_S - (time.monotonic() - begun_s))
         if len(content) != min(_PIECE_BYTES, trace.size - start):
             raise TraceDeleted(f"the trace of rank {trace.rank} of {trace.run_id} was deleted while it was downloaded")
         yield content

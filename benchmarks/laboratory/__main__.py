@@ -61,7 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--hosts", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N", help="the last is the target"
     )
-    parser.add_argument("--mbit", type=int, default=50, help="bandwidth of each host's link (default 50)")
+    parser.add_argument(
+        "--mbit", type=int, default=50, help="bandwidth of each host's link, to which waiting is adapted (default 50)"
+    )
     parser.add_argument("--delay-ms", type=float, default=0.0, help="delay of each packet, by netem (default 0)")
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), metavar="NAME", help=", ".join(PROGRAMS))
     parser.add_argument("--steps", type=int, default=8, help="timed steps of each program (default 8)")

@@ -97,7 +97,10 @@ def _spread(measurements: Measurements, program: str) -> dict[int, float]:
 def _late(measurements: Measurements) -> float | None:
     """Part by which steps on one host exceeded their waiting, in the program with the least work of its own."""
     alone = [run for run in measurements.runs if run.hosts == 1]
-    return min((round(run.median_s / PROGRAMS[run.program].waiting_s - 1.0, 4) for run in alone), default=None)
+    return min(
+        (round(run.median_s / PROGRAMS[run.program].waiting_s(measurements.mbit) - 1.0, 4) for run in alone),
+        default=None,
+    )
 
 
 def _differences(measurements: Measurements, target: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.laboratory.programs import BACKWARD_S, BLOCKS, FORWARD_S, PROGRAMS, SHAPE
+from benchmarks.laboratory.programs import PROGRAMS, SHAPE
 from benchmarks.laboratory.runs import Measurements
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.tuner.prediction.candidates import Dtypes, Implementation, from_rows
@@ -99,7 +99,7 @@ def predicted_sizes(measurements: Measurements, name: str, sizes: Sequence[int])
 def _rates(measurements: Measurements) -> Rates:
     """Rates with which a rank computes as long as it waits on one host, where nothing is sent."""
     alone = measurements.of("ddp", 1)
-    waiting_s = alone[0].median_s if alone else BLOCKS * (FORWARD_S + BACKWARD_S)
+    waiting_s = alone[0].median_s if alone else PROGRAMS["ddp"].waiting_s(measurements.mbit)
     one = from_rows([PROGRAMS["ddp"].row(1)])
     computed = step_times(SHAPE, one, _FP32, Implementation(), _ONLY_PRODUCTS, _network(measurements))
     factor = float(np.ravel(computed.total)[0]) / waiting_s

@@ -27,8 +27,9 @@ class RankFailed(Exception):
 class HostRanks:
     """One rank on each host. Leave the context to end them."""
 
-    def __init__(self, laboratory: Laboratory) -> None:
-        self._laboratory = laboratory
+    def __init__(self, laboratory: Laboratory, slowness: float) -> None:
+        """Prepare ranks that wait `slowness` times as long as usual."""
+        self._laboratory, self._slowness = laboratory, slowness
         self._tasks = 0
         self._ranks: list[subprocess.Popen[bytes]] = []
 
@@ -67,7 +68,8 @@ class HostRanks:
             "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
         }  # fmt: skip
         for number, rank in enumerate(self._ranks[:hosts]):
-            task = {"program": program, "steps": steps, "environment": {**group, "RANK": str(number)}}
+            task = {"program": program, "steps": steps, "slowness": self._slowness}
+            task["environment"] = {**group, "RANK": str(number)}
             assert rank.stdin is not None
             rank.stdin.write(json.dumps(task).encode() + b"\n")
             rank.stdin.flush()

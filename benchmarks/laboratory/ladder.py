@@ -5,7 +5,7 @@ import os
 import sys
 
 from benchmarks.laboratory.hosts import HostRanks
-from benchmarks.laboratory.programs import PROGRAMS
+from benchmarks.laboratory.programs import PROGRAMS, slowness
 from benchmarks.laboratory.runs import Measurements, Run
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from tests.lab.laboratory import for_this_process
@@ -19,7 +19,7 @@ def climb(options: argparse.Namespace) -> Measurements:
     *rungs, target = options.hosts
     with for_this_process(target, 1, options.mbit) as laboratory:
         laboratory.shape(options.mbit, options.delay_ms)
-        with HostRanks(laboratory) as ranks:
+        with HostRanks(laboratory, slowness(options.mbit)) as ranks:
             for hosts in (*rungs, *[target] * options.repeat_target):
                 loads.append(round(os.getloadavg()[0], 2))
                 for name in options.programs:

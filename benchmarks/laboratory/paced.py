@@ -30,16 +30,16 @@ class _Wait(torch.autograd.Function):
 class PacedBlock(nn.Module):
     """Block with one weight of the size of all of a transformer block's."""
 
-    def __init__(self, tokens_part: float) -> None:
+    def __init__(self, slowness: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(WEIGHTS))
-        self._times = (FORWARD_S * tokens_part, BACKWARD_S * tokens_part)
+        self._times = (FORWARD_S * slowness, BACKWARD_S * slowness)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Wait, and pass the hidden states on."""
         return _Wait.apply(hidden, self.weight, *self._times)  # type: ignore[no-untyped-call,no-any-return]
 
 
-def stack(blocks: int = BLOCKS, tokens_part: float = 1.0) -> nn.Sequential:
-    """Model of paced blocks, for a part of the usual tokens of a micro batch."""
-    return nn.Sequential(*(PacedBlock(tokens_part) for _ in range(blocks)))
+def stack(slowness: float, blocks: int = BLOCKS) -> nn.Sequential:
+    """Model of paced blocks, each of which waits `slowness` times as long as usual."""
+    return nn.Sequential(*(PacedBlock(slowness) for _ in range(blocks)))

@@ -11,7 +11,9 @@ HIDDEN = 128
 TOKENS = 64
 """Tokens of one micro batch of a rank."""
 FORWARD_S, BACKWARD_S = 0.030, 0.060
-"""Seconds that a block waits in forward and in backward, in place of computing `TOKENS` tokens."""
+"""Seconds that a block waits in forward and in backward, in place of computing `TOKENS` tokens, beside links of
+`USUAL_MBIT`."""
+USUAL_MBIT = 50
 STAGES, STAGE_MICRO_BATCHES = 2, 4
 _SMALL_VOCABULARY = 8
 """The programs have no head, so the model's is negligible."""
@@ -38,6 +40,11 @@ BUCKET_MIB = 0.5
 Row = dict[str, float]
 
 
+def slowness(mbit: int) -> float:
+    """Factor on the seconds that ranks wait beside links of this bandwidth: communication keeps its share of a step."""
+    return USUAL_MBIT / mbit
+
+
 @dataclass(frozen=True)
 class Program:
     """One training program, which gives each rank the same work on any number of hosts."""
@@ -54,10 +61,9 @@ class Program:
         work = {"sequence": TOKENS, "micro_batch": 1, "accumulation": self.accumulation}
         return {**work, **self.fields(hosts)}
 
-    @property
-    def waiting_s(self) -> float:
+    def waiting_s(self, mbit: int) -> float:
         """Seconds that a rank waits in one step, without stages."""
-        return self.accumulation * BLOCKS * (FORWARD_S + BACKWARD_S)
+        return self.accumulation * BLOCKS * (FORWARD_S + BACKWARD_S) * slowness(mbit)
 
 
 def _ddp(hosts: int) -> Row:

@@ -78,7 +78,7 @@ def _run_and_exit(task: dict[str, Any], answers: BinaryIO) -> None:
     try:
         os.environ.update(task["environment"])
         dist.init_process_group("gloo", timeout=_GLOO_TIMEOUT)
-        _answer(answers, _hardware() if task["program"] == HARDWARE else _timed(task["program"], task["steps"]))
+        _answer(answers, _hardware() if task["program"] == HARDWARE else _timed(task))
         dist.barrier()
     except Exception:  # noqa: BLE001 (a fork that left this function would serve tasks, too)
         traceback.print_exc()
@@ -90,14 +90,14 @@ def _hardware() -> dict[str, Any]:
     return hardware.measure(RankContext.from_environment("cpu")).model_dump(mode="json")
 
 
-def _timed(program: str, steps: int) -> dict[str, Any]:
+def _timed(task: dict[str, Any]) -> dict[str, Any]:
     """Seconds of each step, and cores that the rank used during them."""
-    step = step_of(program)
+    step = step_of(task["program"], task["slowness"])
     for _ in range(_WARM_UP):
         step()
     dist.barrier()
     times, began_s, used_s = [], time.perf_counter(), _processor_seconds()
-    for _ in range(steps):
+    for _ in range(task["steps"]):
         begin = time.perf_counter()
         step()
         times.append(round(time.perf_counter() - begin, 5))

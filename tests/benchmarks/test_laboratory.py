@@ -68,6 +68,11 @@ def test_where_hosts_agree_with_the_predictor_a_projection_is_off_by_the_drift_a
     assert result["summary"]["pairs_ordered_right"] == result["summary"]["pairs"] > 10
 
 
+def test_slower_links_have_ranks_wait_as_much_longer() -> None:
+    program = PROGRAMS["ddp-accumulation"]
+    assert program.waiting_s(50) == pytest.approx(1.44) and program.waiting_s(25) == pytest.approx(2.88)
+
+
 def test_what_was_measured_on_the_target_changes_no_projection() -> None:
     measurements = as_predicted()
     without = replace(measurements, runs=tuple(run for run in measurements.runs if run.hosts < 8))

@@ -84,7 +84,7 @@ class Pipeline:
         count = self._ranks * len(parts)
         facts = pipeline_schedules.FACTS[schedule]
         self._is_v = facts.is_v
-        make = PipelineStage if facts.splits_backward else functools.partial(_make_synced_stage, sync)
+        make = PipelineStage if facts.splits_backward else functools.partial(make_synced_stage, sync)
         self._stages = [_make_stage(part, count, setting, self._ranks, self._group, make) for part in parts]
         self._schedule_class: Any = get_schedule_class(facts.title)
         self._schedules: dict[int, Any] = {}
@@ -178,7 +178,7 @@ def _hidden(setting: base.TrainingSetup, part: RankPart, ranks: int) -> torch.Te
     return torch.empty(shape, dtype=setting.weights_dtype, device="meta", requires_grad=True)
 
 
-def _make_synced_stage(sync: Sync, module: nn.Module, *args: Any, **options: Any) -> PipelineStage:
+def make_synced_stage(sync: Sync, module: nn.Module, *args: Any, **options: Any) -> PipelineStage:
     """Make a pipeline stage that reduces gradients, and frees parameters, as the configuration specifies."""
     stage = _ShardedStage(_OpaqueModule(module), *args, **options)
     stage.before_backward = functools.partial(sync, module)

@@ -19,7 +19,7 @@ from benchmarks.own_trials.runs import append, execute, outcome, text_of, workpl
 from benchmarks.search.table import COLUMNS
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport, Inventory
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.trials.failures import Failure

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.study_cost.overheads import CPU, CUDA, CUDA_4_HOSTS, Overheads
 from benchmarks.study_cost.truth import Errors
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport, MeasuredHardware
-from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
+from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import ModelSummary, preset
 from shardtune.api_schemas.training.native_dtypes import decide
 from shardtune.api_schemas.training.workload import PRECISIONS

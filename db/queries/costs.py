@@ -9,7 +9,7 @@ from sqlalchemy import JSON, SQLColumnExpression, bindparam, func, or_, select, 
 from sqlalchemy.orm import Session, load_only
 
 from shardtune.api_schemas.retuning.retunes import RetuneOutcome, RetuneState
-from shardtune.api_schemas.studies.study import StudyPurpose
+from shardtune.api_schemas.studies.study_state import StudyPurpose
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import best
 from shardtune.db.tables.retunes import RetuneRow

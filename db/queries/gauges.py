@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.notifications.webhooks import DeliveryState
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.queries import studies
 from shardtune.db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.recommendations.best import RecommendationState
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.listing import Page, cut_to_page, page_with_total
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow

@@ -7,13 +7,8 @@ from datetime import datetime
 from sqlalchemy import Select, bindparam, func, select, text, tuple_, union_all
 from sqlalchemy.orm import Session, joinedload, load_only
 
-from shardtune.api_schemas.studies.study import (
-    ACTIVE_STUDY_STATES,
-    OPEN_STUDY_STATES,
-    StudyPurpose,
-    StudySpec,
-    StudyState,
-)
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_state import ACTIVE_STUDY_STATES, OPEN_STUDY_STATES, StudyPurpose, StudyState
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.tables.studies import RejectionRow, RunRow, StudyRow, TrialRow

@@ -16,15 +16,9 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.reasons import StudyReason
 from shardtune.api_schemas.studies.recipes import RecipeRun
-from shardtune.api_schemas.studies.study import (
-    OPEN_STUDY_STATES,
-    Contender,
-    StudyPhase,
-    StudyPurpose,
-    StudyResult,
-    StudySpec,
-    StudyState,
-)
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_result import Contender, StudyResult
+from shardtune.api_schemas.studies.study_state import OPEN_STUDY_STATES, StudyPhase, StudyPurpose, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudy
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.diagnosis import Diagnosis

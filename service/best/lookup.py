@@ -12,7 +12,7 @@ from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.recommendations.best import BestConfig, Confidence, ConfidenceLevel, Difference
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget, differing_fields
-from shardtune.api_schemas.studies.study import Verdict
+from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import decide
 from shardtune.api_schemas.training.workload import PRECISIONS, WorkloadRequest

@@ -4,7 +4,7 @@ from sqlalchemy.exc import IntegrityError
 
 from shardtune.api_schemas.recommendations.best import BestConfig, Resolved, ResolveRequest
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.db.queries import best
 from shardtune.db.queries.recommendations import study_recommendations
 from shardtune.service.best import lookup, pending_approval

@@ -18,7 +18,7 @@ from shardtune.api_schemas.recommendations.best import DecisionAction
 from shardtune.api_schemas.retuning.canaries import CanaryRole, CanaryVerdict
 from shardtune.api_schemas.retuning.retunes import RetuneCause
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.db.queries import best, canaries, studies, workers
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow

@@ -16,7 +16,7 @@ from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.retuning.canaries import CanaryRole, CanaryVerdict
 from shardtune.api_schemas.retuning.retunes import OPEN_RETUNE_STATES
 from shardtune.api_schemas.retuning.schedules import Trigger
-from shardtune.api_schemas.studies.study import Budget
+from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
 from shardtune.db.queries import best, canaries, retunes, schedules
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow

@@ -13,7 +13,7 @@ from typing import assert_never
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import StudyPhase, StudyState
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials.leases import Lease, LeaseRequest
 from shardtune.api_schemas.trials.trial import TrialState

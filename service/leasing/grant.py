@@ -11,7 +11,7 @@ from datetime import timedelta
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
-from shardtune.api_schemas.studies.study import StudyPhase, StudyState
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.leases import Lease
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState

@@ -2,7 +2,7 @@
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import StudyPurpose
+from shardtune.api_schemas.studies.study_state import StudyPurpose
 from shardtune.db.queries import leases, studies, workers
 from shardtune.db.tables.studies import RunRow, WorkerRow
 from shardtune.service.lifecycle.expiry import end_lost_attempt

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import StudyPhase, StudyState
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import Failure, FailureKind

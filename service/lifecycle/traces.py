@@ -4,7 +4,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import leases, studies, trials, workers

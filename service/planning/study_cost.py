@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import Budget
+from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyCost
 from shardtune.api_schemas.trials.predictions import Prediction
 from shardtune.service.planning.foreseen_run import ForeseenRun, PlanOf

@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study import StudyPhase, StudySpec, StudyState
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudy
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.trial import Rejection, RunPurpose, TrialState

@@ -11,7 +11,9 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.retuning.retunes import RetuneCause
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Budget, StudyPhase, StudyPurpose, StudySpec, StudyState
+from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyPurpose, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.trials.trial import RunPurpose

@@ -14,7 +14,7 @@ from shardtune.api_schemas.studies.comparisons import (
     KnobDifference,
     MeasuredSpeed,
 )
-from shardtune.api_schemas.studies.study import Speedup, StudyResult
+from shardtune.api_schemas.studies.study_result import Speedup, StudyResult
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import best, retunes, studies, trials

@@ -10,13 +10,9 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.recommendations.best import Resolved
-from shardtune.api_schemas.studies.study import (
-    Study,
-    StudyPage,
-    StudyPhase,
-    StudyRequest,
-    StudyState,
-)
+from shardtune.api_schemas.studies.study import Study, StudyPage
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import RejectionPage, RunPurpose, TrialPage, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.queries.studies import StudyFilter

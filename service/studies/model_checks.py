@@ -3,7 +3,7 @@
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import pipeline_parallel
 from shardtune.api_schemas.strategies.recipe_support import fp16_support
-from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
+from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks, quantization
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.models import ModelSpec

@@ -9,8 +9,8 @@ from functools import partial
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
-from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
 from shardtune.api_schemas.studies.study_cost import StudyCost
+from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest

@@ -9,7 +9,8 @@ from pydantic import JsonValue
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import optimizer_support
 from shardtune.api_schemas.strategies.recipe_support import float8_support, quantization_support
-from shardtune.api_schemas.studies.study import Budget, StudyRequest, StudySpec
+from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import PRECISIONS, Precision
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error

@@ -8,7 +8,7 @@ from functools import partial
 from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.db.queries import studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http.errors import Invalid

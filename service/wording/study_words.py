@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from shardtune.api_schemas import formatting
 from shardtune.api_schemas.machines.conditions import program_names
-from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyResult
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import StudyResult
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.training import float8
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER

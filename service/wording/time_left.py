@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Study, StudyPhase
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
 from shardtune.service.wording import study_words
 from shardtune.tuner.search.seeds import MAX_SEEDS

@@ -6,7 +6,8 @@ from dataclasses import replace
 from shardtune.api_schemas.machines.fingerprints import Effect
 from shardtune.api_schemas.machines.hardware import Cluster, Offer
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import StudyRequest, StudyState
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.workload import WorkloadRequest

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.workers import Worker, WorkerPage
-from shardtune.api_schemas.studies.study import StudyPhase
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.leases import Registered, Registration
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import keys, leases, workers

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import StudyPhase
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.db.queries import trials, workers
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.process.context import Context

@@ -5,7 +5,7 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.predictions import TrialPrediction

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable

@@ -7,7 +7,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
-from shardtune.api_schemas.studies.study import StudyPurpose, StudySpec, StudyState
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_state import StudyPurpose, StudyState
 from shardtune.db.tables.studies import FingerprintRow, StudyRow
 
 _MOST_READ = 200

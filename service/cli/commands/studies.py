@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import ValidationError
 
-from shardtune.api_schemas.studies.study import Study, StudyState
+from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import CloneRequest, Extension
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.service.cli.connection import connect, find_study
 from shardtune.service.cli.errors import InputError, Interrupted, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule

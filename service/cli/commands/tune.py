@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from shardtune.api_schemas.studies.study import MOST_PAIRS
+from shardtune.api_schemas.studies.budget import MOST_PAIRS
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import (

@@ -7,7 +7,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from shardtune.api_schemas.studies.study import Study, StudyPhase
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
 from shardtune.service.wording import disambiguate, study_words, time_left
 

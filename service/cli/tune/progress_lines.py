@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from shardtune.api_schemas.studies.study import Study, StudyPhase
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import AttemptEnd, Rejection, Run, Trial, TrialState
 from shardtune.service.wording import disambiguate, study_words, time_left
 

@@ -6,7 +6,9 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import OPEN_STUDY_STATES, Contender, Study, StudyState
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Contender
+from shardtune.api_schemas.studies.study_state import OPEN_STUDY_STATES, StudyState
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, RunPurpose, TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import offered_hardware, overview, studies

@@ -7,7 +7,8 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Study, StudyState
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import offered_hardware, trial_points, trials

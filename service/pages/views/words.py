@@ -5,7 +5,9 @@ from typing import assert_never
 
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.trial import TrialState

@@ -9,7 +9,7 @@ from statistics import median
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.studies.study import Budget, Objective, StudyRequest
+from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.study_request import Objective, StudyRequest
 from shardtune.api_schemas.training.hub_source import looks_like_id
 from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.models import ModelSpec

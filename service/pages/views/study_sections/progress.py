@@ -5,7 +5,9 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyState, Verdict
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Verdict
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, overview
 from shardtune.db.tables.studies import StudyRow

@@ -9,18 +9,11 @@ from rich.console import Console
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study import (
-    Budget,
-    Contender,
-    FinalComparison,
-    Speedup,
-    Study,
-    StudyPhase,
-    StudyResult,
-    StudySpec,
-    StudyState,
-    Verdict,
-)
+from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, Speedup, StudyResult, Verdict
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload

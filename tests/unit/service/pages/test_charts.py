@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardtune.api_schemas.studies.study import Speedup
+from shardtune.api_schemas.studies.study_result import Speedup
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries.trial_points import TrialPoint

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.studies.study import Budget
+from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable

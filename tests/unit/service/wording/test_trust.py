@@ -5,7 +5,7 @@ import pytest
 from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.trials.measurements import DiskRate, Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig, sample_groups
-from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
 from shardtune.tuner.prediction.calibration import MemoryCalibration

@@ -26,7 +26,7 @@ from shardtune.service.workers import compatibility
 from shardtune.service.workers.target_rungs import on_rung
 from shardtune.tuner.prediction import catalogue, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
-from shardtune.tuner.prediction.model_shape import NoClosedForm
+from shardtune.tuner.prediction.shapes.config_shape import NoClosedForm
 from shardtune.tuner.search import fastest, seeds
 from shardtune.tuner.verdict import short_steps
 

@@ -11,7 +11,7 @@ from shardtune.api_schemas.trials.measurements import DiskRate, Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.service.wording.trust import trust
-from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.prediction.traced_shape import summary_of
 from tests.support.service.simulated_worker import measurement
 from tests.support.values.synthetic_studies import CPU, contender_of, study_of

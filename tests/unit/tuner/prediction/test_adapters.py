@@ -12,7 +12,8 @@ from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.tuner.prediction import predict, prediction_request, traced_shape
-from shardtune.tuner.prediction.model_shape import ModelShape, from_config
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.prediction.throughput.adapter_traffic import adapter_traffic
 from shardtune.tuner.prediction.traced_shape import summary_of, with_adapter
 from shardtune.tuner.search import fastest

@@ -10,9 +10,10 @@ from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.tuner.prediction import optimizers
 from shardtune.tuner.prediction.candidates import DDP, FSDP2, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.model_shape import ModelShape, from_config
+from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.predict import state_gib
 from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.prediction.throughput import step_times
 from shardtune.tuner.prediction.traced_shape import TracedShape, summary_of
 from tests.support.values.tuner_inputs import shape

@@ -14,9 +14,9 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.configs import from_configs
-from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import answer_request, evaluate, predict
 from shardtune.tuner.prediction.rates import rates_of
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 
 SEVEN_B = from_config(preset("llama-2-7b").config)
 CLUSTER = catalogue.parse_cluster("8xh100")

@@ -19,8 +19,8 @@ from shardtune.tuner.prediction.backends.registry import states
 from shardtune.tuner.prediction.candidates import DDP, FSDP2, FULL, NONE, ZERO, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import state_gib
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 
 SEVEN_B = from_config(preset("llama-2-7b").config)
 SEVENTY_B = from_config(preset("llama-2-70b").config)

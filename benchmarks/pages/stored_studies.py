@@ -19,7 +19,8 @@ from shardtune.api_schemas.trials.measurements import Measurement, Memory, StepR
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import workers
 from shardtune.db.session import Database
-from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CLUSTER = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=16)

@@ -17,7 +17,9 @@ from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Progress, StepTimeRange
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import webhooks
-from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
+from shardtune.db.tables.workers import WorkerRow
 
 # Statements of every claim and report are made once: making one costs more than running it.
 _WITH_STUDY = (

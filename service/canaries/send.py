@@ -21,7 +21,7 @@ from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStud
 from shardtune.db.queries import best, canaries, retunes, schedules
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.canaries import reference
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import system_studies

@@ -20,7 +20,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db import hosts
 from shardtune.db.queries import studies
 from shardtune.db.queries.studies import OpenStudy
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.access import quotas
 from shardtune.service.leasing import unread_leases
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, StudyBusy, WorkRequest

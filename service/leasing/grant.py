@@ -17,7 +17,9 @@ from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import fingerprints, leases, studies, trials
 from shardtune.db.queries.studies import OpenStudy
-from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.access import retune_budget
 from shardtune.service.leasing import host_exclusivity, lease_message, run_limits, unread_leases
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, NoWaitingRun, StudyBusy, WorkRequest

@@ -12,7 +12,7 @@ from shardtune.api_schemas.trials.leases import Heartbeat, HeartbeatAnswer, Repo
 from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, workers
-from shardtune.db.tables.studies import AttemptRow, RunRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.leasing import host_exclusivity, preemption
 from shardtune.service.lifecycle import advance, charges, outcomes, traces

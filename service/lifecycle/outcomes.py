@@ -16,7 +16,8 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialState
-from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
 from shardtune.service.lifecycle import disturbances, script_backends, transitions
 from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.service.planning import study_plan, study_snapshot

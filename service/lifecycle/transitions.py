@@ -9,7 +9,8 @@ from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.trial import ALLOWED_MOVES, AttemptEnd, TrialState
 from shardtune.db.queries import leases
-from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow, TrialRow
 
 
 class IllegalTransition(AssertionError):

@@ -15,7 +15,8 @@ from shardtune.api_schemas.studies.system_studies import SystemStudy
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.trial import Rejection, RunPurpose, TrialState
 from shardtune.db.queries import costs, leases, studies, trials
-from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun

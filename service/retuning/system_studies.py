@@ -19,7 +19,9 @@ from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import leases, studies
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
-from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
+from shardtune.db.tables.fingerprints import FingerprintRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import Conflict
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility, protocol_limits, registry

@@ -16,7 +16,8 @@ from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import RejectionPage, RunPurpose, TrialPage, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.queries.studies import StudyFilter
-from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.access import quotas
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound, invalid

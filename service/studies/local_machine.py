@@ -2,7 +2,7 @@
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.planning import calibrations
 from shardtune.service.planning.calibrations import Experience
 from shardtune.service.process.context import Context

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study_request import StudyRequest
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import Invalid
 from shardtune.service.studies import validation
 from shardtune.service.workers import compatibility

@@ -11,7 +11,8 @@ from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.workload import WorkloadRequest
-from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error, suggest_names
 from shardtune.service.workers import offered_float8, offered_optimizers
 from shardtune.service.workers.hardware_shape import has_same_shape

@@ -4,7 +4,7 @@ from shardtune.api_schemas.machines.hardware import Offer
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.optimizers import OPTIMIZERS, OptimizerSchema
 from shardtune.api_schemas.training.workload import WorkloadRequest
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import invalid
 
 

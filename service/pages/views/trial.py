@@ -12,7 +12,8 @@ from shardtune.api_schemas.trials.measurements import Measurement, NodeFigures, 
 from shardtune.api_schemas.trials.predictions import Prediction
 from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
 from shardtune.db.queries import trials
-from shardtune.db.tables.studies import StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import TrialRow
 from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.pages.charts.series import losses, step_times
 from shardtune.service.pages.views import best, words

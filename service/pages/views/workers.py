@@ -11,8 +11,9 @@ from shardtune.api_schemas.machines.fingerprints import FieldChange
 from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.db.queries import fingerprints, overview, workers
-from shardtune.db.tables.fingerprints import FingerprintPeriodRow
-from shardtune.db.tables.studies import AttemptRow, RunRow, WorkerRow
+from shardtune.db.tables.fingerprint_periods import FingerprintPeriodRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.pages.views import words
 from shardtune.service.pages.views.conditions import conditions_of, troubles
 from shardtune.service.wording import cluster_words, host_words, study_words

@@ -16,7 +16,7 @@ from shardtune.db.queries import keys, retunes, trials
 from shardtune.db.session import Database
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow
-from shardtune.db.tables.studies import AttemptRow
+from shardtune.db.tables.trials import AttemptRow
 from shardtune.service.access import retune_budget
 from shardtune.service.best import watch_staleness
 from shardtune.service.process.context import Context

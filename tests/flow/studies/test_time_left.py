@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, Trial
-from shardtune.db.tables.studies import AttemptRow, RunRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
 from shardtune.service.pages.views import best
 from shardtune.service.wording import time_left
 from tests.support.service.scenarios import create

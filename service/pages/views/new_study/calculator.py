@@ -10,7 +10,7 @@ from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZ
 from shardtune.api_schemas.training.workload import AUTO, PRECISIONS, Precision
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable, Verdict
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError, invalid_from_value_error
 from shardtune.service.pages.charts.stacked_bars import KINDS, Stack, by_kind, stack

@@ -19,7 +19,7 @@ from shardtune.api_schemas.training.sample_lengths import LAYOUTS
 from shardtune.api_schemas.training.search_space import BACKENDS
 from shardtune.api_schemas.training.workload import AUTO
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.views import words

@@ -38,6 +38,7 @@ from shardtune.api_schemas.trials.predictions import (
 from shardtune.tuner.prediction import headroom, neighbours, prediction_request
 from shardtune.tuner.prediction.backends import trained_fractions
 from shardtune.tuner.prediction.calibration import (
+    BAND_DEVIATIONS,
     NO_CALIBRATIONS,
     PARTS,
     UNCALIBRATED,
@@ -55,8 +56,6 @@ from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.prediction.throughput import StepTable
 
-_DEVIATIONS = 1.645
-"""Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
 _UNPACKING_SIGMA = 0.25
 """Standard deviation of the logarithm of a speed with 4-bit weights, beyond that of other speeds: a kernel that unpacks at
 half of the memory's rate makes a step of one short micro batch about as much slower."""
@@ -159,7 +158,7 @@ def _predict_speed(
     rate = _at(result.tokens, index) / seconds
     # No published run says how fast 4-bit weights are unpacked; trials on this hardware do.
     is_unchecked = shape.packed_parameters > 0 and not fit.rows
-    spread = np.exp(_DEVIATIONS * np.hypot(fit.sigma, _UNPACKING_SIGMA if is_unchecked else 0.0))
+    spread = np.exp(BAND_DEVIATIONS * np.hypot(fit.sigma, _UNPACKING_SIGMA if is_unchecked else 0.0))
     return SpeedPrediction(
         tokens_per_s_per_gpu=rate,
         low_tokens_per_s_per_gpu=float(rate / spread),

@@ -20,8 +20,9 @@ from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommendation import Recommended, of_studies
 from shardtune.service.studies import views as shown
-from shardtune.service.wording import cluster_words, time_left
-from shardtune.service.wording.time_left import RunCounts
+from shardtune.service.wording import cluster_words
+from shardtune.service.wording.progress import time_left
+from shardtune.service.wording.progress.time_left import RunCounts
 from shardtune.tuner.objective import available_gib
 
 PAGE = 25

@@ -14,6 +14,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.service.pages.figures import percent
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.wording import cluster_words, study_words
+from shardtune.service.wording.progress import activity_words
 
 STATE_TONES = {
     StudyState.WAITING: "warn",
@@ -101,7 +102,7 @@ def phase(study: Study, validation_runs: int) -> str:
         case StudyPhase.MODEL_SUMMARY:
             return "counting the model's parameters"
         case StudyPhase.FINAL_COMPARISON:
-            return f"confirming, {study_words.validation_position(study, validation_runs)}"
+            return f"confirming, {activity_words.validation_position(study, validation_runs)}"
         case StudyPhase.SEARCH | StudyPhase.DONE:
             return "searching" if study.system_study is None else "measuring"
         case _:

@@ -17,6 +17,7 @@ from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.pages.views import words
 from shardtune.service.pages.views.conditions import conditions_of, troubles
 from shardtune.service.wording import cluster_words, host_words, study_words
+from shardtune.service.wording.progress import activity_words
 from shardtune.service.workers.fingerprint_history import changes_of
 
 OTHERS: Literal["others"] = "others"
@@ -132,7 +133,7 @@ def _activity(doing: RunRow | Literal["others"] | None, is_live: bool) -> str:
     return (
         "works for another project"
         if doing == OTHERS
-        else f"{_run_text(doing)}, {study_words.describe_step(doing.progress)}"
+        else f"{_run_text(doing)}, {activity_words.describe_step(doing.progress)}"
     )
 
 

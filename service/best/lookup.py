@@ -28,7 +28,7 @@ from shardtune.service.recommendations.decisions import target_tag as tag_of_cas
 from shardtune.service.recommendations.record import project_of, unknown_target
 from shardtune.service.studies import create_and_read
 from shardtune.service.studies.results.target_config import on_target
-from shardtune.service.workers import compatibility, registry
+from shardtune.service.workers import registry, study_clusters
 from shardtune.tuner import export
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ def targets_of(
         return [TuningTarget(model, workload.with_precision(workload.precision), cluster)]
     with context.db.read() as session:
         live = registry.live_workers(context, session, project_id)
-    device_dtypes = compatibility.dtypes_of(cluster, live)
+    device_dtypes = study_clusters.dtypes_of(cluster, live)
     precision, _ = decide(None, device_dtypes)
     is_known = any(device.emulates("bfloat16") is not None for device in device_dtypes)
     # Without workers the native dtypes may be unknown; a study there could have chosen any precision that a device

@@ -24,7 +24,7 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import Conflict
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility, protocol_limits, registry
+from shardtune.service.workers import compatibility, offered_models, protocol_limits, registry
 
 
 def add_system_study(
@@ -94,7 +94,7 @@ def suitable_workers(
         for worker in registry.live_workers(context, session, project_id)
         if not worker.is_draining
         and compatibility.has_hardware(worker.offer, cluster)
-        and compatibility.allows_model(worker.offer, model)
+        and offered_models.allows_model(worker.offer, model)
     ]
 
 

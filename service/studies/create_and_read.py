@@ -27,7 +27,14 @@ from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import place_study
-from shardtune.service.workers import compatibility, offered_adapters, offered_float8, offered_optimizers, registry
+from shardtune.service.workers import (
+    offered_adapters,
+    offered_float8,
+    offered_models,
+    offered_optimizers,
+    registry,
+    study_clusters,
+)
 from shardtune.service.workers.named_projection import check_confirms
 from shardtune.service.workers.target_rungs import on_rung
 
@@ -57,12 +64,12 @@ def create_study(
     with context.db.read() as session:
         live = registry.live_workers(context, session, project_id)
         cluster, worker = place_study(request, live)
-        memory_notes = compatibility.host_memory_notes(compatibility.named_cluster(request), cluster)
+        memory_notes = study_clusters.host_memory_notes(study_clusters.named_cluster(request), cluster)
         if worker is not None:
             _check_worker(request, worker)
         measured = worker.offer.measured if worker is not None else None
         request = on_rung(request, cluster, measured, has_worker=worker is not None)
-        devices = compatibility.dtypes_of(cluster, live)
+        devices = study_clusters.dtypes_of(cluster, live)
         offered_float8.check_devices(request, devices)
         precision, precision_notes = choose_precision(request, devices)
         spec = request.with_precision(precision)
@@ -106,7 +113,7 @@ def _check_worker(request: StudyRequest, worker: WorkerRow) -> None:
     Raises:
         Invalid: names the field, its value and the remedy.
     """
-    compatibility.check_model(request.model, worker)
+    offered_models.check_model(request.model, worker)
     offered_adapters.check_adapter(request.workload, worker)
     offered_optimizers.check_optimizers(request, worker)
     offered_float8.check_float8(request, worker)

@@ -22,7 +22,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.studies import predictions, validation
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.local_machine import local_machine
-from shardtune.service.workers import compatibility
+from shardtune.service.workers import study_clusters
 from shardtune.service.workers.target_rungs import on_rung
 from shardtune.tuner.prediction import catalogue, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
@@ -62,7 +62,7 @@ def estimate(context: Context, request: StudyRequest) -> StudyCost:
 
 
 def _machine_of(context: Context, request: StudyRequest) -> StudyMachine:
-    cluster = compatibility.named_cluster(request)
+    cluster = study_clusters.named_cluster(request)
     if cluster is not None:
         return StudyMachine.of_cluster(cluster)
     cluster, device, experience = local_machine(context)

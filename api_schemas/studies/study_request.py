@@ -20,7 +20,7 @@ from shardtune.api_schemas.studies.targets import TargetChoice
 from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import Precision, Workload, WorkloadRequest
-from shardtune.api_schemas.trials.measurements import MOST_LOSS_STEPS
+from shardtune.api_schemas.trials.measure_plan import MOST_LOSS_STEPS
 
 MOST_WAIT_S = 30 * 86_400.0
 """Longest time in seconds that a study may wait for a worker."""

@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session, joinedload, load_only
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.recipes import RecipeRun
 from shardtune.api_schemas.trials.failures import Failure
-from shardtune.api_schemas.trials.measurements import Progress, StepTimeRange
+from shardtune.api_schemas.trials.measure_plan import StepTimeRange
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import StudyRow

@@ -10,8 +10,10 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.recipes import RecipeRun
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import Failure
-from shardtune.api_schemas.trials.measurements import Measurement, Progress, StepTimeRange
+from shardtune.api_schemas.trials.measure_plan import StepTimeRange
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.predictions import TrialPrediction
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.api_schemas.trials.trial import (

@@ -12,7 +12,7 @@ from shardtune.api_schemas.trials.leases import (
     TraceTask,
     TrialTask,
 )
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialOrigin, TrialState
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import RunRow, TrialRow

@@ -7,7 +7,7 @@ killed, up to one heartbeat.
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.trials.leases import QuietWait
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import fingerprints, leases
 from shardtune.db.tables.studies import StudyRow

@@ -9,7 +9,7 @@ from datetime import timedelta
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, workers
 from shardtune.db.tables.trials import AttemptRow, RunRow

@@ -12,7 +12,7 @@ from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16
 from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.hub import named_models
 from shardtune.service.planning import study_cost

@@ -6,7 +6,7 @@ import pytest
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.tuner.prediction.candidates import Dtypes, Implementation
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.footprint import peak_memory

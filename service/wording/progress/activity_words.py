@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from shardtune.api_schemas.machines.conditions import program_names
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.trial import Run, RunPurpose, Trial, TrialState
 from shardtune.service.wording.study_words import duration
 from shardtune.tuner.verdict import final_comparison

@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.measurements import MeasurePlan, Progress, StepRecord
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
+from shardtune.api_schemas.trials.measurements import StepRecord
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.short_steps import ShortSteps, ShortStepTimes, extended_s
 from shardtune.workers.rank import mesh, trial_dir
 from shardtune.workers.rank.classify import NumericsError, OverLimitError

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardtune.api_schemas.trials.leases import ResumeTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.workers.launch import CHECKPOINT, RESUMES
 from shardtune.workers.rank.strategies.base import Trainer, TrainingSetup

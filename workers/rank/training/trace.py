@@ -14,7 +14,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.trials.leases import TraceTask
-from shardtune.api_schemas.trials.measurements import Progress, RankReport
+from shardtune.api_schemas.trials.progress import Progress
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.moments import MomentRecorder

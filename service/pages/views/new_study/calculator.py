@@ -8,7 +8,7 @@ from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.training.workload import AUTO, PRECISIONS, Precision
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable, Verdict
 from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.error_codes import FieldError

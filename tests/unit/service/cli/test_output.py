@@ -18,7 +18,7 @@ from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.trial import Attempt, Rejection, Run, Trial, TrialState
 from shardtune.service.cli import summary
 from shardtune.service.cli.answer_to_share import page, picture

@@ -7,7 +7,8 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.training.models import ModelSpec
-from shardtune.api_schemas.trials.measurements import DiskRate, Measurement
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.rank_reports import DiskRate
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.service.wording.trust import trust

@@ -24,7 +24,8 @@ from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.access import quotas
 from shardtune.service.leasing import unread_leases
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, StudyBusy, WorkRequest
-from shardtune.service.leasing.grant import SEEN_WRITE_INTERVAL, lease_run, lease_waiting, renew_lease
+from shardtune.service.leasing.grant import lease_run, lease_waiting
+from shardtune.service.leasing.start_run import SEEN_WRITE_INTERVAL, renew_lease
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.protocol_versions import check_protocol

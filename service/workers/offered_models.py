@@ -1,4 +1,4 @@
-"""Which models a worker may train: architectures of its transformers, and own code that its owner allows."""
+"""Check that a worker may train a model: architectures of its transformers, and own code that its owner allows."""
 
 from shardtune.api_schemas.machines.hardware import Offer
 from shardtune.api_schemas.training.models import ModelSpec

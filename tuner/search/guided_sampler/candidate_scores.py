@@ -18,11 +18,11 @@ from shardtune.tuner.search.guided_sampler.acquisition import (
     utility,
 )
 from shardtune.tuner.search.guided_sampler.axes import axes_of, first_reason, first_untried
+from shardtune.tuner.search.guided_sampler.candidate_times import CandidateTimes
 from shardtune.tuner.search.guided_sampler.encoding import Array, Rows
 from shardtune.tuner.search.guided_sampler.knowledge import Knowledge
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.residual import Posterior
-from shardtune.tuner.search.guided_sampler.step_times import StepTimes
 from shardtune.tuner.search.guided_sampler.twins import Twins, before_second_twins, first_of_backends
 from shardtune.tuner.search.samplers.draw import SearchView
 
@@ -43,7 +43,7 @@ class CandidateScores:
 
     def __init__(self, pool: Pool, knowledge: Knowledge, view: SearchView) -> None:
         self._pool, self._knowledge, self._view = pool, knowledge, view
-        self._times = StepTimes(pool, knowledge, view)
+        self._times = CandidateTimes(pool, knowledge, view)
 
     @cached_property
     def utility(self) -> Array:

@@ -26,7 +26,7 @@ _PRUNED_NOISE = 0.05
 """Additional standard deviation of the log time of a trial that ended within its warm-up."""
 
 
-class StepTimes:
+class CandidateTimes:
     """Log step times of a study's candidates, by prediction and after its trials so far."""
 
     def __init__(self, pool: Pool, knowledge: Knowledge, view: SearchView) -> None:

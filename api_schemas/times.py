@@ -4,7 +4,10 @@
 import difflib
 import re
 from datetime import datetime, time
+from typing import Annotated
 from zoneinfo import ZoneInfo, available_timezones
+
+from pydantic import AfterValidator, Field, ValidationInfo
 
 _WINDOW = re.compile(r"^(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})$")
 
@@ -38,6 +41,20 @@ def check_windows(field: str, windows: tuple[str, ...]) -> tuple[str, ...]:
         if start == end:
             raise ValueError(f"{field} ({window}) is empty; leave the windows out for the whole day")
     return windows
+
+
+def _known_zone(name: str, info: ValidationInfo) -> str:
+    return check_zone(str(info.field_name), name)
+
+
+def _readable_windows(windows: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    return check_windows(str(info.field_name), windows)
+
+
+TimeZone = Annotated[str, Field(max_length=64), AfterValidator(_known_zone)]
+"""Name of an IANA time zone."""
+DailyWindows = Annotated[tuple[str, ...], Field(max_length=24), AfterValidator(_readable_windows)]
+"""Time windows of a day, such as `22:00-06:00`."""
 
 
 def is_open(windows: tuple[str, ...], zone: str, moment: datetime) -> bool:

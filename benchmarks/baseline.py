@@ -21,8 +21,8 @@ from benchmarks import repeats
 from benchmarks.verdicts import noise
 from benchmarks.verdicts.noise import Machine, Record, resampled
 from benchmarks.verdicts.replay import GAIN, play
+from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study import Budget
 from shardtune.tuner.verdict import final_comparison, ranking
 
 SLOWER, FASTER = 0, 1

@@ -19,7 +19,8 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.workers.agent.attempt import Workplace
 
 _LLAMA: dict[str, Any] = {

@@ -25,7 +25,7 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.training.models import preset
 from shardtune.tuner.prediction.candidates import FSDP2, FULL, NONE, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 
 _LAYER_FIELDS = ("num_hidden_layers", "n_layer")
 

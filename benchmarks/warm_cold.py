@@ -21,7 +21,7 @@ from typing import Any
 
 from shardtune.api_schemas.training.search_space import BACKENDS
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.agent.supervise import RunLimits, supervise
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import LAUNCHED, Launch

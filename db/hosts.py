@@ -10,7 +10,9 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.machines.host_partition import HostPartition, HostWait
 from shardtune.api_schemas.studies.system_studies import SystemStudy
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
-from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
+from shardtune.db.tables.workers import WorkerRow
 
 _HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 

@@ -13,10 +13,14 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
 from shardtune.api_schemas.notifications.events import EventType
-from shardtune.api_schemas.studies.study import Contender, StudyState
+from shardtune.api_schemas.studies.study_result import Contender
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import webhooks
-from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
+from shardtune.db.tables.events import EventRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
+from shardtune.db.tables.webhooks import WebhookRow
 
 CLOCK = "tells the time of events"
 """Key of a session's `info` entry with the function that returns the present time."""

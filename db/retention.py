@@ -10,18 +10,15 @@ from shardtune.api_schemas.retuning.schedules import TickState
 from shardtune.db.tables.access import IdempotentRow
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
-from shardtune.db.tables.fingerprints import FingerprintPeriodRow
+from shardtune.db.tables.events import EventRow
+from shardtune.db.tables.fingerprint_periods import FingerprintPeriodRow
+from shardtune.db.tables.fingerprints import FingerprintRow
 from shardtune.db.tables.retunes import ScheduleTickRow
-from shardtune.db.tables.studies import (
-    AttemptRow,
-    DeliveryRow,
-    EventRow,
-    FingerprintRow,
-    RunRow,
-    StudyRow,
-    WorkerRow,
-)
+from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.traces import TraceRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
+from shardtune.db.tables.webhooks import DeliveryRow
+from shardtune.db.tables.workers import WorkerRow
 
 _BATCH = 1000
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from sqlalchemy import delete, func, literal_column, or_, select, tuple_
 from sqlalchemy.orm import Session
 
-from shardtune.db.tables.studies import RunRow
 from shardtune.db.tables.traces import TraceRow
+from shardtune.db.tables.trials import RunRow
 
 
 class StoredContent(NamedTuple):

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.client import ServiceClient, ServiceRejected
 
 spec = StudyRequest.model_validate(json.loads(Path(sys.argv[1]).read_text()))

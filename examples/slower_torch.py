@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS, MOST_PAIRS
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS, MOST_PAIRS
 from shardtune.tuner.verdict.paired_test import decide
 
 SAME, SLOWER, FAILED = 0, 1, 2

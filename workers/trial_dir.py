@@ -15,7 +15,8 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.leases import Task
-from shardtune.api_schemas.trials.measurements import Progress, RankReport
+from shardtune.api_schemas.trials.progress import Progress
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.workers.config.allowlist import Script
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
 from shardtune.api_schemas.knobs.condition import When, value_text
-from shardtune.api_schemas.knobs.consumers import Consumer, Lost, Statement
+from shardtune.api_schemas.knobs.consumers import Consumer, Statement
 from shardtune.api_schemas.training.search_space import KnobValue
 
 Kind = Literal["bool", "int", "number", "word", "group"]
@@ -123,10 +123,6 @@ class Knob:
         """Words for a value in a configuration's one-line description; empty for a value that goes without saying."""
         words = self.phrases.get(value_text(value), "" if value == self.default else self.phrases.get("*", ""))
         return words.format(value=value)
-
-    def is_lost_in(self, consumer: Consumer) -> bool:
-        """Whether the consumer cannot express the knob."""
-        return isinstance(self.exports.get(consumer), Lost)
 
     @property
     def _lowest(self) -> float:

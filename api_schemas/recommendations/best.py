@@ -9,7 +9,9 @@ from pydantic import Field, JsonValue
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
-from shardtune.api_schemas.studies.study import Contender, Speedup, Study, StudyRequest, StudyResult, Verdict
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.study_result import Contender, Speedup, StudyResult, Verdict
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.api_schemas.training.models import ModelSpec

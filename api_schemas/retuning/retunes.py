@@ -3,11 +3,11 @@
 from datetime import datetime
 from enum import StrEnum
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.fingerprints import FieldChange
-from shardtune.api_schemas.times import check_windows, check_zone
+from shardtune.api_schemas.times import DailyWindows, TimeZone
 from shardtune.api_schemas.training.workload import Workload
 
 
@@ -124,20 +124,10 @@ class RetunePolicy(Schema):
     gpu_seconds_per_day: float | None = Field(default=None, ge=0)
     """Maximum GPU-seconds (seconds × ranks) of retunes and canaries between two midnights of `timezone`. None: no limit
     by the project."""
-    timezone: str = Field(default="UTC", max_length=64)
+    timezone: TimeZone = "UTC"
     """IANA time zone in which days and time windows are defined."""
-    windows: tuple[str, ...] = Field(default=(), max_length=24)
+    windows: DailyWindows = ()
     """Daily time windows in which retunes may start, such as `22:00-06:00`; empty: at any time."""
     on_fingerprint: bool = True
     """Whether a change of hardware or software triggers retunes of the recommendations that became stale. False: only
     schedules trigger retunes."""
-
-    @field_validator("timezone")
-    @classmethod
-    def _check_timezone(cls, name: str) -> str:
-        return check_zone("timezone", name)
-
-    @field_validator("windows")
-    @classmethod
-    def _check_windows(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
-        return check_windows("windows", windows)

@@ -4,11 +4,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.names import ONE_LINE
-from shardtune.api_schemas.times import check_windows, check_zone
+from shardtune.api_schemas.times import DailyWindows, TimeZone
 
 
 class Trigger(StrEnum):
@@ -84,7 +84,7 @@ class ScheduleSpec(Schema):
     cron: str | None = Field(default=None, max_length=100)
     """Cron expression with five fields: minute, hour, day of month, month, day of week. Required for trigger `cron`;
     for `drift` it sets when canaries run; rejected for other triggers."""
-    timezone: str = Field(default="UTC", max_length=64)
+    timezone: TimeZone = "UTC"
     """IANA time zone in which `cron` and `windows` are interpreted."""
     targets: TargetSelection = TargetSelection()
     overlap: Overlap = Overlap.SKIP
@@ -96,7 +96,7 @@ class ScheduleSpec(Schema):
     """Rule for missed ticks. `none`: skip all; `one`: merge all into the next on-time tick; `all`: run each, limited to
     the newest `catch_up_limit`."""
     catch_up_limit: int = Field(default=3, ge=1, le=10)
-    windows: tuple[str, ...] = Field(default=(), max_length=24)
+    windows: DailyWindows = ()
     """Daily time windows in which the schedule's retunes may start, such as `22:00-06:00`; empty: at any time. Windows
     of the project and the operator apply in addition."""
     planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9)
@@ -107,16 +107,6 @@ class ScheduleSpec(Schema):
     are skipped."""
     max_gpu_seconds: float | None = Field(default=None, gt=0)
     """Maximum GPU-seconds (seconds × ranks) of one retune; a retune that exceeds it is stopped."""
-
-    @field_validator("timezone")
-    @classmethod
-    def _check_timezone(cls, name: str) -> str:
-        return check_zone("timezone", name)
-
-    @field_validator("windows")
-    @classmethod
-    def _check_windows(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
-        return check_windows("windows", windows)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -3,7 +3,7 @@
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Speedup
+from shardtune.api_schemas.studies.study_result import Speedup
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.api_schemas.training.workload import Workload
 

@@ -5,14 +5,8 @@ from pydantic import Field, JsonValue, model_validator
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import ClusterChoice
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import (
-    MOST_PAIRS,
-    MOST_QUIET_WAIT_S,
-    MOST_TRIALS,
-    Budget,
-    Objective,
-    StudyRequest,
-)
+from shardtune.api_schemas.studies.budget import MOST_PAIRS, MOST_TRIALS, Budget
+from shardtune.api_schemas.studies.study_request import MOST_QUIET_WAIT_S, Objective, StudyRequest
 from shardtune.api_schemas.studies.targets import Target, TargetChoice
 from shardtune.api_schemas.training.models import ModelChoice
 from shardtune.api_schemas.training.search_space import SpaceLimits

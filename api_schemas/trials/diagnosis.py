@@ -14,7 +14,6 @@ PART_LETTERS = dict(zip("cotwpdhi", PART_NAMES, strict=True))
 """Letter for each part of a step in a timeline."""
 
 
-MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "gathered", "buckets", "logits", "other")
 _PLACES = {"building": "while the model was built", "optimizer": "in the optimizer"}
 MemoryPhase = Literal["building", "forward", "backward", "optimizer"]
 
@@ -44,9 +43,9 @@ class MemoryMoment(Schema):
     module: PrintableText = Field(examples=["model.layers.17.mlp"])
     """Innermost module that was running at the moment; empty if none, such as in the loss or the optimizer."""
     kinds: dict[PrintableText, WholeBytes] = Field(examples=[{"activations": 41_000_000, "parameters": 8_000_000}])
-    """Bytes of tensors at the moment by kind (`MEMORY_KINDS`). `activations` include temporary tensors of backward;
-    `gathered`: parameters of other ranks; `buckets`: buffers of reductions; `logits`: the output head's result and the
-    loss."""
+    """Bytes of tensors at the moment by kind: `parameters`, `gradients`, `optimizer`, `activations` (with temporary
+    tensors of backward), `gathered` (parameters of other ranks), `buckets` (buffers of reductions), `logits` (the output
+    head's result and the loss), `other`."""
     holders: dict[PrintableText, WholeBytes] = {}
     """Bytes of activations at the moment by the module that created them, largest first."""
 

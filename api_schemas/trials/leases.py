@@ -16,7 +16,9 @@ from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import Failure
-from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan, Progress
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
 

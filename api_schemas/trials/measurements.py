@@ -1,19 +1,17 @@
 """Schemas of a run's measurements, per rank and in total; None in a field means not measured."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.machines.conditions import MOST_PROGRAMS, Conditions, ProgramLoad
+from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.names import ONE_LINE, PrintableText
 from shardtune.api_schemas.protocol import Since
 from shardtune.api_schemas.training.padding import Padding
 from shardtune.api_schemas.training.sample_lengths import DATA_SINCE
 from shardtune.api_schemas.training.workload import MOST_SAMPLES
-from shardtune.api_schemas.trials.diagnosis import MemoryMoment
-from shardtune.api_schemas.trials.failures import Failure
-from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE, ShortSteps, ShortStepTimes
+from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE, ShortStepTimes
 
 MOST_GIB, MOST_STEPS, MOST_TIMES, MOST_RECORDS = 1e6, 10**9, 5000, 1000
 """Limits of a report: maximum GiB of one rank, steps of one run, steps with a recorded time, and steps with a full
@@ -22,68 +20,6 @@ record. Real trials stay far below; a request body could not contain more."""
 
 SKIPPED_STEPS_SINCE = 2
 """First protocol version whose workers count the steps that a loss scale skipped."""
-LOSS_STEPS_SINCE = 2
-"""First protocol version whose workers keep the losses of many first steps."""
-MOST_LOSS_STEPS = 2000
-"""Most first steps whose losses a run keeps."""
-StepTimeRange = tuple[float, float]
-"""Shortest and longest step time in seconds."""
-
-
-class MeasurePlan(Schema):
-    """Plan of a run: length of warm-up and measurement."""
-
-    parity_steps: int = Field(default=3, ge=2, le=100)
-    """Number of first steps whose loss, gradient norm and parameter checksum are recorded; two of them are profiled for
-    memory."""
-    max_warmup_steps: int = Field(default=8, ge=1)
-    """Maximum number of warm-up steps; warm-up ends earlier once the step time is steady."""
-    window_steps: int = Field(default=3, ge=1)
-    """Number of steps timed together as one window, between which losses stay on the device. Fewer if steps are slow
-    (`max_measure_s`), more if they are short (`min_measure_s`)."""
-    min_windows: int = Field(default=3, ge=2)
-    max_windows: int = Field(default=8, ge=2)
-    target_half_width: float = Field(default=0.02, gt=0)
-    """Relative half-width of the 95 % interval over windows below which timing stops."""
-    max_measure_s: float = Field(default=12.0, gt=0)
-    """Seconds of timed windows after which no new window begins; `min_windows` always run, with a single step each if
-    necessary."""
-    min_measure_s: float = Field(default=1.0, ge=0)
-    """Minimum total seconds of the first `min_windows` windows, so that steps of milliseconds are timed by the
-    hundred."""
-    undecided_s: StepTimeRange | None = None
-    """Range of step times in seconds that needs a precise measurement. Timing also stops once the 95 % interval over
-    windows lies outside the range. None: no range."""
-    prune_above_s: float | None = Field(default=None, gt=0)
-    """Step time in seconds above which a run is pruned: it ends during warm-up once all of its steps (at least three),
-    and the lower end of the 95 % interval of their mean, are longer. None: never pruned."""
-    loss_steps: Annotated[int, Since(LOSS_STEPS_SINCE)] = Field(default=0, ge=0, le=MOST_LOSS_STEPS)
-    """Number of first steps whose losses are kept, untimed and before the warm-up, the fully recorded ones included. Not
-    above `parity_steps`: the recorded ones alone."""
-    short_steps: Annotated[ShortSteps | None, Since(SHORT_STEPS_SINCE)] = None
-    """Micro batches of the run's steps, where they are fewer than the workload's; None: whole steps."""
-
-    @property
-    def is_extended(self) -> bool:
-        """Whether the step time is extended from steps with fewer micro batches."""
-        return self.short_steps is not None and self.short_steps.accumulations is not None
-
-    def whole_steps(self, timed: int, whole: int) -> float:
-        """Number of whole steps of `whole` micro batches with as many as the recorded and `timed` times together."""
-        short = self.short_steps
-        if short is None:
-            return max(self.parity_steps, self.loss_steps) + timed
-        recorded = self.parity_steps * short.parity_accumulation
-        return (recorded + timed * sum(short.accumulations or (whole,))) / whole
-
-    def is_precise_enough(self, step_time_s: float, half_width_s: float) -> bool:
-        """Whether a step time with this half-width is measured precisely enough under the plan."""
-        if half_width_s <= self.target_half_width * step_time_s:
-            return True
-        if self.undecided_s is None:
-            return False
-        shortest, longest = self.undecided_s
-        return step_time_s + half_width_s < shortest or step_time_s - half_width_s > longest
 
 
 class StepRecord(Schema):
@@ -227,100 +163,3 @@ class Measurement(Schema):
         recorded = len(self.trajectory) * self.short_steps.parity_accumulation / self.gradient_accumulation
         pair = sum(self.short_steps.accumulations or (self.gradient_accumulation,))
         return recorded + timed * pair / self.gradient_accumulation
-
-
-class DiskRate(Schema):
-    """Read and write rates of a disk, measured by one process with one file, bypassing the kernel's cache."""
-
-    write_bytes_per_s: float = Field(gt=0, le=1e15, examples=[1.1e9])
-    """Bytes per second of writing, until all data is on disk."""
-    read_bytes_per_s: float = Field(gt=0, le=1e15, examples=[2.4e9])
-    """Bytes per second of reading, from the disk if the kernel dropped its cached copy."""
-
-
-class CheckpointPart(Schema):
-    """Figures of one rank that saved or loaded a checkpoint."""
-
-    step: int
-    """Number of steps trained before the checkpoint."""
-    seconds: float
-    checkpoint_bytes: int
-    """Size of the checkpoint on disk in bytes, summed over ranks."""
-    files: int | None = None
-    """Number of checkpoint files, summed over ranks."""
-    written_bytes: int | None = None
-    """Bytes written by this rank, from the kernel's count of writes to disks; None if the kernel does not count
-    them."""
-    disk: DiskRate | None = None
-    """Read and write rates of the disk, measured by rank 0 just before it saved."""
-
-
-class RankReport(Schema):
-    """Report of one rank, written to its trial directory as its last action."""
-
-    rank: int
-    status: Literal["complete", "failed"]
-    failure: Failure | None = None
-    first_forward_s: float | None = None
-    """Seconds from the rank's start request on its host to its first forward pass; None if unknown."""
-    steps_ended_s: float | None = None
-    """Seconds from the rank's start request on its host to the end of the last timed window."""
-    cpu_s: float | None = None
-    """CPU seconds of the rank's process over its lifetime, all threads."""
-    pace_s: float | None = None
-    """Seconds for a small calculation before training, the same on every rank, to detect slow ranks."""
-    is_steady: bool | None = None
-    is_pruned: bool = False
-    data_wait_s: float | None = None
-    """Seconds spent in `next()` of torch DataLoaders within the timed windows; None if no DataLoader is used, or all
-    batches are created before."""
-    wrap_time_s: float | None = None
-    memory: Memory | None = None
-    warmup_steps: int = 0
-    warmup_step_times_s: tuple[float, ...] = ()
-    window_step_times_s: tuple[float, ...] = ()
-    own_step_times_s: tuple[float, ...] = ()
-    """Seconds per step in each timed window by this rank's own clock, while the other window times are the slowest
-    rank's."""
-    measured_steps: int = 0
-    short_steps: ShortStepTimes | None = None
-    """Step times from which the windows' times were extended, in a run with short steps."""
-    trajectory: tuple[StepRecord, ...] = ()
-    losses: tuple[float, ...] = ()
-    skipped_steps: int = 0
-    """Number of steps whose gradients overflowed float16, so that the loss scale skipped their update."""
-    moment: MemoryMoment | None = None
-    """Memory of the rank at its peak, in a profiled run."""
-    checkpoint: CheckpointPart | None = None
-    """Checkpoint figures of a resume task; `trajectory` then contains the steps after the checkpoint."""
-    versions: dict[str, str | None] = {}
-
-
-class Progress(Schema):
-    """Progress of a run, as last written by rank 0."""
-
-    phase: Literal[
-        "waiting_for_quiet",
-        "starting",
-        "building",
-        "warming_up",
-        "measuring",
-        "training",
-        "saving",
-        "loading",
-        "finishing",
-    ]
-    step: int = 0
-    tokens_per_s_per_gpu: float | None = None
-    """Speed in tokens per second and GPU over the windows timed so far."""
-    step_s: float | None = None
-    """Seconds of the last step, or mean seconds per step of the last window, measured by rank 0; None before the first
-    step."""
-    steps_left: int | None = None
-    """Minimum number of steps that the plan still needs."""
-    foreign_cpu_cores: float | None = Field(default=None, ge=0, le=1e6)
-    """CPU cores that other programs use, while the run waits until the machine is quiet; None in other phases."""
-    foreign_programs: tuple[ProgramLoad, ...] = Field(default=(), max_length=MOST_PROGRAMS)
-    """Programs that keep the machine busy while the run waits, busiest first."""
-    waited_s: float | None = Field(default=None, ge=0, le=1e9)
-    """Seconds that the run's attempts have waited so far until the machine is quiet; None if they did not wait."""

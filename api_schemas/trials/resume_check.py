@@ -7,7 +7,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.trials.measurements import MOST_RECORDS, MOST_TIMES, DiskRate, StepRecord
+from shardtune.api_schemas.trials.measurements import MOST_RECORDS, MOST_TIMES, StepRecord
+from shardtune.api_schemas.trials.rank_reports import DiskRate
 
 MOST_BYTES_PER_PARAMETER = 16
 """Upper bound of a checkpoint's bytes per parameter: fp32 master weight and two moments; ZeRO adds the weights it

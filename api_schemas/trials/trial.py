@@ -9,8 +9,9 @@ from pydantic import Field
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.failures import Failure
-from shardtune.api_schemas.trials.measurements import Measurement, Progress
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.predictions import TrialPrediction
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 

@@ -30,7 +30,7 @@ from benchmarks.busy import sentences
 from benchmarks.busy.quiet_truth import Claim, Truth, claim_of, measure_truth, reference_of
 from benchmarks.busy.tune_runs import Plan, TuneRun, tune_beside
 from benchmarks.service.figures import machine
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.service.cli.errors import CliError, InputError
 from shardtune.service.cli.signals import raise_on_signals
 

@@ -12,9 +12,10 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.measurements import Measurement
-from shardtune.tuner.prediction import learning, model_shape
+from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes import config_shape
 from shardtune.tuner.prediction.traced_shape import with_adapter
 
 TESTS = "tests"
@@ -109,7 +110,7 @@ def _errors(row: Row, calibrated: Calibrations | None) -> Errors:
 
 
 def _shape(row: Row) -> ModelShape:
-    return with_adapter(model_shape.from_config(row.model), row.model.get("model_type"), row.workload.adapter)
+    return with_adapter(config_shape.from_config(row.model), row.model.get("model_type"), row.workload.adapter)
 
 
 def _percent(predicted: float, measured: float) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.hosts.jobs import JOBS
 from benchmarks.hosts.measured import PLAN, Candidate, exhaust, found_by
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from tests.lab.laboratory import Laboratory, for_this_process
 from tests.lab.service import LabService
 from tests.lab.session import GangSession

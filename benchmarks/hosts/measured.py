@@ -10,10 +10,10 @@ from typing import Any
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.tuner.search.space import build
 from tests.lab.session import GangSession
 

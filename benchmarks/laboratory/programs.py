@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shardtune.tuner.prediction.candidates import DDP, FSDP2, MIB, ZERO
-from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 
 BLOCKS = 8
 HIDDEN = 128

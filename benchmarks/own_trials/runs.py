@@ -15,7 +15,8 @@ from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, Task, TrialTask
-from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.attempt import AttemptResult, Workplace, run_attempt

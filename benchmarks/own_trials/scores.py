@@ -14,10 +14,10 @@ from benchmarks.own_trials.cases import JOBS, SEED, Job
 from benchmarks.predictor.correlation import spearman
 from shardtune.api_schemas.machines.hardware import HardwareReport
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.calibration import CPU_SPREAD, fit_speed
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
+from shardtune.tuner.prediction.shapes import config_shape
 
 Row = dict[str, str]
 MIB = 2.0**20
@@ -86,7 +86,7 @@ def by_config(rows: list[Row]) -> dict[str, list[Row]]:
 
 def evaluated(job: Job, configs: list[TrialConfig]) -> Evaluation:
     """The predictor's answer, uncalibrated."""
-    shape = model_shape.from_config(job.model.config, job.name)
+    shape = config_shape.from_config(job.model.config, job.name)
     candidates = from_configs(configs, job.workload.sequence_length, job.ranks, job.workload.global_batch)
     measured = HardwareReport.model_validate_json(HARDWARE[job.ranks].read_bytes()).measured
     return evaluate(shape, candidates, job.workload, job.cluster, measured=measured)

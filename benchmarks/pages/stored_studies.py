@@ -9,15 +9,9 @@ from sqlalchemy import insert, select
 from benchmarks.pages import synthetic_diagnosis
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study import (
-    Contender,
-    Speedup,
-    StudyPhase,
-    StudyResult,
-    StudySpec,
-    StudyState,
-    Verdict,
-)
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_result import Contender, Speedup, StudyResult, Verdict
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
@@ -25,7 +19,8 @@ from shardtune.api_schemas.trials.measurements import Measurement, Memory, StepR
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import workers
 from shardtune.db.session import Database
-from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CLUSTER = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=16)

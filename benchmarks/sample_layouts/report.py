@@ -10,10 +10,10 @@ from benchmarks.own_trials.scores import HARDWARE
 from benchmarks.sample_layouts.cases import CLUSTER, EQUAL, MODEL, Case
 from shardtune.api_schemas.machines.hardware import HardwareReport
 from shardtune.api_schemas.trials.measurements import Measurement
-from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.calibration import CPU_SPREAD, UNCALIBRATED, SpeedCalibration, fit_speed
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
+from shardtune.tuner.prediction.shapes import config_shape
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _row(trial: Trial, calibration: SpeedCalibration) -> dict[str, Any]:
 
 
 def _evaluated(case: Case, calibration: SpeedCalibration) -> Evaluation:
-    shape = model_shape.from_config(MODEL.config, MODEL.name)
+    shape = config_shape.from_config(MODEL.config, MODEL.name)
     ranks, workload = CLUSTER.world_size, case.workload
     candidates = from_configs([case.config], workload.sequence_length, ranks, workload.global_batch)
     measured = HardwareReport.model_validate_json(HARDWARE[ranks].read_bytes()).measured

@@ -19,12 +19,13 @@ from benchmarks.own_trials.runs import append, execute, outcome, text_of, workpl
 from benchmarks.search.table import COLUMNS
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport, Inventory
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
-from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.study_file import read_json_object, validate_study
 from shardtune.tuner.search.guided_sampler.pool import sample_evenly

@@ -16,8 +16,9 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.cli.errors import InputError
 from shardtune.tuner.prediction.calibration import CPU_SPREAD, GPU_SPREAD, PARTS, UNCALIBRATED, fit_speed
 from shardtune.tuner.prediction.learning import ComparedRun
+from shardtune.tuner.search.guided_sampler.knowledge import Knowledge
 from shardtune.tuner.search.guided_sampler.pool import Pool
-from shardtune.tuner.search.guided_sampler.sampler import GuidedSampler, Knowledge
+from shardtune.tuner.search.guided_sampler.sampler import GuidedSampler
 from shardtune.tuner.search.samplers import gp_needs, optuna_samplers
 from shardtune.tuner.search.samplers.draw import Sampler
 from shardtune.tuner.search.suggest import next_config

@@ -13,7 +13,8 @@ from sqlalchemy import Table, text
 from shardtune.db.session import Database
 from shardtune.db.tables.base import Row
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
-from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
 
 _BATCH = 500
 """Studies per transaction."""

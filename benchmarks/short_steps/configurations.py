@@ -7,7 +7,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.tuner.verdict import short_steps
 
 _MODEL = {

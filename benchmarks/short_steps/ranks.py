@@ -21,14 +21,15 @@ from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies.base import Trainer, TrainingSetup
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training import wrap
-from shardtune.workers.rank.training.loop import PROFILED_STEPS, Loop
+from shardtune.workers.rank.training.loop import PROFILED_STEPS
+from shardtune.workers.rank.training.step_loop import StepLoop
 from shardtune.workers.rank.training.step_runs import Steps, run_steps
 from shardtune.workers.rank.trial_dir import ProgressFile
 
 _WARM_UP_ROUNDS = 1
 
 
-class TurnsLoop(Loop):
+class TurnsLoop(StepLoop):
     """Loop that lets short, longer and whole steps take turns."""
 
     def record(self, short: ShortSteps | None) -> Steps[None]:

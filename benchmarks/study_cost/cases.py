@@ -10,12 +10,13 @@ from typing import Any
 from benchmarks.study_cost.overheads import CPU, CUDA, CUDA_4_HOSTS, Overheads
 from benchmarks.study_cost.truth import Errors
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport, MeasuredHardware
-from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
+from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import ModelSummary, preset
 from shardtune.api_schemas.training.native_dtypes import decide
 from shardtune.api_schemas.training.workload import PRECISIONS
-from shardtune.tuner.prediction import catalogue, model_shape, traced_shape
+from shardtune.tuner.prediction import catalogue, traced_shape
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes import config_shape
 from shardtune.tuner.search import space
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis
@@ -100,7 +101,7 @@ def on_cpu_ranks() -> Case:
 
 
 def _summary(spec: StudySpec) -> ModelSummary:
-    shape = model_shape.from_config(spec.model.trained_config, spec.model.name)
+    shape = config_shape.from_config(spec.model.trained_config, spec.model.name)
     # A model's FLOPs are those of one forward and one backward pass, which is twice as much.
     forward = shape.model_flops_per_token(spec.workload.sequence_length) / 3
     return traced_shape.summary_of(shape).model_copy(update={"forward_flops_per_token": forward})

@@ -17,7 +17,8 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan, Memory, StepRecord
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
+from shardtune.api_schemas.trials.measurements import Measurement, Memory, StepRecord
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
 from shardtune.api_schemas.trials.short_steps import ShortSteps, ShortStepTimes, extended_s
 from shardtune.workers.rank.measure import throughput

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from benchmarks.study_cost.cases import Case
 from benchmarks.study_cost.study import SimulatedStudy, VirtualStudy
 from benchmarks.study_cost.truth import Truth
-from shardtune.api_schemas.studies.study import Verdict
+from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.search.guided_sampler.pool import Pool

@@ -8,8 +8,9 @@ from benchmarks.study_cost.cases import Case
 from benchmarks.study_cost.machine import Ended, Machine, Seconds
 from benchmarks.study_cost.truth import Truth
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import StudyPhase, StudyResult, StudyState
-from shardtune.api_schemas.trials.measurements import MeasurePlan, StepTimeRange
+from shardtune.api_schemas.studies.study_result import StudyResult
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan, StepTimeRange
 from shardtune.api_schemas.trials.predictions import TrialPrediction
 from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialOrigin, TrialState

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import repeats
 from benchmarks.verdicts import noise, replay
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Budget
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS, Budget
 
 
 def main(say: Callable[[str], None] = print) -> None:

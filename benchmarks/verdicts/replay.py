@@ -8,9 +8,9 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.verdicts.noise import Machine, Record, resampled
+from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study import Budget
-from shardtune.api_schemas.studies.study import Verdict as StudyVerdict
+from shardtune.api_schemas.studies.study_result import Verdict as StudyVerdict
 from shardtune.tuner.verdict import final_comparison, too_busy, undecided
 from shardtune.tuner.verdict.comparison_blocks import ValidationRun
 from shardtune.tuner.verdict.final_comparison import RankingState

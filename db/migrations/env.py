@@ -10,12 +10,23 @@ from sqlalchemy import delete, insert, inspect
 
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
-from shardtune.db.tables.fingerprints import FingerprintPeriodRow
+from shardtune.db.tables.events import EventRow
+from shardtune.db.tables.fingerprint_periods import FingerprintPeriodRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.schema import SchemaCompatibilityRow
 from shardtune.db.tables.traces import TraceRow
+from shardtune.db.tables.webhooks import WebhookRow
 
-_ADDING = (TuningTargetRow, CanaryRow, FingerprintPeriodRow, RetuneRow, SchemaCompatibilityRow, TraceRow)
+_ADDING = (
+    TuningTargetRow,
+    CanaryRow,
+    EventRow,
+    FingerprintPeriodRow,
+    RetuneRow,
+    SchemaCompatibilityRow,
+    TraceRow,
+    WebhookRow,
+)
 assert len({row.metadata for row in _ADDING}) == 1, "all modules must be imported: each adds its tables"
 
 

@@ -9,11 +9,12 @@ from sqlalchemy import JSON, SQLColumnExpression, bindparam, func, or_, select, 
 from sqlalchemy.orm import Session, load_only
 
 from shardtune.api_schemas.retuning.retunes import RetuneOutcome, RetuneState
-from shardtune.api_schemas.studies.study import StudyPurpose
+from shardtune.api_schemas.studies.study_state import StudyPurpose
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import best
 from shardtune.db.tables.retunes import RetuneRow
-from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
 
 _MEASURED = (RetuneOutcome.KEPT, RetuneOutcome.REPLACED, RetuneOutcome.INCONCLUSIVE)
 # Made once, since making it costs more than running it.

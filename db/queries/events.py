@@ -7,7 +7,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.notifications.events import EventType
-from shardtune.db.tables.studies import EventRow, StudyRow
+from shardtune.db.tables.events import EventRow
+from shardtune.db.tables.studies import StudyRow
 
 
 @dataclass(frozen=True)

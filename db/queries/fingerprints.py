@@ -12,8 +12,10 @@ from sqlalchemy.orm import Session, joinedload
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
-from shardtune.db.tables.fingerprints import FingerprintPeriodRow
-from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
+from shardtune.db.tables.fingerprint_periods import FingerprintPeriodRow
+from shardtune.db.tables.fingerprints import FingerprintRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.workers import WorkerRow
 
 MOST_PERIODS = 50
 """Maximum number of stored periods per worker. A machine changes a few times a year; a worker that invents changes must

@@ -9,10 +9,13 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.notifications.webhooks import DeliveryState
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.queries import studies
-from shardtune.db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow
+from shardtune.db.tables.webhooks import DeliveryRow
+from shardtune.db.tables.workers import WorkerRow
 
 
 @dataclass(frozen=True)

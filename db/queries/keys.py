@@ -7,9 +7,10 @@ from sqlalchemy import Connection, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.access.keys import Quotas
-from shardtune.api_schemas.studies.study import ACTIVE_STUDY_STATES
+from shardtune.api_schemas.studies.study_state import ACTIVE_STUDY_STATES
 from shardtune.db.tables.access import ApiKeyRow, ProjectRow
-from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
 
 # Made once, as all statements of a worker's requests: making one costs more than running it.
 _ANY = select(ApiKeyRow.id).limit(1)

@@ -14,10 +14,13 @@ from sqlalchemy.orm import Session, joinedload, load_only
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.recipes import RecipeRun
 from shardtune.api_schemas.trials.failures import Failure
-from shardtune.api_schemas.trials.measurements import Progress, StepTimeRange
+from shardtune.api_schemas.trials.measure_plan import StepTimeRange
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import webhooks
-from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
+from shardtune.db.tables.workers import WorkerRow
 
 # Statements of every claim and report are made once: making one costs more than running it.
 _WITH_STUDY = (

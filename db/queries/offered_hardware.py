@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, MeasuredHardware
 from shardtune.db.queries import workers
-from shardtune.db.tables.studies import FingerprintRow, WorkerRow
+from shardtune.db.tables.fingerprints import FingerprintRow
+from shardtune.db.tables.workers import WorkerRow
 
 _MOST_MACHINES = 500
 

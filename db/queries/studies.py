@@ -7,16 +7,12 @@ from datetime import datetime
 from sqlalchemy import Select, bindparam, func, select, text, tuple_, union_all
 from sqlalchemy.orm import Session, joinedload, load_only
 
-from shardtune.api_schemas.studies.study import (
-    ACTIVE_STUDY_STATES,
-    OPEN_STUDY_STATES,
-    StudyPurpose,
-    StudySpec,
-    StudyState,
-)
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_state import ACTIVE_STUDY_STATES, OPEN_STUDY_STATES, StudyPurpose, StudyState
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, TrialState
-from shardtune.db.tables.studies import RejectionRow, RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RejectionRow, RunRow, TrialRow
 
 # FOR NO KEY UPDATE: rows that refer to the study may still be written, such as a heartbeat's.
 _LOCKED = (

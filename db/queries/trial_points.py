@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.listing import Page, cut_to_page
-from shardtune.db.tables.studies import AttemptRow, RunRow, TrialRow
+from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
 from shardtune.db.tables.types import AnyJson
 
 _MEASURED = type_coerce(RunRow.measurement, JSON)

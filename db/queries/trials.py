@@ -19,7 +19,7 @@ from shardtune.api_schemas.trials.trial import (
     TrialReason,
     TrialState,
 )
-from shardtune.db.tables.studies import AttemptRow, RejectionRow, RunRow, TrialRow
+from shardtune.db.tables.trials import AttemptRow, RejectionRow, RunRow, TrialRow
 
 # Statements of every step of a study are made once: making one costs more than running it.
 _OF_STUDY = (

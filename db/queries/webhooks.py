@@ -8,7 +8,7 @@ from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session, joinedload
 
 from shardtune.api_schemas.notifications.webhooks import DeliveryState
-from shardtune.db.tables.studies import DeliveryRow, WebhookRow
+from shardtune.db.tables.webhooks import DeliveryRow, WebhookRow
 
 ANY_ENABLED = select(WebhookRow.id).where(WebhookRow.is_enabled).exists()
 """SQL column, added to other queries, that contains whether any webhook is enabled: usually none is, and no further

@@ -12,7 +12,9 @@ from sqlalchemy.orm import Session, undefer
 from shardtune.api_schemas.machines.hardware import Inventory
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import fingerprints
-from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow
+from shardtune.db.tables.workers import WorkerRow
 
 # Statements of every request of a worker are made once: making one costs more than running it.
 _BY_SESSION = select(WorkerRow).where(WorkerRow.session == bindparam("worker_session"))

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import MetaData
 from sqlalchemy.orm import DeclarativeBase
 
-from shardtune.api_schemas.studies.study import StudyPhase, StudyState
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.tables.types import UtcDateTime, words
 

@@ -8,8 +8,9 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from shardtune.api_schemas.retuning.canaries import CanaryRole, CanaryVerdict
 from shardtune.db.tables.base import Row
 from shardtune.db.tables.best import RecommendationRow
-from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.types import words
+from shardtune.db.tables.workers import WorkerRow
 
 
 class CanaryRow(Row):

@@ -1,42 +1,23 @@
-"""Table of the periods in which workers had each fingerprint (hardware and software versions)."""
+"""Table of fingerprints (hardware and software versions of measurements)."""
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, String, text
-from sqlalchemy.orm import Mapped, mapped_column, relationship
+from sqlalchemy import Index, String
+from sqlalchemy.orm import Mapped, mapped_column
 
+from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.db.tables.base import Row
-from shardtune.db.tables.studies import FingerprintRow, WorkerRow
-
-_PRESENT = text("until IS NULL")
+from shardtune.db.tables.types import Stored
 
 
-class FingerprintPeriodRow(Row):
-    """Table row of a period in which a worker had one fingerprint (hardware and software versions), from its
-    registration with the fingerprint until a registration with another."""
+class FingerprintRow(Row):
+    """Table row of a fingerprint (hardware and software versions of a measurement), stored once and identified by its
+    content."""
 
-    __tablename__ = "fingerprint_periods"
+    __tablename__ = "fingerprints"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    worker_id: Mapped[str] = mapped_column(String(32), ForeignKey("workers.id"))
-    fingerprint_key: Mapped[str] = mapped_column(ForeignKey("fingerprints.key"))
-    predecessor_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
-    """Key of the worker's previous fingerprint; None if the worker was new, or its history was not yet recorded."""
-    since: Mapped[datetime]
-    until: Mapped[datetime | None]
-    """End of the period; None if the worker has not registered with another fingerprint since."""
+    key: Mapped[str] = mapped_column(String(32), primary_key=True)
+    value: Mapped[Fingerprint] = mapped_column(Stored(Fingerprint))
+    first_seen_at: Mapped[datetime]
 
-    worker: Mapped[WorkerRow] = relationship()
-    fingerprint: Mapped[FingerprintRow] = relationship(foreign_keys=fingerprint_key)
-    predecessor: Mapped[FingerprintRow | None] = relationship(foreign_keys=predecessor_key)
-
-    __table_args__ = (
-        Index(
-            "uq_fingerprint_periods_present",
-            "worker_id",
-            unique=True,
-            sqlite_where=_PRESENT,
-            postgresql_where=_PRESENT,
-        ),
-        Index("ix_fingerprint_periods_fingerprint", "fingerprint_key", "since"),
-    )
+    __table_args__ = (Index("ix_fingerprints_first_seen_at", "first_seen_at", "key"),)

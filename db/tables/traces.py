@@ -6,7 +6,7 @@ from sqlalchemy import ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from shardtune.db.tables.base import Row
-from shardtune.db.tables.studies import RunRow
+from shardtune.db.tables.trials import RunRow
 
 
 class TraceRow(Row):

@@ -19,7 +19,7 @@ from shardtune.api_schemas.field_docs import field_docs
 from shardtune.api_schemas.knobs import Knob
 from shardtune.api_schemas.notifications import events
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
-from shardtune.api_schemas.studies.study import StudyRequest as StudyFile
+from shardtune.api_schemas.studies.study_request import StudyRequest as StudyFile
 from shardtune.service.app import create_app
 from shardtune.service.cli import errors as cli_errors
 from shardtune.service.cli.commands import app as commands

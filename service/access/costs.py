@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from shardtune.api_schemas.retuning.costs import Cost, CostCause, CostReport, price_of
-from shardtune.api_schemas.studies.study import StudyPurpose
+from shardtune.api_schemas.studies.study_state import StudyPurpose
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import costs

@@ -6,7 +6,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.db.queries import best
 from shardtune.service.http.errors import invalid
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility, hardware_shape, registry
+from shardtune.service.workers import compatibility, hardware_shape, registry, study_clusters
 
 
 def local_clusters(context: Context, project_id: str) -> Sequence[Cluster]:
@@ -22,7 +22,7 @@ def local_clusters(context: Context, project_id: str) -> Sequence[Cluster]:
     with context.db.read() as session:
         live = registry.live_workers(context, session, project_id)
         if live:
-            return [compatibility.local_worker(live).offer.cluster]
+            return [study_clusters.local_worker(live).offer.cluster]
         recommended = best.recommended_clusters(session, project_id)
     clusters = list({cluster.content_key(): cluster for cluster in recommended}.values())
     if clusters and all(_has_same_shape(cluster, clusters[0]) for cluster in clusters):

@@ -2,17 +2,15 @@
 target, or the nearest with every difference listed.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.recommendations.best import BestConfig, Confidence, ConfidenceLevel, Difference
+from shardtune.api_schemas.recommendations.best import BestConfig, ConfidenceLevel, Difference
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget, differing_fields
-from shardtune.api_schemas.studies.study import Verdict
+from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import decide
 from shardtune.api_schemas.training.workload import PRECISIONS, WorkloadRequest
@@ -20,6 +18,7 @@ from shardtune.db.queries import best
 from shardtune.db.queries.recommendations import proposals
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.service.best import local_clusters, pending_approval, projected_answers, target_distance
+from shardtune.service.best.best_config import best_config_of, is_too_busy
 from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.hub import named_models
@@ -28,10 +27,8 @@ from shardtune.service.recommendations.decisions import target_tag as tag_of_cas
 from shardtune.service.recommendations.record import project_of, unknown_target
 from shardtune.service.studies import create_and_read
 from shardtune.service.studies.results.target_config import on_target
-from shardtune.service.workers import compatibility, registry
+from shardtune.service.workers import registry, study_clusters
 from shardtune.tuner import export
-
-log = logging.getLogger(__name__)
 
 
 def find_by_key(
@@ -49,7 +46,7 @@ def find_by_key(
             raise pending_approval.awaits_approval(
                 proposals.newest_proposal(session, row.project_id, row.target_key) if row else None
             ) or unknown_target(target_key)
-        return reject_too_busy(_best_config(row, (), context.now(), target_key), lowest)
+        return reject_too_busy(best_config_of(row, (), context.now(), target_key), lowest)
 
 
 def reject_too_busy(best_config: BestConfig, lowest: ConfidenceLevel) -> BestConfig:
@@ -114,7 +111,7 @@ def _find_projected(
     if match is None:
         return None
     row, projection = match
-    best_config = projected_answers.as_projected(_best_config(row, (), context.now()), projection)
+    best_config = projected_answers.as_projected(best_config_of(row, (), context.now()), projection)
     return best_config if projected_answers.is_confident(best_config, lowest) else None
 
 
@@ -158,7 +155,7 @@ def targets_of(
         return [TuningTarget(model, workload.with_precision(workload.precision), cluster)]
     with context.db.read() as session:
         live = registry.live_workers(context, session, project_id)
-    device_dtypes = compatibility.dtypes_of(cluster, live)
+    device_dtypes = study_clusters.dtypes_of(cluster, live)
     precision, _ = decide(None, device_dtypes)
     is_known = any(device.emulates("bfloat16") is not None for device in device_dtypes)
     # Without workers the native dtypes may be unknown; a study there could have chosen any precision that a device
@@ -181,7 +178,7 @@ def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None
     Raises:
         PreconditionFailed: the recommendation or the history has changed.
     """
-    served_tags = () if row.recommended is None else (tag_of(_best_config(row, (), context.now())),)
+    served_tags = () if row.recommended is None else (tag_of(best_config_of(row, (), context.now())),)
     etags.check_tags(if_match, *served_tags, tag_of_case(row))
 
 
@@ -203,8 +200,8 @@ def find_in_session(
     """
     exact_rows = best.targets_on_any_fingerprint(session, project_id, case.target_key_without_fingerprint)
     if exact_rows:
-        row = min(exact_rows, key=lambda row: (_is_too_busy(row), row.freshness != Freshness.FRESH))
-        return _best_config(row, (), context.now())
+        row = min(exact_rows, key=lambda row: (is_too_busy(row), row.freshness != Freshness.FRESH))
+        return best_config_of(row, (), context.now())
     if lowest is None:
         return None
     # Only targets of the same architecture and device are read: a nearer one cannot be of another.
@@ -222,7 +219,7 @@ def find_in_session(
         (names, row)
         for names, row in comparable
         if target_distance.may_stand_in(requested_fields, targets_by_id[row.recommended_id or ""], names, lowest)
-        and (lowest is ConfidenceLevel.LOW or not _is_too_busy(row))
+        and (lowest is ConfidenceLevel.LOW or not is_too_busy(row))
     ]
     if not comparable:
         return None
@@ -232,70 +229,4 @@ def find_in_session(
         Difference(field=name, requested_value=requested_fields.get(name), known_value=measured_fields.get(name))
         for name in names
     )
-    return _best_config(row, tuple(differences), context.now())
-
-
-def _is_too_busy(row: TuningTargetRow) -> bool:
-    return row.recommended is not None and row.recommended.answer.result.verdict is Verdict.TOO_BUSY
-
-
-def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Confidence:
-    # Confidence is lowered by staleness and by distance; an unconfirmed gain only makes it medium.
-    assert row.recommended is not None
-    reasons = []
-    is_low = False
-    if row.freshness != Freshness.FRESH:
-        is_low = True
-        reasons.append(f"measured before a change of {', '.join(row.changed_fields) or 'the fingerprint'}")
-    elif row.changed_fields:
-        reasons.append(f"measured before a change of {', '.join(row.changed_fields)}, which should matter little")
-    if differences:
-        is_low = is_low or target_distance.is_far([item.field for item in differences])
-        reasons.append("measured for another tuning target: " + ", ".join(item.field for item in differences))
-    answer = row.recommended.answer
-    comparison = answer.result.final_comparison
-    if answer.result.too_busy is not None:
-        is_low = True
-        reasons.append(answer.result.too_busy.describe())
-    elif comparison is not None and comparison.disturbed_runs:
-        reasons.append(f"other programs disturbed {comparison.disturbed_runs} runs of the final comparison")
-    if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):
-        reasons.append("no configuration was confirmed to beat the baseline")
-    return Confidence(
-        level=ConfidenceLevel.LOW if is_low else ConfidenceLevel.MEDIUM if reasons else ConfidenceLevel.HIGH,
-        reasons=tuple(reasons),
-    )
-
-
-def _best_config(
-    row: TuningTargetRow, differences: tuple[Difference, ...], now: datetime, asked_key: str | None = None
-) -> BestConfig:
-    recommended = row.recommended
-    assert recommended is not None
-    answer = recommended.answer
-    result = answer.result
-    return BestConfig(
-        target_key=row.target_key,
-        asked_key=asked_key if asked_key != row.target_key else None,
-        match="nearest" if differences else "exact",
-        differences=differences,
-        freshness=row.freshness,
-        changed_fields=row.changed_fields,
-        is_pinned=row.is_pinned,
-        confidence=_confidence(row, differences),
-        measured_at=recommended.created_at,
-        age_s=max(0.0, (now - recommended.created_at).total_seconds()),
-        recommendation_id=recommended.id,
-        study_id=recommended.study_id,
-        description=result.best.description,
-        verdict=result.verdict,
-        too_busy=result.too_busy,
-        speedup=result.speedup,
-        renewed=answer.renewed,
-        best=result.best,
-        baseline=result.baseline,
-        model=answer.model,
-        workload=answer.workload,
-        cluster=answer.cluster,
-        fingerprint=answer.fingerprint,
-    )
+    return best_config_of(row, tuple(differences), context.now())

@@ -4,7 +4,7 @@ from sqlalchemy.exc import IntegrityError
 
 from shardtune.api_schemas.recommendations.best import BestConfig, Resolved, ResolveRequest
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.db.queries import best
 from shardtune.db.queries.recommendations import study_recommendations
 from shardtune.service.best import lookup, pending_approval
@@ -16,7 +16,7 @@ from shardtune.service.recommendations.record import project_of
 from shardtune.service.studies import create_and_read
 from shardtune.service.studies.choose_precision import choose_precision, stated_precision
 from shardtune.service.studies.placement import place_study
-from shardtune.service.workers import compatibility, registry
+from shardtune.service.workers import registry, study_clusters
 
 
 def resolve(
@@ -62,7 +62,7 @@ def _find_without_worker(context: Context, request: ResolveRequest, project_id: 
     precision, _ = stated_precision(study)
     workload = study.workload if precision is None else study.workload.model_copy(update={"precision": precision})
     try:
-        cases = lookup.targets_of(context, study.model, workload, compatibility.named_cluster(study), project_id)
+        cases = lookup.targets_of(context, study.model, workload, study_clusters.named_cluster(study), project_id)
         return lookup.find_by_target(
             context, cases, request.lowest_confidence, project_id, is_exact=not request.accept_nearest
         )
@@ -81,7 +81,7 @@ def _resolve_with_worker(
     with context.db.read() as session:
         live = registry.live_workers(context, session, project_id)
         cluster, _ = place_study(request.study, live)
-        precision, _ = choose_precision(request.study, compatibility.dtypes_of(cluster, live))
+        precision, _ = choose_precision(request.study, study_clusters.dtypes_of(cluster, live))
         case = TuningTarget(request.study.model, request.study.workload.with_precision(precision), cluster)
         lowest = request.lowest_confidence if request.accept_nearest else None
         best_config = lookup.find_in_session(context, session, project_id, case, lowest)

@@ -23,7 +23,7 @@ from shardtune.db import outbox
 from shardtune.db.queries import best, fingerprints, retunes
 from shardtune.db.queries.fingerprints import TargetFreshness
 from shardtune.db.tables.best import TuningTargetRow
-from shardtune.db.tables.fingerprints import FingerprintPeriodRow
+from shardtune.db.tables.fingerprint_periods import FingerprintPeriodRow
 from shardtune.service.process.background import run_every, sum_unlocked
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import SERVICE, record_decision

@@ -18,11 +18,12 @@ from shardtune.api_schemas.recommendations.best import DecisionAction
 from shardtune.api_schemas.retuning.canaries import CanaryRole, CanaryVerdict
 from shardtune.api_schemas.retuning.retunes import RetuneCause
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.db.queries import best, canaries, studies, workers
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
-from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.canaries import reference, send
 from shardtune.service.lifecycle import transitions
 from shardtune.service.process.background import run_every, sum_unlocked

@@ -16,12 +16,12 @@ from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.retuning.canaries import CanaryRole, CanaryVerdict
 from shardtune.api_schemas.retuning.retunes import OPEN_RETUNE_STATES
 from shardtune.api_schemas.retuning.schedules import Trigger
-from shardtune.api_schemas.studies.study import Budget
+from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
 from shardtune.db.queries import best, canaries, retunes, schedules
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.canaries import reference
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import system_studies

@@ -41,6 +41,26 @@ AllowScript = Annotated[
 ]
 
 
+PlainModel = Annotated[
+    str,
+    typer.Argument(
+        help="Preset such as llama-2-70b, Hugging Face id, or path of a model's folder, config.json or study file."
+    ),
+]
+SequenceLength = Annotated[
+    int | None,
+    typer.Option("--seq-len", min=8, help="Tokens per sample (default: the study's, or the model's up to 4096)."),
+]
+GlobalBatch = Annotated[
+    int | None, typer.Option("--global-batch", min=1, help="Samples per step (default: the study's, or 8 per rank).")
+]
+PrecisionName = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        help="Dtypes: bf16-mixed, bf16-autocast, bf16-true, fp16-mixed, fp32, or auto, by the device (default: the study's, or auto).",
+    ),
+]
 LauncherName = Annotated[
     str | None,
     typer.Option("--launcher", metavar="slurm|ray", help="Run trials over the hosts of a Slurm job or a Ray cluster."),
@@ -107,6 +127,12 @@ def adapter_options(lora: int | None, last_layers: int | None, qlora: int | None
         return Lora(rank=value, alpha=2.0 * value, quantization="nf4" if name == "--qlora" else None)
     except ValidationError as error:
         raise InputError(f"{name} ({value}) {rephrase_error(error.errors()[0]['msg'])}; give such a number") from None
+
+
+def stated_workload(seq_len: int | None, global_batch: int | None, precision: str | None) -> dict[str, int | str]:
+    """Return the workload's fields that were given: a null would replace those of a study file."""
+    values = {"sequence_length": seq_len, "global_batch": global_batch, "precision": precision}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]:

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Budget, Study, StudyRequest, Verdict
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS, Budget
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding, RemedyResult
 from shardtune.api_schemas.trials.trial import Rejection, Trial
 from shardtune.service.cli.connection import connect_or_start, find_study

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from shardtune.api_schemas.studies.study import Contender, FinalComparison, Study, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, StudyResult, Verdict
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
 from shardtune.service.wording import recipe_words, study_words
 from shardtune.service.wording.result_runs import result_runs

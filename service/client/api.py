@@ -18,8 +18,11 @@ from shardtune.api_schemas.recommendations.best import BestConfig, Recommendatio
 from shardtune.api_schemas.studies.comparisons import Comparison
 from shardtune.api_schemas.studies.exports import Export
 from shardtune.api_schemas.studies.insights import Importance, ParetoFront
-from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyResult, StudyState
+from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import CloneRequest, Extension
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.study_result import StudyResult
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.diagnosis_runs import TrialDiagnosis
 from shardtune.api_schemas.trials.trial import Rejection, Trial
 from shardtune.service.client.fleet import FleetClient

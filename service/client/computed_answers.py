@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from shardtune.api_schemas.recommendations.best import BestConfig, ConfidenceLevel
-from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.study_cost import StudyCost
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.trials.plans import Plan, PlanRequest
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.client.transport import Calls

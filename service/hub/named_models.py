@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from anyio import from_thread
 
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.hub_source import HubSource
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.trials.plans import PlanRequest

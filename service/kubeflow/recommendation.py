@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.recommendations.best import ConfidenceLevel
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Verdict
+from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.training.workload import WorkloadRequest
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.client import ServiceClient, ServiceError, ServiceRejected

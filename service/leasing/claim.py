@@ -13,18 +13,19 @@ from typing import assert_never
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import StudyPhase, StudyState
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials.leases import Lease, LeaseRequest
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db import hosts
 from shardtune.db.queries import studies
 from shardtune.db.queries.studies import OpenStudy
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.access import quotas
 from shardtune.service.leasing import unread_leases
 from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, StudyBusy, WorkRequest
-from shardtune.service.leasing.grant import SEEN_WRITE_INTERVAL, lease_run, lease_waiting, renew_lease
+from shardtune.service.leasing.grant import lease_run, lease_waiting
+from shardtune.service.leasing.start_run import SEEN_WRITE_INTERVAL, renew_lease
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.protocol_versions import check_protocol

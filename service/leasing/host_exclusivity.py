@@ -19,7 +19,9 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db import hosts
 from shardtune.db.hosts import CoTenant
-from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.process.context import Context
 

@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.trials.leases import Lease, LeaseRequest
 from shardtune.db.queries import studies
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.access import auth
 from shardtune.service.leasing import claim
 from shardtune.service.process.background import run_every

@@ -2,9 +2,10 @@
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import StudyPurpose
+from shardtune.api_schemas.studies.study_state import StudyPurpose
 from shardtune.db.queries import leases, studies, workers
-from shardtune.db.tables.studies import RunRow, WorkerRow
+from shardtune.db.tables.trials import RunRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.lifecycle.expiry import end_lost_attempt
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility

@@ -7,10 +7,11 @@ killed, up to one heartbeat.
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.trials.leases import QuietWait
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import fingerprints, leases
-from shardtune.db.tables.studies import RunRow, StudyRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow
 from shardtune.tuner.verdict import disturbance
 
 _MEASURING = (RunPurpose.SEARCH, RunPurpose.VALIDATION, RunPurpose.RECIPE)

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import leases
-from shardtune.db.tables.studies import RunRow
+from shardtune.db.tables.trials import RunRow
 from shardtune.service.leasing import lease_message, run_limits
 from shardtune.service.lifecycle import advance, charges, expiry, outcomes
 from shardtune.service.lifecycle.locked_run import LockedRun, lock_run

@@ -15,7 +15,7 @@ from shardtune.api_schemas.trials.leases import (
 )
 from shardtune.api_schemas.trials.resume_check import MOST_BYTES_PER_PARAMETER
 from shardtune.api_schemas.trials.trial import RunPurpose
-from shardtune.db.tables.studies import RunRow, TrialRow
+from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.service.settings import Settings
 
 _SLOWDOWN = 3

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.trials.leases import ReportAnswer, UnreadableLease
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import leases, workers
-from shardtune.db.tables.studies import RunRow
+from shardtune.db.tables.trials import RunRow
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.leasing import renew_and_report
 from shardtune.service.lifecycle import expiry

@@ -8,7 +8,8 @@ the worker's to spend, or to evade.
 from datetime import datetime
 
 from shardtune.api_schemas.trials.trial import RunPurpose
-from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
 
 _CLOCK_ERROR_S = 6.0
 """Seconds by which a worker's time of an attempt may differ from the service's: the lease and the report are under way,

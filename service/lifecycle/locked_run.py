@@ -8,7 +8,8 @@ from sqlalchemy.orm import Session, object_session
 
 from shardtune.api_schemas.trials.trial import AttemptEnd, Rejection
 from shardtune.db.queries import leases, trials
-from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
 
 
 @dataclass

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import Contender, StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.db.queries import studies
 from shardtune.db.queries.targets import smaller_rungs
 from shardtune.db.queries.targets.smaller_rungs import EndedStudy

@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
-from shardtune.api_schemas.studies.study import Contender, StudyResult
+from shardtune.api_schemas.studies.study_result import Contender, StudyResult
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.studies.targets import NOT_PROJECTED, StudyProjection
 from shardtune.api_schemas.trials.failures import FailureKind

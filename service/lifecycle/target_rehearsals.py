@@ -2,7 +2,7 @@
 the answer what cannot train there."""
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Contender
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.api_schemas.studies.target_rehearsals import TargetRehearsal
 from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
 from shardtune.api_schemas.trials.rehearsals import RehearsalProblem

@@ -4,11 +4,12 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import leases, studies, trials, workers
-from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.service.process.context import Context
 from shardtune.tuner.diagnosis import explain
 from shardtune.tuner.diagnosis.findings import traced_trial

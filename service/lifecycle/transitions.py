@@ -5,11 +5,12 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.reasons import StudyReason
-from shardtune.api_schemas.studies.study import StudyPhase, StudyState
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.trial import ALLOWED_MOVES, AttemptEnd, TrialState
 from shardtune.db.queries import leases
-from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow, TrialRow
 
 
 class IllegalTransition(AssertionError):

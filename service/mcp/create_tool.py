@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.study_cost import Range, StudyCost
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.service.client import ServiceClient, ServiceError
 from shardtune.service.mcp import confirmations, measured_rows
 from shardtune.service.mcp.errors import ToolRejected, rejections

@@ -1,6 +1,7 @@
 """Rows of measured configurations and studies in answers."""
 
-from shardtune.api_schemas.studies.study import Contender, Speedup, Study, StudyResult
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Contender, Speedup, StudyResult
 from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.sample_lengths import SampleLengths

@@ -2,7 +2,9 @@
 
 from shardtune.api_schemas.recommendations.best import BestConfig
 from shardtune.api_schemas.studies.comparisons import ComparedConfig
-from shardtune.api_schemas.studies.study import Study, StudyRequest, Verdict
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.service.client import ServiceClient
 from shardtune.service.mcp import measured_rows
 from shardtune.service.mcp.configs import short_config

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shardtune.api_schemas import formatting
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import Rejection, TrialState

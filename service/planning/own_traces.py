@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.db.queries import studies

@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from statistics import median
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import Budget
+from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_cost import ExpectedGain, Range, StudyCost
 from shardtune.api_schemas.trials.predictions import Prediction
 from shardtune.service.planning.foreseen_run import ForeseenRun, PlanOf
+from shardtune.tuner.prediction.calibration import BAND_DEVIATIONS
 from shardtune.tuner.search.seeds import MAX_SEEDS
 from shardtune.tuner.search.stopping import MIN_GAIN, MIN_GUIDED
 from shardtune.tuner.verdict import final_comparison, quiet_test
 from shardtune.tuner.verdict.recipes import comparison
 
-_BAND = math.exp(1.645 * 0.123)
+_BAND = math.exp(BAND_DEVIATIONS * 0.123)
 """Factor of the 90 % band of a predicted ratio of two speeds. Errors of such ratios have a median of 0.083 in 17 groups
 of published rows (docs/measurements/predictor.md), which is 0.67 standard deviations."""
 # CPU: whole runs of llama-tiny took 4.6 to 6.5 s, 1 to 4 of them in steps (docs/measurements/study-cost.md).

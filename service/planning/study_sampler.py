@@ -10,9 +10,10 @@ from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.search import seeds
+from shardtune.tuner.search.guided_sampler.knowledge import Knowledge
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis
-from shardtune.tuner.search.guided_sampler.sampler import GuidedSampler, Knowledge
+from shardtune.tuner.search.guided_sampler.sampler import GuidedSampler
 from shardtune.tuner.search.samplers import optuna_samplers
 from shardtune.tuner.search.samplers.draw import Draw, Sampler, SearchView
 from shardtune.tuner.search.space import Space

@@ -6,8 +6,8 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.reasons import StudyReason
 from shardtune.api_schemas.studies.recipes import RecipeRun
-from shardtune.api_schemas.studies.study import StudyResult
-from shardtune.api_schemas.trials.measurements import StepTimeRange
+from shardtune.api_schemas.studies.study_result import StudyResult
+from shardtune.api_schemas.trials.measure_plan import StepTimeRange
 from shardtune.api_schemas.trials.predictions import TrialPrediction
 from shardtune.api_schemas.trials.trial import Rejection, TrialOrigin, TrialReason
 

@@ -4,7 +4,8 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Budget, StudyRequest, StudySpec
+from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.tuner.search.space.flat import flatten

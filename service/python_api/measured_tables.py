@@ -3,7 +3,8 @@
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.recommendations.best import BestConfig
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Speedup, Study, StudyResult
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Speedup, StudyResult
 from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
 from shardtune.api_schemas.trials.trial import Rejection, RunPurpose, Trial
 from shardtune.service.mcp import measured_rows

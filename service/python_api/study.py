@@ -6,7 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from shardtune.api_schemas.studies.study import Study, StudyResult
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.cli import connection, study_file
 from shardtune.service.cli.errors import CliError, InputError

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from shardtune.api_schemas.studies.study import Study, StudyResult
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.cli import summary
 from shardtune.service.wording import cluster_words

@@ -23,7 +23,7 @@ from shardtune.api_schemas.recommendations.best import (
     RecommendationState,
 )
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
-from shardtune.api_schemas.studies.study import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.db import outbox
 from shardtune.db.queries import best
 from shardtune.db.queries.recommendations import study_recommendations

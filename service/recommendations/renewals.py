@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.recommendations.best import DecisionAction, EarlierVerdict, RecommendationState
-from shardtune.api_schemas.studies.study import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.process.context import Context

@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.db.queries import studies, trials
 from shardtune.db.tables.studies import StudyRow

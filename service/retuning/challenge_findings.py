@@ -4,7 +4,7 @@ import math
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import Speedup, Verdict
+from shardtune.api_schemas.studies.study_result import Speedup, Verdict
 from shardtune.api_schemas.trials.trial import TrialOrigin
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning import system_study_plan

@@ -14,8 +14,10 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.retuning.retunes import Gain, RetuneOutcome, RetuneState
+from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import Budget, StudyState, Verdict
+from shardtune.api_schemas.studies.study_result import Verdict
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import best, retunes, studies, workers

@@ -13,7 +13,8 @@ from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.db.queries import best, trials
 from shardtune.db.tables.best import TuningTargetRow
-from shardtune.db.tables.studies import FingerprintRow, StudyRow
+from shardtune.db.tables.fingerprints import FingerprintRow
+from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning import calibrations, study_snapshot
 from shardtune.service.planning.calibrations import Experience
 from shardtune.service.planning.planner_cache import PlannerCache

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.retuning.costs import price_of
 from shardtune.api_schemas.retuning.retunes import Gain, PlannedRun, Retune, RetuneOutcome, RetunePage, RetuneState
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.db.queries import best, retunes, studies
 from shardtune.db.queries.retunes import RetuneFilter
 from shardtune.db.tables.best import TuningTargetRow

@@ -11,16 +11,20 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.retuning.retunes import RetuneCause
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Budget, StudyPhase, StudyPurpose, StudySpec, StudyState
+from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyPurpose, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import leases, studies
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
-from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
+from shardtune.db.tables.fingerprints import FingerprintRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import Conflict
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility, protocol_limits, registry
+from shardtune.service.workers import compatibility, offered_models, protocol_limits, registry
 
 
 def add_system_study(
@@ -90,7 +94,7 @@ def suitable_workers(
         for worker in registry.live_workers(context, session, project_id)
         if not worker.is_draining
         and compatibility.has_hardware(worker.offer, cluster)
-        and compatibility.allows_model(worker.offer, model)
+        and offered_models.allows_model(worker.offer, model)
     ]
 
 

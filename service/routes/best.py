@@ -1,6 +1,6 @@
 """Routes of recommended configurations and decisions."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.convertors import StringConvertor, register_url_convertor
@@ -21,10 +21,11 @@ from shardtune.db.tables.best import TuningTargetRow
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.best import lookup, resolve
-from shardtune.service.http import etags
+from shardtune.service.http import etags, file_formats
 from shardtune.service.http.error_codes import problems
-from shardtune.service.http.errors import NotAcceptable, invalid
+from shardtune.service.http.errors import invalid
 from shardtune.service.http.etags import IfMatchParam
+from shardtune.service.http.file_formats import FormatParam
 from shardtune.service.http.idempotent_requests import IdempotencyDep
 from shardtune.service.http.paging import LimitParam, PageTokenParam
 from shardtune.service.process.context import ContextDep
@@ -45,23 +46,11 @@ register_url_convertor("decision", _Decisions())
 router = APIRouter(prefix="/v1", tags=["best"])
 
 READ = [requires(Action.READ_BEST)]
-_MEDIA = {
-    ".json": "application/json",
-    ".yaml": "application/yaml",
-    ".sh": "text/x-shellscript",
-    ".sbatch": "text/x-shellscript",
-    ".py": "text/x-python",
-}
-_BY_ACCEPT = {
-    "application/yaml": "accelerate.yaml",
-    "text/x-shellscript": "launch.sh",
-    "text/x-python": "train_snippet.py",
-}
-_JSON = ("application/json", "application/*", "*/*")
 _STARTED: dict[int | str, dict[str, Any]] = {
     202: {"model": Resolved, "description": "A study runs that will give the recommendation"}
 }
 
+OptionalKeyParam = Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")]
 TargetKeyParam = Annotated[
     str, Query(pattern=r"^[0-9a-f]{32}$", description="Key of a tuning target, from an earlier response.")
 ]
@@ -80,39 +69,14 @@ def read_best_config(
     context: ContextDep,
     request: Request,
     response: Response,
-    target_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
-    model: Annotated[
-        str | None, Query(description="A preset's name, a Hugging Face id, or a config.json as JSON.")
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        Query(
-            description="A cluster as JSON, its short form, or `local`: the live workers' cluster, else that of recommendations.",
-            examples=["8xh100", "4x8xa100-80gb"],
-        ),
-    ] = None,
-    workload: Annotated[
-        str | None, Query(description="The workload as JSON; without a precision, the one that fits the cluster.")
-    ] = None,
-    match: Annotated[
-        Literal["nearest", "exact"],
-        Query(description="`exact`: this tuning target only; `nearest`: also the most similar one."),
-    ] = "nearest",
-    lowest_confidence: Annotated[
-        ConfidenceLevel,
-        Query(
-            description="Lowest confidence; `low` includes other models, clusters or software, and answers of busy machines."
-        ),
-    ] = ConfidenceLevel.MEDIUM,
-    format: Annotated[
-        str | None, Query(description="`json`, or the name of an exported file such as `launch.sh`.")
-    ] = None,
-    projections: Annotated[
-        bool,
-        Query(
-            description="Whether to accept a configuration that was projected to this target from fewer GPUs, where none was measured."
-        ),
-    ] = False,
+    target_key: OptionalKeyParam = None,
+    model: best_query.ModelParam = None,
+    cluster: best_query.ClusterParam = None,
+    workload: best_query.WorkloadParam = None,
+    match: best_query.MatchParam = "nearest",
+    lowest_confidence: best_query.LowestConfidenceParam = ConfidenceLevel.MEDIUM,
+    format: FormatParam = None,
+    projections: best_query.ProjectionsParam = False,
     project: ProjectParam = None,
 ) -> BestConfig | Response:
     """Read the recommended configuration for a `target_key`, or for model, cluster and workload. Starts no study and
@@ -132,19 +96,13 @@ def read_best_config(
         )
     # Counted in memory: a GET that wrote a row would wait for other writers.
     context.usage_counts.add(record.project_of(context, project), best_config.target_key)
-    # One URL has several representations, so caches must store them apart.
-    response.headers["Vary"] = "Accept"
-    form = format or _accepted(request.headers.get("accept", "*/*"))
+    form = file_formats.requested_format(request, response, format)
     tag = lookup.tag_of(best_config)
-    if form == "json":
+    if form == file_formats.JSON:
         return etags.set_etag(request, response, best_config, tag) or best_config
-    files = lookup.export_files(context, best_config)
-    if form not in files:
-        raise invalid("format", form, f"format ({form}) is not json or one of {', '.join(files)}; use one of these")
-    not_modified = etags.set_etag(request, response, best_config, f'{tag[:-1]}-{form}"')
-    media = next((media for suffix, media in _MEDIA.items() if form.endswith(suffix)), "text/plain")
-    headers = {"ETag": response.headers.get("etag", ""), "Vary": "Accept", "X-Content-Type-Options": "nosniff"}
-    return not_modified or Response(files[form], media_type=media, headers=headers)
+    return file_formats.file_response(
+        request, response, best_config, tag, lookup.export_files(context, best_config), form
+    )
 
 
 @router.post(
@@ -179,7 +137,7 @@ def resolve_best_config(
 @router.get("/recommendations", dependencies=READ, responses=problems("invalid_page_token"))
 def list_recommendations(
     context: ContextDep,
-    target_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
+    target_key: OptionalKeyParam = None,
     state: Annotated[list[RecommendationState] | None, Query()] = None,
     limit: LimitParam = 50,
     page_token: PageTokenParam = None,
@@ -247,18 +205,3 @@ def _one_key(in_query: str | None, in_body: str | None) -> str:
     if target_key is None:
         raise invalid("target_key", None, "target_key is required; give it in the query or in the body")
     return target_key
-
-
-def _accepted(accept: str) -> str:
-    """Format that the client prefers, chosen in the order of the request's Accept header."""
-    # Quality values are ignored.
-    for entry in accept.split(","):
-        media = entry.partition(";")[0].strip().lower()
-        if media in _JSON:
-            return "json"
-        if media in _BY_ACCEPT:
-            return _BY_ACCEPT[media]
-    offered = ", ".join(["application/json", *_BY_ACCEPT])
-    raise NotAcceptable(
-        "not_acceptable", f"Accept ({accept:.200}) names none of {offered}; use one of these, or ?format="
-    )

@@ -1,13 +1,15 @@
-"""Parse the tuning target of a query string: model, cluster and workload, each given by name or as JSON."""
+"""Query string of a recommendation: its parameters, and the tuning target parsed from model, cluster and workload."""
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from fastapi import Query
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from shardtune.api_schemas.known_fields import fields_at
 from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.recommendations.best import ConfidenceLevel
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import WorkloadRequest
 from shardtune.service.http.error_codes import FieldError
@@ -15,6 +17,34 @@ from shardtune.service.http.errors import Invalid, invalid_from_value_error
 from shardtune.service.http.input_guard import check_value
 from shardtune.service.http.validation_errors import drop_union_noise, field_error
 from shardtune.tuner.prediction import catalogue
+
+ModelParam = Annotated[str | None, Query(description="A preset's name, a Hugging Face id, or a config.json as JSON.")]
+ClusterParam = Annotated[
+    str | None,
+    Query(
+        description="A cluster as JSON, its short form, or `local`: the live workers' cluster, else that of recommendations.",
+        examples=["8xh100", "4x8xa100-80gb"],
+    ),
+]
+WorkloadParam = Annotated[
+    str | None, Query(description="The workload as JSON; without a precision, the one that fits the cluster.")
+]
+MatchParam = Annotated[
+    Literal["nearest", "exact"],
+    Query(description="`exact`: this tuning target only; `nearest`: also the most similar one."),
+]
+LowestConfidenceParam = Annotated[
+    ConfidenceLevel,
+    Query(
+        description="Lowest confidence; `low` includes other models, clusters or software, and answers of busy machines."
+    ),
+]
+ProjectionsParam = Annotated[
+    bool,
+    Query(
+        description="Whether to accept a configuration that was projected to this target from fewer GPUs, where none was measured."
+    ),
+]
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.study_cost import StudyCost
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires

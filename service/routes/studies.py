@@ -7,8 +7,11 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from shardtune.api_schemas.access.keys import PROJECT_PATTERN
 from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.api_schemas.studies.insights import Importance, ParetoFront
-from shardtune.api_schemas.studies.study import Study, StudyPage, StudyRequest, StudyResult, StudyState
+from shardtune.api_schemas.studies.study import Study, StudyPage
 from shardtune.api_schemas.studies.study_changes import CloneRequest, Extension
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.study_result import StudyResult
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import RejectionPage, TrialPage, TrialState
 from shardtune.db.queries.studies import StudyFilter
 from shardtune.service.access.actions import Action

@@ -3,8 +3,9 @@
 import logging
 
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import Study, StudyState
+from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import CloneRequest
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.db.queries import studies
 from shardtune.service.access import quotas
 from shardtune.service.http import etags

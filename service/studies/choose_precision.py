@@ -4,7 +4,7 @@ file, else the device's.
 
 from collections.abc import Sequence
 
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.training.workload import Precision
 from shardtune.tuner import baseline

@@ -14,11 +14,12 @@ from shardtune.api_schemas.studies.comparisons import (
     KnobDifference,
     MeasuredSpeed,
 )
-from shardtune.api_schemas.studies.study import Speedup, StudyResult
+from shardtune.api_schemas.studies.study_result import Speedup, StudyResult
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import best, retunes, studies, trials
-from shardtune.db.tables.studies import StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import TrialRow
 from shardtune.service.process.context import Context
 from shardtune.tuner.search.space.flat import flatten
 

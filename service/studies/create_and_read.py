@@ -4,23 +4,23 @@ import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import astuple, replace
+from typing import NamedTuple
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.recommendations.best import Resolved
-from shardtune.api_schemas.studies.study import (
-    Study,
-    StudyPage,
-    StudyPhase,
-    StudyRequest,
-    StudyState,
-)
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Study, StudyPage
+from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import RejectionPage, RunPurpose, TrialPage, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.queries.studies import StudyFilter
-from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.access import quotas
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound, invalid
@@ -30,7 +30,14 @@ from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import place_study
-from shardtune.service.workers import compatibility, offered_adapters, offered_float8, offered_optimizers, registry
+from shardtune.service.workers import (
+    offered_adapters,
+    offered_float8,
+    offered_models,
+    offered_optimizers,
+    registry,
+    study_clusters,
+)
 from shardtune.service.workers.named_projection import check_confirms
 from shardtune.service.workers.target_rungs import on_rung
 
@@ -55,22 +62,7 @@ def create_study(
         TooMany: a quota of the study's project is used up.
     """
     project_id = _project_of_new(context, project_id)
-    request = named_models.with_config_of(context, request)
-    # Checked before the write transaction, so that nobody waits for the project's row meanwhile.
-    with context.db.read() as session:
-        live = registry.live_workers(context, session, project_id)
-        cluster, worker = place_study(request, live)
-        memory_notes = compatibility.host_memory_notes(compatibility.named_cluster(request), cluster)
-        if worker is not None:
-            _check_worker(request, worker)
-        measured = worker.offer.measured if worker is not None else None
-        request = on_rung(request, cluster, measured, has_worker=worker is not None)
-        devices = compatibility.dtypes_of(cluster, live)
-        offered_float8.check_devices(request, devices)
-        precision, precision_notes = choose_precision(request, devices)
-        spec = request.with_precision(precision)
-        confirmation_notes = check_confirms(session, project_id, spec, cluster)
-        baseline = validation.check(spec, cluster)
+    checked = _check_request(context, request, project_id)
     with idempotency.write(context) as session:
         now = context.now()
         quotas.check_study_quota(session, project_id, now)
@@ -78,14 +70,14 @@ def create_study(
             id=_full_id(study_id, project_id) if study_id else f"{_GENERATED_PREFIX}{secrets.token_hex(6)}",
             project_id=project_id,
             resolve_key=resolve_key,
-            state=StudyState.WAITING if worker is None else StudyState.RUNNING,
+            state=StudyState.RUNNING if checked.has_worker else StudyState.WAITING,
             phase=StudyPhase.MODEL_SUMMARY,
-            spec=spec.with_possible_backends(),
-            cluster=cluster,
-            baseline=baseline.config,
-            notes=(*precision_notes, *memory_notes, *spec.workload.data_notes, *confirmation_notes, *baseline.notes),
+            spec=checked.spec.with_possible_backends(),
+            cluster=checked.cluster,
+            baseline=checked.baseline,
+            notes=checked.notes,
             created_at=now,
-            started_at=None if worker is None else now,
+            started_at=now if checked.has_worker else None,
         )
         session.add(study)
         # Flushed here, since a taken id must be told apart from other conflicts of the transaction.
@@ -95,12 +87,47 @@ def create_study(
             message = f"study_id ({study_id}) is taken; choose another, or leave it out"
             raise Conflict("study_exists", message) from None
         leases.add_run(session, study, None, RunPurpose.MODEL_SUMMARY, now)
-        log.info("study created", extra={"study": study.id, "model": spec.model.name})
+        log.info("study created", extra={"study": study.id, "model": checked.spec.model.name})
         created = views.study_view(study, {}, 0)
         if resolve_key is None:
             return idempotency.answer(session, created, 201)
         idempotency.answer(session, Resolved(study=created), 202)
         return created
+
+
+class _CheckedRequest(NamedTuple):
+    """Request of a new study, as the live workers complete it."""
+
+    spec: StudySpec
+    cluster: Cluster
+    has_worker: bool
+    baseline: TrialConfig | None
+    notes: tuple[str, ...]
+
+
+def _check_request(context: Context, request: StudyRequest, project_id: str) -> _CheckedRequest:
+    """Check a request before the write transaction, so that nobody waits for the project's row meanwhile.
+
+    Raises:
+        Invalid: no worker could run the study, or its search space is empty.
+    """
+    request = named_models.with_config_of(context, request)
+    with context.db.read() as session:
+        live = registry.live_workers(context, session, project_id)
+        cluster, worker = place_study(request, live)
+        memory_notes = study_clusters.host_memory_notes(study_clusters.named_cluster(request), cluster)
+        if worker is not None:
+            _check_worker(request, worker)
+        measured = worker.offer.measured if worker is not None else None
+        request = on_rung(request, cluster, measured, has_worker=worker is not None)
+        devices = study_clusters.dtypes_of(cluster, live)
+        offered_float8.check_devices(request, devices)
+        precision, precision_notes = choose_precision(request, devices)
+        spec = request.with_precision(precision)
+        confirmation_notes = check_confirms(session, project_id, spec, cluster)
+        baseline = validation.check(spec, cluster)
+    notes = (*precision_notes, *memory_notes, *spec.workload.data_notes, *confirmation_notes, *baseline.notes)
+    return _CheckedRequest(spec, cluster, worker is not None, baseline.config, notes)
 
 
 def _check_worker(request: StudyRequest, worker: WorkerRow) -> None:
@@ -109,7 +136,7 @@ def _check_worker(request: StudyRequest, worker: WorkerRow) -> None:
     Raises:
         Invalid: names the field, its value and the remedy.
     """
-    compatibility.check_model(request.model, worker)
+    offered_models.check_model(request.model, worker)
     offered_adapters.check_adapter(request.workload, worker)
     offered_optimizers.check_optimizers(request, worker)
     offered_float8.check_float8(request, worker)

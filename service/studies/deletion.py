@@ -7,7 +7,8 @@ import logging
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import Study, StudyState
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.db.queries import studies
 from shardtune.db.queries.recommendations import study_recommendations
 from shardtune.db.tables.studies import StudyRow

@@ -10,9 +10,10 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.machines.demand import Demand, Need
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
-from shardtune.api_schemas.studies.study import StudyPurpose, StudyState
+from shardtune.api_schemas.studies.study_state import StudyPurpose, StudyState
 from shardtune.db.queries import studies, workers
-from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.access import quotas, retune_budget
 from shardtune.service.process.context import Context
 from shardtune.service.studies import wait_for_worker

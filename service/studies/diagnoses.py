@@ -7,7 +7,8 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.trials.diagnosis_runs import StoredTrace, TrialDiagnosis
 from shardtune.db import traces as stored_traces
 from shardtune.db.queries import studies, trials
-from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle import traces

@@ -9,8 +9,11 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
-from shardtune.api_schemas.studies.study import MOST_QUIET_WAIT_S, Study, StudyPhase, StudyState, Verdict
+from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import Extension
+from shardtune.api_schemas.studies.study_request import MOST_QUIET_WAIT_S
+from shardtune.api_schemas.studies.study_result import Verdict
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies
 from shardtune.db.tables.studies import StudyRow

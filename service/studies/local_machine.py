@@ -2,11 +2,11 @@
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.planning import calibrations
 from shardtune.service.planning.calibrations import Experience
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility, registry
+from shardtune.service.workers import registry, study_clusters
 
 
 def local_machine(context: Context) -> tuple[Cluster, DeviceDtypes, Experience]:
@@ -16,7 +16,7 @@ def local_machine(context: Context) -> tuple[Cluster, DeviceDtypes, Experience]:
         Invalid: there is no worker, or workers of several clusters.
     """
     with context.db.read() as session:
-        worker = compatibility.local_worker(registry.live_workers(context, session))
+        worker = study_clusters.local_worker(registry.live_workers(context, session))
     return worker.offer.cluster, DeviceDtypes.from_offer(worker.offer), worker_experience(context, worker)
 
 

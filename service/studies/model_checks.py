@@ -3,14 +3,15 @@
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import pipeline_parallel
 from shardtune.api_schemas.strategies.recipe_support import fp16_support
-from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
+from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training import adapter_targets, attention_dtypes, float8_checks, quantization
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.sample_lengths import PACKED
 from shardtune.api_schemas.training.sample_packing import models as packed_models
 from shardtune.service.http.errors import invalid, invalid_from_value_error
-from shardtune.tuner.prediction import model_shape, trainable
+from shardtune.tuner.prediction import trainable
+from shardtune.tuner.prediction.shapes import config_shape
 
 
 def check_architecture(model: ModelSpec) -> None:
@@ -27,8 +28,8 @@ def check_architecture(model: ModelSpec) -> None:
     try:
         trainable.check(model)
         # Other families have other names for their dimensions, so omissions cannot be told from unknown names.
-        if model.model_type in model_shape.FAMILIES:
-            model_shape.from_config(model.trained_config)
+        if model.model_type in config_shape.FAMILIES:
+            config_shape.from_config(model.trained_config)
     except ValueError as error:
         raise invalid_from_value_error("model.config", error) from None
 
@@ -120,7 +121,7 @@ def check_tied(request: StudyRequest) -> None:
     limit = request.space.knobs.get("pipeline_parallel")
     if limit is None or request.model.is_own:
         return
-    shape = model_shape.shape_if_known(request.model.trained_config)
+    shape = config_shape.shape_if_known(request.model.trained_config)
     named = limit if isinstance(limit, tuple) else (limit,)
     sizes = [int(size) for size in named if isinstance(size, int | float)]
     if shape is None or not shape.tied or not sizes:
@@ -155,7 +156,7 @@ def model_notes(model: ModelSpec) -> tuple[str, ...]:
     """Notes about the trained model for the reader of a study's result."""
     if model.is_own:
         return ()
-    unknown_keys_notes = model_shape.unknown_keys(model.trained_config)
+    unknown_keys_notes = config_shape.unknown_keys(model.trained_config)
     if model.trained_config is model.config:
         # A multimodal config contains the text model's config, which alone is trained.
         return unknown_keys_notes

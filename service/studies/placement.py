@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import StudyRequest
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import Invalid
 from shardtune.service.studies import validation
-from shardtune.service.workers import compatibility
+from shardtune.service.workers import study_clusters
 from shardtune.service.workers.target_rungs import on_rung
 
 
@@ -19,11 +19,11 @@ def place_study(request: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clust
         Invalid: the request itself is wrong; else no worker has its cluster.
     """
     try:
-        return compatibility.resolve_cluster(request, live)
+        return study_clusters.resolve_cluster(request, live)
     except Invalid as error:
         # Errors of the request come first: otherwise its sender would start a worker, and learn of the mistake then.
         if error.code == "no_worker":
-            cluster = compatibility.named_cluster(request)
+            cluster = study_clusters.named_cluster(request)
             fitted = request if cluster is None else on_rung(request, cluster, has_worker=False)
             validation.check_without_worker(fitted, cluster)
         raise

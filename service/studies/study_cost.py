@@ -9,10 +9,10 @@ from functools import partial
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
-from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
 from shardtune.api_schemas.studies.study_cost import StudyCost
+from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.hub import named_models
 from shardtune.service.planning import study_cost
@@ -22,11 +22,11 @@ from shardtune.service.process.context import Context
 from shardtune.service.studies import predictions, validation
 from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.local_machine import local_machine
-from shardtune.service.workers import compatibility
+from shardtune.service.workers import study_clusters
 from shardtune.service.workers.target_rungs import on_rung
 from shardtune.tuner.prediction import catalogue, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
-from shardtune.tuner.prediction.model_shape import NoClosedForm
+from shardtune.tuner.prediction.shapes.config_shape import NoClosedForm
 from shardtune.tuner.search import fastest, seeds
 from shardtune.tuner.verdict import short_steps
 
@@ -62,7 +62,7 @@ def estimate(context: Context, request: StudyRequest) -> StudyCost:
 
 
 def _machine_of(context: Context, request: StudyRequest) -> StudyMachine:
-    cluster = compatibility.named_cluster(request)
+    cluster = study_clusters.named_cluster(request)
     if cluster is not None:
         return StudyMachine.of_cluster(cluster)
     cluster, device, experience = local_machine(context)

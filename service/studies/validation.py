@@ -9,7 +9,8 @@ from pydantic import JsonValue
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import optimizer_support
 from shardtune.api_schemas.strategies.recipe_support import float8_support, quantization_support
-from shardtune.api_schemas.studies.study import Budget, StudyRequest, StudySpec
+from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import PRECISIONS, Precision
 from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error
@@ -17,7 +18,7 @@ from shardtune.service.studies import model_checks
 from shardtune.service.studies.choose_precision import stated_precision
 from shardtune.tuner import baseline
 from shardtune.tuner.baseline import ResolvedBaseline
-from shardtune.tuner.prediction import model_shape
+from shardtune.tuner.prediction.shapes import config_shape
 from shardtune.tuner.search import seeds, space, stopping
 from shardtune.tuner.search.samplers import gp_needs
 from shardtune.tuner.search.seeds import Seeds
@@ -222,7 +223,7 @@ def _tensor_limits(config: dict[str, JsonValue]) -> tuple[int | None, str | None
     """Values of `tensor_divisor` and `tensor_note` for the model summary, as far as the model's config contains
     them.
     """
-    shape = model_shape.shape_if_known(config)
+    shape = config_shape.shape_if_known(config)
     return (_head_divisor(config), None) if shape is None else shape.tensor
 
 
@@ -230,7 +231,7 @@ def _pipeline_limits(config: dict[str, JsonValue], layers: int) -> tuple[int | N
     """Values of `pipeline_blocks` and `pipeline_note` for the model summary, as far as the model's config contains
     them.
     """
-    shape = model_shape.shape_if_known(config)
+    shape = config_shape.shape_if_known(config)
     blocks, note = (layers, None) if shape is None else shape.pipeline
     return (None if blocks is None else max(1, min(blocks, MOST_ELEMENTS))), note
 
@@ -239,7 +240,7 @@ def _expert_limits(config: dict[str, JsonValue]) -> tuple[int | None, int | None
     """Values of `experts`, `expert_width` and `expert_note` for the model summary, as far as the model's config
     contains them.
     """
-    shape = model_shape.shape_if_known(config)
+    shape = config_shape.shape_if_known(config)
     if shape is not None:
         return shape.divisible_experts
     return (

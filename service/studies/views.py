@@ -7,7 +7,8 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.predictions import TrialPrediction
 from shardtune.api_schemas.trials.trial import Attempt, Run, RunPurpose, Trial
-from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
 from shardtune.tuner.prediction import learning
 from shardtune.tuner.verdict import final_comparison
 from shardtune.tuner.verdict.whole_steps import WHOLE_STEP_BLOCK

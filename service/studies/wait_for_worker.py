@@ -8,14 +8,14 @@ from functools import partial
 from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.db.queries import studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http.errors import Invalid
 from shardtune.service.lifecycle import transitions
 from shardtune.service.process.background import run_every, sum_unlocked
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility, registry, target_rungs
+from shardtune.service.workers import compatibility, offered_models, registry, study_clusters, target_rungs
 
 log = logging.getLogger(__name__)
 
@@ -64,16 +64,16 @@ def _begin_or_fail(context: Context, waiting_row: StudyRow) -> bool:
         suitable = [worker for worker in live if compatibility.can_begin_waiting_study(worker, row)]
         if suitable:
             try:
-                compatibility.check_model(row.spec.model, suitable[0])
+                offered_models.check_model(row.spec.model, suitable[0])
             except Invalid as error:
                 rejected = StudyReason(code=StudyReasonCode.MODEL_REJECTED, text=str(error))
                 transitions.end_study(session, row, StudyState.FAILED, rejected, now)
                 return True
-            present = compatibility.with_host_memory(
+            present = study_clusters.with_host_memory(
                 row.cluster, suitable[0], is_named=isinstance(row.spec.cluster, str)
             )
             of_target = target_rungs.notes_of_begun(row.spec, present, suitable[0].offer.measured)
-            row.notes = (*row.notes, *compatibility.host_memory_notes(row.cluster, present), *of_target)
+            row.notes = (*row.notes, *study_clusters.host_memory_notes(row.cluster, present), *of_target)
             row.cluster = present
             transitions.begin_study(row, now)
             log.info("study begins: worker %s is there", suitable[0].name, extra={"study": row.id})

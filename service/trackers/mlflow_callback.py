@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from shardtune.api_schemas.studies.study import Study, StudyState
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.trackers import optional_packages, trial_values
 

@@ -16,7 +16,7 @@ from shardtune.api_schemas.notifications.webhooks import (
     WebhookWithSecret,
 )
 from shardtune.db.queries import studies, webhooks
-from shardtune.db.tables.studies import DeliveryRow, WebhookRow
+from shardtune.db.tables.webhooks import DeliveryRow, WebhookRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.process.context import Context

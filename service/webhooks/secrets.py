@@ -14,7 +14,7 @@ from pathlib import Path
 from standardwebhooks import Webhook
 
 from shardtune.db.session import parse_url
-from shardtune.db.tables.studies import WebhookRow
+from shardtune.db.tables.webhooks import WebhookRow
 from shardtune.service.http.errors import Conflict
 from shardtune.service.settings import Settings
 

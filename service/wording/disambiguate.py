@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.knob_words import KNOBS, knob_name

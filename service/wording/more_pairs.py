@@ -3,7 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from shardtune.api_schemas.studies.study import MOST_PAIRS, Study, StudyResult
+from shardtune.api_schemas.studies.budget import MOST_PAIRS
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import StudyResult
 
 FEWEST_MORE_PAIRS = 6
 """Minimum number of further pairs to propose, so that the candidate may lose one of them and still win."""

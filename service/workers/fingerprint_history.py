@@ -19,8 +19,8 @@ from shardtune.api_schemas.machines.fingerprints import (
 from shardtune.db.queries import fingerprints
 from shardtune.db.queries.fingerprints import FingerprintFilter
 from shardtune.db.tables.best import TuningTargetRow
-from shardtune.db.tables.fingerprints import FingerprintPeriodRow
-from shardtune.db.tables.studies import FingerprintRow
+from shardtune.db.tables.fingerprint_periods import FingerprintPeriodRow
+from shardtune.db.tables.fingerprints import FingerprintRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context

@@ -3,7 +3,7 @@
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.db.queries import studies
 from shardtune.service.http.errors import invalid
 from shardtune.service.planning.target_comparison import comparing_study, difference

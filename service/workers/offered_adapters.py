@@ -3,7 +3,7 @@
 from shardtune.api_schemas.machines.hardware import Offer
 from shardtune.api_schemas.training.quantization import QLORA, QUANTIZATION_PACKAGE
 from shardtune.api_schemas.training.workload import WorkloadRequest
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import invalid
 
 

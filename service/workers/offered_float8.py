@@ -1,11 +1,11 @@
 """Decide which workers can train in float8."""
 
 from shardtune.api_schemas.machines.hardware import Offer
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.float8 import CONSIDERED, FLOAT8_PACKAGE
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.workload import WorkloadRequest
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import invalid
 
 

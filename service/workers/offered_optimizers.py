@@ -1,10 +1,10 @@
 """Decide which workers have the package of a study's optimizer."""
 
 from shardtune.api_schemas.machines.hardware import Offer
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.optimizers import OPTIMIZERS, OptimizerSchema
 from shardtune.api_schemas.training.workload import WorkloadRequest
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import invalid
 
 

@@ -12,7 +12,8 @@ from shardtune.api_schemas.training.optimizers import EIGHT_BIT_SINCE, AdamW8bit
 from shardtune.api_schemas.training.quantization import QUANTIZATION_SINCE
 from shardtune.api_schemas.training.workload import FP16_SINCE, LOW_STATES_SINCE, Workload
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
-from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.workers import WorkerRow
 
 
 def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int) -> str | None:

@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.workers import Worker, WorkerPage
-from shardtune.api_schemas.studies.study import StudyPhase
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.leases import Registered, Registration
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import keys, leases, workers
-from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound
 from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey

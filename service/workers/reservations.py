@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import StudyPhase
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.db.queries import trials, workers
-from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.registry import live_since

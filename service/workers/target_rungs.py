@@ -1,7 +1,7 @@
 """Fit a study with a target to the cluster on which its trials run."""
 
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.service.http.errors import invalid_from_value_error
 from shardtune.tuner.projection import rungs
 

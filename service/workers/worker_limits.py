@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.trials.leases import Registration
 from shardtune.db.queries import workers
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.errors import Conflict, TooManyRequests
 from shardtune.service.process.context import Context
 

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.hosts.jobs import JOBS, layouts
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.tuner.search.space import Space, build
 from tests.support.values.tuner_inputs import TINY
 

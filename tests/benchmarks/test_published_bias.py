@@ -9,8 +9,8 @@ import pytest
 from benchmarks.predictor.rows import Skipped, hardware_aliases, read
 from benchmarks.predictor.scores import DATA, predict
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.tuner.prediction.predict import answer_request
 from shardtune.tuner.prediction.throughput import published_bias
+from tests.support.values.prediction_tables import predicted_table
 
 ONE_PROJECT = ("torchtitan",)
 """Sources with several pages: their rows count as one source."""
@@ -54,7 +54,7 @@ def test_three_sources_do_not_agree_that_h100_is_slower_than_predicted(precision
 
 
 def test_a_prediction_for_h100_says_its_bias():
-    notes = answer_request(PredictionRequest(model="llama-3.1-8b", cluster="8xh100")).notes
+    notes = predicted_table(PredictionRequest(model="llama-3.1-8b", cluster="8xh100")).notes
     assert any("112 published bf16 rows of H100 from 5 sources are predicted at 1.04 times" in note for note in notes)
-    other = answer_request(PredictionRequest(model="llama-3.1-8b", cluster="8xa100-80gb")).notes
+    other = predicted_table(PredictionRequest(model="llama-3.1-8b", cluster="8xa100-80gb")).notes
     assert not any("published" in note for note in other)

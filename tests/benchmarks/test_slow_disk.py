@@ -2,7 +2,7 @@
 device."""
 
 from benchmarks.diagnosis import slow_disk
-from shardtune.api_schemas.trials.measurements import DiskRate
+from shardtune.api_schemas.trials.rank_reports import DiskRate
 from tests.support.service.simulated_worker import restarted
 
 CASE = slow_disk.drawn(100, is_slow=True)

@@ -11,7 +11,7 @@ from benchmarks.study_cost.machine import Machine
 from benchmarks.study_cost.truth import Errors, Truth
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.trials.failures import FailureKind
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.short_steps import ShortSteps
 
 DDP = TrialConfig(strategy=DdpConfig())

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.whole_runs import __main__ as command
 from benchmarks.whole_runs.models import model
-from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 
 
 def test_most_published_runs_are_planned_within_a_factor_of_one_and_a_half() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from tests.support.processes.stack import TINY, Crew, Stack, study, until
 
 # DeepSpeed builds an operator for offloading at its first use on a machine, which takes minutes.

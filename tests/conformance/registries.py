@@ -59,7 +59,7 @@ _RANK = "".join(
         "workers/blocks/prepare.py",
         "workers/rank/model/context.py",
         "workers/rank/training/batches.py",
-        "workers/rank/training/loop.py",
+        "workers/rank/training/step_loop.py",
         "workers/rank/training/step.py",
         "workers/rank/process/environment.py",
         "api_schemas/strategies/rank_environment.py",

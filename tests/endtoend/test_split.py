@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from shardtune.db.session import Database
-from shardtune.db.tables.studies import AttemptRow, RunRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
 from shardtune.service.leasing.host_exclusivity import needs_exclusive_host
 from tests.support.processes.stack import Stack, study, until
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.ranks.tiny_tasks import tiny_task
 

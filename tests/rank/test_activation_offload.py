@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.blocks import checkpointing, prepare
 from shardtune.workers.blocks.host_inputs import HostInputs, OffloadError
 from shardtune.workers.blocks.host_link import CpuLink

@@ -14,7 +14,7 @@ import torch
 from shardtune.api_schemas.studies.recipes import LossVerdict
 from shardtune.api_schemas.training.optimizers import AdamWBf16
 from shardtune.api_schemas.trials.failures import FailureKind
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.tuner.verdict import loss_difference, parity
 from shardtune.workers.rank.strategies.optimizers import make
 from shardtune.workers.rank.strategies.optimizers.adamw_bf16 import StochasticAdamW, round_by_chance_

@@ -9,7 +9,7 @@ import pytest
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from tests.rank.helpers.fork_server_process import HostProcess
 from tests.support.ranks.tiny_tasks import tiny_task
 

@@ -16,7 +16,7 @@ from shardtune.api_schemas.training.adapters import Lora
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import FailureKind
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.rank.model import adapters, build
 from shardtune.workers.rank.training import model_summary
 from tests.rank.helpers import faulty_ranks

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from tests.rank.helpers import faulty_ranks
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import tiny_task

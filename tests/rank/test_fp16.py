@@ -13,7 +13,7 @@ import pytest
 
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import ResumeTask, TraceTask, TrialTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis

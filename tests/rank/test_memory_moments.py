@@ -5,7 +5,7 @@ import os
 import pytest
 
 from shardtune.api_schemas.trials.leases import TraceTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from tests.rank.helpers import memory_hogs
 from tests.rank.helpers.memory_hogs import HOG_BYTES, Place
 from tests.support.ranks.tiny_tasks import tiny_task

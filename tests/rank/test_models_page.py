@@ -9,7 +9,7 @@ import pytest
 
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.tuner.prediction import model_shape
+from shardtune.tuner.prediction.shapes import config_shape
 from shardtune.workers.rank.training import model_summary
 
 PAGE = Path(__file__).parents[2] / "docs/reference/models.md"
@@ -39,7 +39,7 @@ def test_the_table_says_what_happens(kind: str, attention: str, predicted: str, 
     if actual.forward_flops_per_token is None:
         assert predicted == "nothing", actual.note
     else:
-        assert predicted == ("closed form" if kind in model_shape.FAMILIES else "counted")
+        assert predicted == ("closed form" if kind in config_shape.FAMILIES else "counted")
     assert len(actual.blocks) == 2
 
 

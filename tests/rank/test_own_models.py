@@ -10,7 +10,7 @@ import pytest
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, TrialTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.tuner.prediction import learning, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS

@@ -11,7 +11,7 @@ from shardtune.api_schemas.training.models import preset
 from shardtune.tuner.prediction import stages
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.footprint.stages import in_flight
-from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 
 SHAPE = from_config(preset("llama-3.1-8b").config)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.workers.rank import device, trial_dir
 from shardtune.workers.rank.measure import speed_check
 

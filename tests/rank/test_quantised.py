@@ -15,7 +15,7 @@ from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.rank.classify import NumericsError, SetupError
 from shardtune.workers.rank.model import adapters, build, weights
 from shardtune.workers.rank.model.quantization import check, layers

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.api_schemas.trials.short_steps import ShortSteps
 from shardtune.tuner.verdict import short_steps
 from tests.rank.helpers.fork_server_process import HostProcess

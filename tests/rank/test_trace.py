@@ -6,7 +6,7 @@ import os
 import pytest
 
 from shardtune.api_schemas.trials.leases import TraceTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
 from tests.support.ranks.tiny_tasks import tiny_task

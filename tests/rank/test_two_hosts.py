@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardtune.api_schemas.trials.leases import ResumeTask, TrialTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.workers.launch import Launch, rendezvous
 from shardtune.workers.trial_dir import TrialDir

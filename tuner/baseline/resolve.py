@@ -11,7 +11,7 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import accelerate, auto, deepspeed, tools, training_arguments
 from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section, in_words
-from shardtune.tuner.prediction import model_shape
+from shardtune.tuner.prediction.shapes import config_shape
 
 
 class ResolvedBaseline(NamedTuple):
@@ -119,7 +119,7 @@ def _check_against_cluster(config: TrialConfig, workload: Workload, cluster: Clu
     try:
         sample_groups.check(config, cluster, workload, model)
         # A model that only a worker can trace is checked by the worker.
-        if model is not None and (shape := model_shape.shape_if_known(model.trained_config)) is not None:
+        if model is not None and (shape := config_shape.shape_if_known(model.trained_config)) is not None:
             strategy = config.strategy
             split = strategy.model_parallel // strategy.stages
             tensor_parallel.check_widths(split, config.context_parallel, *shape.tensor)

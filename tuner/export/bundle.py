@@ -3,7 +3,8 @@
 import json
 
 from shardtune.api_schemas.studies.exports import Export, ExportFormat
-from shardtune.api_schemas.studies.study import Contender, Study
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.tuner.export import accelerate, launch, lightning, sample_lengths, snippet, torchtitan
 from shardtune.tuner.export.backends.registry import BACKENDS
 from shardtune.tuner.export.launchers import dstack, ray_job, skypilot, trainjob

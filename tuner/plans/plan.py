@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from typing import Literal
 
 from shardtune.api_schemas.base import Band
-from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.trials.plans import DateBand, ImpossibleRow, Plan, PlanRequest, PlanRow
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.objective import available_gib
@@ -16,6 +16,7 @@ from shardtune.tuner.plans.goodput import expected_goodput
 from shardtune.tuner.plans.layouts import PlanLayouts, plan_layouts
 from shardtune.tuner.plans.speeds import ConfigSpeed, KindSpeeds, speeds_of_kind
 from shardtune.tuner.prediction import catalogue, prediction_request
+from shardtune.tuner.prediction.calibration import BAND_DEVIATIONS
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 
@@ -23,8 +24,6 @@ _BATCH_FACTOR, _BATCH_POWER = 0.2920, 0.3271
 """Tokens of a step that train best by the FLOPs of the run (DeepSeek LLM, arXiv:2401.02954, equation 1)."""
 _OVERHEAD_SIGMA = 0.05
 """Standard deviation of the logarithm of a run's hours over its step time and stated losses: overheads of 10 to 20 %."""
-_DEVIATIONS = 1.645
-"""Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
 _MOST_HOURS = 24.0 * 365 * 200
 
 
@@ -187,7 +186,7 @@ def _hours(request: PlanRequest, speed: Band, count: int, goodput: float) -> Ban
     if expected > _MOST_HOURS * 1e6:
         return None
     spread = math.log(speed.high / speed.low) / 2.0
-    width = math.exp(math.hypot(spread, _DEVIATIONS * _OVERHEAD_SIGMA))
+    width = math.exp(math.hypot(spread, BAND_DEVIATIONS * _OVERHEAD_SIGMA))
     return Band(expected=expected, low=expected / width, high=expected * width)
 
 

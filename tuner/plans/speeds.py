@@ -12,15 +12,13 @@ from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.trials.plans import Evidence, PlanMeasurement
 from shardtune.tuner.plans.layouts import PlanLayouts, join
-from shardtune.tuner.prediction.calibration import MemoryCalibration
+from shardtune.tuner.prediction.calibration import BAND_DEVIATIONS, MemoryCalibration
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 from shardtune.tuner.projection.project import project
 from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize, of_candidates
 
-_DEVIATIONS = 1.645
-"""Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
 _BEST_SIGMA = 0.27
 """Standard deviation of the logarithm of measured over predicted speed, where the best of many predictions is taken:
 the best published speeds of 15 pairs of source and GPU (docs/measurements/scaling.md)."""
@@ -101,7 +99,7 @@ class KindSpeeds:
         return of_candidates(self.layouts.candidates, step, self.evaluation.memory, self.cluster.gpus_per_node)
 
     def _predicted(self, index: int, speed: float) -> ConfigSpeed:
-        spread = math.exp(_DEVIATIONS * _BEST_SIGMA)
+        spread = math.exp(BAND_DEVIATIONS * _BEST_SIGMA)
         return ConfigSpeed(index, Band(expected=speed, low=speed / spread, high=speed * spread), "predicted")
 
     def _project(self, index: int, size: PredictedSize) -> ConfigSpeed:

@@ -51,7 +51,7 @@ HOST_SIGMA = 0.7
 NOISE_SIGMA = 0.06
 """Standard deviation of log(measured / predicted) step time within one source and GPU after calibration."""
 _ITERATIONS = 12
-_DEVIATIONS = 1.645
+BAND_DEVIATIONS = 1.645
 """Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
 
 
@@ -74,7 +74,7 @@ class SpeedCalibration:
     @property
     def highest(self) -> float:
         """Ratio of the upper end of a predicted speed's 90 % interval to the expected speed."""
-        return float(np.exp(_DEVIATIONS * self.sigma))
+        return float(np.exp(BAND_DEVIATIONS * self.sigma))
 
     def seconds(self, parts: Mapping[str, Array]) -> Array:
         """Predicted seconds of a step after calibration."""

@@ -17,6 +17,7 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.measurements import Measurement, Memory
 from shardtune.api_schemas.trials.predictions import TrialPrediction
 from shardtune.tuner.prediction.calibration import (
+    BAND_DEVIATIONS,
     CPU_SPREAD,
     GPU_SPREAD,
     HOST_FACTORS,
@@ -37,8 +38,6 @@ from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.shapes.calibration_choice import memory_calibration, speed_calibration
 
-_DEVIATIONS = 1.645
-"""Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
 _MOST_OWN = 16
 """Number of traced steps with calibrations of their own, newest first; each costs a fit of speeds."""
 
@@ -226,10 +225,10 @@ def predict_trial(
     if shape is None:
         return None
     result = _evaluate_configs(shape, workload, cluster, [config], calibrations, hardware)
-    low, high = result.memory_calibration.bounds(float(np.ravel(result.memory.device)[0]) / GIB, _DEVIATIONS)
+    low, high = result.memory_calibration.bounds(float(np.ravel(result.memory.device)[0]) / GIB, BAND_DEVIATIONS)
     speed, calibration = result.tokens_per_s_per_gpu, speed_calibration(calibrations, shape)
     rate = None if speed is None else float(np.ravel(speed)[0])
-    spread = float(np.exp(_DEVIATIONS * calibration.sigma))
+    spread = float(np.exp(BAND_DEVIATIONS * calibration.sigma))
     return TrialPrediction(
         memory_gib=float(np.ravel(result.total_gib)[0]),
         low_memory_gib=low,

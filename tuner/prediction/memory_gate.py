@@ -5,7 +5,7 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.predictions import TrialPrediction
@@ -19,7 +19,7 @@ from shardtune.tuner.prediction.footprint import MemoryTable, peak_memory
 from shardtune.tuner.prediction.footprint.activations import offloaded_inputs
 from shardtune.tuner.prediction.model_shape import ModelShape
 
-_DEVIATIONS = 2.33
+DEVIATIONS = 2.33
 """Number of standard deviations of predicted memory at which the memory gate rejects: 99 % of the runs of a rejected
 configuration would not fit."""
 _MOST_TERMS = 4
@@ -46,7 +46,7 @@ def reject_if_too_large(
     table = peak_memory(shape, candidate, dtypes, program, cluster.device)
     # Fragmentation does not count: where memory is short, the allocator gives cached blocks back.
     predicted = float((table.allocated + table.context + table.communication)[0])
-    need, (least, _) = predicted * calibration.factor, calibration.bounds(predicted, _DEVIATIONS)
+    need, (least, _) = predicted * calibration.factor, calibration.bounds(predicted, DEVIATIONS)
     free = available_gib(cluster, objective)
     if least > free * GIB:
         rank_name = "GPU" if cluster.device == "cuda" else "CPU rank"

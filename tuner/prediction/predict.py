@@ -1,4 +1,4 @@
-"""Prediction of memory and speed for trial configurations: one table per configuration, or arrays over many.
+"""Prediction of one configuration's memory, speed and limits.
 
 Memory comes from tuner.prediction.footprint, time from tuner.prediction.throughput, hardware from
 tuner.prediction.catalogue. Pure; imports no torch.
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardtune.api_schemas.base import DTYPE_BYTES, GIB
+from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import (
     TrialConfig,
@@ -22,7 +22,6 @@ from shardtune.api_schemas.strategies import (
     tensor_parallel,
 )
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
-from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.padding import padding_of
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import (
@@ -30,18 +29,14 @@ from shardtune.api_schemas.trials.predictions import (
     MemoryPrediction,
     MemoryTerm,
     Prediction,
-    PredictionRequest,
-    PredictionTable,
     SpeedPrediction,
     Verdict,
 )
-from shardtune.tuner.prediction import headroom, neighbours, prediction_request
-from shardtune.tuner.prediction.backends import trained_fractions
+from shardtune.tuner.prediction import headroom, neighbours
 from shardtune.tuner.prediction.calibration import (
-    NO_CALIBRATIONS,
+    BAND_DEVIATIONS,
     PARTS,
     UNCALIBRATED,
-    Calibrations,
     MemoryCalibration,
     SpeedCalibration,
 )
@@ -51,12 +46,8 @@ from shardtune.tuner.prediction.evaluation import Evaluation, evaluate, machine
 from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.footprint.peak import MOMENTS, SOURCES
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.prediction_request import ResolvedRequest
-from shardtune.tuner.prediction.shapes import calibration_choice
 from shardtune.tuner.prediction.throughput import StepTable
 
-_DEVIATIONS = 1.645
-"""Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
 _UNPACKING_SIGMA = 0.25
 """Standard deviation of the logarithm of a speed with 4-bit weights, beyond that of other speeds: a kernel that unpacks at
 half of the memory's rate makes a step of one short micro batch about as much slower."""
@@ -159,7 +150,7 @@ def _predict_speed(
     rate = _at(result.tokens, index) / seconds
     # No published run says how fast 4-bit weights are unpacked; trials on this hardware do.
     is_unchecked = shape.packed_parameters > 0 and not fit.rows
-    spread = np.exp(_DEVIATIONS * np.hypot(fit.sigma, _UNPACKING_SIGMA if is_unchecked else 0.0))
+    spread = np.exp(BAND_DEVIATIONS * np.hypot(fit.sigma, _UNPACKING_SIGMA if is_unchecked else 0.0))
     return SpeedPrediction(
         tokens_per_s_per_gpu=rate,
         low_tokens_per_s_per_gpu=float(rate / spread),
@@ -216,96 +207,3 @@ def _cheapest_change(
     # A neighbour that offloads must fit into the host's memory, too.
     on_host = result.memory.host * cluster.gpus_per_node / GIB <= cluster.host_memory_gib
     return neighbours.cheapest(near, result.fits & on_host, result.total_gib, result.tokens_per_s_per_gpu)
-
-
-def answer_request(
-    request: PredictionRequest, calibrations: Calibrations = NO_CALIBRATIONS, device: DeviceDtypes | None = None
-) -> PredictionTable:
-    """Predict the configurations of a request, or one of each strategy; `tuner.search.fastest` predicts the fastest
-    ones.
-
-    `known`: calibrations from trials on this hardware. `device`: dtypes from a worker there, else the catalogue's.
-
-    Raises:
-        ValueError: unknown hardware or model family, a missing model field, a mesh that does not match the ranks.
-    """
-    return predict_all(prediction_request.resolve(request, device), calibrations)
-
-
-def predict_all(
-    resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIBRATIONS, *, compiled: bool = False
-) -> PredictionTable:
-    """Predict the configurations of a resolved request, or without any one of each strategy, which is compiled if
-    `compiled` and its blocks can be: one row of the table for each."""
-    request, cluster = resolved.request, resolved.cluster
-    configs = request.configs or tuple(
-        config.model_copy(
-            update={
-                "activation_checkpointing": request.checkpointing,
-                "compile": compiled and quantization_support.can_compile(config.backend, request.adapter),
-            }
-        )
-        for config in neighbours.default_configs(cluster, request.micro_batch)
-        if config.backend in request.space.backends
-        and optimizer_support.can_train(config, request.optimizer)
-        and float8_support.can_train(config, request.float8)
-        and quantization_support.can_train(config, request.adapter)
-        and fp16_support.can_train(config, resolved.workload(resolved.global_batch))
-    )
-    rows = [
-        predict(
-            resolved.shape,
-            resolved.workload(resolved.batch_of(config)),
-            cluster,
-            config,
-            calibration_choice.memory_calibration(calibrations, resolved.shape),
-            calibration_choice.speed_calibration(calibrations, resolved.shape),
-            measured=request.hardware,
-        )
-        for config in configs
-    ]
-    return PredictionTable(
-        model=request.model.name,
-        parameters=resolved.shape.parameters,
-        cluster=cluster,
-        sequence_length=resolved.sequence,
-        precision=resolved.precision.name,
-        precision_note=resolved.precision_note,
-        optimizer=request.optimizer.kind,
-        float8=request.float8,
-        adapter=request.adapter.describe() if request.adapter else None,
-        trained_parameters=resolved.shape.trained_parameters if request.adapter else None,
-        matrix_parameters=resolved.shape.matrix_parameters,
-        predictions=tuple(rows),
-        batch_counts="packed rows" if request.data is not None and request.data.is_packed else "samples",
-        strategies_global_batch=None if request.configs else resolved.global_batch,
-        strategies_compiled=compiled and not request.configs,
-        notes=(*resolved.notes(), *_uncompiled_notes(configs, compiled and not request.configs)),
-    )
-
-
-def _uncompiled_notes(configs: tuple[TrialConfig, ...], compiled: bool) -> tuple[str, ...]:
-    """Notes on the strategies that a table of compiled ones predicts without compilation."""
-    eager = [config.backend for config in configs if compiled and not config.compile]
-    return tuple(quantization_support.why_not_compiled(backend) for backend in dict.fromkeys(eager))
-
-
-def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:
-    """GiB of the whole model's parameters, and of the trained ones' gradients and optimizer state under a precision, by
-    kind, before sharding."""
-    precision = workload.precision
-    size = {kind: DTYPE_BYTES[dtype] for kind, dtype in
-            (("master", precision.master_dtype), ("compute", precision.compute_dtype), ("reduce", precision.reduce_dtype))}  # fmt: skip
-    # With bf16 weights, fp32 gradients are 4 bytes more than mixed-precision Adam's usual 16 (bf16 gradients).
-    mixed = size["compute"] < size["master"]
-    trained, weights = shape.trained_parameters, trained_fractions.compute_bytes(shape, Dtypes.of(precision))
-    states = workload.optimizer.state_bytes(trained, min(trained, shape.matrix_parameters), size["master"])
-    return {
-        "parameters": (shape.parameters * weights + trained_fractions.scale_bytes(shape)) / GIB,
-        "gradients": trained * size["reduce"] / GIB,
-        "masters": trained * (size["master"] if mixed else 0) / GIB,
-        "optimizer": states / GIB,
-    }
-
-
-__all__ = ["Evaluation", "answer_request", "evaluate", "predict", "predict_all", "state_gib"]

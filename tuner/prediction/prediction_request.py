@@ -16,9 +16,9 @@ from shardtune.api_schemas.training.quantization import Quantization, check_prec
 from shardtune.api_schemas.training.sample_packing import models as packed_models
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, SHORTEST_SEQUENCE, Precision, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.tuner.prediction import catalogue, model_shape, traced_shape, trainable
+from shardtune.tuner.prediction import catalogue, traced_shape, trainable
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.shapes import own_shape
+from shardtune.tuner.prediction.shapes import config_shape, own_shape
 from shardtune.tuner.prediction.throughput import published_bias
 
 DEFAULT_SEQUENCE = 4096
@@ -75,7 +75,7 @@ class ResolvedRequest:
 
     def notes(self) -> tuple[str, ...]:
         """Notes for the user on inputs of the prediction that were neither checked nor measured."""
-        notes = [*model_shape.unknown_keys(self.request.model.trained_config)]
+        notes = [*config_shape.unknown_keys(self.request.model.trained_config)]
         window = traced_shape.window_note(self.request.model.trained_config, self.sequence)
         notes += [] if window is None else [window]
         if self.request.float8 is not None:
@@ -254,7 +254,7 @@ def _resolve_shape(request: PredictionRequest) -> ModelShape:
     if reason is not None:
         raise ValueError(reason)
     if model_summary is None:
-        closed_form = _closed_form(model_shape.to_text(model.trained_config), model.name)
+        closed_form = _closed_form(config_shape.to_text(model.trained_config), model.name)
         return traced_shape.with_adapter(closed_form, model.model_type, request.adapter)
     shape = traced_shape.of_study(model, model_summary, request.adapter) if model_summary.blocks else None
     if shape is None:
@@ -280,7 +280,7 @@ def _own_shape(request: PredictionRequest) -> ModelShape:
 
 @lru_cache(maxsize=64)
 def _closed_form(config: str, name: str) -> ModelShape:
-    return model_shape.from_config(model_shape.from_text(config), name)
+    return config_shape.from_config(config_shape.from_text(config), name)
 
 
 def _dtypes_of(request: PredictionRequest, cluster: Cluster) -> DeviceDtypes:

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
-from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.adapters.layers import AdaptedLayers
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.shapes import own_shape
+from shardtune.tuner.prediction.shapes import config_shape, own_shape
 from shardtune.tuner.prediction.shapes.counted_shape import TracedShape
 
 __all__ = ["TracedShape", "of_study", "summary_of", "why_unpredictable", "window_note", "with_adapter"]
@@ -40,7 +39,7 @@ def of_study(model: ModelSpec, model_summary: ModelSummary, adapter: AdapterSche
     if why_unpredictable(model.trained_config) is not None:
         return None
     try:
-        shape = model_shape.from_config(model.trained_config, model.name)
+        shape = config_shape.from_config(model.trained_config, model.name)
     except ValueError:
         # Another architecture, or one whose file leaves fields to transformers' defaults.
         return with_adapter(_estimate_shape(model.name, model_summary), model.model_type, adapter)

@@ -1,7 +1,7 @@
 """Bands of the API from projected and from measured values."""
 
 from shardtune.api_schemas.base import Band
-from shardtune.api_schemas.studies.study import Contender
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.tuner.projection.project import ProjectedValue
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from statistics import median
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Contender, StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import Contender, StudyResult, Verdict
 from shardtune.api_schemas.studies.target_confirmations import (
     ConfirmationOutcome,
     MeasuredOnTarget,

@@ -11,7 +11,7 @@ from statistics import median
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.rung_tests import ForetoldTrial, RungTest
-from shardtune.api_schemas.studies.study import Contender
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.tuner.projection.bands import band
 from shardtune.tuner.projection.project import project
 from shardtune.tuner.projection.sizes import MeasuredSize

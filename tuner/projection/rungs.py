@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.targets import Target
 from shardtune.api_schemas.training.search_space import Limit
 from shardtune.tuner.prediction import catalogue, traced_shape

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.rung_tests import RungTest
-from shardtune.api_schemas.studies.study import Contender
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.api_schemas.studies.targets import CurvePoint, ProjectedConfig, StudyProjection
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.projection import rung_test, rungs

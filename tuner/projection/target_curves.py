@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Contender
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.api_schemas.studies.targets import BestAtSize, CurvePoint
 from shardtune.tuner.projection.bands import band, exactly
 from shardtune.tuner.projection.structural import StructuralError

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.studies.target_rehearsals import RehearsalOutcome, TargetRehearsal
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import RehearsalTask, TrialTask

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Contender
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.projection.project import Projection, project
 from shardtune.tuner.projection.rung_test import RungAnchors

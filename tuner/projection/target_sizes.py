@@ -7,7 +7,7 @@ import numpy as np
 
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Objective, StudySpec
+from shardtune.api_schemas.studies.study_request import Objective, StudySpec
 from shardtune.api_schemas.studies.targets import Target
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.objective import available_gib

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.prediction import predict, prediction_request, traced_shape
+from shardtune.tuner.prediction import predict, prediction_request, prediction_table, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, Calibrations
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 from shardtune.tuner.prediction.shapes import calibration_choice
@@ -78,7 +78,7 @@ def answer_request(
     fastest = fastest_configs(about, calibrations, count) if count else ()
     # One program in both tables: eager strategies beside compiled configurations would look slower than they are.
     is_compiled = bool(fastest) and fastest[0].config.compile
-    answer = predict.predict_all(about, calibrations, compiled=is_compiled)
+    answer = prediction_table.predict_all(about, calibrations, compiled=is_compiled)
     answer = answer.model_copy(update={"cluster": resolved.cluster})
     if not count:
         return answer

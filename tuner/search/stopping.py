@@ -5,8 +5,8 @@ The module also extends the budget of a study that has ended.
 
 from collections.abc import Iterable, Sequence
 
+from shardtune.api_schemas.studies.budget import MOST_PAIRS, MOST_TRIALS, Budget
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
-from shardtune.api_schemas.studies.study import MOST_PAIRS, MOST_TRIALS, Budget
 from shardtune.api_schemas.studies.study_changes import Extension
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialReason, TrialState
 from shardtune.tuner.history import Observation

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test

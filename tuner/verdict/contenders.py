@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from shardtune.api_schemas.studies.study import Contender
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.api_schemas.studies.verdicts import AgainstDefault
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState

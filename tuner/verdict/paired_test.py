@@ -18,7 +18,8 @@ from functools import cache
 from statistics import median
 from typing import Literal
 
-from shardtune.api_schemas.studies.study import MOST_PAIRS, Speedup
+from shardtune.api_schemas.studies.budget import MOST_PAIRS
+from shardtune.api_schemas.studies.study_result import Speedup
 
 ERROR = 0.025
 """Probability that the test ever declares an equal or slower challenger faster, over all repeated looks; the 95 %

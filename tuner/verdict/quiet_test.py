@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
-from shardtune.api_schemas.studies.study import Speedup
+from shardtune.api_schemas.studies.study_result import Speedup
 from shardtune.tuner.verdict.comparison_blocks import Pair
 from shardtune.tuner.verdict.paired_test import WORTHWHILE, Decision
 from shardtune.tuner.verdict.undecided import RULED_OUT

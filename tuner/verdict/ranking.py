@@ -5,14 +5,9 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study import (
-    FEWEST_PAIRS,
-    Contender,
-    FinalComparison,
-    StudyResult,
-    Verdict,
-)
+from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, StudyResult, Verdict
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import too_busy, undecided

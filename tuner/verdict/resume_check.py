@@ -4,7 +4,8 @@ to read its result."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardtune.api_schemas.studies.study import StudyResult, StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.training.float8 import Float8Recipe
 from shardtune.api_schemas.training.optimizers import AdamW, OptimizerSchema
 from shardtune.api_schemas.training.workload import Precision

@@ -9,7 +9,7 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from statistics import median
 
-from shardtune.api_schemas.trials.measurements import MeasurePlan, StepTimeRange
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan, StepTimeRange
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION, NextRun, ValidationRun

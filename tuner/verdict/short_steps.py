@@ -8,9 +8,9 @@ import math
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig, pipeline_schedules
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.short_steps import Accumulations, ShortSteps
 
 LONG_STEP_S = 2.0

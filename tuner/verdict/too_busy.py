@@ -20,7 +20,8 @@ from statistics import median
 from typing import Literal
 
 from shardtune.api_schemas.machines.conditions import MOST_PROGRAMS, ProgramLoad
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS, StudyResult, Verdict
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import TrialState

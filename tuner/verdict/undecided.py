@@ -5,7 +5,8 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from shardtune.api_schemas.studies.study import MOST_PAIRS, Speedup, Verdict
+from shardtune.api_schemas.studies.budget import MOST_PAIRS
+from shardtune.api_schemas.studies.study_result import Speedup, Verdict
 from shardtune.api_schemas.studies.verdicts import OpenVerdict
 from shardtune.tuner.verdict import paired_test
 from shardtune.tuner.verdict.comparison_blocks import Pair

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median, stdev
 
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.studies.verdicts import OpenVerdict, WholeStepCheck
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.tuner.history import Observation

@@ -12,11 +12,8 @@ from shardtune.api_schemas.training.padding import Padding, padding_of
 from shardtune.api_schemas.trials.diagnosis import MemoryMoment, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TargetRehearsalTask, Task, TraceTask, TrialTask
-from shardtune.api_schemas.trials.measurements import (
-    CheckpointPart,
-    Measurement,
-    RankReport,
-)
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.rank_reports import CheckpointPart, RankReport
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent import rank_figures

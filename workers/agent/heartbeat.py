@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.trials.leases import Heartbeat, Lease
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.workers.agent.client import WorkerClient
 from shardtune.workers.agent.client_errors import LeaseLost, RequestRejected, Unreachable
 from shardtune.workers.clock import LeaseClock, now_s

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas.machines.conditions import ProgramLoad, program_names
 from shardtune.api_schemas.trials.leases import QuietWait
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.workers.clock import now_s
 from shardtune.workers.machine.host_load import ProcessTimes, busy_on
 

@@ -5,7 +5,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from shardtune.api_schemas.machines.conditions import NodeConditions
-from shardtune.api_schemas.trials.measurements import Memory, NodeFigures, RankFigures, RankReport
+from shardtune.api_schemas.trials.measurements import Memory, NodeFigures, RankFigures
+from shardtune.api_schemas.trials.rank_reports import RankReport
 
 # 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom (any table of the distribution); beyond, the normal one
 # is within 2 %.

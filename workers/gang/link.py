@@ -10,7 +10,7 @@ from functools import partial
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Fingerprint
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.workers.clock import now_s
 from shardtune.workers.gang.messages import (
     Begin,

@@ -5,7 +5,7 @@ import contextlib
 import time
 from pathlib import Path
 
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.workers.gang.messages import RankEnded
 
 

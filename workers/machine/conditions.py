@@ -15,7 +15,8 @@ from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TargetRehearsalTask, Task, TrialTask
-from shardtune.api_schemas.trials.measurements import Measurement, RankReport
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.launch import Launch

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.workers.clock import LeaseClock, now_s
 from shardtune.workers.gang.messages import (
     MAX_LINE_BYTES,

@@ -1,6 +1,5 @@
 """Part of a launch on this host: its folder, its ranks, and the messages to the agent about them."""
 
-import logging
 import shutil
 import threading
 from pathlib import Path
@@ -13,8 +12,6 @@ from shardtune.workers.launch import ANY_PORT
 from shardtune.workers.launchers.base import LocalRanks, RankExit, RanksAlive
 from shardtune.workers.node.agent_line import AgentConnection
 from shardtune.workers.trial_dir import TrialDir, check_disk, prune
-
-log = logging.getLogger(__name__)
 
 
 class NodeLaunch:

@@ -13,7 +13,8 @@ from torch import nn
 
 from shardtune.api_schemas.strategies import sample_groups
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, TargetRehearsalTask, TraceTask, TrialTask
-from shardtune.api_schemas.trials.measurements import Progress, RankReport
+from shardtune.api_schemas.trials.progress import Progress
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import LAUNCHED
 from shardtune.workers.rank import classify, mesh, trial_dir

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.leases import Task
-from shardtune.api_schemas.trials.measurements import Progress, RankReport
+from shardtune.api_schemas.trials.progress import Progress
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)

@@ -7,8 +7,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
-from shardtune.api_schemas.studies.study import StudyPurpose, StudySpec, StudyState
-from shardtune.db.tables.studies import FingerprintRow, StudyRow
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_state import StudyPurpose, StudyState
+from shardtune.db.tables.fingerprints import FingerprintRow
+from shardtune.db.tables.studies import StudyRow
 
 _MOST_READ = 200
 """Number of newest studies of a project that are looked through: rungs are measured within days of each other."""

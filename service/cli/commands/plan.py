@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardtune.service.cli.lazy_module import LazyModule
-from shardtune.service.cli.options import AsJson
+from shardtune.service.cli.options import AsJson, PlainModel, PrecisionName, SequenceLength, stated_workload
 
 if TYPE_CHECKING:
     from shardtune.service.cli.plan import lines, options, planner
@@ -22,64 +22,63 @@ else:
 app = typer.Typer()
 
 
+Tokens = Annotated[float, typer.Option(help="Tokens that the run trains on, such as 300e9.")]
+Gpus = Annotated[str, typer.Option(help="Kinds of GPUs by their names in the catalogue, such as h100,h200,mi300x.")]
+Counts = Annotated[str, typer.Option(help="Numbers of GPUs: 8..1024 doubles from 8, 64,96 lists them.")]
+GpusPerNode = Annotated[int, typer.Option(min=1, max=72, help="GPUs of a node.")]
+Prices = Annotated[
+    str | None, typer.Option(help="Price of a GPU-hour by kind, in your currency, such as h100=2.10,h200=2.60.")
+]
+PriceFile = Annotated[Path | None, typer.Option(help="JSON file of such prices by kind.")]
+Money = Annotated[float | None, typer.Option(help="Money that the run may cost.")]
+FirstDay = Annotated[str | None, typer.Option(metavar="DAY", help="First day of the run (default: today, UTC).")]
+LastDay = Annotated[str | None, typer.Option(metavar="DAY", help="Last day on which the run may end.")]
+BatchOfRun = Annotated[
+    int | None, typer.Option(min=1, help="Samples per step (default: the study's, or by the run's FLOPs).")
+]
+Overhead = Annotated[
+    float, typer.Option(min=0, max=5, help="Time for evaluation, data and pauses, as a fraction of step time.")
+]
+FailureRate = Annotated[
+    float, typer.Option(min=0, max=1, help="Failures that end the job, per GPU and hour (default: Llama 3's).")
+]
+CheckpointSeconds = Annotated[float, typer.Option(min=0, help="Seconds for which a checkpoint stops training.")]
+CheckpointInterval = Annotated[
+    float | None, typer.Option(min=1, help="Seconds between checkpoints (default: what loses least).")
+]
+RestartSeconds = Annotated[float, typer.Option(min=0, help="Seconds from a failure to the next step.")]
+Measurements = Annotated[
+    Path | None,
+    typer.Option(help="JSON list of measurements on a few GPUs, from which larger sizes are projected."),
+]
+
+
 @app.command("plan")
 def command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Preset such as llama-2-70b, Hugging Face id, or path of a folder, config.json or study file."
-        ),
-    ],
-    tokens: Annotated[float, typer.Option(help="Tokens that the run trains on, such as 300e9.")],
-    gpus: Annotated[str, typer.Option(help="Kinds of GPUs by their names in the catalogue, such as h100,h200,mi300x.")],
-    counts: Annotated[str, typer.Option(help="Numbers of GPUs: 8..1024 doubles from 8, 64,96 lists them.")] = "8..1024",
-    gpus_per_node: Annotated[int, typer.Option(min=1, max=72, help="GPUs of a node.")] = 8,
-    price: Annotated[
-        str | None, typer.Option(help="Price of a GPU-hour by kind, in your currency, such as h100=2.10,h200=2.60.")
-    ] = None,
-    prices: Annotated[Path | None, typer.Option(help="JSON file of such prices by kind.")] = None,
-    budget: Annotated[float | None, typer.Option(help="Money that the run may cost.")] = None,
-    start: Annotated[
-        str | None, typer.Option(metavar="DAY", help="First day of the run (default: today, UTC).")
-    ] = None,
-    deadline: Annotated[str | None, typer.Option(metavar="DAY", help="Last day on which the run may end.")] = None,
-    seq_len: Annotated[
-        int | None, typer.Option(min=8, help="Tokens per sample (default: the study's, or the model's up to 4096).")
-    ] = None,
-    global_batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples per step (default: the study's, or by the run's FLOPs).")
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help="Dtypes: bf16-mixed, bf16-autocast, bf16-true, fp16-mixed, fp32, or auto (default: the study's, or auto)."
-        ),
-    ] = None,
-    overhead: Annotated[
-        float, typer.Option(min=0, max=5, help="Time for evaluation, data and pauses, as a fraction of step time.")
-    ] = 0.15,
-    failure_rate: Annotated[
-        float, typer.Option(min=0, max=1, help="Failures that end the job, per GPU and hour (default: Llama 3's).")
-    ] = 2e-5,
-    checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help="Seconds for which a checkpoint stops training.")
-    ] = 60,
-    checkpoint_interval: Annotated[
-        float | None, typer.Option(min=1, help="Seconds between checkpoints (default: what loses least).")
-    ] = None,
-    restart_seconds: Annotated[float, typer.Option(min=0, help="Seconds from a failure to the next step.")] = 600,
-    measured: Annotated[
-        Path | None,
-        typer.Option(help="JSON list of measurements on a few GPUs, from which larger sizes are projected."),
-    ] = None,
+    model: PlainModel,
+    tokens: Tokens,
+    gpus: Gpus,
+    counts: Counts = "8..1024",
+    gpus_per_node: GpusPerNode = 8,
+    price: Prices = None,
+    prices: PriceFile = None,
+    budget: Money = None,
+    start: FirstDay = None,
+    deadline: LastDay = None,
+    seq_len: SequenceLength = None,
+    global_batch: BatchOfRun = None,
+    precision: PrecisionName = None,
+    overhead: Overhead = 0.15,
+    failure_rate: FailureRate = 2e-5,
+    checkpoint_seconds: CheckpointSeconds = 60,
+    checkpoint_interval: CheckpointInterval = None,
+    restart_seconds: RestartSeconds = 600,
+    measured: Measurements = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan a training run: hours, money and finish date by kind and number of GPUs, without running anything."""
     values: dict[str, Any] = planner.plannable_values(model_argument.read_model(model).values)
-    stated = (("sequence_length", seq_len), ("global_batch", global_batch), ("precision", precision))
-    # Only options that were given: a null would replace the workload of a study file.
-    values |= {name: value for name, value in stated if value is not None}
-    values |= {
+    values |= stated_workload(seq_len, global_batch, precision) | {
         "tokens": tokens,
         "gpus": [name.strip() for name in gpus.split(",") if name.strip()],
         "counts": options.read_counts(counts),

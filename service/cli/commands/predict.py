@@ -14,10 +14,14 @@ from shardtune.service.cli.options import (
     AllowModel,
     AsJson,
     DataFile,
+    GlobalBatch,
     LastLayersCount,
     LayoutName,
     LoraRank,
+    PlainModel,
+    PrecisionName,
     QloraRank,
+    SequenceLength,
     StateDir,
     adapter_options,
 )
@@ -35,65 +39,59 @@ else:
 app = typer.Typer()
 
 
+ClusterName = Annotated[
+    str | None,
+    typer.Option(
+        help="Nodes × GPUs per node × model, such as 8xh100 or 4x8xa100-80gb; `local` for this machine (default: the study's, or local)."
+    ),
+]
+MicroBatch = Annotated[int, typer.Option(min=1, help="Samples per forward pass and GPU.")]
+GradientAccumulation = Annotated[
+    int | None, typer.Option(min=1, help="Micro batches per step (default: as many as the global batch takes).")
+]
+Checkpointing = Annotated[
+    str, typer.Option(help="Activation checkpointing of the table of strategies: none, selective or full.")
+]
+OptimizerKind = Annotated[
+    str | None,
+    typer.Option(help=f"Optimizer: {', '.join(OPTIMIZERS)} (default: the study's, or {DEFAULT_OPTIMIZER})."),
+]
+Float8Scaling = Annotated[
+    str | None,
+    typer.Option(
+        help="Scaling with which linear layers multiply in float8: tensorwise or rowwise (default: the study's, or none)."
+    ),
+]
+Top = Annotated[int, typer.Option(min=0, max=100, help="Maximum number of the fastest configurations to print.")]
+IsTraced = Annotated[
+    bool, typer.Option("--trace", help="Count the built model even where its architecture has a closed form.")
+]
+HardwareFile = Annotated[
+    Path | None, typer.Option(help="Output file of `measure-hardware --json`, of this machine or another.")
+]
+
+
 @app.command("predict")
 def command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Preset such as llama-2-70b, Hugging Face id, or path of a model's folder, config.json or study file."
-        ),
-    ],
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            help="Nodes × GPUs per node × model, such as 8xh100 or 4x8xa100-80gb; `local` for this machine (default: the study's, or local)."
-        ),
-    ] = None,
-    seq_len: Annotated[
-        int | None,
-        typer.Option(min=8, help="Tokens per sample (default: the study's, or the model's maximum up to 4096)."),
-    ] = None,
-    micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass and GPU.")] = 1,
-    gradient_accumulation: Annotated[
-        int | None, typer.Option(min=1, help="Micro batches per step (default: as many as the global batch takes).")
-    ] = None,
-    checkpointing: Annotated[
-        str, typer.Option(help="Activation checkpointing of the table of strategies: none, selective or full.")
-    ] = "none",
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help="Dtypes: bf16-mixed, bf16-autocast, bf16-true, fp16-mixed, fp32, or auto, by the device (default: the study's, or auto)."
-        ),
-    ] = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(help=f"Optimizer: {', '.join(OPTIMIZERS)} (default: the study's, or {DEFAULT_OPTIMIZER})."),
-    ] = None,
-    float8: Annotated[
-        str | None,
-        typer.Option(
-            help="Scaling with which linear layers multiply in float8: tensorwise or rowwise (default: the study's, or none)."
-        ),
-    ] = None,
+    model: PlainModel,
+    cluster: ClusterName = None,
+    seq_len: SequenceLength = None,
+    micro_batch: MicroBatch = 1,
+    gradient_accumulation: GradientAccumulation = None,
+    checkpointing: Checkpointing = "none",
+    precision: PrecisionName = None,
+    optimizer: OptimizerKind = None,
+    float8: Float8Scaling = None,
     lora: LoraRank = None,
     qlora: QloraRank = None,
     last_layers: LastLayersCount = None,
     data: DataFile = None,
     layout: LayoutName = None,
-    global_batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples per step (default: the study's, or 8 per rank).")
-    ] = None,
-    top: Annotated[
-        int, typer.Option(min=0, max=100, help="Maximum number of the fastest configurations to print.")
-    ] = 10,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="Count the built model even where its architecture has a closed form.")
-    ] = False,
+    global_batch: GlobalBatch = None,
+    top: Top = 10,
+    trace: IsTraced = False,
     allow_model: AllowModel = None,
-    hardware: Annotated[
-        Path | None, typer.Option(help="Output file of `measure-hardware --json`, of this machine or another.")
-    ] = None,
+    hardware: HardwareFile = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
 
-from shardtune.api_schemas.studies.study import Study, StudyState
+from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import CloneRequest, Extension
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.service.cli.connection import connect, find_study
-from shardtune.service.cli.errors import InputError, Interrupted, PlatformFailure
+from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService, StudyId
-from shardtune.service.cli.signals import raise_on_signals
 
 if TYPE_CHECKING:
     from shardtune.service.cli import study_file, summary
-    from shardtune.service.cli.tune import job, progress_lines
+    from shardtune.service.cli.tune import follow, job
     from shardtune.service.client import ServiceClient
     from shardtune.service.trackers import optuna_storage
     from shardtune.service.wording import study_words
 else:
     optuna_storage = LazyModule("shardtune.service.trackers.optuna_storage")
-    progress_lines, summary = (
-        LazyModule("shardtune.service.cli.tune.progress_lines"),
-        LazyModule("shardtune.service.cli.summary"),
-    )
+    follow = LazyModule("shardtune.service.cli.tune.follow")
+    summary = LazyModule("shardtune.service.cli.summary")
     study_file = LazyModule("shardtune.service.cli.study_file")
     study_words = LazyModule("shardtune.service.wording.study_words")
     job = LazyModule("shardtune.service.cli.tune.job")
@@ -87,7 +83,7 @@ def create(
     spec = study_file.validate_study(study_file.read_json_object(file), file.parent)
     with (
         connect(service, key_file) as client,
-        _interruptible_with("interrupted; the study was cancelled, results are kept"),
+        follow.interruptible_with("interrupted; the study was cancelled, results are kept"),
     ):
         created = client.create_study(spec, study_id)
         for line in created.warnings:
@@ -98,7 +94,7 @@ def create(
         job.print_progress(f"study {created.study_id}")
         # Only a study that this command created is cancelled by Ctrl-C; `wait` may follow somebody else's.
         with client.owning(created.study_id):
-            _follow_study(client, created.study_id, timeout_s, as_json)
+            follow.follow_study(client, created.study_id, timeout_s, as_json)
 
 
 @app.command()
@@ -110,8 +106,8 @@ def wait(
     as_json: AsJson = False,
 ) -> None:
     """Follow a study until it ends, and print its answer. Ctrl-C stops only the waiting; the study continues."""
-    with connect(service, key_file) as client, _interruptible_with("no longer waiting; the study continues"):
-        _follow_study(client, find_study(client, study).study_id, timeout_s, as_json)
+    with connect(service, key_file) as client, follow.interruptible_with("no longer waiting; the study continues"):
+        follow.follow_study(client, find_study(client, study).study_id, timeout_s, as_json)
 
 
 @app.command()
@@ -282,40 +278,6 @@ def _change_study(
 ) -> None:
     with connect(service, key_file) as client:
         _print_study(client, act(client, find_study(client, name)), as_json)
-
-
-@contextmanager
-def _interruptible_with(words: str) -> Iterator[None]:
-    # SIGTERM, too: a cancelled CI job must leave no study that nobody waits for.
-    with raise_on_signals():
-        try:
-            yield
-        except KeyboardInterrupt:
-            raise Interrupted(words) from None
-
-
-def _follow_study(client: ServiceClient, study_id: str, timeout_s: float | None, as_json: bool) -> None:
-    """Print progress on stderr until the study ends, then its answer."""
-    # Lines, not the live table: `studies wait` mostly runs in scripts and CI.
-    with progress_lines.LineView(job.print_progress) as view:
-
-        def show_progress(study: Study) -> None:
-            # The clock of an ended study stands still: it may be followed hours later.
-            elapsed_s = (
-                (study.finished_at or datetime.now(UTC)) - (study.started_at or study.created_at)
-            ).total_seconds()
-            view.show(study, client.trials(study_id), client.rejections(study_id), elapsed_s)
-
-        try:
-            study = client.wait(study_id, show_progress, timeout_s)
-        except TimeoutError as error:
-            raise PlatformFailure(f"{error}; the study continues") from None
-    if study.result is None:
-        raise job.error_without_result(study, client.trials(study_id))
-    if as_json:
-        print(json.dumps(summary.as_json(study, study.result, client.trials(study_id))))
-    else:
-        print(summary.as_text(study, study.result, client.trials(study_id), client.rejections(study_id)))
 
 
 def _print_study(client: ServiceClient, study: Study, as_json: bool) -> None:

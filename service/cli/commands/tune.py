@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from shardtune.api_schemas.studies.study import MOST_PAIRS
+from shardtune.api_schemas.studies.budget import MOST_PAIRS
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import (
@@ -51,52 +51,60 @@ class _TuneCommand(TyperCommand):
         return super().parse_args(ctx, with_default_minutes(args))
 
 
+StudyOrModel = Annotated[
+    Path | None,
+    typer.Argument(help="Study file, a model's config.json or folder, or its name: a preset or a Hugging Face id."),
+]
+Ranks = Annotated[
+    int | None, typer.Option(min=1, help="Number of ranks of a trial (default: all GPUs, or 2 CPU ranks).")
+]
+MaxTrials = Annotated[int | None, typer.Option(min=1, help="Number of trials to run.")]
+RankMemory = Annotated[float | None, typer.Option(help="Memory limit of a CPU rank in GiB.")]
+IsResumed = Annotated[bool, typer.Option("--resume", help="Continue the last unfinished study.")]
+AddedPairs = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=MOST_PAIRS, help="Number of paired runs to add to the last study, to decide an undecided verdict."
+    ),
+]
+WaitForQuiet = Annotated[
+    float | None,
+    typer.Option(
+        WAIT_FOR_QUIET,
+        metavar="[MINUTES]",
+        help=f"Wait before runs while other programs use the machine, so many minutes in all ({DEFAULT_WAIT_MINUTES}).",
+    ),
+]
+TargetSize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NODESxGPUS",
+        help="Larger cluster of the same GPUs that the answer is projected to, such as 64x8; the global batch is the target's.",
+    ),
+]
+IsCostOnly = Annotated[bool, typer.Option("--cost", help="Print what the study should take and gain, and run nothing.")]
+OutFolder = Annotated[Path, typer.Option(help="Folder for the files of the recommended configuration.")]
+
+
 @app.command(cls=_TuneCommand)
 def tune(
-    study: Annotated[
-        Path | None,
-        typer.Argument(help="Study file, a model's config.json or folder, or its name: a preset or a Hugging Face id."),
-    ] = None,
-    ranks: Annotated[
-        int | None, typer.Option(min=1, help="Number of ranks of a trial (default: all GPUs, or 2 CPU ranks).")
-    ] = None,
-    max_trials: Annotated[int | None, typer.Option(min=1, help="Number of trials to run.")] = None,
-    memory_gib: Annotated[float | None, typer.Option(help="Memory limit of a CPU rank in GiB.")] = None,
+    study: StudyOrModel = None,
+    ranks: Ranks = None,
+    max_trials: MaxTrials = None,
+    memory_gib: RankMemory = None,
     lora: LoraRank = None,
     qlora: QloraRank = None,
     last_layers: LastLayersCount = None,
     data: DataFile = None,
     layout: LayoutName = None,
     as_json: AsJson = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the last unfinished study.")] = False,
-    add_pairs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=MOST_PAIRS,
-            help="Number of paired runs to add to the last study, to decide an undecided verdict.",
-        ),
-    ] = None,
-    wait_for_quiet: Annotated[
-        float | None,
-        typer.Option(
-            WAIT_FOR_QUIET,
-            metavar="[MINUTES]",
-            help=f"Wait before runs while other programs use the machine, so many minutes in all ({DEFAULT_WAIT_MINUTES}).",
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NODESxGPUS",
-            help="Larger cluster of the same GPUs that the answer is projected to, such as 64x8; the global batch is the target's.",
-        ),
-    ] = None,
-    cost: Annotated[
-        bool, typer.Option("--cost", help="Print what the study should take and gain, and run nothing.")
-    ] = False,
+    resume: IsResumed = False,
+    add_pairs: AddedPairs = None,
+    wait_for_quiet: WaitForQuiet = None,
+    target: TargetSize = None,
+    cost: IsCostOnly = False,
     state_dir: StateDir = DEFAULT_STATE_DIR,
-    out: Annotated[Path, typer.Option(help="Folder for the files of the recommended configuration.")] = DEFAULT_OUT,
+    out: OutFolder = DEFAULT_OUT,
     allow_model: AllowModel = None,
     allow_script: AllowScript = None,
     launcher: LauncherName = None,

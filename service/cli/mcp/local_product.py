@@ -22,7 +22,7 @@ from shardtune.traces import folder as traces
 from shardtune.traces.json_pieces import UnreadableTrace
 from shardtune.tuner.diagnosis import explain
 from shardtune.tuner.plans.plan import plan
-from shardtune.tuner.prediction import model_shape
+from shardtune.tuner.prediction.shapes import config_shape
 from shardtune.tuner.search import fastest
 
 Request = TypeVar("Request", PredictionRequest, PlanRequest)
@@ -63,7 +63,7 @@ def _predictor(state_dir: Path) -> Callable[[PredictionRequest], PredictionTable
             request = request.model_copy(update={"cluster": report.cluster, "hardware": report.measured})
         try:
             return fastest.answer_request(request)
-        except model_shape.NoClosedForm:
+        except config_shape.NoClosedForm:
             # The user's own code is counted by a worker that allows it, never here.
             if request.model.is_own:
                 raise

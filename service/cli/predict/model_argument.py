@@ -11,7 +11,7 @@ from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.known_fields import rephrase_error
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.studies.targets import Target
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.service.cli import study_file

@@ -20,11 +20,12 @@ from shardtune.service.cli.predict.model_argument import ModelArgument
 
 if TYPE_CHECKING:
     from shardtune.service.cli.predict import model_trace
-    from shardtune.tuner.prediction import model_shape, prediction_request
+    from shardtune.tuner.prediction import prediction_request
+    from shardtune.tuner.prediction.shapes import config_shape
     from shardtune.tuner.search import fastest
 else:
     model_trace = LazyModule("shardtune.service.cli.predict.model_trace")
-    model_shape = LazyModule("shardtune.tuner.prediction.model_shape")
+    config_shape = LazyModule("shardtune.tuner.prediction.shapes.config_shape")
     prediction_request = LazyModule("shardtune.tuner.prediction.prediction_request")
     fastest = LazyModule("shardtune.tuner.search.fastest")
 
@@ -130,7 +131,7 @@ def predict_table(request: PredictionRequest, options: PredictOptions) -> Predic
     if not options.trace:
         try:
             return fastest.answer_request(request, objective=options.model.objective)
-        except model_shape.NoClosedForm:
+        except config_shape.NoClosedForm:
             pass
     model_summary = model_trace.count_model(request.model, request.sequence_length)
     counted = request.model_copy(update={"model_summary": model_summary})

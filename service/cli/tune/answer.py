@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardtune.api_schemas.studies.exports import ExportFormat
-from shardtune.api_schemas.studies.study import Study, StudyResult
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.service.cli import summary
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.tune import continuation

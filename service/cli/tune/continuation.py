@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyState
+from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import Extension
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.service.cli import local_stack
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.tune.options import TuneOptions

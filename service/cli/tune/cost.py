@@ -4,9 +4,9 @@ from pathlib import Path
 
 from shardtune.api_schemas.access import regular_file
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport, MeasuredHardware
-from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.study_cost import StudyCost
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.service.cli import environment
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.processes import detect_inventory

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardtune.api_schemas.formatting import field_line
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyState
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import Rejection, Trial
 from shardtune.service.cli import connection, lengths_file, study_file
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure

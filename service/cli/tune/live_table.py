@@ -7,9 +7,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from shardtune.api_schemas.studies.study import Study, StudyPhase
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
-from shardtune.service.wording import disambiguate, study_words, time_left
+from shardtune.service.wording import disambiguate, study_words
+from shardtune.service.wording.progress import activity_words, time_left
 
 _STYLES = {
     TrialState.COMPLETE: "green",
@@ -84,7 +86,7 @@ def _visible(trials: Sequence[Trial], best: int | None, rows: int) -> list[Trial
 
 
 def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float) -> Text:
-    lines = [f"now   {study_words.activity(study, trials)}"]
+    lines = [f"now   {activity_words.activity(study, trials)}"]
     if rejections:
         lines.append(f"gate  rejected {len(rejections)}, last {study_words.rejection_text(rejections[-1])}")
     if study.best_so_far is not None:
@@ -96,7 +98,7 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
     ended = sum(study_words.is_done(trial) for trial in trials)
     counts = [f"{ended} of {limit} trials" if limit else f"{ended} trials"]
     if study.phase is StudyPhase.FINAL_COMPARISON:
-        complete, most = len(study_words.validation_runs(study, trials)), study_words.most_validation_runs(study)
+        complete, most = len(activity_words.validation_runs(study, trials)), activity_words.most_validation_runs(study)
         counts += [f"{complete} of at most {most} validation runs"] if most else []
     elif study.phase is not StudyPhase.DONE:
         counts.append(f"then about {time_left.validation_runs_expected(study)} validation runs")

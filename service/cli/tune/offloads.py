@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 
 _KNOB = "offload_optimizer"
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from shardtune.api_schemas.studies.study import Study, StudyPhase
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import AttemptEnd, Rejection, Run, Trial, TrialState
-from shardtune.service.wording import disambiguate, study_words, time_left
+from shardtune.service.wording import disambiguate, study_words
+from shardtune.service.wording.progress import activity_words, time_left
 
 _MOST_REJECTIONS = 3
 
@@ -50,15 +52,15 @@ class LineView:
         if study.phase is not self._phase and study.phase is not StudyPhase.DONE:
             self._phase = study.phase
             if study.phase is not StudyPhase.SEARCH:
-                self._write(study_words.activity(study, trials))
+                self._write(activity_words.activity(study, trials))
         self._print_disturbed(trials)
         self._print_waits(trials)
-        for trial, run in study_words.validation_runs(study, trials):
+        for trial, run in activity_words.validation_runs(study, trials):
             if run.run_id not in self._confirmed:
                 self._confirmed.add(run.run_id)
                 figure = study_words.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
                 self._write(
-                    f"validation run {len(self._confirmed)} of at most {study_words.most_validation_runs(study)}: "
+                    f"validation run {len(self._confirmed)} of at most {activity_words.most_validation_runs(study)}: "
                     f"trial {trial.number}, {figure} tokens/s/GPU{_disturbance_note(run)}"
                 )
         self._print_resume_checks(trials)
@@ -85,10 +87,10 @@ class LineView:
                 key = (run.run_id, len(run.attempts), int((progress.waited_s or 0.0) // 60))
                 if key not in self._waits:
                     self._waits.add(key)
-                    self._write(f"trial {trial.number}: {study_words.describe_step(progress)}")
+                    self._write(f"trial {trial.number}: {activity_words.describe_step(progress)}")
 
     def _print_rehearsals(self, trials: Sequence[Trial]) -> None:
-        for trial, run in study_words.runs_of(trials, "rehearsal", TrialState.COMPLETE):
+        for trial, run in activity_words.runs_of(trials, "rehearsal", TrialState.COMPLETE):
             if run.run_id not in self._rehearsals and run.rehearsal is not None:
                 self._rehearsals.add(run.run_id)
                 problem = run.rehearsal.answers[-1].problem
@@ -96,7 +98,7 @@ class LineView:
                 self._write(f"rehearsal of trial {trial.number} at the target's number of ranks: {end}")
 
     def _print_resume_checks(self, trials: Sequence[Trial]) -> None:
-        for trial, run in study_words.runs_of(trials, "resume_check", TrialState.COMPLETE):
+        for trial, run in activity_words.runs_of(trials, "resume_check", TrialState.COMPLETE):
             if run.run_id not in self._resume_checks and run.resume_check is not None:
                 self._resume_checks.add(run.run_id)
                 self._write(
@@ -105,7 +107,7 @@ class LineView:
                 )
 
     def _print_recipe_runs(self, trials: Sequence[Trial]) -> None:
-        for _, run in study_words.runs_of(trials, "recipe", TrialState.COMPLETE):
+        for _, run in activity_words.runs_of(trials, "recipe", TrialState.COMPLETE):
             if run.run_id not in self._recipe_runs and run.measurement is not None:
                 self._recipe_runs.add(run.run_id)
                 self._write(
@@ -126,7 +128,7 @@ class LineView:
         """Print one line for all trials that ended before the first call."""
         done = [trial for trial in trials if study_words.is_done(trial)]
         self._states = {trial.number: trial.state for trial in done}
-        self._confirmed = {run.run_id for _, run in study_words.validation_runs(study, trials)}
+        self._confirmed = {run.run_id for _, run in activity_words.validation_runs(study, trials)}
         self._disturbed = {(run.run_id, attempt) for _, run, attempt in _disturbed_attempts(trials)}
         self._rejected = len(rejections)
         confirmed = f" and {len(self._confirmed)} validation runs" if self._confirmed else ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from shardtune.api_schemas.studies.study import MOST_QUIET_WAIT_S
+from shardtune.api_schemas.studies.study_request import MOST_QUIET_WAIT_S
 from shardtune.service.cli.errors import InputError
 
 WAIT_FOR_QUIET = "--wait-for-quiet"

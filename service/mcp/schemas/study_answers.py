@@ -6,7 +6,8 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.studies.study import StudyPhase, StudyState, Verdict
+from shardtune.api_schemas.studies.study_result import Verdict
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.service.mcp.schemas.answers import ShownConfig, ToolAnswer
 from shardtune.service.mcp.schemas.figures import Figure
 

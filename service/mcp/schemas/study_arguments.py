@@ -9,7 +9,7 @@ from shardtune.api_schemas.names import StudyId
 from shardtune.api_schemas.recommendations.best import ConfidenceLevel
 from shardtune.api_schemas.studies.comparisons import MOST_COMPARED
 from shardtune.api_schemas.studies.exports import ExportFormat
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.training.adapters import Adapter
 from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.service.mcp.schemas.arguments import AttentionName, PrecisionName

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardtune.api_schemas.studies.study import Speedup
+from shardtune.api_schemas.studies.study_result import Speedup
 from shardtune.service.pages.charts.plot import AxisTick, ticks
 from shardtune.service.pages.charts.scale import spanning
 

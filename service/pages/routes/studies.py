@@ -6,8 +6,10 @@ from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
 from shardtune.api_schemas.recommendations.best import DecisionRequest, UserDecision
-from shardtune.api_schemas.studies.study import MOST_PAIRS, MOST_QUIET_WAIT_S, MOST_TRIALS, StudyState
+from shardtune.api_schemas.studies.budget import MOST_PAIRS, MOST_TRIALS
 from shardtune.api_schemas.studies.study_changes import Extension
+from shardtune.api_schemas.studies.study_request import MOST_QUIET_WAIT_S
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import overview

@@ -6,7 +6,9 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import OPEN_STUDY_STATES, Contender, Study, StudyState
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Contender
+from shardtune.api_schemas.studies.study_state import OPEN_STUDY_STATES, StudyState
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, RunPurpose, TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import offered_hardware, overview, studies
@@ -18,8 +20,9 @@ from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommendation import Recommended, of_studies
 from shardtune.service.studies import views as shown
-from shardtune.service.wording import cluster_words, time_left
-from shardtune.service.wording.time_left import RunCounts
+from shardtune.service.wording import cluster_words
+from shardtune.service.wording.progress import time_left
+from shardtune.service.wording.progress.time_left import RunCounts
 from shardtune.tuner.objective import available_gib
 
 PAGE = 25

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.recommendations.best import DecisionAction, EarlierVerdict, RecommendationState
 from shardtune.api_schemas.retuning.retunes import RetuneState
-from shardtune.api_schemas.studies.study import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.db.queries import best, retunes
 from shardtune.db.queries.recommendations import history, proposals, study_recommendations
 from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTargetRow

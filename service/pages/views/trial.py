@@ -12,7 +12,8 @@ from shardtune.api_schemas.trials.measurements import Measurement, NodeFigures, 
 from shardtune.api_schemas.trials.predictions import Prediction
 from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
 from shardtune.db.queries import trials
-from shardtune.db.tables.studies import StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import TrialRow
 from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.pages.charts.series import losses, step_times
 from shardtune.service.pages.views import best, words
@@ -21,7 +22,8 @@ from shardtune.service.planning import agreement, study_snapshot
 from shardtune.service.studies import views as shown
 from shardtune.service.wording import study_words
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.prediction import model_shape, predict, traced_shape
+from shardtune.tuner.prediction import predict, traced_shape
+from shardtune.tuner.prediction.shapes import config_shape
 from shardtune.tuner.search import seeds
 from shardtune.tuner.search.space.flat import flatten
 
@@ -230,7 +232,7 @@ def _memory(measured: Measurement) -> tuple[tuple[str, float], ...]:
 def _prediction(study: Study, trial: Trial) -> Prediction | None:
     try:
         model, workload = study.spec.model, study.spec.workload
-        shape = model_shape.from_config(model.config, model.name)
+        shape = config_shape.from_config(model.config, model.name)
         shape = traced_shape.with_adapter(shape, model.model_type, workload.adapter)
         return predict.predict(shape, workload, study.cluster, trial.config, limits=False)
     except ValueError:

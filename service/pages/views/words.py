@@ -5,13 +5,16 @@ from typing import assert_never
 
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.service.pages.figures import percent
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.wording import cluster_words, study_words
+from shardtune.service.wording.progress import activity_words
 
 STATE_TONES = {
     StudyState.WAITING: "warn",
@@ -99,7 +102,7 @@ def phase(study: Study, validation_runs: int) -> str:
         case StudyPhase.MODEL_SUMMARY:
             return "counting the model's parameters"
         case StudyPhase.FINAL_COMPARISON:
-            return f"confirming, {study_words.validation_position(study, validation_runs)}"
+            return f"confirming, {activity_words.validation_position(study, validation_runs)}"
         case StudyPhase.SEARCH | StudyPhase.DONE:
             return "searching" if study.system_study is None else "measuring"
         case _:

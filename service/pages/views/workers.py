@@ -11,11 +11,13 @@ from shardtune.api_schemas.machines.fingerprints import FieldChange
 from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.db.queries import fingerprints, overview, workers
-from shardtune.db.tables.fingerprints import FingerprintPeriodRow
-from shardtune.db.tables.studies import AttemptRow, RunRow, WorkerRow
+from shardtune.db.tables.fingerprint_periods import FingerprintPeriodRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.pages.views import words
 from shardtune.service.pages.views.conditions import conditions_of, troubles
 from shardtune.service.wording import cluster_words, host_words, study_words
+from shardtune.service.wording.progress import activity_words
 from shardtune.service.workers.fingerprint_history import changes_of
 
 OTHERS: Literal["others"] = "others"
@@ -131,7 +133,7 @@ def _activity(doing: RunRow | Literal["others"] | None, is_live: bool) -> str:
     return (
         "works for another project"
         if doing == OTHERS
-        else f"{_run_text(doing)}, {study_words.describe_step(doing.progress)}"
+        else f"{_run_text(doing)}, {activity_words.describe_step(doing.progress)}"
     )
 
 

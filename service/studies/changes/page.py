@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Contender, Study, StudyResult
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Contender, StudyResult
 from shardtune.service.studies.changes import shares, user_file
 from shardtune.service.studies.changes.shares import SettingChange, SpeedOf
 from shardtune.service.studies.changes.user_file import UserFile

@@ -11,7 +11,8 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments
-from shardtune.api_schemas.studies.study import Contender, Study
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.service.studies.changes import shares
 from shardtune.tuner.baseline import accelerate as accelerate_files
 from shardtune.tuner.baseline import tools

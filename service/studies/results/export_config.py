@@ -3,7 +3,7 @@
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.exports import Export, ExportFormat
-from shardtune.api_schemas.studies.study import Contender
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.db.queries import trials
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid

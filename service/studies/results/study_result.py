@@ -1,6 +1,6 @@
 """Read the result of a study that is complete."""
 
-from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http.errors import Conflict
 from shardtune.service.process.context import Context

@@ -2,7 +2,8 @@
 
 import json
 
-from shardtune.api_schemas.studies.study import Contender, Study
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.service.http.errors import Conflict
 from shardtune.service.studies.results import target_confirmation

@@ -12,7 +12,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from shardtune.api_schemas.retuning.costs import CostReport
-from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose
 from shardtune.db.queries.gauges import Gauges
 from shardtune.service.observability.metrics import Metrics

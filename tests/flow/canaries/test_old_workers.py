@@ -5,7 +5,8 @@ from sqlalchemy import select
 
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
-from shardtune.db.tables.studies import StudyRow, WorkerRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.canaries import judge, send
 from shardtune.service.http.errors import Conflict
 from shardtune.service.retuning import system_studies

@@ -8,7 +8,8 @@ from sqlalchemy import select
 from shardtune.api_schemas.trials.short_steps import ShortStepTimes
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
-from shardtune.db.tables.studies import RunRow, StudyRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow
 from shardtune.service.canaries import reference
 from tests.flow.helpers.fleet import Fleet
 from tests.support.service.scenarios import best

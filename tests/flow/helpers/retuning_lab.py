@@ -8,7 +8,7 @@ from sqlalchemy import select
 from shardtune.api_schemas.notifications.events import EVENT_TYPES
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.db.queries import retunes as rows
-from shardtune.db.tables.studies import DeliveryRow, WebhookRow
+from shardtune.db.tables.webhooks import DeliveryRow, WebhookRow
 from shardtune.service.retuning import challenge_steps, queue
 from tests.support.service.scenarios import best, change
 from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of

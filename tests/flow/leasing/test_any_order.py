@@ -14,7 +14,7 @@ from sqlalchemy import select
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS, ModelSummaryTask, ResumeTask
 from shardtune.api_schemas.trials.trial import TrialState
-from shardtune.db.tables.studies import RunRow
+from shardtune.db.tables.trials import RunRow
 from shardtune.service.lifecycle import expiry
 from tests.support.service import run_history
 from tests.support.service.simulated_worker import (

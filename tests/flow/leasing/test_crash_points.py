@@ -19,8 +19,11 @@ from shardtune.api_schemas.machines.hardware import Inventory
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.trials.leases import Lease
 from shardtune.db.session import Database
+from shardtune.db.tables.events import EventRow
 from shardtune.db.tables.retunes import RetuneRow, ScheduleTickRow
-from shardtune.db.tables.studies import DeliveryRow, EventRow, RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow, TrialRow
+from shardtune.db.tables.webhooks import DeliveryRow
 from tests.flow.leasing.crashing_service import Death, Died, MortalService
 from tests.support.service import run_history
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, MODEL_SUMMARY, SPEC, measurement, speed_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.db.tables.studies import RunRow
+from shardtune.db.tables.trials import RunRow
 from shardtune.service.leasing import reclaim
 from tests.support.service.scenarios import in_threads
 from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement

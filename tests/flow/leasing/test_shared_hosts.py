@@ -10,7 +10,7 @@ from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.trials.leases import TASK_KINDS, LeaseRequest
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.session import Database
-from shardtune.db.tables.studies import AttemptRow, RunRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
 from shardtune.service.leasing.host_exclusivity import needs_exclusive_host
 from shardtune.service.pages.views.conditions import surroundings
 from shardtune.service.process.context import Context

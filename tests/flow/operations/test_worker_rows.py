@@ -8,8 +8,9 @@ from sqlalchemy import func, select, text
 from shardtune.api_schemas.machines.hardware import MOST_DETAILS
 from shardtune.api_schemas.machines.workers import Worker
 from shardtune.db.queries.fingerprints import MOST_PERIODS
-from shardtune.db.tables.fingerprints import FingerprintPeriodRow
-from shardtune.db.tables.studies import FingerprintRow, WorkerRow
+from shardtune.db.tables.fingerprint_periods import FingerprintPeriodRow
+from shardtune.db.tables.fingerprints import FingerprintRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service import retention
 from shardtune.service.process.context import Context
 from shardtune.service.wording import host_words

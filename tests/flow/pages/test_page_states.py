@@ -3,7 +3,7 @@
 from collections import Counter
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.db.tables.studies import DeliveryRow, WebhookRow
+from shardtune.db.tables.webhooks import DeliveryRow, WebhookRow
 from shardtune.service.wording import disambiguate
 from tests.flow.helpers.retuning_lab import CHANGED, Lab
 from tests.support.service.page_reader import page

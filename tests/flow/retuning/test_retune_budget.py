@@ -10,13 +10,13 @@ from sqlalchemy import select
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.retuning.retunes import RetuneCause, RetunePolicy
-from shardtune.api_schemas.studies.study import StudyPurpose
+from shardtune.api_schemas.studies.study_state import StudyPurpose
 from shardtune.api_schemas.trials.leases import LeaseRequest
 from shardtune.db.queries import keys, retunes, trials
 from shardtune.db.session import Database
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow
-from shardtune.db.tables.studies import AttemptRow
+from shardtune.db.tables.trials import AttemptRow
 from shardtune.service.access import retune_budget
 from shardtune.service.best import watch_staleness
 from shardtune.service.process.context import Context

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.tuner.verdict import final_comparison
 from tests.support.service.scenarios import run_study

@@ -12,7 +12,7 @@ from shardtune.api_schemas.trials.leases import TASK_KINDS, TrialTask
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.lifecycle import expiry
 from shardtune.service.pages.views import best
-from shardtune.service.wording import time_left
+from shardtune.service.wording.progress import time_left
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, speed_of
 
 NEW = {"task_kinds": TASK_KINDS}

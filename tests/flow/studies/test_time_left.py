@@ -8,9 +8,9 @@ from sqlalchemy import select
 
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, Trial
-from shardtune.db.tables.studies import AttemptRow, RunRow
+from shardtune.db.tables.trials import AttemptRow, RunRow
 from shardtune.service.pages.views import best
-from shardtune.service.wording import time_left
+from shardtune.service.wording.progress import time_left
 from tests.support.service.scenarios import create
 from tests.support.service.simulated_worker import SimulatedWorker, measurement, speed_of
 

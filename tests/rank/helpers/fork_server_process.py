@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from shardtune.api_schemas.trials.leases import Task, TrialTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.launch import Launch
 from shardtune.workers.rank.fork_server import server
 from tests.support.processes import preloaded_forks

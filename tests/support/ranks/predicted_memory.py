@@ -7,7 +7,7 @@ from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.tuner.prediction.candidates import Dtypes, Implementation
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.prediction.traced_shape import with_adapter
 
 

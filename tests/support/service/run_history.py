@@ -8,7 +8,9 @@ from sqlalchemy import func, select
 
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.session import Database
-from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow
+from shardtune.db.tables.events import EventRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import AttemptRow, RunRow, TrialRow
 
 _TOLERANCE = 1e-6
 

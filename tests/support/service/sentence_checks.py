@@ -9,10 +9,11 @@ from statistics import median
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
-from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
+from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.tuner.verdict import run_load
 from shardtune.tuner.verdict.run_load import RunLoad

@@ -5,7 +5,10 @@ from typing import Any
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Contender, Study, StudyPhase, StudySpec, StudyState
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_result import Contender
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.training.models import BlockSummary, ModelSummary, preset
 from shardtune.api_schemas.training.optimizers import AdamW, AdamW8bit, AdamWBf16, Muon
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload

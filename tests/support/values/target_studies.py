@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study import Contender, StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.api_schemas.trials.predictions import PredictionRequest

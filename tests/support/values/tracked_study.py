@@ -3,7 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Study, StudyPhase, StudySpec, StudyState
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.trial import Attempt, AttemptEnd, Run, RunPurpose, Trial, TrialOrigin, TrialState
 from tests.support.service.simulated_worker import CLUSTER

@@ -7,7 +7,7 @@ from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.strategies import TrialConfig, sample_groups
 from shardtune.api_schemas.strategies.recipe_support import float8_support
 from shardtune.api_schemas.studies.recipes import changed
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.float8_checks import check_model, check_precision
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from shardtune.api_schemas.studies.recipes import RECIPES, changed
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.optimizers import AdamW, AdamWBf16, Muon
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 

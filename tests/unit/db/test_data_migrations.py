@@ -16,7 +16,7 @@ from sqlalchemy import MetaData, Table, select
 from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
 from shardtune.api_schemas.machines.hardware import Inventory, Offer
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.db import revisions
 from shardtune.db.queries import studies, trials
 from shardtune.db.session import Database, make_engine, migration_config, upgrade

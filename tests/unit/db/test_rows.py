@@ -8,7 +8,8 @@ from sqlalchemy.exc import IntegrityError
 
 from shardtune.api_schemas.machines.hardware import Inventory, MeasuredHardware
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.studies.study import StudyPhase, StudySpec, StudyState
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.leases import TASK_KINDS
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import events, leases, offered_hardware, studies, trials, workers

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.trials.measurements import Memory
 from shardtune.tuner import objective
 from tests.support.values.tuner_inputs import gpus, measured

@@ -6,7 +6,8 @@ from itertools import islice
 
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Study, StudySpec
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.training.workload import Workload

@@ -1,1 +1,2 @@
-"""Shapes of models that a worker built: counted (models of transformers), or traced (the user's own code)."""
+"""Shapes of models by their source: read from a `config.json`, counted on a built model, or traced (the user's own
+code)."""

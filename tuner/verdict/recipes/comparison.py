@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.recipes import ConsideredRecipe, RecipeRun
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS, StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import TrialState

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig, sample_groups
 from shardtune.api_schemas.studies.recipes import RecipeRun, changed
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.training import float8_checks
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.trial import TrialState

@@ -7,7 +7,8 @@ from statistics import median
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.recipes import ConsideredRecipe, LossComparison, RecipeSpeed, changed
-from shardtune.api_schemas.studies.study import Speedup, StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_result import Speedup
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.tuner.verdict import loss_difference, paired_test, parity, quiet_test

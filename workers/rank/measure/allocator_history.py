@@ -1,7 +1,7 @@
 """Allocator events of a device in order: on the CPU as torch's profiler records them, on a GPU from its allocator's history."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,13 +36,6 @@ class Allocation(NamedTuple):
     died: int
     pointer: int
     bytes: int
-
-
-class History(Protocol):
-    """Recorder of allocator events, which starts when it is created."""
-
-    def stop(self) -> list[AllocatorEvent]:
-        """Stop recording; returns all events in order, or none where there were too many to keep."""
 
 
 class CpuHistory:

@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from shardtune.api_schemas.trials.measurements import DiskRate
+from shardtune.api_schemas.trials.rank_reports import DiskRate
 
 _PIECE = 4 << 20
 """Bytes written to the disk between two fsyncs."""

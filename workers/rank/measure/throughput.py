@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 
 # Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)

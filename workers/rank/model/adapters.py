@@ -4,7 +4,9 @@ All parameters stay on the meta device. Backends give frozen ones the dtype of t
 updates them.
 """
 
+import importlib
 import importlib.util
+from typing import Any
 
 import torch
 from torch import nn
@@ -71,9 +73,8 @@ def trained_leaves(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _add_lora(model: nn.Module, lora: Lora) -> None:
-    # Imported here: it takes seconds, and few workloads have an adapter. The fork server has imported it before it forks.
-    from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415
-
+    # On first use: it takes seconds, and few workloads have an adapter. The fork server has imported it before it forks.
+    peft: Any = importlib.import_module(_PEFT)
     layers = {
         f"{block_name}.{name}": module
         for block_name, block in repeated_blocks(model)
@@ -81,7 +82,7 @@ def _add_lora(model: nn.Module, lora: Lora) -> None:
         if isinstance(module, nn.Linear | Conv1D)
     }
     paths = adapter_targets.targeted_paths([*layers], lora)
-    config = LoraConfig(
+    config = peft.LoraConfig(
         r=lora.rank,
         # A number of any kind; PEFT only divides it.
         lora_alpha=lora.alpha,
@@ -93,7 +94,7 @@ def _add_lora(model: nn.Module, lora: Lora) -> None:
         init_lora_weights=False,
     )
     with without_values():
-        inject_adapter_in_model(config, model)
+        peft.inject_adapter_in_model(config, model)
     model.train()
 
 

@@ -1,9 +1,5 @@
 """Backend for PyTorch DistributedDataParallel."""
 
-import contextlib
-from pathlib import Path
-from typing import Any
-
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -12,12 +8,12 @@ from shardtune.api_schemas.strategies import DdpConfig
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import cast
-from shardtune.workers.rank.strategies import base, optimizers, sharded_checkpoint
+from shardtune.workers.rank.strategies import base, optimizers
 from shardtune.workers.rank.strategies.loss_scale import LossScale
-from shardtune.workers.rank.strategies.state_dtypes import StateCheck
+from shardtune.workers.rank.strategies.wrapped_model import WrappedModel
 
 
-class DdpTrainer:
+class DdpTrainer(WrappedModel):
     """Trainer with a full replica of the model on every rank."""
 
     def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: DdpConfig) -> None:
@@ -33,26 +29,8 @@ class DdpTrainer:
             **config.to_ddp(),
         )
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._optimizer = optimizers.make(workload.optimizer, self._parameters, blocks)
-        self._state_check, self._loss_scale = StateCheck(setting), LossScale(setting)
-        self._max_norm = workload.max_grad_norm
-        self._loss = setting.cast_loss
-        self._accumulation = setting.accumulation
-        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(
-            trained_only=setting.saves_trained_only, scaler=self._loss_scale.scaler
-        )
-        self._sync_every = config.grad_sync == "every"
-
-    def begin_step(self, micro_batches: int) -> None:
-        """Average gradients over this number of micro batches (see `Trainer.begin_step`)."""
-        self._accumulation = micro_batches
-
-    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""
-        with contextlib.nullcontext() if last or self._sync_every else self._ddp.no_sync():
-            loss = self._loss(self._ddp, batch)
-            self._loss_scale.backward(loss / self._accumulation)
-        return loss.detach()
+        optimizer = optimizers.make(workload.optimizer, self._parameters, blocks)
+        super().__init__(self._ddp, optimizer, setting, LossScale(setting), sync_every=config.grad_sync == "every")
 
     def optimizer_step(self) -> torch.Tensor:
         """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
@@ -69,14 +47,3 @@ class DdpTrainer:
         holds all parameters, so nothing is reduced."""
         total = base.checksum_of(self._parameters)
         return float(total[0]), float(total[1])
-
-    def save(self, folder: Path) -> None:
-        """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
-        sharded_checkpoint.save(self._ddp, self._optimizer.members, folder, self._checkpoint_parts)
-
-    def load(self, folder: Path) -> None:
-        """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
-        sharded_checkpoint.load(self._ddp, self._optimizer.members, folder, self._checkpoint_parts)
-
-    def close(self) -> None:
-        """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""

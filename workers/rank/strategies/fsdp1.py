@@ -1,11 +1,8 @@
 """Backend for PyTorch FullyShardedDataParallel (FSDP1): one flat parameter per block, and one for the parameters
 outside blocks."""
 
-import contextlib
 import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,12 +23,12 @@ from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import adapters, weights
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.rank_context import RankContext
-from shardtune.workers.rank.strategies import base, optimizers, sharded_checkpoint
+from shardtune.workers.rank.strategies import base, optimizers
 from shardtune.workers.rank.strategies.loss_scale import LossScale
-from shardtune.workers.rank.strategies.state_dtypes import StateCheck
+from shardtune.workers.rank.strategies.wrapped_model import WrappedModel
 
 
-class Fsdp1Trainer:
+class Fsdp1Trainer(WrappedModel):
     """Trainer for FSDP1 that materializes and shards block by block, so that at most one whole block is in memory
     besides the shards."""
 
@@ -43,26 +40,9 @@ class Fsdp1Trainer:
         self._parameters = [p for p in self._fsdp.parameters() if p.requires_grad]
         # Replicate groups hold equal shards.
         shard = dist.get_rank(self._fsdp.process_group) if self._sharded else 0
-        self._optimizer = optimizers.make(workload.optimizer, self._parameters, shard=shard)
-        self._state_check, self._loss_scale = StateCheck(setting), LossScale(setting, has_flat_shards=True)
-        self._max_norm = workload.max_grad_norm
-        self._loss = setting.cast_loss
-        self._accumulation = setting.accumulation
-        self._checkpoint_parts = sharded_checkpoint.CheckpointParts(
-            trained_only=setting.saves_trained_only, scaler=self._loss_scale.scaler
-        )
-        self._sync_every = config.grad_sync == "every"
-
-    def begin_step(self, micro_batches: int) -> None:
-        """Average gradients over this number of micro batches (see `Trainer.begin_step`)."""
-        self._accumulation = micro_batches
-
-    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""
-        with contextlib.nullcontext() if last or self._sync_every else self._fsdp.no_sync():
-            loss = self._loss(self._fsdp, batch)
-            self._loss_scale.backward(loss / self._accumulation)
-        return loss.detach()
+        optimizer = optimizers.make(workload.optimizer, self._parameters, shard=shard)
+        loss_scale = LossScale(setting, has_flat_shards=True)
+        super().__init__(self._fsdp, optimizer, setting, loss_scale, sync_every=config.grad_sync == "every")
 
     def optimizer_step(self) -> torch.Tensor:
         """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
@@ -82,17 +62,6 @@ class Fsdp1Trainer:
         if self._sharded:
             return base.reduce_checksum(total, self._place, self._fsdp.process_group)
         return float(total[0]), float(total[1])
-
-    def save(self, folder: Path) -> None:
-        """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
-        sharded_checkpoint.save(self._fsdp, self._optimizer.members, folder, self._checkpoint_parts)
-
-    def load(self, folder: Path) -> None:
-        """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
-        sharded_checkpoint.load(self._fsdp, self._optimizer.members, folder, self._checkpoint_parts)
-
-    def close(self) -> None:
-        """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""
 
 
 def _shard(model: nn.Module, setting: base.TrainingSetup, config: Fsdp1Config) -> FullyShardedDataParallel:

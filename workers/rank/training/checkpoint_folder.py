@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.trials.measurements import CheckpointPart, Progress
+from shardtune.api_schemas.trials.progress import Progress
+from shardtune.api_schemas.trials.rank_reports import CheckpointPart
 from shardtune.api_schemas.trials.resume_check import MOST_BYTES_PER_PARAMETER
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.device import clock

@@ -1,46 +1,26 @@
 """Measuring loop of one rank: recorded first steps, warm-up, timed windows."""
 
-import contextlib
 import gc
-import math
-import time
-from collections.abc import Callable
-from typing import Any, Literal
 
-import torch
-import torch.distributed as dist
-
-from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.api_schemas.trials.measurements import MeasurePlan, Progress, StepRecord
-from shardtune.api_schemas.trials.short_steps import ShortSteps, ShortStepTimes, extended_s
+from shardtune.api_schemas.trials.short_steps import ShortStepTimes, extended_s
 from shardtune.workers.rank import mesh, trial_dir
-from shardtune.workers.rank.classify import NumericsError, OverLimitError
-from shardtune.workers.rank.device import clock
+from shardtune.workers.rank.classify import OverLimitError
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.measure.memory import MemoryMeter
-from shardtune.workers.rank.process.garbage import StepwiseCollection
-from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies.base import TrainingSetup
-from shardtune.workers.rank.training.batches import MicroBatches
-from shardtune.workers.rank.training.skipped_steps import SkippedSteps
 from shardtune.workers.rank.training.step import Step
-from shardtune.workers.rank.training.step_runs import LoopRecord, Steps, StepTime
+from shardtune.workers.rank.training.step_loop import Checksum, StepLoop
+from shardtune.workers.rank.training.step_runs import Steps, StepTime
 
 PROFILED_STEPS = 2
 """Number of first steps in which memory is profiled: the optimizer creates its state in the first, and has all of it in
 the second."""
-
-
 _STEPS_PER_REPORT = 10
 """Number of untimed steps after which their progress is written at the latest."""
-Checksum = Callable[[], tuple[float | None, float | None]]
-"""Function that returns a parameter checksum (see `Trainer.parameter_checksum`), with None values where the weights
-cannot be read."""
 
 
-class Loop:
-    """Measuring loop that yields the steps of a task's plan and times them. Every decision is based on numbers that all
-    ranks share."""
+class Loop(StepLoop):
+    """Measuring loop that yields the steps of a task's plan and times them."""
 
     def __init__(
         self,
@@ -49,25 +29,9 @@ class Loop:
         step: Step | None,
         progress: trial_dir.ProgressFile,
     ) -> None:
-        """Prepare the loop at step 0; `step` makes the batches, and is None where a user's script makes its own."""
-        self._checksum = checksum
-        self._setting = setting
-        self._micro_batches = MicroBatches(setting, step)
-        self._progress = progress
-        self._step = 0
-        self.skipped = SkippedSteps(self._place, scales_loss=self._task.workload.precision.scales_loss)
-        self._garbage = StepwiseCollection(self._task.config.gc_every)
-        self._garbage.begin()
-        # Steps of samples of several lengths differ, so a cycle of them is timed as one.
-        self._cycle = self._task.workload.steps_per_cycle
-        self._steps_per_time = self._cycle if self._short is None or self._short.accumulations is None else 2
-        timed = (self._plan.max_warmup_steps + self._plan.min_windows) * self._steps_per_time
-        self._planned = max(self._plan.parity_steps, self._plan.loss_steps) + timed
-        self._reported_step, self._reported_at_s = 0, time.monotonic()
-        self._step_s: float | None = None
+        super().__init__(checksum, setting, step, progress)
         self._own_warmup_step_times_s: list[float] = []
         self._spent_s: list[float] = []
-        self.outcome = LoopRecord()
 
     def steps(self, meter: MemoryMeter) -> Steps[None]:
         """Yield all steps of the plan: recorded first steps, steps whose losses alone are kept, warm-up, timed windows.
@@ -111,47 +75,6 @@ class Loop:
             self._note_losses(mesh.mean(loss.reshape(1), self._place))
             self._report_progress("training", throttle=self._step % _STEPS_PER_REPORT > 0)
         self.outcome.first_losses = len(self.outcome.losses)
-
-    def _train_step(self, batches: list[Any]) -> Steps[float]:
-        """Train a step until it updates the weights, and keep its loss; returns the seconds of all its tries.
-
-        Raises:
-            NumericsError: the loss is not finite, or its gradients overflow at any scale.
-        """
-        begin = clock(self._place.accelerator)
-        loss, _ = yield from self.skipped.trained(batches, self._step)
-        self._end_step()
-        seconds = clock(self._place.accelerator) - begin
-        self._note_losses(mesh.mean(loss.reshape(1), self._place))
-        return seconds
-
-    def _end_step(self) -> None:
-        self._step += 1
-        self._garbage.end_step()
-
-    def _while_compiling(self) -> contextlib.AbstractContextManager[None]:
-        """Context in which the progress file is written regularly while the first steps compile, some again where
-        shapes differ; no step ends meanwhile."""
-        if not self._task.config.compiles:
-            return contextlib.nullcontext()
-        return self._progress.refreshed(Progress(phase="warming_up", step=self._step))
-
-    def _record_step(self, batches: list[Any]) -> Steps[None]:
-        """Run a step and record its loss, gradient norm and checksum."""
-        step = self._step
-        loss, norm = yield from self.skipped.trained(batches, step)
-        self._end_step()
-        (mean_loss,) = mesh.mean(loss.reshape(1), self._place)
-        self._note_losses([mean_loss])
-        grad_norm = None if norm is None else float(norm)
-        self._require_finite(grad_norm, "gradient norm", step)
-        total, squares = self._checksum()
-        self._require_finite(squares, "sum of squared parameters", step)
-        self.outcome.trajectory.append(
-            StepRecord(
-                step=step, loss=mean_loss, grad_norm=grad_norm, parameter_sum=total, parameter_square_sum=squares
-            )
-        )
 
     def _warm_up(self) -> Steps[None]:
         """Repeat steps until the slowest rank's step time is steady, the trial is too slow to win, or the plan allows
@@ -258,90 +181,9 @@ class Loop:
         outcome.own_step_times_s = self._own_warmup_step_times_s[warmup_steps:]
         outcome.warmup_step_times_s = outcome.warmup_step_times_s[:warmup_steps]
 
-    def _timed(
-        self, steps: list[list[Any]], after_step: Callable[[], None] = lambda: None
-    ) -> Steps[tuple[list[float], float]]:
-        """Run steps back to back; returns mean losses and seconds. Losses are fetched after the clock has stopped. Where a
-        loss scale skipped a step, all are run again: a skipped step makes no update."""
-        first_step = self._step
-        while True:
-            # The same samples again: a step's number says which samples it trains, also after a resume.
-            self._step = first_step
-            losses, norms, seconds = yield from self._run(steps, after_step)
-            if not all(map(math.isfinite, losses)) or not self.skipped.spoils(norms):
-                return losses, seconds
-
-    def _run(
-        self, steps: list[list[Any]], after_step: Callable[[], None]
-    ) -> Steps[tuple[list[float], list[torch.Tensor | float | None], float]]:
-        """Run steps back to back; returns mean losses, gradient norms and seconds."""
-        # Ranks start together: otherwise the first would time its wait for the last one's previous bookkeeping.
-        dist.barrier()
-        begin = clock(self._place.accelerator)
-        losses, norms = [], []
-        for batches in steps:
-            loss, norm = yield batches
-            self._end_step()
-            losses.append(loss)
-            norms.append(norm)
-            after_step()
-        seconds = clock(self._place.accelerator) - begin
-        return mesh.mean(torch.stack(losses), self._place), norms, seconds
-
-    def _slowest(self, seconds: float) -> float:
-        """Seconds of the slowest rank, by a maximum over all ranks."""
-        (slowest,) = mesh.largest([seconds], self._place)
-        return slowest
-
     def _require_memory_limit(self, peak_gib: float | None) -> None:
         # The maximum over ranks, so that all ranks raise together: a lone one would leave its peers in a collective.
         limit = self._task.memory_limit_gib
         (peak,) = mesh.largest([peak_gib or 0.0], self._place)
         if limit is not None and peak > limit:
             raise OverLimitError(peak, limit)
-
-    def _note_losses(self, losses: list[float]) -> None:
-        for loss in losses:
-            self._require_finite(loss, "loss", len(self.outcome.losses))
-            self.outcome.losses.append(loss)
-
-    def _require_finite(self, value: float | None, quantity: str, step: int) -> None:
-        if value is not None and not math.isfinite(value):
-            raise NumericsError(f"{quantity} is {value} at step {step}")
-
-    def _report_progress(self, phase: Literal["warming_up", "measuring", "training"], throttle: bool = False) -> None:
-        speed = None
-        if self.outcome.window_step_times_s:
-            tokens = self._task.workload.tokens_per_step * len(self.outcome.window_step_times_s)
-            speed = tokens / sum(self.outcome.window_step_times_s) / self._place.world_size
-        now_s, steps = time.monotonic(), self._step - self._reported_step
-        if steps and not throttle:
-            # Not within a window: the host runs ahead of the GPU there, and the step time would be too short.
-            self._step_s = (now_s - self._reported_at_s) / steps
-            self._reported_step, self._reported_at_s = self._step, now_s
-        steps_left = max(0, self._planned - self._step)
-        self._progress.write(
-            Progress(
-                phase=phase, step=self._step, tokens_per_s_per_gpu=speed, step_s=self._step_s, steps_left=steps_left
-            ),
-            throttle,
-        )
-
-    def _report_within_window(self) -> None:
-        self._report_progress("measuring", throttle=True)
-
-    @property
-    def _task(self) -> TrialTask:
-        return self._setting.task
-
-    @property
-    def _plan(self) -> MeasurePlan:
-        return self._setting.task.plan
-
-    @property
-    def _short(self) -> ShortSteps | None:
-        return self._plan.short_steps
-
-    @property
-    def _place(self) -> RankContext:
-        return self._setting.context

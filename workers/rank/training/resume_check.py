@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardtune.api_schemas.trials.leases import ResumeTask
-from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.workers.launch import CHECKPOINT, RESUMES
 from shardtune.workers.rank.strategies.base import Trainer, TrainingSetup
 from shardtune.workers.rank.training.checkpoint_folder import CheckpointFolder
-from shardtune.workers.rank.training.loop import Loop
 from shardtune.workers.rank.training.step import Step
+from shardtune.workers.rank.training.step_loop import StepLoop
 from shardtune.workers.rank.training.step_runs import Steps, run_steps
 from shardtune.workers.rank.trial_dir import ProgressFile
 from shardtune.workers.rank.versions import library_versions
@@ -67,7 +67,7 @@ def run(task: ResumeTask, built: RankTraining, folder: Path, progress: ProgressF
     )
 
 
-class ResumeLoop(Loop):
+class ResumeLoop(StepLoop):
     """Loop over the steps of a resume plan. In a study with short steps they are as short as its recorded steps,
     because they are compared only with each other."""
 

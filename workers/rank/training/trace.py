@@ -14,15 +14,16 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.trials.leases import TraceTask
-from shardtune.api_schemas.trials.measurements import Progress, RankReport
+from shardtune.api_schemas.trials.progress import Progress
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.moments import MomentRecorder
 from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies.base import Trainer
-from shardtune.workers.rank.training.loop import Loop
 from shardtune.workers.rank.training.resume_check import RankTraining
 from shardtune.workers.rank.training.step import Step
+from shardtune.workers.rank.training.step_loop import StepLoop
 from shardtune.workers.rank.training.step_runs import Steps, run_steps
 from shardtune.workers.rank.trial_dir import ProgressFile
 from shardtune.workers.rank.versions import library_versions
@@ -111,7 +112,7 @@ def _activities(place: RankContext) -> list[ProfilerActivity]:
     return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if place.is_cuda else [])]
 
 
-class TraceLoop(Loop):
+class TraceLoop(StepLoop):
     """Loop over the steps of a trace task."""
 
     is_traced = False

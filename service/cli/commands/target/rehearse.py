@@ -12,13 +12,20 @@ from pydantic import TypeAdapter, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.studies.targets import TargetChoice
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
 from shardtune.service.cli.errors import NOTHING_FEASIBLE, InputError
 from shardtune.service.cli.lazy_module import LazyModule
-from shardtune.service.cli.options import AsJson
+from shardtune.service.cli.options import (
+    AsJson,
+    GlobalBatch,
+    PlainModel,
+    PrecisionName,
+    SequenceLength,
+    stated_workload,
+)
 from shardtune.tuner.objective import available_gib
 
 if TYPE_CHECKING:
@@ -127,12 +134,7 @@ def _predicted_gib(request: PredictionRequest, trial: TrialTask) -> float | None
 
 @app.command("rehearse")
 def command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Preset such as llama-2-70b, Hugging Face id, or path of a folder, config.json or study file."
-        ),
-    ],
+    model: PlainModel,
     target: Annotated[
         str | None,
         typer.Option(
@@ -146,23 +148,15 @@ def command(
             help="Configuration, such as an exported config.json (default: the fastest predicted one).",
         ),
     ] = None,
-    seq_len: Annotated[
-        int | None, typer.Option(min=8, help="Tokens per sample (default: the study's, or the model's up to 4096).")
-    ] = None,
-    global_batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples per step (default: the study's, or 8 per rank).")
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="Dtypes: bf16-mixed, bf16-autocast, bf16-true, fp16-mixed, fp32, or auto.")
-    ] = None,
+    seq_len: SequenceLength = None,
+    global_batch: GlobalBatch = None,
+    precision: PrecisionName = None,
     limit_s: Annotated[float, typer.Option(min=1, help="Seconds after which a rehearsing process is ended.")] = 600,
     as_json: AsJson = False,
 ) -> None:
     """Rehearse a configuration at a cluster's full number of ranks, in a process without GPUs: does it build, and with what memory?"""
     processes.require_torch()
-    stated = (("sequence_length", seq_len), ("global_batch", global_batch), ("precision", precision))
-    values = {name: value for name, value in stated if value is not None}
-    subject = subject_of(model, target, config, values)
+    subject = subject_of(model, target, config, stated_workload(seq_len, global_batch, precision))
     result = processes.rehearse(subject.trial, subject.predicted_gib, subject.available_gib, limit_s)
     if as_json:
         print(result.model_dump_json())

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from shardtune.api_schemas.studies.study import Speedup, Study, Verdict
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Speedup, Verdict
 from shardtune.service.pages.figures import rate
 from shardtune.service.pages.views.best import StudyLine
 from shardtune.service.pages.views.recommendation import Recommended

@@ -8,9 +8,9 @@ from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.training.workload import AUTO, PRECISIONS, Precision
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable, Verdict
-from shardtune.db.tables.studies import WorkerRow
+from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError, invalid_from_value_error
 from shardtune.service.pages.charts.stacked_bars import KINDS, Stack, by_kind, stack
@@ -20,7 +20,7 @@ from shardtune.service.pages.views.new_study.form_fields import FormErrors
 from shardtune.service.planning.calibrations import Experience
 from shardtune.service.studies.study_cost import StudyMachine, estimate_on
 from shardtune.service.wording import cluster_words, cost_words
-from shardtune.service.workers import compatibility
+from shardtune.service.workers import study_clusters
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.search import fastest
@@ -162,7 +162,7 @@ def _cost(
     """Return the estimated cost of the form's study; empty where the study would be rejected."""
     try:
         request, cluster = forms.study_request(form, live), forms.cluster_of(form, live)
-        device = next(iter(compatibility.dtypes_of(cluster, live)))
+        device = next(iter(study_clusters.dtypes_of(cluster, live)))
         rates = experience.hardware or forms.measured_rates(form, live)
         machine = StudyMachine(cluster, device, rates, experience.calibrations)
         request = request.model_copy(update={"model": knowledge.read_model(request.model)})
@@ -181,7 +181,7 @@ def _table(
         rates = experience.hardware or request.hardware
         request = request.model_copy(update={"model": knowledge.read_model(request.model), "hardware": rates})
         request = knowledge.with_trace(request)
-        device = next(iter(compatibility.dtypes_of(cluster, live)))
+        device = next(iter(study_clusters.dtypes_of(cluster, live)))
         return fastest.answer_request(request, experience.calibrations, device, forms.objective_of(form)), ()
     except FormErrors as error:
         return None, error.errors

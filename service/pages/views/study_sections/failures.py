@@ -7,9 +7,10 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.trial import AttemptEnd, TrialState
-from shardtune.db.queries import leases, trial_points
+from shardtune.db.queries import leases, trial_points, trials
 from shardtune.db.queries.trial_points import TrialPoint
 from shardtune.service.pages.views import words
+from shardtune.service.wording import study_words
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,13 @@ def failure_kinds(session: Session, study_id: str) -> tuple[tuple[str, str], ...
     """Return the kinds of failures of a study with their descriptions, for the filter of its trials."""
     kinds = dict.fromkeys(kind for _, kind, _ in trial_points.failure_counts(session, study_id))
     return tuple((kind, words.FAILURES.get(kind, kind)) for kind in kinds)
+
+
+def closest_rejections(session: Session, study: Study) -> tuple[str, ...]:
+    """Describe the rejected configurations that came closest to fitting."""
+    # Without a query where there are none, as in most studies.
+    rejected = [row.value for row in trials.rejections(session, study.study_id)] if study.rejected else []
+    return tuple(study_words.closest_rejections(rejected))
 
 
 def _disturbed_searches(study: Study, points: Sequence[TrialPoint]) -> int:

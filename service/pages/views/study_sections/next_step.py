@@ -7,7 +7,9 @@ from urllib.parse import urlencode
 
 from shardtune.api_schemas.recommendations.best import RecommendationState
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
-from shardtune.api_schemas.studies.study import Study, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.training import model_presets
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.recommendation import Recommended

@@ -5,12 +5,15 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyState, Verdict
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Verdict
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, overview
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.pages.views import best
-from shardtune.service.wording import study_words, time_left
+from shardtune.service.wording import study_words
+from shardtune.service.wording.progress import activity_words, time_left
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def _trials(study: Study, done: int, cancelled: int) -> ProgressFact:
 def _validation_runs(study: Study, complete: int) -> tuple[ProgressFact, ...]:
     if not complete and study.phase is not StudyPhase.FINAL_COMPARISON:
         return ()
-    most, result = study_words.most_validation_runs(study), study.result
+    most, result = activity_words.most_validation_runs(study), study.result
     text = f"{complete} of at most {most}"
     is_decided = result is not None and result.verdict not in (Verdict.UNDECIDED, Verdict.TOO_BUSY)
     if is_decided and study.state is StudyState.COMPLETE and complete < most:
@@ -117,7 +120,7 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
     # Several workers may run trials at once; the newest run is the one to show.
     run = running[-1]
     assert run.trial is not None
-    where = f"trial {run.trial.number}: {study_words.describe_step(run.progress)}"
+    where = f"trial {run.trial.number}: {activity_words.describe_step(run.progress)}"
     if run.purpose == RunPurpose.RESUME_CHECK:
         return f"resume check of the winner, {where}"
     if run.purpose == RunPurpose.REHEARSAL:
@@ -125,5 +128,5 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
     if run.purpose == RunPurpose.RECIPE:
         return f"recipes beside the answer, {where}"
     if study.phase is StudyPhase.FINAL_COMPARISON:
-        return f"{study_words.validation_position(study, confirmed)}, {where}"
+        return f"{activity_words.validation_position(study, confirmed)}, {where}"
     return where

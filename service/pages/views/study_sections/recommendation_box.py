@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardtune.api_schemas.recommendations.best import RecommendationState
-from shardtune.api_schemas.studies.study import Contender, Verdict
+from shardtune.api_schemas.studies.study_result import Contender, Verdict
 from shardtune.service.pages.views.recommendation import Recommended
 from shardtune.service.pages.views.study_sections.next_step import is_open
 

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.notifications.events import EventType
 from shardtune.db.queries import events, leases, trials
-from shardtune.db.tables.studies import EventRow
+from shardtune.db.tables.events import EventRow
 from shardtune.service.wording.event_words import SHOWN, event_sentence
 
 _MOST_EVENTS = 40

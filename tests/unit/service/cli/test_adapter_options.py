@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError

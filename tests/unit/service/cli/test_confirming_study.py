@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import Extension
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.studies.verdicts import OpenVerdict
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.local_stack import DATABASE_VARIABLE, LocalWorker

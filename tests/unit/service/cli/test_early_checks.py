@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.service.cli.tune.early_checks import expected_cluster
 
 

@@ -10,17 +10,12 @@ import pytest
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.exports import Export
-from shardtune.api_schemas.studies.study import (
-    Budget,
-    Contender,
-    Study,
-    StudyRequest,
-    StudyResult,
-    StudySpec,
-    StudyState,
-    Verdict,
-)
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
+from shardtune.api_schemas.studies.study_result import Contender, StudyResult, Verdict
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
 from shardtune.api_schemas.training.adapters import Lora
 from shardtune.api_schemas.training.models import ModelSpec, preset

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.service.cli.tune.offloads import may_offload_optimizer
 
 ZERO_BASELINE = {"strategy": {"kind": "zero", "stage": 3, "offload_optimizer": {"device": "cpu"}}, "micro_batch": 1}

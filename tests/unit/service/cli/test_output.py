@@ -9,29 +9,23 @@ from rich.console import Console
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study import (
-    Budget,
-    Contender,
-    FinalComparison,
-    Speedup,
-    Study,
-    StudyPhase,
-    StudyResult,
-    StudySpec,
-    StudyState,
-    Verdict,
-)
+from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, Speedup, StudyResult, Verdict
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.api_schemas.trials.trial import Attempt, Rejection, Run, Trial, TrialState
 from shardtune.service.cli import summary
 from shardtune.service.cli.answer_to_share import page, picture
 from shardtune.service.cli.tune import job, live_table
 from shardtune.service.cli.tune.progress_lines import LineView
 from shardtune.service.wording import disambiguate, study_words
+from shardtune.service.wording.progress import activity_words
 from tests.support.values.synthetic_studies import with_adapter, with_muon
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
@@ -280,13 +274,13 @@ def test_validation_runs_of_a_former_final_comparison_are_not_counted_again() ->
         "validation run 1",
     ]
     extended = study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=3)
-    assert "run 2 of at most" in study_words.activity(extended, fresh(1, 1, 3))
+    assert "run 2 of at most" in activity_words.activity(extended, fresh(1, 1, 3))
 
 
 def test_where_one_configuration_is_left_no_run_is_counted() -> None:
     """`run 1 of at most 0` was said."""
     alone = study(phase=StudyPhase.FINAL_COMPARISON, final_comparison_runs=0)
-    assert "there is only one configuration" in study_words.activity(alone, [trial(0, TrialState.COMPLETE)])
+    assert "there is only one configuration" in activity_words.activity(alone, [trial(0, TrialState.COMPLETE)])
     console = Console(width=120)
     with console.capture() as captured:
         console.print(live_table.render(alone, [trial(0, TrialState.COMPLETE)], [], 1.0, rows=5))
@@ -319,7 +313,7 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
 def test_the_activity_is_in_words(phase: StudyPhase, progress: Progress | None, words: str) -> None:
     purpose = "validation" if phase is StudyPhase.FINAL_COMPARISON else "search"
     run = Run(run_id="r", purpose=purpose, state=TrialState.RUNNING, progress=progress)
-    assert words in study_words.activity(study(phase=phase), [trial(1, TrialState.RUNNING, runs=(run,))])
+    assert words in activity_words.activity(study(phase=phase), [trial(1, TrialState.RUNNING, runs=(run,))])
 
 
 def test_what_the_memory_gate_rejected_is_told_with_its_reason() -> None:

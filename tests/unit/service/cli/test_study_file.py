@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
-from shardtune.api_schemas.studies.study import Budget, StudySpec
+from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.training.model_presets import preset_config
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError

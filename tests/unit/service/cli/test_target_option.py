@@ -11,7 +11,8 @@ from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.exports import Export
-from shardtune.api_schemas.studies.study import Study, StudyResult, Verdict
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.studies.targets import CurvePoint, ProjectedConfig, StudyProjection, Target
 from shardtune.service.cli import main, study_file
 from shardtune.service.cli.errors import InputError

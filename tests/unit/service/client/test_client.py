@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from shardtune.api_schemas.access.credentials import KeySource
-from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.service.client import NoService, ServiceClient, ServiceRejected, ServiceUnreachable
 
 SPEC = StudySpec.model_validate({"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 8}})

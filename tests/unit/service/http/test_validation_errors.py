@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.known_fields import fields_at
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.http.validation_errors import drop_union_noise, field_error

@@ -6,7 +6,7 @@ from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask
 from shardtune.api_schemas.trials.measurements import Measurement, Memory
 from shardtune.api_schemas.trials.predictions import TrialPrediction
 from shardtune.api_schemas.trials.trial import RunPurpose
-from shardtune.db.tables.studies import RunRow, TrialRow
+from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.service.leasing import run_limits
 from shardtune.service.settings import Settings
 from tests.support.workers.worker_fakes import make_task

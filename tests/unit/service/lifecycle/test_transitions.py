@@ -8,7 +8,7 @@ import pytest
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import ALLOWED_MOVES, TrialState
-from shardtune.db.tables.studies import RunRow, TrialRow
+from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.service.lifecycle import transitions
 from shardtune.service.lifecycle.outcomes import JudgedEnd, next_state
 from shardtune.tuner.verdict import disturbance

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardtune.api_schemas.studies.study import Speedup
+from shardtune.api_schemas.studies.study_result import Speedup
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries.trial_points import TrialPoint
@@ -21,7 +21,7 @@ from shardtune.service.pages.charts.stacked_bars import by_kind, stack
 from shardtune.service.pages.views.expected_speed import expected
 from shardtune.service.wording import disambiguate
 from shardtune.service.wording.knob_words import knob_name
-from shardtune.tuner.prediction.predict import answer_request
+from tests.support.values.prediction_tables import predicted_table
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -122,7 +122,7 @@ def test_parallel_axes_are_the_knobs_that_were_varied():
 
 
 def test_kinds_add_up_to_the_total_and_bars_end_where_they_should():
-    table = answer_request(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", sequence_length=4096))
+    table = predicted_table(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", sequence_length=4096))
     for prediction in table.predictions:
         assert sum(by_kind(prediction.memory.terms).values()) == pytest.approx(prediction.memory.total_gib)
     bars = stack(table.predictions, table.cluster.memory_gib).bars

@@ -7,18 +7,11 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.budget import MOST_TRIALS, Budget
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
-from shardtune.api_schemas.studies.study import (
-    MOST_TRIALS,
-    Budget,
-    Contender,
-    FinalComparison,
-    Speedup,
-    Study,
-    StudyResult,
-    StudyState,
-    Verdict,
-)
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, Speedup, StudyResult, Verdict
+from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
 from shardtune.service.pages.views import words
 from shardtune.service.pages.views.best import StudyLine

@@ -8,7 +8,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Budget, StudyPhase, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS, Budget
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.service.planning import study_plan
 from shardtune.service.planning.planner_cache import PlannerCache

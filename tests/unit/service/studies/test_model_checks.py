@@ -3,7 +3,7 @@
 import pytest
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
-from shardtune.api_schemas.studies.study import StudyRequest, StudySpec
+from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.api_schemas.training.optimizers import AdamWBf16
 from shardtune.api_schemas.training.search_space import SpaceLimits

@@ -3,7 +3,7 @@
 import pytest
 
 from shardtune.api_schemas.notifications.events import EventType
-from shardtune.api_schemas.studies.study import StudyPhase
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import AttemptEnd
 from shardtune.service.wording.event_words import SHOWN, event_sentence
 

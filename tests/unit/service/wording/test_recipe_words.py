@@ -4,7 +4,7 @@ import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.recipes import ConsideredRecipe, LossComparison, LossVerdict, RecipeSpeed
-from shardtune.api_schemas.studies.study import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.service.cli import summary
 from shardtune.service.wording import recipe_words
 from tests.support.values.synthetic_studies import contender_of, study_of

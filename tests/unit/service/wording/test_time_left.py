@@ -5,11 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.studies.study import Budget, StudyPhase, StudyState
+from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.trials.trial import Attempt, Run, RunPurpose, Trial, TrialState
-from shardtune.service.wording import time_left
-from shardtune.service.wording.time_left import RunCounts
+from shardtune.service.wording.progress import time_left
+from shardtune.service.wording.progress.time_left import RunCounts
 from tests.support.values.synthetic_studies import contender_of, study_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -5,13 +5,14 @@ import pytest
 from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.training.models import ModelSpec
-from shardtune.api_schemas.trials.measurements import DiskRate, Measurement
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.rank_reports import DiskRate
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.service.wording.trust import trust
-from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.prediction.traced_shape import summary_of
 from tests.support.service.simulated_worker import measurement
 from tests.support.values.synthetic_studies import CPU, contender_of, study_of

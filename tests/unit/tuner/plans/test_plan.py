@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
-from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.trials.plans import Goodput, PlanRequest
 from shardtune.tuner.plans import plan as plans
@@ -16,8 +16,8 @@ from shardtune.tuner.plans.layouts import plan_layouts
 from shardtune.tuner.plans.plan import plan
 from shardtune.tuner.plans.speeds import speeds_of_kind
 from shardtune.tuner.prediction import catalogue, prediction_request
-from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import predict
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 
 TODAY = date(2026, 11, 25)
 

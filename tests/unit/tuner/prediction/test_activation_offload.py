@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
-from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.neighbours import neighbours
 from shardtune.tuner.prediction.predict import predict
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from tests.support.values.tuner_inputs import cpu, gpus
 
 SHAPE = from_config(preset("llama-3.1-8b").config)

@@ -9,13 +9,17 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.strategies.recipe_support import quantization_support
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.api_schemas.training.models import preset
-from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
-from shardtune.tuner.prediction import predict, prediction_request, traced_shape
-from shardtune.tuner.prediction.model_shape import ModelShape, from_config
+from shardtune.tuner.prediction import prediction_request, prediction_table, traced_shape
+from shardtune.tuner.prediction.backends import trained_fractions
+from shardtune.tuner.prediction.candidates import Dtypes
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.prediction.throughput.adapter_traffic import adapter_traffic
 from shardtune.tuner.prediction.traced_shape import summary_of, with_adapter
 from shardtune.tuner.search import fastest
+from tests.support.values.prediction_tables import predicted_table
 
 
 def shape_of(name: str, adapter: Any) -> ModelShape:
@@ -24,7 +28,7 @@ def shape_of(name: str, adapter: Any) -> ModelShape:
 
 
 def table(**changes: Any) -> PredictionTable:
-    return predict.answer_request(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", **changes))
+    return predicted_table(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", **changes))
 
 
 @pytest.mark.parametrize(
@@ -103,14 +107,6 @@ def test_all_layers_of_the_last_train_as_many_blocks_as_there_are() -> None:
         shape_of("llama-tiny", LastLayers(layers=99))
 
 
-def test_states_of_the_calculator_count_what_is_trained() -> None:
-    workload = Workload(sequence_length=64, global_batch=8, precision=PRECISIONS["fp32"], adapter="lora")
-    shape = shape_of("llama-3.1-8b", workload.adapter)
-    states = predict.state_gib(shape, workload)
-    assert states["optimizer"] * GIB == 8 * shape.trained_parameters
-    assert states["parameters"] * GIB == 4 * shape.parameters
-
-
 def test_the_search_space_of_predictions_has_no_mesh_that_splits_adapters() -> None:
     request = PredictionRequest(
         model="llama-3.1-8b", cluster="8xh100", adapter="lora", space={"knobs": {"tensor_parallel": [1, 2]}}, top=5
@@ -146,15 +142,18 @@ def test_every_linear_layer_of_the_blocks_is_kept_in_4_bits(name: str, linear: i
         assert shape.layers * shape.packed_parameters == linear
 
 
+def _weight_bytes(shape: ModelShape) -> float:
+    weights = trained_fractions.compute_bytes(shape, Dtypes.of(PRECISIONS["bf16-mixed"]))
+    return shape.parameters * weights + trained_fractions.scale_bytes(shape)
+
+
 def test_4_bit_weights_take_half_a_byte_and_their_scales() -> None:
     """QLoRA (arXiv:2305.14314), section 3: 0.5 bits a weight for scales of 64, and 0.127 with double quantisation."""
-    workload = Workload(sequence_length=64, global_batch=8, adapter="qlora")
     shape, twice = shape_of("llama-3.1-8b", QLORA), Lora(quantization="nf4", double_quantization=True)
     packed = shape.layers * shape.packed_parameters
     others = 2 * (shape.parameters - packed)
-    assert predict.state_gib(shape, workload)["parameters"] * GIB == pytest.approx(others + packed * (4 + 0.5) / 8)
-    with_scales = predict.state_gib(shape_of("llama-3.1-8b", twice), workload)["parameters"] * GIB
-    assert with_scales == pytest.approx(others + packed * (4 + 0.127) / 8, rel=1e-4)
+    assert _weight_bytes(shape) == pytest.approx(others + packed * (4 + 0.5) / 8)
+    assert _weight_bytes(shape_of("llama-3.1-8b", twice)) == pytest.approx(others + packed * (4 + 0.127) / 8, rel=1e-4)
 
 
 def _parameters(adapter: Any, kind: str) -> float:
@@ -184,7 +183,7 @@ def test_8_billion_weights_fit_a_gpu_of_24_gb_in_4_bits_alone() -> None:
             sequence_length=2048,
             checkpointing="full",
         )
-        totals.append([row.memory.total_gib for row in predict.answer_request(request).predictions])
+        totals.append([row.memory.total_gib for row in predicted_table(request).predictions])
     by_16_bits, by_4_bits = totals
     # ZeRO-2's buckets and FSDP2's gathered units are there on one GPU, too.
     assert max(by_4_bits) < 16 < 20 < min(by_16_bits)
@@ -214,7 +213,7 @@ def test_a_prediction_of_4_bit_weights_says_what_it_knows() -> None:
     with pytest.raises(ValueError, match=r"precision \('bf16-autocast'\) with adapter.quantization"):
         table(adapter="qlora", precision="bf16-autocast")
     with pytest.raises(ValueError, match="experts are stacked"):
-        predict.answer_request(PredictionRequest(model="mixtral-8x7b", cluster="8xh100", adapter="qlora"))
+        predicted_table(PredictionRequest(model="mixtral-8x7b", cluster="8xh100", adapter="qlora"))
 
 
 def test_the_table_beside_4_bit_weights_has_only_strategies_that_train() -> None:
@@ -230,7 +229,7 @@ def test_the_table_beside_4_bit_weights_has_only_strategies_that_train() -> None
 
 def test_a_compiled_table_beside_4_bit_weights_predicts_fsdp2_as_it_trains() -> None:
     request = PredictionRequest(model="llama-3.1-8b", cluster="8xh100", adapter="qlora")
-    compiled = predict.predict_all(prediction_request.resolve(request, None), compiled=True)
+    compiled = prediction_table.predict_all(prediction_request.resolve(request, None), compiled=True)
     assert {row.config.backend for row in compiled.predictions if not row.config.compile} == {"fsdp2"}
     assert any("fsdp2 is not compiled" in note for note in compiled.notes)
     assert not any("not compiled" in note for note in table(adapter="qlora").notes)

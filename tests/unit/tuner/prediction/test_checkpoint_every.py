@@ -9,8 +9,8 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.prediction.candidates import FULL, from_rows
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
-from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.neighbours import neighbours
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from tests.support.values.tuner_inputs import gpus
 
 SHAPE = from_config(preset("llama-3.1-8b").config)

@@ -8,8 +8,8 @@ from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
-from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import predict
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from tests.support.values.tuner_inputs import gpus
 
 SHAPE = from_config(preset("llama-3.1-8b").config)

@@ -12,7 +12,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
-from shardtune.tuner.prediction.predict import answer_request
+from tests.support.values.prediction_tables import predicted_table
 from tests.support.values.tuner_inputs import shape
 
 V100 = Cluster(gpu="V100-SXM2-32GB", gpus_per_node=8, memory_gib=31, host_memory_gib=400)
@@ -49,16 +49,16 @@ def test_a_rate_of_emulated_bfloat16_is_not_taken_for_float16s() -> None:
 
 def test_a_table_of_strategies_in_float16_names_no_offloaded_shards() -> None:
     request = PredictionRequest(model=preset("llama-3.2-1b"), cluster="8xv100-32gb", precision="fp16-mixed")
-    table = answer_request(request)
+    table = predicted_table(request)
     assert table.precision == "fp16-mixed" and table.precision_note is None and len(table.predictions) >= 4
     with pytest.raises(ValueError, match=r"optimizer.kind \('muon'\) with precision"):
-        answer_request(request.model_copy(update={"optimizer": Muon()}))
+        predicted_table(request.model_copy(update={"optimizer": Muon()}))
 
 
 def test_a_prediction_for_cpu_ranks_says_that_no_rate_of_float16_was_measured() -> None:
     def notes(cluster: Cluster | str, precision: str) -> str:
         request = PredictionRequest(model=preset("llama-tiny"), cluster=cluster, precision=precision)
-        return " | ".join(answer_request(request).notes)
+        return " | ".join(predicted_table(request).notes)
 
     cpu = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
     assert "no rate of float16 was measured on CPU ranks" in notes(cpu, "fp16-mixed")

@@ -11,8 +11,8 @@ from shardtune.tuner.prediction.candidates import Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
-from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.rates import Network
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.prediction.tensors import buckets_filled, modules_above
 from tests.support.values.tuner_inputs import cpu
 

@@ -12,15 +12,16 @@ from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.measurements import Measurement, Memory
-from shardtune.tuner.prediction import learning, model_shape, traced_shape
+from shardtune.tuner.prediction import learning, traced_shape
 from shardtune.tuner.prediction.calibration import HOST_FACTORS, UNCALIBRATED, Calibrations
+from shardtune.tuner.prediction.shapes import config_shape
 from shardtune.tuner.search import space as spaces
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis, predict_rows
 
 MODEL = preset("llama-3.2-1b").config
 assert MODEL is not None
-SHAPE = model_shape.from_config(MODEL)
+SHAPE = config_shape.from_config(MODEL)
 WORKLOAD = Workload(sequence_length=2048, global_batch=16, precision=PRECISIONS["bf16-mixed"])
 H200 = Cluster(device="cuda", gpu="NVIDIA H200", gpus_per_node=1, memory_gib=139.8, host_memory_gib=125.0)
 WAITING = tuple(

@@ -10,7 +10,7 @@ from shardtune.tuner.prediction.candidates import Dtypes, Implementation, from_r
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.prediction.footprint.activations import logits_bytes
-from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from tests.support.values.tuner_inputs import gpus
 
 SHAPE = from_config(preset("llama-3.1-8b").config)

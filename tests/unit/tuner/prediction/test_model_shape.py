@@ -4,7 +4,7 @@ import pytest
 
 from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.models import preset
-from shardtune.tuner.prediction.model_shape import from_config, unknown_keys
+from shardtune.tuner.prediction.shapes.config_shape import from_config, unknown_keys
 from shardtune.tuner.prediction.tensors import block_tensors, outside_tensors
 
 SMALL = {

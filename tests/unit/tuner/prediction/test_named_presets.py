@@ -5,18 +5,19 @@ import pytest
 from shardtune.api_schemas.training.model_presets import preset_config, preset_names, preset_of, preset_sources
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.tuner.prediction import model_shape, traced_shape, trainable
+from shardtune.tuner.prediction import traced_shape, trainable
+from shardtune.tuner.prediction.shapes import config_shape
 from shardtune.tuner.search import fastest
 
 TINY = {"gpt2-tiny", "llama-tiny", "mixtral-tiny"}
 """Presets of our own, for tests and first studies."""
-CLOSED = [name for name in preset_names() if preset_config(name)["model_type"] in model_shape.FAMILIES]
+CLOSED = [name for name in preset_names() if preset_config(name)["model_type"] in config_shape.FAMILIES]
 MANY = 15
 
 
 @pytest.mark.parametrize("name", [name for name in CLOSED if name not in TINY])
 def test_a_presets_parameters_are_those_published(name: str) -> None:
-    assert model_shape.from_config(preset_config(name)).parameters == preset_sources()[name].parameters
+    assert config_shape.from_config(preset_config(name)).parameters == preset_sources()[name].parameters
 
 
 def test_every_preset_of_a_published_model_has_its_source() -> None:

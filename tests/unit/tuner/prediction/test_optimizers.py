@@ -6,13 +6,13 @@ import pytest
 
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.optimizers import AdamW8bit, AdamWBf16, Muon
-from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.tuner.prediction import optimizers
 from shardtune.tuner.prediction.candidates import DDP, FSDP2, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.model_shape import ModelShape, from_config
-from shardtune.tuner.prediction.predict import state_gib
+from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.prediction.throughput import step_times
 from shardtune.tuner.prediction.traced_shape import TracedShape, summary_of
 from tests.support.values.tuner_inputs import shape
@@ -71,12 +71,6 @@ def test_a_step_of_muon_takes_longer_and_shards_divide_it() -> None:
     adamw, muon = (step(LLAMA, impl, backend=DDP, replicate=4) for impl in (ADAMW, MUON))
     assert muon > 2 * adamw
     assert step(LLAMA, MUON, backend=FSDP2, shard=4) < muon
-
-
-def test_whole_states_before_sharding_are_those_of_the_optimizer() -> None:
-    workload = Workload(sequence_length=64, global_batch=8, precision=PRECISIONS["fp32"], optimizer=Muon())
-    states = state_gib(LLAMA, workload)
-    assert states["optimizer"] < states["parameters"] * 1.2
 
 
 def test_counted_matrices_replace_the_formula() -> None:

@@ -14,9 +14,9 @@ from shardtune.tuner.prediction.candidates import DDP, Dtypes, Implementation, f
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
 from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.prediction.rates import network_of, rates_of
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.prediction.throughput import step_times
 from tests.support.values.tuner_inputs import gpus
 

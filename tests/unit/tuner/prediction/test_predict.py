@@ -14,9 +14,11 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.configs import from_configs
-from shardtune.tuner.prediction.model_shape import from_config
-from shardtune.tuner.prediction.predict import answer_request, evaluate, predict
+from shardtune.tuner.prediction.evaluation import evaluate
+from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.prediction.rates import rates_of
+from shardtune.tuner.prediction.shapes.config_shape import from_config
+from tests.support.values.prediction_tables import predicted_table
 
 SEVEN_B = from_config(preset("llama-2-7b").config)
 CLUSTER = catalogue.parse_cluster("8xh100")
@@ -24,7 +26,7 @@ WORKLOAD = Workload(sequence_length=4096, global_batch=8)
 
 
 def _table(model: str, cluster: str) -> dict[str, Prediction]:
-    table = answer_request(PredictionRequest(model=model, cluster=cluster))
+    table = predicted_table(PredictionRequest(model=model, cluster=cluster))
     return {prediction.description.split(",")[0]: prediction for prediction in table.predictions}
 
 
@@ -96,7 +98,7 @@ def test_the_longest_sequence_is_never_beyond_what_the_model_allows() -> None:
     row = predict(SEVEN_B, WORKLOAD, CLUSTER, TrialConfig(strategy=Fsdp2Config(dp_shard=8)))
     assert row.longest_sequence == SEVEN_B.max_positions == 4096
     with pytest.raises(ValueError, match=r"sequence_length \(8192\) must not exceed the model's 4096 positions"):
-        answer_request(PredictionRequest(model="llama-2-7b", cluster="8xh100", sequence_length=8192))
+        predicted_table(PredictionRequest(model="llama-2-7b", cluster="8xh100", sequence_length=8192))
 
 
 def test_the_largest_micro_batch_fits_and_is_not_far_from_the_edge() -> None:
@@ -155,7 +157,7 @@ def test_many_candidates_agree_with_one_by_one() -> None:
 )
 def test_bad_cluster_is_named_with_a_remedy(cluster: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        answer_request(PredictionRequest(model="llama-2-7b", cluster=cluster))
+        predicted_table(PredictionRequest(model="llama-2-7b", cluster=cluster))
 
 
 def test_mesh_that_does_not_multiply_up_is_rejected() -> None:
@@ -165,7 +167,7 @@ def test_mesh_that_does_not_multiply_up_is_rejected() -> None:
 
 def test_sequence_beyond_learned_positions_is_rejected() -> None:
     with pytest.raises(ValueError, match="1024 positions"):
-        answer_request(PredictionRequest(model="gpt2", cluster="8xh100", sequence_length=2048))
+        predicted_table(PredictionRequest(model="gpt2", cluster="8xh100", sequence_length=2048))
 
 
 def test_unknown_precision_is_rejected() -> None:
@@ -193,7 +195,7 @@ def test_float8_gains_no_more_on_gpus_without_published_runs_than_on_those_with(
     """Every published row contradicted a higher gain."""
     gains = [rates_of(catalogue.find(name)).fp8_gain for name in ("h100", gpu)]
     assert gains == [1.25, 1.25]
-    table = answer_request(
+    table = predicted_table(
         PredictionRequest.model_validate({"model": "llama-3.1-8b", "cluster": f"8x{gpu}", "float8": "tensorwise"})
     )
     assert any("published tensorwise runs on H100" in note for note in table.notes)

@@ -5,15 +5,16 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig, sample_groups
-from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.catalogue import parse_cluster
 from shardtune.tuner.prediction.memory_gate import reject_if_too_large
-from shardtune.tuner.prediction.predict import answer_request, predict
+from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.search import fastest
 from shardtune.tuner.verdict import short_steps
+from tests.support.values.prediction_tables import predicted_table
 from tests.support.values.synthetic_studies import study_of
 from tests.support.values.tuner_inputs import shape
 
@@ -75,7 +76,7 @@ def test_the_gate_rejects_by_the_longest_sample() -> None:
 
 
 def test_a_request_defaults_to_the_longest_sample() -> None:
-    table = answer_request(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", data={"lengths": [100, 5000]}))  # type: ignore[arg-type]
+    table = predicted_table(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", data={"lengths": [100, 5000]}))  # type: ignore[arg-type]
     assert table.sequence_length == 5000
     assert any("speeds count the samples' own tokens" in note for note in table.notes)
 
@@ -147,7 +148,7 @@ def test_a_batch_of_packed_samples_counts_rows() -> None:
             "sequence_length": 4096,
             "data": MIXED | {"layout": layout},
         }
-        assert answer_request(PredictionRequest.model_validate(asked)).batch_counts == unit
+        assert predicted_table(PredictionRequest.model_validate(asked)).batch_counts == unit
 
 
 def test_an_architecture_whose_samples_see_each_other_is_not_predicted_packed() -> None:
@@ -158,4 +159,4 @@ def test_an_architecture_whose_samples_see_each_other_is_not_predicted_packed() 
         "data": MIXED | {"layout": "packed"},
     }
     with pytest.raises(ValueError, match=r"data.layout \('packed'\) with model_type \('gpt_oss'\)"):
-        answer_request(PredictionRequest.model_validate(values))
+        predicted_table(PredictionRequest.model_validate(values))

@@ -13,9 +13,9 @@ from shardtune.tuner.prediction.backends.registry import states
 from shardtune.tuner.prediction.candidates import DDP, ZERO, Candidates, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
-from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES, network_of, rates_of
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.prediction.throughput.compute import ComputeTimes, compute_times
 from shardtune.tuner.prediction.throughput.exchange import exchange_launches, exchange_seconds
 from tests.support.values.tuner_inputs import gpus

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster, CollectiveTime, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.studies.study_changes import CloneRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.projection import rungs
 

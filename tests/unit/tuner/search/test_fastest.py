@@ -11,8 +11,8 @@ from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import prediction_request, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
-from shardtune.tuner.prediction.model_shape import NoClosedForm, from_config
 from shardtune.tuner.prediction.predict import predict
+from shardtune.tuner.prediction.shapes.config_shape import NoClosedForm, from_config
 from shardtune.tuner.search import fastest, space
 from shardtune.tuner.search.guided_sampler.pool import Pool, sample_evenly
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis

@@ -20,10 +20,11 @@ from shardtune.tuner.search.guided_sampler.acquisition import (
     utility,
 )
 from shardtune.tuner.search.guided_sampler.axes import axes_of
+from shardtune.tuner.search.guided_sampler.knowledge import Knowledge
 from shardtune.tuner.search.guided_sampler.pool import Pool, neighbours, sample_evenly
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis
 from shardtune.tuner.search.guided_sampler.residual import Inputs, Posterior, Residual, concatenate
-from shardtune.tuner.search.guided_sampler.sampler import GuidedSampler, Knowledge
+from shardtune.tuner.search.guided_sampler.sampler import GuidedSampler
 from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.suggest import next_config
 from tests.support.values.tuner_inputs import TINY, WORKLOAD, complete, cpu, gpus, measured, open_gate, shape, space_of

@@ -11,9 +11,11 @@ from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.prediction.calibration import PARTS
 from shardtune.tuner.prediction.learning import ComparedRun
+from shardtune.tuner.search.guided_sampler.candidate_scores import CandidateScores
+from shardtune.tuner.search.guided_sampler.knowledge import Knowledge
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictedRows, PredictionBasis, predict_rows
-from shardtune.tuner.search.guided_sampler.sampler import CandidateScores, GuidedSampler, Knowledge
+from shardtune.tuner.search.guided_sampler.sampler import GuidedSampler
 from shardtune.tuner.search.guided_sampler.twins import Twins, before_second_twins, first_of_backends
 from shardtune.tuner.search.samplers.draw import SearchView
 from shardtune.tuner.search.space.backends.registry import BACKENDS, KNOBS

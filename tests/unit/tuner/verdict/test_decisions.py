@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
-from shardtune.api_schemas.studies.study import Budget, Objective, Verdict
 from shardtune.api_schemas.studies.study_changes import Extension
+from shardtune.api_schemas.studies.study_request import Objective
+from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.training.optimizers import Muon
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind

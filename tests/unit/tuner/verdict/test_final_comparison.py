@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS
 from shardtune.tuner.verdict import final_comparison, paired_test
 from shardtune.tuner.verdict.comparison_blocks import NextRun, ValidationRun
 from shardtune.tuner.verdict.final_comparison import ranking_state

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study import Verdict
+from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.tuner.verdict import paired_test, quiet_test, ranking
 from shardtune.tuner.verdict.comparison_blocks import Pair, ValidationRun
 from shardtune.tuner.verdict.final_comparison import ranking_state

@@ -4,7 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.studies.study import Contender, StudyResult, StudySpec, Verdict
+from shardtune.api_schemas.studies.study_request import StudySpec
+from shardtune.api_schemas.studies.study_result import Contender, StudyResult, Verdict
 from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.trial import TrialState

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.verdict import run_length
 from shardtune.tuner.verdict.comparison_blocks import NextRun, ValidationRun

@@ -10,7 +10,7 @@ from shardtune.api_schemas.machines.conditions import Conditions, ProgramLoad
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study import Verdict
+from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.tuner.verdict import disturbance, final_comparison, ranking
 from shardtune.tuner.verdict.comparison_blocks import Pair, ValidationRun
 from shardtune.tuner.verdict.final_comparison import RankingState

@@ -7,7 +7,7 @@ import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study import FinalComparison, Speedup, StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import FinalComparison, Speedup, StudyResult, Verdict
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.short_steps import ShortStepTimes
 from shardtune.service.wording.study_words import undecided_text

@@ -10,7 +10,8 @@ from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TraceTask
-from shardtune.api_schemas.trials.measurements import Measurement, Memory, RankReport
+from shardtune.api_schemas.trials.measurements import Measurement, Memory
+from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.agent.collect import attempt_outcome
 from shardtune.workers.agent.rank_figures import half_width, largest
 from shardtune.workers.agent.supervise import RanksEnd

@@ -7,7 +7,7 @@ import pytest
 
 from shardtune.api_schemas.machines.conditions import ProgramLoad
 from shardtune.api_schemas.trials.leases import QuietWait
-from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.progress import Progress
 from shardtune.workers.agent import quiet_wait
 from shardtune.workers.agent.quiet_wait import QUIET_S, Load, Waiter
 

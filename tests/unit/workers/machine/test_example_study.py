@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from tests.support.nvml.fake_driver import H100, T4, FakeDriver
 
 ROOT = Path(__file__).parents[4]

@@ -6,7 +6,8 @@ import pytest
 from shardtune.api_schemas.training.models import preset
 from shardtune.tuner.prediction.candidates import FULL, NONE, SELECTIVE, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
-from shardtune.tuner.prediction.model_shape import ModelShape, from_config
+from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 
 LLAMA = from_config(preset("llama-2-7b").config)
 GPT = ModelShape(name="gpt", layers=1, hidden=2048, heads=16, kv_heads=16, head_dim=128, ffn=8192, vocab=50257,

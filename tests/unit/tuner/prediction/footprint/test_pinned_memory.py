@@ -12,7 +12,7 @@ from shardtune.api_schemas.training.models import preset
 from shardtune.tuner.prediction.candidates import Dtypes, Implementation
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.footprint import peak_memory
-from shardtune.tuner.prediction.model_shape import from_config
+from shardtune.tuner.prediction.shapes.config_shape import from_config
 
 SEVEN_B = from_config(preset("llama-2-7b").config)
 PAGEABLE = Offload(pin_memory=False)

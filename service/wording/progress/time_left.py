@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Study, StudyPhase
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
 from shardtune.service.wording import study_words
+from shardtune.service.wording.progress import activity_words
 from shardtune.tuner.search.seeds import MAX_SEEDS
 from shardtune.tuner.verdict import final_comparison, quiet_test
 from shardtune.tuner.verdict.recipes import comparison
@@ -40,8 +43,8 @@ class RunCounts:
 
 def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
     """Count the runs of a study's trials and their seconds."""
-    search = [(trial, run) for trial, run in study_words.runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)]
-    validation = study_words.validation_runs(study, trials)
+    search = [(trial, run) for trial, run in activity_words.runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)]
+    validation = activity_words.validation_runs(study, trials)
     world = study.cluster.world_size
     search_seconds = [
         run.attempts[-1].gpu_seconds / world for _, run in search if run.attempts and run.attempts[-1].gpu_seconds
@@ -53,7 +56,7 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
         finished=sum(study_words.is_done(trial) for trial in trials),
         shortest_search_s=min(search_seconds, default=None),
         validation_runs=len(validation),
-        recipe_runs=len(study_words.runs_of_comparison(study, trials, RunPurpose.RECIPE)),
+        recipe_runs=len(activity_words.runs_of_comparison(study, trials, RunPurpose.RECIPE)),
         mean_validation_s=sum(fresh) / len(fresh) if fresh else None,
     )
 
@@ -72,7 +75,7 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
     per_fresh = (
         runs.mean_validation_s if runs.mean_validation_s is not None and runs.validation_runs >= _ENOUGH else per_run
     )
-    expected, most = validation_runs_expected(study), study_words.most_validation_runs(study)
+    expected, most = validation_runs_expected(study), activity_words.most_validation_runs(study)
     # Recipes run once the verdict is known: then no validation run is left.
     is_verdict_known = runs.recipe_runs > 0
     is_over = runs.validation_runs >= expected and not is_verdict_known

@@ -1,0 +1,66 @@
+"""Schema of a study's budget: the limits of its search and of its final comparison."""
+
+from pydantic import Field, model_validator
+
+from shardtune.api_schemas.base import Schema
+
+FEWEST_PAIRS, MOST_PAIRS = 7, 100
+"""Minimum number of pairs of runs for a verdict by signs alone (all of them won), and maximum number of pairs in a study.
+On a quiet machine fewer may be enough (`tuner.verdict.quiet_test`)."""
+DEFAULT_TRIALS, MOST_TRIALS = 40, 10_000
+"""Default maximum number of trials in a search, and the largest number that a budget may set."""
+
+
+class Budget(Schema):
+    """Limits of a study. The first limit reached ends the search; the final comparison (paired runs that decide) has
+    limits of its own."""
+
+    max_trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
+    """Exact number of trials, unless the search space is exhausted first. None: up to 40, fewer if further gain is
+    unlikely."""
+    max_gpu_seconds: float | None = Field(default=None, gt=0)
+    """Maximum GPU-seconds (seconds × ranks) of all runs of the study."""
+    max_wall_seconds: float | None = Field(default=None, gt=0)
+    """Maximum seconds since the moment at which the study could first run."""
+    planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9, examples=[5000.0])
+    """Length in hours × GPUs of the training run that will use the result. If set, the search stops once the next trial
+    is expected to cost more GPU-time than it saves, instead of at an expected gain below 1 %. Not allowed together with
+    `max_trials`."""
+    max_pairs: int = Field(default=24, ge=FEWEST_PAIRS, le=MOST_PAIRS)
+    """Maximum pairs of validation runs (challenger and baseline) before the verdict may remain `undecided`. More pairs
+    detect smaller gains."""
+    repeat_disturbed: float = Field(default=0.5, ge=0, le=3)
+    """Maximum number of runs repeated because other programs disturbed the machine, as a fraction of the runs that
+    count; 0: none. Disturbed runs that count may make the verdict `too_busy`."""
+    prune: bool = True
+    """Whether to end a search trial during warm-up once it is certainly more than 10 % slower than the fastest so far,
+    where neither run was disturbed by other programs.
+    The trial's state is then `pruned`: its speed guides the search, but no result uses it."""
+    short_steps: bool = True
+    """Whether steps that are predicted to take seconds are timed with fewer micro batches and extended to the whole step,
+    which the winner and its opponent run once after the verdict."""
+    resume_check: bool = True
+    """Whether the best configuration must pass a resume check before it becomes the result: it trains, saves a
+    checkpoint and continues from it in new processes (takes seconds, and 16 bytes of disk per parameter)."""
+    skip_rehearsal: bool = False
+    """Whether to leave out the rehearsals of a study with a `target`. After the verdict a worker builds the fastest
+    projected configurations at the target's number of ranks, each in one to four minutes of a core, up to four of them."""
+
+    profile: bool = False
+    """Whether to run the best configuration and its opponent once more after the verdict, with some steps under torch's
+    profiler: `GET /v1/studies/{id}/trials/{n}/diagnosis`. Each run takes about as long as a trial; the result does not
+    wait for it."""
+
+    @model_validator(mode="after")
+    def _one_end(self) -> "Budget":
+        if self.planned_gpu_hours is not None and self.max_trials is not None:
+            raise ValueError(
+                f"planned_gpu_hours ({self.planned_gpu_hours:g}) says when further trials no longer pay, and max_trials "
+                f"({self.max_trials}) how many there are: leave one out"
+            )
+        return self
+
+    @property
+    def most_trials(self) -> int:
+        """Maximum number of trials after which the search ends."""
+        return self.max_trials or DEFAULT_TRIALS

@@ -1,0 +1,123 @@
+"""Schemas of a study's result: its configurations, the speed-up, the verdict and the final comparison."""
+
+from enum import StrEnum
+
+from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.recipes import ConsideredRecipe
+from shardtune.api_schemas.studies.targets import StudyProjection
+from shardtune.api_schemas.studies.verdicts import AgainstDefault, BusyMachine, OpenVerdict, WholeStepCheck
+from shardtune.api_schemas.trials.resume_check import ResumeCheck
+
+
+class Contender(Schema):
+    """Measured configuration with its speed and memory, as shown to users."""
+
+    trial_number: int
+    config: TrialConfig
+    description: str
+    """Short description of the configuration, such as `FSDP2, HSDP 2×8, full checkpointing, micro batch 4`."""
+    tokens_per_s_per_gpu: float
+    """Speed in tokens per second and GPU: that of its run with whole steps where the others were extended
+    (`whole_steps`), else the median of the configuration's validation runs, or the speed of its search run if it has
+    none."""
+    spread: tuple[float, float] | None = None
+    """Speeds of the slowest and the fastest validation run in tokens per second and GPU; None with fewer than two
+    runs."""
+    peak_allocated_gib: float | None
+    peak_reserved_gib: float | None
+    mfu: float | None = None
+    runs: int
+    """Number of runs from which the configuration's figures are calculated."""
+
+
+class Speedup(Schema):
+    """Speed-up of the challenger over the baseline: the median of the paired ratios, with its 95 % interval
+    (`tuner.verdict.paired_test`)."""
+
+    value: float
+    ci95: tuple[float, float]
+    pairs: int
+    ratios: tuple[float, ...] = ()
+    """Ratio of challenger speed to baseline speed in each pair, in the order of the runs."""
+
+
+class Verdict(StrEnum):
+    """Verdict of the paired runs about the candidate configuration."""
+
+    CONFIRMED = "confirmed"
+    """The candidate is faster: the lower end of the 95 % interval of its speed-up is above 1."""
+    NOT_FASTER = "not_faster"
+    """The candidate is not faster by a relevant gain (`tuner.verdict.undecided`), by runs beside the baseline's."""
+    UNDECIDED = "undecided"
+    """The candidate may be faster: the pairs were too few, or their ratios vary too much; or no other configuration was
+    feasible, so that nothing was compared."""
+    TOO_BUSY = "too_busy"
+    """The machine was too busy to answer: the verdict would rest on runs that other programs disturbed
+    (`tuner.verdict.too_busy`)."""
+
+
+class FinalComparison(Schema):
+    """Final comparison of a study (paired runs that decide): its trials, pairs, runs and costs."""
+
+    number: int = 0
+    """Number of the final comparison within the study, as in `final_comparison` of its validation runs."""
+    candidates: tuple[int, ...]
+    """Candidates that have a validation run in the final comparison, fastest by their search runs first."""
+    pairs: int
+    """Number of pairs of challenger and baseline runs."""
+    disturbed_pairs: int = 0
+    """Number of pairs in which a run counts although other programs disturbed its machine."""
+    runs: int
+    """Number of validation runs of all final comparisons of the study, including failed ones."""
+    gpu_seconds: float
+    ratios: tuple[float, ...] = ()
+    """Ratio of challenger speed to baseline speed in each pair, even if too few for an interval."""
+    uneven_pairs: int = 0
+    """Number of further pairs that were left out, because other programs left their two runs different numbers of CPU
+    cores."""
+    disturbed_runs: int = 0
+    """Number of the pairs' runs that other programs disturbed, equally in both runs of a pair."""
+
+
+class StudyResult(Schema):
+    """Result of a study. With a baseline from the user, `best` is the baseline unless another configuration was
+    confirmed to be faster. Without one, `best` is the faster of candidate and fastest default in paired runs, and
+    `verdict` gives the certainty."""
+
+    best: Contender
+    baseline: Contender
+    replaced_baseline: str | None = None
+    """Reason why the baseline that the user gave could not be the result's; None: it is, or the user gave none."""
+    candidate: Contender | None = None
+    """Challenger of the final comparison if it did not become `best`."""
+    speedup: Speedup | None
+    """Speed-up of the challenger over the baseline; None if there was nothing to compare (a single feasible
+    configuration), or too few pairs for an interval."""
+    verdict: Verdict
+    search_runs: int = 0
+    """Number of search runs with a measurement, of feasible trials."""
+    disturbed_search_runs: int = 0
+    """Number of these search runs that count although other programs disturbed the machine: the trials may be faster
+    than measured. A disturbed run never ends early and ends no other run."""
+    undecided: OpenVerdict | None = None
+    """Further paired runs that would settle the verdict; None unless the verdict is `undecided`, and where there was
+    nothing to compare."""
+    too_busy: BusyMachine | None = None
+    """Cause of a `too_busy` verdict and the runs that it lacks; None for other verdicts."""
+    against_defaults: tuple[AgainstDefault, ...] = ()
+    """Speed of `best` compared with each documented default that ran, except itself."""
+    final_comparison: FinalComparison | None = None
+    """Details of the final comparison (paired runs that decide); None if there was nothing to compare."""
+    whole_steps: tuple[WholeStepCheck, ...] = ()
+    """Whole steps of the compared configurations, timed once, where the study timed short steps and extended them; empty
+    where all runs timed whole steps."""
+    recipes: tuple[ConsideredRecipe, ...] = ()
+    """Recipes that the study considered, in the order of `consider`: they stand beside the answer and never replace it."""
+    resume_check: ResumeCheck | None = None
+    """Result of the resume check of `best`; None if the budget disables it, or there was nothing to compare."""
+    projection: StudyProjection | None = None
+    """Answer for the study's target, projected from what was measured; None without a target, and where nothing can be
+    projected (`notes` say why)."""
+    notes: tuple[str, ...] = ()
+    """Notes about the result for people, such as a baseline that did not fit and was replaced."""

@@ -1,0 +1,45 @@
+"""State, phase and purpose of a study."""
+
+from enum import StrEnum
+
+
+class StudyState(StrEnum):
+    """State of a study: `waiting → running ⇄ paused → complete | cancelled | failed`; extending a complete or failed
+    study makes it run again."""
+
+    WAITING = "waiting"
+    """The study waits for a worker with its cluster."""
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETE = "complete"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the study has not ended: it is running, paused, or waiting for a worker."""
+        return self in OPEN_STUDY_STATES
+
+
+OPEN_STUDY_STATES = (StudyState.WAITING, StudyState.RUNNING, StudyState.PAUSED)
+ACTIVE_STUDY_STATES = (StudyState.WAITING, StudyState.RUNNING)
+"""States in which a study needs a worker; such studies count against quotas and as demand."""
+
+
+class StudyPhase(StrEnum):
+    """Phase of a running study."""
+
+    MODEL_SUMMARY = "model_summary"
+    SEARCH = "search"
+    FINAL_COMPARISON = "final_comparison"
+    """Validation runs of the fastest trials and the baseline, which decide the verdict."""
+    DONE = "done"
+
+
+class StudyPurpose(StrEnum):
+    """Purpose of a study. `retune` and `canary` are started by the service, and run only on workers that no user's
+    study needs."""
+
+    USER = "user"
+    RETUNE = "retune"
+    CANARY = "canary"

@@ -1,0 +1,104 @@
+"""Words about what a study does now: its phase, the run of a trial, and the position in the final comparison."""
+
+from collections.abc import Sequence
+
+from shardtune.api_schemas.machines.conditions import program_names
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyPhase
+from shardtune.api_schemas.trials.progress import Progress
+from shardtune.api_schemas.trials.trial import Run, RunPurpose, Trial, TrialState
+from shardtune.service.wording.study_words import duration
+from shardtune.tuner.verdict import final_comparison
+
+
+def activity(study: Study, trials: Sequence[Trial]) -> str:
+    """Describe the current activity of a study, such as search or final comparison."""
+    if study.phase is StudyPhase.MODEL_SUMMARY:
+        return "counting the model's parameters and FLOPs"
+    running = [(trial, run) for trial in trials for run in trial.runs if run.state is TrialState.RUNNING]
+    is_comparing = study.phase is StudyPhase.FINAL_COMPARISON
+    phase = final_comparison_position(study, trials) if is_comparing else "searching"
+    if not running:
+        return phase + ", choosing the next configuration" if not is_comparing else phase
+    trial, run = running[-1]
+    if run.purpose == RunPurpose.RESUME_CHECK:
+        return f"resume check of the winner, trial {trial.number}: {describe_step(run.progress)}"
+    if run.purpose == RunPurpose.REHEARSAL:
+        return f"rehearsing the projection of trial {trial.number} at the target's number of ranks"
+    if run.purpose == RunPurpose.RECIPE:
+        return f"{phase}, {run.recipe or 'the stated one'}: {describe_step(run.progress)}"
+    return f"{phase}, trial {trial.number}: {describe_step(run.progress)}"
+
+
+def final_comparison_position(study: Study, trials: Sequence[Trial]) -> str:
+    """Describe the progress of a study's final comparison, and of the recipes beside its answer."""
+    if any(run.purpose == RunPurpose.RECIPE for trial in trials for run in trial.runs) and study.result is None:
+        return "recipes beside the answer"
+    complete, most = len(validation_runs(study, trials)), most_validation_runs(study)
+    if complete < most:
+        return f"final comparison, run {complete + 1} of at most {most}"
+    if study.phase is StudyPhase.FINAL_COMPARISON and study.result is None and most:
+        return f"final comparison, run {complete + 1}: pairs under unequal load run again"
+    return validation_position(study, complete)
+
+
+def validation_position(study: Study, complete: int) -> str:
+    """Describe the progress of a final comparison in short, from its number of complete validation runs."""
+    most = most_validation_runs(study)
+    if not most:
+        return "no validation runs, because there is only one configuration"
+    return (
+        f"validation run {complete + 1} of at most {most}"
+        if complete < most
+        else f"all {complete} validation runs are done"
+    )
+
+
+def most_validation_runs(study: Study) -> int:
+    """Return the maximum number of validation runs of a final comparison, which ends earlier if the pairs decide it."""
+    if study.final_comparison_runs is not None:
+        return study.final_comparison_runs
+    return final_comparison.max_runs(study.spec.budget.most_trials - 1, study.spec.budget.max_pairs)
+
+
+def validation_runs(study: Study, trials: Sequence[Trial]) -> list[tuple[Trial, Run]]:
+    """Return the complete validation runs of a study's current final comparison, with their trials."""
+    return runs_of_comparison(study, trials, RunPurpose.VALIDATION)
+
+
+def runs_of_comparison(study: Study, trials: Sequence[Trial], purpose: RunPurpose) -> list[tuple[Trial, Run]]:
+    """Return the complete runs of a purpose that belong to a study's current final comparison, with their trials."""
+    # A study that was extended compares again: runs of earlier comparisons may be from a different day.
+    complete = runs_of(trials, purpose, TrialState.COMPLETE)
+    return [(trial, run) for trial, run in complete if run.final_comparison in (None, study.final_comparison)]
+
+
+def runs_of(trials: Sequence[Trial], purpose: str, state: TrialState) -> list[tuple[Trial, Run]]:
+    """Return the runs of a study with a given purpose and state, with their trials."""
+    return [(trial, run) for trial in trials for run in trial.runs if run.purpose == purpose and run.state is state]
+
+
+def describe_step(progress: Progress | None) -> str:
+    """Describe the current phase and training step of a run."""
+    if progress is None:
+        return "starting ranks"
+    if progress.phase == "waiting_for_quiet":
+        return _waiting_text(progress)
+    words = {
+        "starting": "starting ranks",
+        "building": "building the model",
+        "warming_up": "warming up",
+        "saving": "saving a checkpoint",
+        "loading": "loading a checkpoint",
+    }
+    phase = words.get(progress.phase, progress.phase)
+    return f"{phase}, step {progress.step}" if progress.step else phase
+
+
+def _waiting_text(progress: Progress) -> str:
+    """Describe what a run waits for until the machine is quiet, and for how long it has waited."""
+    text = "waiting until the machine is quiet"
+    if progress.foreign_cpu_cores is not None:
+        named = f": {program_names(progress.foreign_programs)}" if progress.foreign_programs else ""
+        text += f" (other programs keep {progress.foreign_cpu_cores:.1f} CPU cores busy{named})"
+    return text + (f", {duration(progress.waited_s)} so far" if progress.waited_s is not None else "")

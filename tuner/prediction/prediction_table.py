@@ -1,0 +1,68 @@
+"""Predict all configurations of a request: a table with a row for each."""
+
+from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
+from shardtune.api_schemas.trials.predictions import PredictionTable
+from shardtune.tuner.prediction import neighbours
+from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
+from shardtune.tuner.prediction.predict import predict
+from shardtune.tuner.prediction.prediction_request import ResolvedRequest
+from shardtune.tuner.prediction.shapes import calibration_choice
+
+
+def predict_all(
+    resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIBRATIONS, *, compiled: bool = False
+) -> PredictionTable:
+    """Predict the configurations of a resolved request, or without any one of each strategy, which is compiled if
+    `compiled` and its blocks can be: one row of the table for each."""
+    request, cluster = resolved.request, resolved.cluster
+    configs = request.configs or tuple(
+        config.model_copy(
+            update={
+                "activation_checkpointing": request.checkpointing,
+                "compile": compiled and quantization_support.can_compile(config.backend, request.adapter),
+            }
+        )
+        for config in neighbours.default_configs(cluster, request.micro_batch)
+        if config.backend in request.space.backends
+        and optimizer_support.can_train(config, request.optimizer)
+        and float8_support.can_train(config, request.float8)
+        and quantization_support.can_train(config, request.adapter)
+        and fp16_support.can_train(config, resolved.workload(resolved.global_batch))
+    )
+    rows = [
+        predict(
+            resolved.shape,
+            resolved.workload(resolved.batch_of(config)),
+            cluster,
+            config,
+            calibration_choice.memory_calibration(calibrations, resolved.shape),
+            calibration_choice.speed_calibration(calibrations, resolved.shape),
+            measured=request.hardware,
+        )
+        for config in configs
+    ]
+    return PredictionTable(
+        model=request.model.name,
+        parameters=resolved.shape.parameters,
+        cluster=cluster,
+        sequence_length=resolved.sequence,
+        precision=resolved.precision.name,
+        precision_note=resolved.precision_note,
+        optimizer=request.optimizer.kind,
+        float8=request.float8,
+        adapter=request.adapter.describe() if request.adapter else None,
+        trained_parameters=resolved.shape.trained_parameters if request.adapter else None,
+        matrix_parameters=resolved.shape.matrix_parameters,
+        predictions=tuple(rows),
+        batch_counts="packed rows" if request.data is not None and request.data.is_packed else "samples",
+        strategies_global_batch=None if request.configs else resolved.global_batch,
+        strategies_compiled=compiled and not request.configs,
+        notes=(*resolved.notes(), *_uncompiled_notes(configs, compiled and not request.configs)),
+    )
+
+
+def _uncompiled_notes(configs: tuple[TrialConfig, ...], compiled: bool) -> tuple[str, ...]:
+    """Notes on the strategies that a table of compiled ones predicts without compilation."""
+    eager = [config.backend for config in configs if compiled and not config.compile]
+    return tuple(quantization_support.why_not_compiled(backend) for backend in dict.fromkeys(eager))

@@ -1,11 +1,9 @@
 """What `pip install shardtune` brings without an extra: each package is stated here, so that a heavy one is a decision."""
 
 import tomllib
-from importlib.metadata import requires
 from pathlib import Path
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from tests.support.installed_packages import brought_by
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 # docs/measurements/light-install.md says how large they are, and what needs the largest.
@@ -14,20 +12,6 @@ BASE = {
     *("markdown-it-py", "mdurl", "numpy", "psutil", "pydantic", "pydantic-core", "pydantic-settings", "pygments"),
     *("python-dotenv", "pyyaml", "rich", "shellingham", "typer", "typing-extensions", "typing-inspection"),
 }
-
-
-def brought_by(requirements: list[str]) -> set[str]:
-    """Names of the packages that an installer would bring here for these requirements."""
-    names, waiting = set[str](), [(Requirement(line), frozenset[str]()) for line in requirements]
-    while waiting:
-        requirement, extras = waiting.pop()
-        if requirement.marker and not any(requirement.marker.evaluate({"extra": extra}) for extra in extras or {""}):
-            continue
-        name = canonicalize_name(requirement.name)
-        if name not in names:
-            names.add(name)
-            waiting += [(Requirement(line), frozenset(requirement.extras)) for line in requires(name) or ()]
-    return names
 
 
 def test_the_base_installation_brings_the_stated_packages_alone():

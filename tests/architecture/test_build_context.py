@@ -19,7 +19,8 @@ from tests.support.build_context import (
 
 PACKAGES = ("api_schemas", "db", "service", "shardtune", "traces", "tuner", "workers")
 PAGES = ("docs/explanation", "docs/how-to", "docs/reference", "docs/tutorials")
-FILES = ("LICENSE", "README.md", "constraints.txt", "pyproject.toml")
+FILES = ("LICENSE", "README.md", "pyproject.toml")
+LOCKS = {"service": ("locks/service.txt",), "worker": ("locks/worker-build.txt", "locks/worker.txt")}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_a_builder_sees_the_packages_and_no_secret_beside_them(checkout: Path, i
     sent = sent_to_builder(checkout, ignore_file)
     assert sent & {*PLANTED} == set()
     tracked = subprocess.run(
-        ["git", "-C", REPOSITORY, "ls-files", *PACKAGES, *PAGES, *FILES], capture_output=True, text=True
+        ["git", "-C", REPOSITORY, "ls-files", *PACKAGES, *PAGES, *FILES, "locks/*.txt"], capture_output=True, text=True
     )
     assert sent == {*tracked.stdout.split()}
 
@@ -45,7 +46,7 @@ def test_a_builder_sees_the_packages_and_no_secret_beside_them(checkout: Path, i
 def test_an_image_copies_by_name_and_keeps_no_sources(containerfile: Path) -> None:
     # Only the service answers agents, who read its pages.
     pages = PAGES if containerfile.stem == "service" else ()
-    assert sorted(copied_names(containerfile)) == sorted((*FILES, *PACKAGES, *pages))
+    assert sorted(copied_names(containerfile)) == sorted((*FILES, *LOCKS[containerfile.stem], *PACKAGES, *pages))
     _, *stages = re.split(r"^FROM ", containerfile.read_text(), flags=re.MULTILINE)
     assert len(stages) >= 3 and stages[0].startswith("scratch AS source\n")
     assert re.findall(r"^(?:COPY|ADD) .*", stages[-1], re.MULTILINE) == [

@@ -34,6 +34,8 @@ SMALLER = {
     "/work": "/tmp/work",
 }
 """Two hosts without GPUs instead of four with eight; what a pod mounts is in its /tmp."""
+HANDOVER = ("/run/shardtune", "/tmp")
+"""Folder of KubeRay's pod in which the worker gets its key, and the one here."""
 ONE_RANK = {"RANKS": "1", "MEMORY_GIB": "1", "BUILD_OPERATORS": "false", "MEASURE_RATES": "false"}
 TOKEN = "0123456789abcdef" * 4
 
@@ -52,12 +54,12 @@ class Pods:
         own = {variable["name"]: self._value(variable, pod) for variable in container.get("env", [])}
         inputs = {f"SHARDTUNE_WORKER_{name}": value for name, value in ONE_RANK.items()} | own
         inputs["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        smaller = [SMALLER.get(word, word).replace("$(POD_NAME)", pod) for word in words]
+        smaller = [SMALLER.get(word, word).replace("$(POD_NAME)", pod).replace(*HANDOVER) for word in words]
         host.daemon("container", ["env", *(f"{name}={value}" for name, value in inputs.items()), *smaller], {})
 
     def _value(self, variable: dict[str, Any], pod: str) -> str:
-        if variable["name"] == "SHARDTUNE_API_KEY_FILE":
-            return str(self.service.key_file)
+        if variable["name"] == "SHARDTUNE_API_KEY":
+            return self.service.key_file.read_text()
         if "value" in variable:
             return str(variable["value"])
         return TOKEN if "secretKeyRef" in variable["valueFrom"] else pod
@@ -109,8 +111,10 @@ def found_in(node: Any) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("overlay", ["jobset", "trainer"])
 def test_pods_that_are_all_alike_start_ray_and_the_worker(pods: Pods, overlay: str) -> None:
     (container,) = containers(f"{overlay}/gang.yaml")
-    for host in pods.nodes[:2]:
-        pods.run(host, container, [*container["command"], *container["args"]])
+    for index, host in enumerate(pods.nodes[:2]):
+        # Kubernetes gives it to every pod of an indexed job.
+        number = {"name": "JOB_COMPLETION_INDEX", "value": str(index)}
+        pods.run(host, container | {"env": [*container["env"], number]}, [*container["command"], *container["args"]])
     pods.finish_a_study("shardtune-gang", nodes=2)
 
 
@@ -119,7 +123,7 @@ def test_the_job_of_a_ray_cluster_is_the_worker(pods: Pods) -> None:
     (job,) = yaml.safe_load_all((OVERLAYS / "kuberay/gang.yaml").read_text())
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["authOptions"]["mode"] == "token"
-    head, node = containers("kuberay/gang.yaml")
+    head, keeper, node = containers("kuberay/gang.yaml")
     first, *others = pods.nodes
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_ADDRESS": f"{first.address}:6379"}
     for container in (head, node):
@@ -129,7 +133,10 @@ def test_the_job_of_a_ray_cluster_is_the_worker(pods: Pods) -> None:
     for host in others:
         words = started(cluster["workerGroupSpecs"][0], host)
         pods.run(host, node, [*words, f"--address={token['RAY_ADDRESS']}"])
-    pods.run(first, head, shlex.split(job["spec"]["entrypoint"]))
+    pods.run(first, keeper, keeper["command"])
+    # Ray's dashboard gives the entry point to a shell.
+    words = [SMALLER.get(word, word) for word in shlex.split(job["spec"]["entrypoint"])]
+    pods.run(first, head, ["sh", "-c", " ".join(words)])
     pods.finish_a_study("shardtune-gang", nodes=2)
 
 

@@ -31,7 +31,7 @@ PLANTED = [
         "shardtune/.env",
         "tuner/notes.txt",
     ),
-    *("docs/how-to/deploy.key", "docs/reference/.env", "docs/notes.txt"),
+    *("docs/how-to/deploy.key", "docs/reference/.env", "docs/notes.txt", "locks/pypi.token", "locks/notes.txt"),
     *("db/dump.sql", "db/backup.sqlite3-wal", "traces/rank-0.json.gz", "api_schemas/key.pem", "build/lib/token.py"),
 ]
 

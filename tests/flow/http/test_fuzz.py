@@ -4,41 +4,22 @@ All its checks but `positive_data_acceptance`: rules beyond the schema answer 42
 its coverage of the schema makes up (seven cases of eight), and on Postgres, with SHARDTUNE_TEST_LONG=1.
 """
 
-import json
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import httpx
 import pytest
 
 from shardtune.api_schemas.training.models import preset
-from shardtune.db.session import upgrade
-from tests.flow.http.two_projects import WORD
-from tests.support.service.replica import Replica
+from tests.flow.helpers.schema_fuzzer import STUDY, WORD, cases_in, fuzzed_service, run_schemathesis
+from tests.support.long_run import IS_LONG
 from tests.support.service.scenarios import bearer, make_key
-from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import SimulatedWorker
 
-LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
-PHASES = [] if LONG else ["--phases", "examples,fuzzing,stateful"]
-STUDY = SPEC | {"cluster": CLUSTER.model_dump(), "budget": {"max_trials": 3}}
-SETTINGS = {"lease_s": 5, "sweep_s": 1, "worker_live_s": 10_000, "secret_key": "fuzzed" * 8, "poll_s": 0.1}
-ROOT = Path(__file__).parents[3]
+PHASES = [] if IS_LONG else ["--phases", "examples,fuzzing,stateful"]
 
 
 @pytest.fixture
 def replica(request, tmp_path):
-    url = request.getfixturevalue("empty_postgres_url" if LONG else "sqlite_url")
-    upgrade(url)
-    with Replica(url, tmp_path / "service.log", **SETTINGS) as running:
-        running.wait_until_ready()
-        with httpx.Client(base_url=running.url, timeout=30, trust_env=False) as client:
-            worker = SimulatedWorker(client).register()
-            client.post("/v1/studies", json=STUDY, params={"study_id": "finished"}).raise_for_status()
-            worker.work()
-            client.post("/v1/studies", json=STUDY, params={"study_id": "open"}).raise_for_status()
+    url = request.getfixturevalue("empty_postgres_url" if IS_LONG else "sqlite_url")
+    with fuzzed_service(url, tmp_path / "service.log") as running:
         yield running
 
 
@@ -54,30 +35,16 @@ def document(replica, is_guarded):
 
 def fuzz(replica, folder, *options, secret="", **environment):
     """Returns how many cases there were."""
-    (folder / "openapi.json").write_text(json.dumps(document(replica, is_guarded=bool(secret))))
-    command = [sys.executable, "-m", "schemathesis.cli", "run", "openapi.json", "--url", replica.url]
-    command += [
-        "--checks",
-        "all",
-        "--exclude-checks",
-        "positive_data_acceptance",
-        "--continue-on-failure",
-        "--no-color",
-    ]
-    command += ["--request-timeout", "60", "--seed", "1", *(["--no-shrink"] if not LONG else []), *options]
-    command += ["--header", f"Authorization: Bearer {secret}"] if secret else []
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment |= {"PYTHONPATH": path, "SCHEMATHESIS_HOOKS": "tests.flow.http.fuzz_hooks"}
-    ran = subprocess.run(
-        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, timeout=3000, check=False
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "Authentication failed" not in ran.stdout, ran.stdout
-    assert "Traceback" not in (folder / "service.log").read_text()
-    return int(re.search(r"(\d+) generated", ran.stdout)[1])
+    checks = ["--checks", "all", "--exclude-checks", "positive_data_acceptance"]
+    header = ["--header", f"Authorization: Bearer {secret}"] if secret else []
+    described = document(replica, is_guarded=bool(secret))
+    hooks = "tests.flow.http.fuzz_hooks"
+    printed = run_schemathesis(replica, described, folder, hooks, [*checks, *options, *header], **environment)
+    assert "Authentication failed" not in printed, printed
+    return cases_in(printed)
 
 
-@pytest.mark.timeout(3600 if LONG else 240)
+@pytest.mark.timeout(3600 if IS_LONG else 240)
 def test_every_answer_is_one_that_the_document_describes(replica, tmp_path):
     """Check that no response holds a word of the other project."""
     with httpx.Client(base_url=replica.url, timeout=30, trust_env=False) as client:
@@ -92,7 +59,7 @@ def test_every_answer_is_one_that_the_document_describes(replica, tmp_path):
         replica,
         tmp_path,
         *PHASES,
-        *("--max-examples", "30" if LONG else "6"),
+        *("--max-examples", "30" if IS_LONG else "6"),
         # Of the operator's keys only; the fuzzer without keys has them.
         *("--exclude-path", "/metrics", "--exclude-operation-id", "put_project_v1_projects__project_id__put"),
         secret=own["secret"],
@@ -100,16 +67,16 @@ def test_every_answer_is_one_that_the_document_describes(replica, tmp_path):
         FUZZ_OTHER_KEY=other["key"]["key_id"],
         FUZZ_CANARY=WORD,
     )
-    assert cases >= (5000 if LONG else 250)
+    assert cases >= (5000 if IS_LONG else 250)
 
 
-@pytest.mark.timeout(3600 if LONG else 240)
+@pytest.mark.timeout(3600 if IS_LONG else 240)
 def test_the_same_holds_without_keys(replica, tmp_path):
     """Making the first key would shut the door on the fuzzer, so that is left out."""
     fuzz(
         replica,
         tmp_path,
         *PHASES,
-        *("--max-examples", "30" if LONG else "1"),
+        *("--max-examples", "30" if IS_LONG else "1"),
         *("--exclude-operation-id", "create_key_v1_keys_post"),
     )

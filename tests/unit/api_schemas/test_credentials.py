@@ -15,15 +15,10 @@ _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 DEPLOY = Path(__file__).parents[3] / "deploy"
 
 
-def test_only_workers_over_several_hosts_get_a_key_by_a_file():
+def test_only_a_worker_in_a_slurm_job_gets_a_key_by_a_file():
     """Ranks have the worker's user, and could read it."""
     with_file = [path for path in DEPLOY.rglob("*") if path.is_file() and "SHARDTUNE_API_KEY_FILE" in path.read_text()]
-    assert sorted(path.relative_to(DEPLOY).as_posix() for path in with_file) == [
-        "helm/shardtune/templates/_worker.tpl",
-        "helm/shardtune/templates/workers-kuberay.yaml",
-        *(f"kubernetes/overlays/{name}/gang.yaml" for name in ("jobset", "kuberay", "trainer")),
-        "slurm/worker.sbatch",
-    ]
+    assert [path.relative_to(DEPLOY).as_posix() for path in with_file] == ["slurm/worker.sbatch"]
 
 
 def descriptor_with(content):

@@ -96,7 +96,17 @@ restartPolicy: Never
 containers:
   - name: node
     image: {{ include "shardtune.image" (list . .Values.images.worker) | nindent 4 | trim }}
-    command: [ray, symmetric-run]
+    # The worker reads the key from its standard input, once. Ranks have its user, and could read an environment or a file.
+    # bash from 5.1 puts so short a text into a pipe; older ones write a file.
+    command:
+      - bash
+      - -c
+      - |
+        [ "$JOB_COMPLETION_INDEX" = 0 ] || SHARDTUNE_API_KEY=
+        exec <<<"$SHARDTUNE_API_KEY"
+        unset SHARDTUNE_API_KEY
+        exec ray symmetric-run "$@"
+      - bash
     # The pod at this address is Ray's head and runs the command after `--`; the others contribute their GPUs.
     args:
       - --address={{ $gang }}-node-0-0.{{ $gang }}:6379
@@ -104,6 +114,8 @@ containers:
       - --num-gpus={{ int .Values.workers.gpusPerHost }}
       - --disable-usage-stats
       - --
+      - env
+      - SHARDTUNE_API_KEY_FD=0
       - python
       - -m
       - shardtune.workers
@@ -121,17 +133,16 @@ containers:
       - name: RAY_AUTH_TOKEN
         valueFrom:
           secretKeyRef: {name: {{ include "shardtune.secret" (list . .Values.workers.ray.existingSecret "ray") }}, key: auth_token}
-      - {name: SHARDTUNE_API_KEY_FILE, value: /run/secrets/shardtune/key}
+      - name: SHARDTUNE_API_KEY
+        valueFrom:
+          secretKeyRef: {name: {{ include "shardtune.secret" (list . .Values.workers.existingSecret "worker") }}, key: key}
       - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
       # Seconds for all pods to pull their image and start; 30 by default.
       - {name: RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT, value: {{ int .Values.workers.ray.startTimeoutSeconds | quote }}}
     resources: {{ include "shardtune.workerResources" . }}
     {{- include "shardtune.containerSecurity" . | nindent 4 }}
     volumeMounts:
-      - {name: key, mountPath: /run/secrets/shardtune, readOnly: true}
       {{- include "shardtune.workerVolumeMounts" . | nindent 6 }}
 volumes:
-  - name: key
-    secret: {secretName: {{ include "shardtune.secret" (list . .Values.workers.existingSecret "worker") }}}
   {{- include "shardtune.workerVolumes" . | nindent 2 }}
 {{- end -}}

@@ -1,0 +1,31 @@
+"""Loaded by schemathesis in tests/flow/pages/test_page_fuzz.py: what every answer of a page must satisfy.
+
+With FUZZ_CANARY, an answer that has this word fails.
+"""
+
+import os
+
+import schemathesis
+
+_STATUSES = (200, 303, 401, 403, 404, 409, 413, 422, 429)
+_TOO_LONG = "Invalid HTTP request received."
+"""Answer of the HTTP server itself to an address longer than its buffer."""
+
+
+@schemathesis.check
+def a_page_for_a_person(ctx, response, case):
+    """Exports and traces are files; whatever is rejected is a page."""
+    if response.status_code == 400 and response.text == _TOO_LONG:
+        assert len(response.request.url) > 8000, response.request.url
+        return
+    assert response.status_code in _STATUSES, f"{response.status_code} {response.text[:300]}"
+    assert "Traceback (most recent" not in response.text
+    kind = (response.headers.get("content-type") or [""])[0]
+    assert response.status_code < 400 or kind.startswith("text/html"), kind
+
+
+@schemathesis.check
+def nothing_of_the_other_project(ctx, response, case):
+    """The fuzzer cannot know the word, so no answer has it from the request."""
+    word = os.environ.get("FUZZ_CANARY")
+    assert not word or word not in response.text, f"{word} is in the answer"

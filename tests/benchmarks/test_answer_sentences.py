@@ -18,6 +18,7 @@ from shardtune.service.app import create_app
 from shardtune.service.cli import summary
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
+from tests.support.long_run import wide
 from tests.support.service.local_client import local_client
 from tests.support.service.scenarios import THREE_BACKENDS, run_study
 from tests.support.service.simulated_worker import measurement, speed_of
@@ -38,8 +39,9 @@ def busy_worker(seed: int, disturbed: float) -> Callable[[Any, TrialTask], Measu
     return behave
 
 
-@pytest.mark.parametrize("disturbed", [0.0, 0.3, 0.9])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("seed", "disturbed"), [(1, 0.0), (2, 0.3), (1, 0.9), wide(2, 0.0), wide(1, 0.3), wide(2, 0.9)]
+)
 def test_each_sentence_of_an_answer_is_read_and_true(sqlite_url: str, seed: int, disturbed: float) -> None:
     changes = THREE_BACKENDS | {"budget": {"max_trials": 6, "max_pairs": 10}}
     settings = Settings(database_url=sqlite_url, sweep_s=3600, fingerprint_check_s=3600, retune_every_s=3600)

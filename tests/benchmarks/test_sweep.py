@@ -13,6 +13,7 @@ from benchmarks.search.__main__ import main
 from benchmarks.search.replay import replay
 from benchmarks.search.samplers import Guided
 from benchmarks.search.sweep import Sweep
+from tests.support.long_run import IS_LONG
 
 NANOTRON, ALEPH = FILES
 
@@ -20,6 +21,11 @@ NANOTRON, ALEPH = FILES
 @pytest.fixture(scope="module")
 def tables() -> list[Sweep]:
     return [table for file in FILES for table in sweep.read(file)]
+
+
+def some(tables: list[Sweep]) -> list[Sweep]:
+    """Every third table; all of them in the long run."""
+    return tables if IS_LONG else tables[::3]
 
 
 @pytest.fixture
@@ -37,7 +43,7 @@ def test_every_row_of_a_table_can_be_chosen(tables: list[Sweep]) -> None:
         rows = [row for row in csv.DictReader(nanotron) if (row["model"], row["n_gpus"]) != ("80B", "8")]
         rows += list(csv.DictReader(aleph))
     assert sum(len(runs) for table in tables for runs in table.runs.values()) == len(rows)
-    for table in tables:
+    for table in some(tables):
         assert len({table.space.key(config) for config in table.space.measured}) == len(table.space.measured)
         assert [table.space.unflatten(table.space.flatten(config)) for config in table.space.measured] == list(
             table.space.measured
@@ -45,13 +51,13 @@ def test_every_row_of_a_table_can_be_chosen(tables: list[Sweep]) -> None:
 
 
 def test_who_draws_knob_by_knob_gets_a_row(tables: list[Sweep]) -> None:
-    for table in tables:
+    for table in some(tables):
         drawn = [table.space.sample(lambda _, values, at=at: values[at % len(values)]) for at in range(12)]
         assert set(drawn) <= set(table.space.measured) and len(set(drawn)) > 1
 
 
 def test_what_is_predicted_is_what_benchmarks_parallel_predicts(tables: list[Sweep]) -> None:
-    for table in tables:
+    for table in some(tables):
         pool, memory = table.pool(), table.memory([])
         for config in table.space.measured[:10]:
             row = table.rows[config.content_key()]
@@ -63,7 +69,7 @@ def test_what_is_predicted_is_what_benchmarks_parallel_predicts(tables: list[Swe
 
 
 def test_the_first_guided_trial_is_the_fastest_by_prediction_that_fits(tables: list[Sweep]) -> None:
-    for table in tables:
+    for table in some(tables):
         new_replay = replay(table, Guided()(table, 0), 0, 1)
         rows = list(table.rows.values())
         fitting = [

@@ -23,7 +23,9 @@ if os.environ.get("SHARDTUNE_TEST_LONG") == "1":
 
 SLOW = {"strategy": {"kind": "zero", "stage": 3}, "micro_batch": 1}
 """The user's own configuration as baseline: seven pairs decide, whereas two equal configurations may take all pairs."""
-BUDGET = {"max_trials": 4, "max_pairs": 7, "repeat_disturbed": 0}
+BUDGET = {"max_trials": 3, "max_pairs": 7, "repeat_disturbed": 0}
+SPACE = {"backends": ["ddp", "fsdp2"]}
+"""Each backend's default is a trial beside the baseline; their ranks cost less than ZeRO's."""
 
 
 def fill_in(page: Page, batch: str = "8") -> None:
@@ -42,7 +44,7 @@ def finished(site) -> str:
     watched = site.open(viewport={"width": 1600, "height": 1000})
     page = watched.page
     create_by_mouse(page)
-    path = f"/studies/{site.stack.create(study(budget=BUDGET, baseline=SLOW, space={}))}"
+    path = f"/studies/{site.stack.create(study(budget=BUDGET, baseline=SLOW, space=SPACE))}"
     page.goto(path)
     page.evaluate("window.notReloaded = true")
     expect(page.locator("#activity")).to_contain_text("trial 0", timeout=90_000)
@@ -58,8 +60,7 @@ def finished(site) -> str:
 
 
 def create_by_mouse(page: Page) -> None:
-    """Start a study and follow its first trial; its final comparison would take all pairs there are, and repeat what
-    other tests disturb."""
+    """Start a study and follow it to its first trial; the study that is read is followed to its end."""
     fill_in(page, batch="4")
     expect(page.locator("#result")).to_contain_text("What fits llama")
     page.get_by_role("button", name="Create study").click()
@@ -67,7 +68,6 @@ def create_by_mouse(page: Page) -> None:
     page.evaluate("window.notReloaded = true")
     expect(page.locator("#charts")).to_contain_text("Charts appear with the first measured trial")
     expect(page.locator("#activity")).to_contain_text("trial 0", timeout=90_000)
-    expect(page.locator("#chart-best-so-far .mark")).not_to_have_count(0, timeout=60_000)
     assert page.evaluate("window.notReloaded")
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Cancel").click()
@@ -215,7 +215,7 @@ def test_trials_are_sorted_and_compared_by_keyboard(page, finished):
         float(text.replace(",", ""))
         for text in page.locator("table.trials td[data-label='tokens/s/GPU']").all_inner_texts()
     ]
-    assert len(speeds) == 4 and speeds == sorted(speeds, reverse=True)
+    assert len(speeds) == 3 and speeds == sorted(speeds, reverse=True)
     for box in page.locator("table.trials input[type=checkbox]").all()[:2]:
         box.focus()
         page.keyboard.press("Space")

@@ -36,11 +36,12 @@ class Drawn:
     """Copies of the configuration by knob, with another value of that knob and its consequences."""
 
 
-def drawn(kind: str, backend: SearchedBackend[Any], varied: str | None) -> Iterator[Drawn]:
-    """Draw configurations from a fixed seed. `varied`: the only knob whose other values are drawn."""
+def drawn(kind: str, backend: SearchedBackend[Any], varied: str | None, draws: int | None) -> Iterator[Drawn]:
+    """Draw configurations from a fixed seed. `varied`: the only knob whose other values are drawn. `draws`: number of
+    configurations for each cluster."""
     rng = random.Random(3)
     for cluster in CLUSTERS:
-        for number in range(DRAWS if IS_LONG or kind == "zero" else FEWER_DRAWS):
+        for number in range(draws or (DRAWS if IS_LONG or kind == "zero" else FEWER_DRAWS)):
             precision = PRECISIONS["fp32" if number % 2 else "bf16-mixed"]
             workload = Workload(sequence_length=64, global_batch=8 * cluster.world_size, precision=precision)
             yield _Draw(kind, backend, Domains(workload, cluster, MIXTURE), rng).draw_one(varied)

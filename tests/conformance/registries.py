@@ -120,13 +120,14 @@ def places_without_backend(r: Registries) -> list[str]:
     return lacking + foreign + shared
 
 
-def places_without_knob(r: Registries, kind: str, varied: str | None = None) -> list[str]:
+def places_without_knob(r: Registries, kind: str, varied: str | None = None, draws: int | None = None) -> list[str]:
     """One sentence for each place that does not know a knob of this backend, or of all.
 
-    `varied`: vary only this one to see what predictions and exports make of it, which is quicker.
+    `varied`: vary only this one to see what predictions and exports make of it, which is quicker. `draws`: number of
+    configurations, where few show what is asked for.
     """
     backend, schema = r.searched[kind], r.schemas[kind]
-    sample = list(drawn(kind, backend, varied))
+    sample = list(drawn(kind, backend, varied, draws))
     fields = {name for name in schema.model_fields if name != "kind"}
     knobs = {*backend.to_knobs(sample[0].config.strategy), *_COMMON}
     decided = {name for case in sample for name in case.table}

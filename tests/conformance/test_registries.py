@@ -136,8 +136,9 @@ FORGOTTEN: dict[str, tuple[Knob | None, str]] = {
 
 @pytest.mark.parametrize("part", FORGOTTEN)
 def test_a_planted_knob_is_missed_in_the_place_that_forgot_it(part: str) -> None:
+    """Every configuration has the planted knob, so a few of them do."""
     knob, sentence = FORGOTTEN[part]
-    assert sentence in places_without_knob(_planted_knob(knob), "fsdp2", varied="thinned")
+    assert sentence in places_without_knob(_planted_knob(knob), "fsdp2", varied="thinned", draws=4)
 
 
 def test_a_planted_knob_with_a_term_has_no_reason_against_one() -> None:

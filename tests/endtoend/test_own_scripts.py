@@ -36,7 +36,7 @@ QUICK = {
 IS_LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 SHARDED = {"fsdp2_loop": Fsdp2Config(dp_shard=2), "deepspeed_loop": ZeroConfig(stage=1)}
 """tests/rank/test_adapter.py shows at less cost that these train the same as the others."""
-NAMES = ("plain_loop", "accelerate_loop", "trainer", "trainer_lora", *(SHARDED if IS_LONG else ()))
+NAMES = ("plain_loop", "accelerate_loop", "trainer_lora", *(("trainer", *SHARDED) if IS_LONG else ()))
 COMPARED = "plain_loop" if IS_LONG else None
 """Script whose winner is compared in pairs: the final comparison does not depend on the script."""
 

@@ -16,6 +16,7 @@ from tests.lab.claim import NoLaboratory, folder_of
 from tests.lab.laboratory import Laboratory, for_this_process
 from tests.lab.links import bridge_name, present
 from tests.lab.processes import is_dead, marked, state_of
+from tests.support.long_run import telling
 
 LAB = [sys.executable, "-m", "tests.lab", "--lab", "251"]
 """A number that `for_this_process` never takes."""
@@ -100,7 +101,11 @@ def test_up_says_what_there_is_and_down_leaves_nothing_of_it():
         assert traces() == {} and not own & namespaces(everybody())
 
 
-@pytest.mark.parametrize("reached", ["251", "251/hosts", "251/head.pid", "251/n0.pid", "251/slurm/slurm.conf"])
+REACHED = ("251", "251/hosts", "251/head.pid", "251/n0.pid", "251/slurm/slurm.conf")
+"""Files of a laboratory in the order in which `up` makes them."""
+
+
+@pytest.mark.parametrize("reached", telling(REACHED, ["251/hosts", "251/slurm/slurm.conf"]))
 def test_down_finds_all_that_a_killed_up_left(reached):
     up = subprocess.Popen([*LAB, "up", "--hosts", "2", "--engine", "slurm"], start_new_session=True)
     while not (folder_of(251).parent / reached).exists():

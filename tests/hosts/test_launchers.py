@@ -1,6 +1,7 @@
 """Contract of launchers, tested with the real daemons of each engine: how runs end, and that nothing is left.
 
-Two hosts with two ranks each, or four ranks here; one gang for all, warm between the runs. Ranks here, which tests of
+Two hosts with two ranks each, or four ranks here; one gang for all, warm between the runs. Failures that the worker
+reads from reports are tested with one engine. Ranks here, which tests of
 agents, fork servers and whole studies start as well, and the wide table of strategies with SHARDTUNE_TEST_LONG=1.
 """
 
@@ -22,7 +23,7 @@ from shardtune.api_schemas.trials.resume_check import ResumePlan
 from tests.lab import requirements
 from tests.lab.laboratory import Laboratory, for_this_process
 from tests.lab.session import GangSession
-from tests.support.long_run import WIDE, telling, wide
+from tests.support.long_run import WIDE, telling
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import LLAMA, tiny_task
 
@@ -84,7 +85,15 @@ def opened(engine: str, folder: Path, hosts: int = 2) -> Iterator[Place]:
         yield place
 
 
-@pytest.fixture(scope="module", params=[wide("local"), "slurm", "ray"])
+ENGINES = ("local", "slurm", "ray")
+
+
+def engines(*often: str) -> pytest.MarkDecorator:
+    """Engines that always run a test; the others run it in the long run."""
+    return pytest.mark.parametrize("shared", telling(ENGINES, often), indirect=True)
+
+
+@pytest.fixture(scope="module", params=telling(ENGINES, ["slurm", "ray"]))
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with opened(request.param, tmp_path_factory.mktemp(request.param)) as place:
         yield place
@@ -104,22 +113,26 @@ def test_a_trial_trains_over_all_hosts(place: Place) -> None:
     assert len(answer["result"]["ranks"]) == 4
 
 
+@engines("slurm")
 def test_a_rank_without_memory_is_told_as_that(place: Place) -> None:
     answer = place.session.run(place.script("oom"))
     assert (answer["kind"], answer["result"]["kind"], answer["result"]["rank"]) == ("Failure", "oom", 3)
 
 
+@engines("ray")
 def test_a_crash_comes_with_its_words_and_its_rank(place: Place) -> None:
     answer = place.session.run(place.script("crash"))
     assert (answer["result"]["kind"], answer["result"]["rank"]) == ("crash", 3)
     assert "planted" in answer["result"]["message"] + (answer["log_tail"] or "")
 
 
+@engines("slurm")
 def test_ranks_that_do_not_move_are_ended(place: Place) -> None:
     answer = place.session.run(place.script("hang"), no_progress_s=3)
     assert answer["result"]["kind"] == "no_progress"
 
 
+@engines("ray")
 def test_a_run_ends_at_its_deadline(place: Place) -> None:
     answer = place.session.run(place.script("hang"), deadline_s=3)
     assert answer["result"]["kind"] == "deadline"
@@ -139,7 +152,7 @@ def test_a_killed_rank_takes_the_others_along(place: Place) -> None:
     assert place.session.result()["result"]["kind"] == "rank_lost"
 
 
-@pytest.mark.parametrize("shared", [wide("local"), "slurm", wide("ray")], indirect=True)
+@engines("slurm")
 def test_a_checkpoint_goes_on_in_new_processes(place: Place) -> None:
     plan = ResumePlan(fewest_steps=4, most_steps=6, steps_after=4)
     answer = place.session.run(ResumeTask(trial=place.task(FSDP2, parity_steps=4), plan=plan))

@@ -54,7 +54,7 @@ def differences(task: TrialTask, trajectory: tuple[StepRecord, ...], reference: 
     [
         pytest.param(DDP, {}, id="ddp"),
         pytest.param(FSDP1, {}, id="fsdp1"),
-        pytest.param(FSDP2, {}, id="fsdp2"),
+        wide(FSDP2, {}, id="fsdp2"),
         pytest.param(ZERO_2, {}, id="zero-2"),
         pytest.param(FSDP2, {"float8": "rowwise"}, id="fsdp2, rowwise"),
         pytest.param(DDP, {"precision": "bf16-mixed"}, id="ddp, bf16-mixed"),

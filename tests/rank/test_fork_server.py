@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -49,6 +50,13 @@ def wait_for(condition: object, seconds: float) -> None:
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
         time.sleep(0.05)
+
+
+def rank_alone(folder: Path) -> None:
+    """Be `python -m shardtune.workers.rank folder` in a session of its own."""
+    os.setsid()
+    sys.argv = ["rank", str(folder)]
+    runpy.run_module("shardtune.workers.rank", run_name="__main__", alter_sys=True)
 
 
 def probe(act: str) -> None:
@@ -151,10 +159,9 @@ def test_ranks_are_gone_when_their_deadline_has_passed(own_host: HostProcess) ->
 def test_ranks_without_a_host_hold_their_deadline_themselves(tmp_path: Path) -> None:
     (tmp_path / "task.json").write_text(tiny_task({"kind": "ddp"}, ranks=1, max_windows=100_000).model_dump_json())
     (tmp_path / "deadline").write_text(str(time.clock_gettime(time.CLOCK_BOOTTIME) + 1))
-    rank = subprocess.run(
-        [sys.executable, "-m", "shardtune.workers.rank", str(tmp_path)], start_new_session=True, timeout=60
-    )
-    assert rank.returncode == -signal.SIGKILL
+    rank = preloaded_forks.fork(rank_alone, tmp_path, output=tmp_path / "printed")
+    rank.join(60)
+    assert rank.exitcode == -signal.SIGKILL
 
 
 def test_the_builder_takes_its_compilers_along_when_its_parent_is_killed(tmp_path: Path) -> None:

@@ -53,8 +53,12 @@ def assert_same_training(host: HostProcess, bound: dict[str, float], strategy: d
     assert all(largest_deviation[name] <= bound[name] for name in bound), largest_deviation
 
 
+FP32_NAMES = ("ddp", "zero-1", "zero-2 offload", "zero-3", "fsdp1", "fsdp2")
+"""Backends; ZeRO-2, and ZeRO-3 with both kinds of offload, train in bf16 and with checkpointing."""
+
+
 @pytest.mark.parametrize("micro_batch", [wide(4, id="accumulation 1"), pytest.param(1, id="accumulation 4")])
-@pytest.mark.parametrize("name", telling(STRATEGIES, STRATEGIES.keys() - {"zero-1 offload", "fsdp2 offload"}))
+@pytest.mark.parametrize("name", telling(STRATEGIES, FP32_NAMES))
 def test_fp32_training_is_the_same(host: HostProcess, name: str, micro_batch: int) -> None:
     assert_same_training(host, FP32, STRATEGIES[name], micro_batch=micro_batch, **QUICK)
 
@@ -74,9 +78,9 @@ def test_autocast_training_stays_within_the_stated_bound(host: HostProcess, name
     )
 
 
-@pytest.mark.parametrize("name", telling(["ddp", "fsdp2"], ["fsdp2"]))
+@pytest.mark.parametrize("name", telling(["ddp", "fsdp2"], []))
 def test_compiled_blocks_train_the_same(host: HostProcess, name: str) -> None:
-    """Compilation on CPU ranks writes C++."""
+    """Compilation on CPU ranks writes C++, 40 s of a core; tests/rank/test_compiled_backends.py always compiles once."""
     model = LLAMA | {"num_hidden_layers": 2}
     assert_same_training(host, FP32, STRATEGIES[name], compile=True, model=model, parity_steps=3)
 
@@ -95,7 +99,8 @@ def test_loss_falls_by_a_fifth_over_the_compared_steps() -> None:
             {"sharding_strategy": "_HYBRID_SHARD_ZERO2", "grad_sync": "last", "use_orig_params": True},
             id="last, kept",
         ),
-        pytest.param("bf16-mixed", {"sharding_strategy": "HYBRID_SHARD"}, id="bf16"),
+        # tests/hosts/test_launchers.py trains HYBRID_SHARD over two hosts.
+        wide("bf16-mixed", {"sharding_strategy": "HYBRID_SHARD"}, id="bf16"),
     ],
 )
 def test_hybrid_fsdp1_on_four_ranks_trains_the_same(
@@ -147,7 +152,7 @@ def test_no_knob_changes_the_training(host: HostProcess, strategy: dict[str, Any
     assert_same_training(host, FP32, strategy, parity_steps=6 if LONG else 3)
 
 
-@pytest.mark.parametrize("name", telling(["ddp", "zero-3", "fsdp1", "fsdp2"], ["zero-3"]))
+@pytest.mark.parametrize("name", telling(["ddp", "zero-3", "fsdp1", "fsdp2"], ["ddp"]))
 def test_collecting_garbage_by_steps_changes_no_training(host: HostProcess, name: str) -> None:
     assert_same_training(host, FP32, STRATEGIES[name], gc_every=2, parity_steps=3)
 
@@ -161,9 +166,10 @@ def test_inputs_in_host_memory_change_no_training(host: HostProcess, name: str) 
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
-        *(("zero-2", "selective"), ("zero-3", "full"), ("fsdp1", "full"), ("fsdp2", "selective")),
-        *(wide(name, "full") for name in ("ddp", "zero-2", "fsdp2")),
-        *(wide(name, "selective") for name in ("ddp", "fsdp1")),
+        # FSDP1 with inputs in host memory checkpoints all blocks; the others are checkpointed every k-th below.
+        *(("zero-2", "selective"), ("zero-3", "full")),
+        *(wide(name, "full") for name in ("ddp", "zero-2", "fsdp1", "fsdp2")),
+        *(wide(name, "selective") for name in ("ddp", "fsdp1", "fsdp2")),
     ],
 )
 def test_checkpointing_changes_memory_only(host: HostProcess, name: str, mode: str) -> None:
@@ -173,7 +179,7 @@ def test_checkpointing_changes_memory_only(host: HostProcess, name: str, mode: s
 @pytest.mark.parametrize(
     ("name", "mode", "every"),
     [
-        *(("ddp", "full", 2), ("zero-3", "full", 4), ("fsdp1", "selective", 2), ("fsdp2", "full", 3)),
+        *(("ddp", "full", 2), ("fsdp1", "selective", 2), ("fsdp2", "full", 3), wide("zero-3", "full", 4)),
         *(wide(name, "full", 2) for name in ("zero-1", "zero-2", "zero-3", "fsdp1", "fsdp2")),
         *(wide("zero-3", "full", 3), wide("fsdp2", "full", 4), wide("zero-2", "selective", 2)),
     ],
@@ -186,10 +192,10 @@ def test_checkpointing_every_kth_block_changes_memory_only(host: HostProcess, na
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        *(pytest.param(name, GPT2, id=f"gpt2-{name}") for name in ("zero-3", "fsdp1")),
-        *(pytest.param(name, MIXTRAL, id=f"mixtral-{name}") for name in ("ddp", "fsdp2")),
-        *(wide(name, GPT2, id=f"gpt2-{name}") for name in ("ddp", "fsdp2")),
-        *(wide(name, MIXTRAL, id=f"mixtral-{name}") for name in ("zero-3", "fsdp1")),
+        pytest.param("zero-3", GPT2, id="gpt2-zero-3"),
+        pytest.param("fsdp2", MIXTRAL, id="mixtral-fsdp2"),
+        *(wide(name, GPT2, id=f"gpt2-{name}") for name in ("ddp", "fsdp1", "fsdp2")),
+        *(wide(name, MIXTRAL, id=f"mixtral-{name}") for name in ("ddp", "zero-3", "fsdp1")),
     ],
 )
 def test_other_architectures_train_the_same(host: HostProcess, name: str, model: dict[str, Any]) -> None:
@@ -206,5 +212,7 @@ def test_checkpointing_takes_less_memory(run: Callable[..., RankReport]) -> None
     none, selective, full = (peak(mode) for mode in ("none", "selective", "full"))
     assert none > selective > full
     assert none > 1.1 * full
-    fourth, second = (peak("full", every) for every in (4, 2))
-    assert none > fourth > second > full
+    second = peak("full", 2)
+    assert none > second > full
+    if LONG:
+        assert none > peak("full", 4) > second

@@ -26,7 +26,7 @@ from shardtune.workers.rank.training.wrap import make_trainer
 from tests.rank.helpers import faulty_ranks
 from tests.rank.helpers.adapter_tasks import BF16, FP32, STRATEGIES, TWO_BLOCKS
 from tests.rank.helpers.fork_server_process import HostProcess
-from tests.support.long_run import wide
+from tests.support.long_run import telling, wide
 from tests.support.ranks.predicted_memory import predicted_gib
 from tests.support.ranks.reference_training import deviation, plain_adapter, train
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
@@ -44,6 +44,10 @@ def task_of(strategy: dict[str, Any], **changes: Any) -> TrialTask:
     return tiny_task(strategy, **(defaults | changes))
 
 
+TWO_TARGETS: dict[str, Any] = {"adapter": TWICE | {"targets": ["q_proj", "v_proj"]}}
+SELECTIVE = {"activation_checkpointing": "selective"}
+
+
 @ranks
 @pytest.mark.parametrize(
     ("name", "changes"),
@@ -53,8 +57,9 @@ def task_of(strategy: dict[str, Any], **changes: Any) -> TrialTask:
         pytest.param("zero-2", FULL, id="zero-2, full checkpointing"),
         pytest.param("fsdp2", FULL, id="fsdp2, full checkpointing"),
         pytest.param("fsdp2", {"adapter": TWICE, "seed": 3}, id="fsdp2, double quantisation"),
-        pytest.param("ddp", {"adapter": TWICE | {"targets": ["q_proj", "v_proj"]}}, id="ddp, two targets"),
-        pytest.param("ddp", {"activation_checkpointing": "selective"}, id="ddp, selective checkpointing"),
+        pytest.param("ddp", TWO_TARGETS | SELECTIVE, id="ddp, two targets, selective checkpointing"),
+        wide("ddp", TWO_TARGETS, id="ddp, two targets"),
+        wide("ddp", SELECTIVE, id="ddp, selective checkpointing"),
         wide("fsdp2", {"loss": "chunked", "loss_chunk": 24}, id="fsdp2, chunks"),
         wide("zero-2", {"adapter": TWICE, "micro_batch": 4, "seed": 3}, id="zero-2, double quantisation"),
         wide("ddp", {"compile": True}, id="ddp, compiled"),
@@ -93,7 +98,7 @@ def test_no_knob_changes_the_training_beside_4_bit_weights(
 
 
 @ranks
-@pytest.mark.parametrize("name", ["ddp", "fsdp2", "zero-2"])
+@pytest.mark.parametrize("name", telling(["ddp", "fsdp2", "zero-2"], ["fsdp2"]))
 def test_bf16_trains_within_the_stated_bound(host: HostProcess, name: str) -> None:
     task = task_of(STRATEGIES[name], precision="bf16-mixed")
     report = host.run(task)[0]
@@ -110,7 +115,9 @@ def test_4_bits_are_told_from_weights_that_are_not_quantised() -> None:
 
 
 @ranks
-@pytest.mark.parametrize("fault", ["none", "missing_all_reduce", "packed_weight_moves"])
+@pytest.mark.parametrize(
+    "fault", telling(["none", "missing_all_reduce", "packed_weight_moves"], ["packed_weight_moves"])
+)
 def test_planted_faults_are_noticed(tmp_path: Path, fault: str) -> None:
     task = task_of(STRATEGIES["ddp"])
     (tmp_path / "task.json").write_text(task.model_dump_json())

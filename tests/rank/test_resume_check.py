@@ -89,16 +89,18 @@ PIPELINE = FSDP2 | {"dp_shard": 1, "pipeline_parallel": 2}
             {"ranks": 4, "model": MIXTRAL | {"num_hidden_layers": 1}},
             id="experts",
         ),
-        pytest.param(
+        # Stored as parts of experts are: as distributed tensors.
+        wide(
             FSDP2 | {"dp_shard": 1, "tensor_parallel": 2},
             {"model": LLAMA | {"num_hidden_layers": 1, "vocab_size": 2048}},
             id="tensor",
         ),
         pytest.param({"kind": "ddp"}, {"optimizer": "muon"}, id="ddp, muon"),
         pytest.param({"kind": "ddp"}, EIGHT_BIT, id="ddp, 8 bits"),
-        pytest.param({"kind": "zero", "stage": 3}, EIGHT_BIT | {"micro_batch": 2}, id="zero-3, 8 bits"),
+        wide({"kind": "zero", "stage": 3}, EIGHT_BIT | {"micro_batch": 2}, id="zero-3, 8 bits"),
         wide({"kind": "zero", "stage": 2}, EIGHT_BIT, id="zero-2, 8 bits"),
-        pytest.param(FSDP2, {"float8": "tensorwise", "precision": "bf16-mixed"}, id="fsdp2, float8"),
+        # Float8 of a whole tensor keeps no state.
+        wide(FSDP2, {"float8": "tensorwise", "precision": "bf16-mixed"}, id="fsdp2, float8"),
         wide(FSDP2, {"optimizer": "muon"}, id="fsdp2, muon"),
         pytest.param(FSDP2, ROUNDED, id="fsdp2, stochastic rounding"),
         *(
@@ -143,7 +145,7 @@ ADAPTED |= {"model": LLAMA | {"vocab_size": 4096, "num_hidden_layers": 2}}
     ("strategy", "changes"),
     [
         wide({"kind": "ddp"}, ADAPTED, id="ddp"),
-        pytest.param({"kind": "zero", "stage": 1, **BUCKETS}, ADAPTED, id="zero-1"),
+        wide({"kind": "zero", "stage": 1, **BUCKETS}, ADAPTED, id="zero-1"),
         wide({"kind": "zero", "stage": 2, **BUCKETS}, ADAPTED, id="zero-2"),
         pytest.param({"kind": "zero", "stage": 3, **BUCKETS}, ADAPTED, id="zero-3"),
         wide({"kind": "zero", "stage": 3, **BUCKETS}, ADAPTED | {"precision": "bf16-mixed"}, id="zero-3, bf16"),
@@ -169,7 +171,7 @@ def test_a_checkpoint_of_an_adapter_holds_it_alone_and_training_goes_on_from_it(
 FAULTS = ("none", "forgotten_optimizer", "forgotten_weights")
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+@pytest.mark.parametrize("precision", [wide("fp32"), "bf16-mixed"])
 def test_what_a_checkpoint_lacks_is_noticed(tmp_path: Path, precision: str) -> None:
     """Faults are noticed under both precisions: the bounds of bf16-mixed are wider, and must still tell."""
     task = ResumeTask(trial=tiny_task({"kind": "ddp"}, precision=precision), plan=PLAN)

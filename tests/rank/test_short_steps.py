@@ -1,6 +1,8 @@
 """Short steps on real ranks: the same training as one of the shared samples alone, whatever the numbers of micro
 batches that follow each other, and the whole step's peak memory."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,10 +56,16 @@ def run(host: HostProcess, task: TrialTask) -> RankReport:
     return report
 
 
+@pytest.fixture(scope="module")
+def report_of(host: HostProcess) -> Callable[[str], RankReport]:
+    """Report of the task of a backend, which runs once."""
+    return functools.cache(lambda name: run(host, task_of(EVERY_BACKEND[name])))
+
+
 @pytest.mark.parametrize("name", EVERY_BACKEND)
-def test_copies_of_the_shared_samples_train_the_same(host: HostProcess, name: str) -> None:
+def test_copies_of_the_shared_samples_train_the_same(report_of: Callable[[str], RankReport], name: str) -> None:
     task = task_of(EVERY_BACKEND[name])
-    report = run(host, task)
+    report = report_of(name)
     apart = deviation(report.trajectory, train(reference(task)))
     assert all(apart[figure] <= FP32[figure] for figure in FP32), apart
     times = report.short_steps
@@ -76,11 +84,11 @@ def test_micro_batches_that_do_not_divide_hold_copies_of_several_samples(host: H
     assert all(apart[figure] <= FP32[figure] for figure in FP32), apart
 
 
-def test_steps_of_changing_numbers_of_micro_batches_train_the_same_with_every_backend(host: HostProcess) -> None:
+def test_steps_of_changing_numbers_of_micro_batches_train_the_same_with_every_backend(
+    report_of: Callable[[str], RankReport],
+) -> None:
     """An engine that counts micro batches itself must end each step where its batch ends."""
-    losses = {
-        name: run(host, task_of(STRATEGIES[name])).losses for name in ("ddp", "zero-1", "zero-2", "zero-3", "fsdp1")
-    }
+    losses = {name: report_of(name).losses for name in ("ddp", "zero-1", "zero-2", "zero-3", "fsdp1")}
     expected = losses.pop("ddp")
     for name, other in losses.items():
         common = min(len(other), len(expected))

@@ -9,7 +9,6 @@ from fastapi.testclient import TestClient
 
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from tests.support.service.page_reader import HTML, page, token
-from tests.support.service.scenarios import tune
 from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
 from tests.support.service.statement_counts import statements_sent
 
@@ -54,12 +53,11 @@ def test_every_page_answers_before_there_is_anything(quick_client):
     assert quick_client.get("/nothing").headers["content-type"] == "application/problem+json"
 
 
-def test_home_says_which_is_best_and_by_how_much(quick_client):
-    SimulatedWorker(quick_client, behave=behave).register()
-    for batch in (8, 16):
-        spec = SPEC | {"workload": {"sequence_length": 64, "global_batch": batch}}
-        quick_client.post("/v1/studies", json=spec).raise_for_status()
-        SimulatedWorker(quick_client, behave=behave).register().work()
+def test_home_says_which_is_best_and_by_how_much(quick_client, study_id):
+    worker = SimulatedWorker(quick_client, behave=behave).register()
+    spec = SPEC | {"workload": {"sequence_length": 64, "global_batch": 16}}
+    quick_client.post("/v1/studies", json=spec).raise_for_status()
+    worker.work()
     text = page(quick_client, "/")
     assert text.count("confirmed</span>") == 2 and "fresh</span>" in text and "FSDP2" in text
     assert "batch 16" in page(quick_client, "/?q=llama+cpu&sort=speed&order=asc&device=cpu")
@@ -216,14 +214,13 @@ def test_what_the_form_keeps_free_is_what_the_calculator_leaves(quick_client):
     assert "less the 50 % the study keeps free" in text
 
 
-def test_quotas_are_shown_and_told(quick_client):
-    study = tune(quick_client)
+def test_quotas_are_shown_and_told(quick_client, study_id):
     with statements_sent(quick_client) as sent:
         assert "studies running" not in page(quick_client, "/new"), "nothing is limited"
     assert sent and not [text for text in sent if "sum(" in text], "so nothing is added up"
     limits = {"quotas": {"running_studies": 3, "gpu_seconds_per_day": 1.0, "requests_per_minute": 1000}}
     quick_client.put("/v1/projects/default", json=limits).raise_for_status()
-    spent = quick_client.get(f"/v1/studies/{study}").json()["gpu_seconds"]
+    spent = quick_client.get(f"/v1/studies/{study_id}").json()["gpu_seconds"]
     assert spent > 1
     settings = page(quick_client, "/settings").partition('id="projects"')[2]
     assert "0 of 3 studies" in settings and "used up" in settings and "1,000" in settings

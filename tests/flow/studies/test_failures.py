@@ -23,35 +23,93 @@ def only(number, outcome):
     return lambda lease, task: outcome if lease.trial_number == number else well(lease, task)
 
 
-def test_out_of_memory_is_a_result_and_not_retried(quick_client):
-    study, trials = run_study(quick_client, only(0, failure(FailureKind.OOM, "tried to allocate 3 GiB")))
-    assert study["state"] == "complete" and study["trials"] == {"complete": 7, "infeasible": 1}
+STUDY = "failing"
+
+
+def work(client, behave):
+    """A study by that name, to its end."""
+    worker = SimulatedWorker(client, behave=behave).register()
+    client.post("/v1/studies", json=SPEC, params={"study_id": STUDY}).raise_for_status()
+    worker.work()
+
+
+def ended_runs(client):
+    """Trial 0 ends out of memory, 1 loses a rank each time, and 2 makes no progress once."""
+    outcomes = {0: failure(FailureKind.OOM, "tried to allocate 3 GiB"), 1: failure(FailureKind.RANK_LOST)}
+
+    def behave(lease, task):
+        if lease.trial_number == 2 and lease.attempt == 1:
+            return failure(FailureKind.NO_PROGRESS)
+        return outcomes.get(lease.trial_number) or well(lease, task)
+
+    work(client, behave)
+
+
+def doubtful_runs(client):
+    """Trial 0 has figures that cannot be true, 1 ran on a throttled device once, and 2 needs more than the limit."""
+    suspect = measurement(99_000).model_copy(update={"suspect": "an MFU of 310 %: more FLOPs than the device has"})
+    outcomes = {0: suspect, 2: measurement(9000, peak_gib=3.9)}
+
+    def behave(lease, task):
+        if lease.trial_number == 1 and lease.attempt == 1:
+            return failure(FailureKind.DEVICE, "GPU-1 was throttled")
+        return outcomes.get(lease.trial_number) or well(lease, task)
+
+    work(client, behave)
+
+
+@pytest.fixture
+def sqlite_start(request, sqlite_template, sqlite_after):
+    """Begin with a study of several faults where a test names it."""
+    for name, begin in (("after_ended_runs", ended_runs), ("after_doubtful_runs", doubtful_runs)):
+        if name in request.fixturenames:
+            return sqlite_after(begin)
+    return sqlite_template
+
+
+def read(client):
+    """The study and its trials."""
+    trials = client.get(f"/v1/studies/{STUDY}/trials").json()["trials"]
+    return client.get(f"/v1/studies/{STUDY}").json(), trials
+
+
+@pytest.fixture
+def after_ended_runs(quick_client):
+    return read(quick_client)
+
+
+@pytest.fixture
+def after_doubtful_runs(quick_client):
+    return read(quick_client)
+
+
+def test_out_of_memory_is_a_result_and_not_retried(after_ended_runs):
+    study, trials = after_ended_runs
+    assert study["state"] == "complete" and study["trials"] == {"complete": 6, "infeasible": 1, "failed": 1}
+    assert trials[0]["state"] == "infeasible"
     assert trials[0]["failure"]["message"] == "tried to allocate 3 GiB"
     assert [attempt["end"] for attempt in trials[0]["runs"][0]["attempts"]] == ["oom"]
 
 
-def test_platform_fault_is_retried_once_and_the_same_end_twice_is_failed(quick_client):
-    study, trials = run_study(quick_client, only(1, failure(FailureKind.RANK_LOST)))
-    assert study["state"] == "complete" and study["trials"] == {"complete": 7, "failed": 1}
+def test_platform_fault_is_retried_once_and_the_same_end_twice_is_failed(after_ended_runs):
+    study, trials = after_ended_runs
+    assert study["state"] == "complete" and trials[1]["state"] == "failed"
     assert [attempt["end"] for attempt in trials[1]["runs"][0]["attempts"]] == ["rank_lost", "rank_lost"]
 
 
-def test_retry_that_ends_well_leaves_no_failure(quick_client):
-    def once(lease, task):
-        is_first = lease.trial_number == 2 and lease.attempt == 1
-        return failure(FailureKind.NO_PROGRESS) if is_first else well(lease, task)
-
-    study, trials = run_study(quick_client, once)
-    assert study["trials"] == {"complete": 8}
+def test_retry_that_ends_well_leaves_no_failure(after_ended_runs):
+    _, trials = after_ended_runs
+    assert [attempt["end"] for attempt in trials[2]["runs"][0]["attempts"]] == ["no_progress", "complete"]
+    assert trials[2]["state"] == "complete"
     assert trials[2]["failure"] is None and trials[2]["runs"][0]["failure"] is None
 
 
-def test_run_over_the_memory_limit_is_infeasible_with_its_measurement_kept(quick_client):
-    study, trials = run_study(quick_client, only(0, measurement(9000, peak_gib=3.9)))
-    assert trials[0]["state"] == "infeasible" and trials[0]["failure"]["kind"] == "over_limit"
-    assert "3.80 GiB" in trials[0]["failure"]["message"]
-    assert trials[0]["peak_allocated_gib"] == 3.9
-    assert study["best_so_far"]["trial_number"] != 0
+def test_run_over_the_memory_limit_is_infeasible_with_its_measurement_kept(after_doubtful_runs):
+    study, trials = after_doubtful_runs
+    assert trials[2]["state"] == "infeasible" and trials[2]["failure"]["kind"] == "over_limit"
+    assert "3.80 GiB" in trials[2]["failure"]["message"]
+    assert trials[2]["peak_allocated_gib"] == 3.9
+    assert study["best_so_far"]["trial_number"] != 2
 
 
 def test_cpu_ranks_get_the_limit_with_their_task(quick_client):
@@ -61,8 +119,8 @@ def test_cpu_ranks_get_the_limit_with_their_task(quick_client):
         limits.append(task.memory_limit_gib)
         return well(lease, task)
 
-    run_study(quick_client, look)
-    assert limits == [pytest.approx(3.8)] * len(limits)
+    run_study(quick_client, look, budget={"max_trials": 2, "max_pairs": 7})
+    assert len(limits) > 2 and limits == [pytest.approx(3.8)] * len(limits)
 
 
 def test_trial_that_trains_something_else_is_infeasible_however_fast(quick_client):
@@ -209,20 +267,15 @@ def test_default_budget_ends_when_further_gain_is_unlikely(quick_client):
     assert study["result"]["verdict"] == "not_faster"
 
 
-def test_numbers_that_cannot_be_true_are_measured_again_and_never_win(quick_client):
-    suspect = measurement(99_000).model_copy(update={"suspect": "an MFU of 310 %: more FLOPs than the device has"})
-    study, trials = run_study(quick_client, only(0, suspect))
-    assert study["state"] == "complete" and study["trials"] == {"complete": 7, "failed": 1}
+def test_numbers_that_cannot_be_true_are_measured_again_and_never_win(after_doubtful_runs):
+    study, trials = after_doubtful_runs
+    assert study["state"] == "complete" and study["trials"] == {"complete": 6, "infeasible": 1, "failed": 1}
     assert "MFU of 310 %" in trials[0]["failure"]["message"]
     assert [attempt["end"] for attempt in trials[0]["runs"][0]["attempts"]] == ["suspect", "suspect"]
     assert study["result"]["best"]["trial_number"] != 0
 
 
-def test_a_bad_device_is_the_platforms_fault(quick_client):
-    def once(lease, task):
-        is_first = lease.trial_number == 0 and lease.attempt == 1
-        return failure(FailureKind.DEVICE, "GPU-1 was throttled") if is_first else well(lease, task)
-
-    study, trials = run_study(quick_client, once)
-    assert study["trials"] == {"complete": 8}
-    assert [attempt["end"] for attempt in trials[0]["runs"][0]["attempts"]] == ["device", "complete"]
+def test_a_bad_device_is_the_platforms_fault(after_doubtful_runs):
+    _, trials = after_doubtful_runs
+    assert trials[1]["state"] == "complete"
+    assert [attempt["end"] for attempt in trials[1]["runs"][0]["attempts"]] == ["device", "complete"]

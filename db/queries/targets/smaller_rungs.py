@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.studies.study import StudyPurpose, StudySpec, StudyState
-from shardtune.db.tables.studies import FingerprintRow, StudyRow
+from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.db.tables.studies import FingerprintRow, StudyRow, TrialRow
 
 _MOST_READ = 200
 """Number of newest studies of a project that are looked through: rungs are measured within days of each other."""
@@ -22,12 +23,20 @@ class EndedStudy:
     spec: StudySpec
     cluster: Cluster
     fingerprint: Fingerprint
+    complete_trials: int = 0
+    """Number of trials that were measured."""
 
 
 def ended_studies(session: Session, project_id: str) -> Sequence[EndedStudy]:
     """Return the newest complete studies of a project that people asked for, newest first."""
+    complete_trials = (
+        select(func.count())
+        .where(TrialRow.study_id == StudyRow.id, TrialRow.state == TrialState.COMPLETE)
+        .correlate(StudyRow)
+        .scalar_subquery()
+    )
     query = (
-        select(StudyRow.id, StudyRow.spec, StudyRow.cluster, FingerprintRow.value)
+        select(StudyRow.id, StudyRow.spec, StudyRow.cluster, FingerprintRow.value, complete_trials)
         .join(FingerprintRow, FingerprintRow.key == StudyRow.fingerprint_key)
         .where(
             StudyRow.project_id == project_id,

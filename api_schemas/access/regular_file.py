@@ -32,10 +32,13 @@ def open_regular(path: Path, most_bytes: int = MOST_BYTES) -> BinaryIO:
     """Open a regular file of at most `most_bytes` for reading, at once whatever the path names.
 
     Raises:
-        IrregularFile: it is a folder, a pipe, a device or a socket.
+        IrregularFile: it is a folder, a pipe, a device or a socket, or no file can have its name.
         TooLarge: it has more bytes.
         OSError: it cannot be opened.
     """
+    # Python's own error, "embedded null byte", helps nobody.
+    if "\0" in str(path):
+        raise IrregularFile("no file can have this name, with a NUL character")
     # Before the file is opened as well: opening a tape or a terminal has effects.
     _require_regular(path.stat(), most_bytes)
     # O_NONBLOCK: what was a file a moment ago may be a pipe now.

@@ -60,6 +60,8 @@ class EventType(StrEnum):
     """A different configuration is now recommended."""
     BEST_RENEWED = "best.renewed"
     """The recommended configuration was measured again and remains recommended."""
+    BEST_TARGET_CHANGED = "best.target_changed"
+    """The answer for a study's target changed: runs there confirmed or replaced it, or what they found was withdrawn."""
     BEST_REGRESSION = "best.regression"
     """The recommended configuration has become slower although hardware and software are unchanged."""
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from shardtune.service.cli import missing_extras
 from shardtune.service.cli.commands.app import app
-from shardtune.service.cli.errors import BAD_INPUT, CliError
+from shardtune.service.cli.errors import BAD_INPUT, CliError, InputError
 from shardtune.service.cli.terminal import printable_output
 
 __all__ = ["main"]
@@ -15,6 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code; an expected failure is printed, not raised."""
     with printable_output():
         try:
+            _check_characters(arguments or ())
             app(args=None if arguments is None else list(arguments))
         except CliError as error:
             for line in error.lines:
@@ -26,3 +27,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 raise
             sys.stderr.write(f"{remedy}\n")
             sys.exit(BAD_INPUT)
+
+
+def _check_characters(arguments: Sequence[str]) -> None:
+    """Reject arguments with a NUL character, which only a program that calls `main` itself can give.
+
+    Raises:
+        InputError: names the option.
+    """
+    before = ""
+    for argument in arguments:
+        if "\0" in argument:
+            option, has_value, _ = argument.partition("=")
+            is_option = argument.startswith("-") and has_value
+            name = option if is_option else before if before.startswith("-") else "argument"
+            raise InputError(f"{name} ({argument!r:.200}) has a NUL character, which no path or name has; remove it")
+        before = argument

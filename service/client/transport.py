@@ -18,6 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.api_schemas.formatting import field_line
+from shardtune.api_schemas.printable_text import printable
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Rows = TypeVar("_Rows")
@@ -135,6 +136,9 @@ class Calls:
         try:
             request = self._http.build_request(method, path, json=body, params=params, headers=headers)
         except httpx.InvalidURL as error:
+            if not path.isprintable():
+                reason = "the address has a control character, as no id has; remove it"
+                raise ServiceError(f"{method} {printable(path)}: {reason}") from error
             text = "send lengths of samples as [tokens, samples] pairs"
             raise ServiceError(
                 f"{method} {path}: the parameters are too long for an address ({error}); {text}"

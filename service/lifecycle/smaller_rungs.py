@@ -1,5 +1,6 @@
 """Find what earlier studies measured on fewer GPUs of the same machines, with the same work for each rank."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from sqlalchemy.orm import Session
@@ -16,31 +17,53 @@ from shardtune.tuner.projection.rung_test import Rung
 
 _MOST_RUNGS = 4
 """Number of smaller clusters whose trials are read, the largest first: the nearest sizes count most."""
+_MOST_STUDIES = 4
+"""Number of studies of one size whose trials are read, those with most of them: each has a snapshot to build."""
 _SIZE_FIELDS = frozenset({"nodes", "gpu_count", "gpu_links", "nics", "intra_node_gb_per_s", "inter_node_gb_per_s"})
 """Fields of a fingerprint that differ because a rung has fewer GPUs or nodes of the same kind."""
 
+ContendersOf = Callable[[StudySnapshot], Sequence[Contender]]
+"""Function that returns the feasible trials of a study."""
 
-def find(
-    session: Session, snapshot: StudySnapshot, contenders_of: Callable[[StudySnapshot], Sequence[Contender]]
-) -> list[Rung]:
-    """Return the smaller clusters of the study's machines, each with the trials of the newest study on it.
 
-    `contenders_of`: the feasible trials of a study.
-    """
+def find(session: Session, snapshot: StudySnapshot, contenders_of: ContendersOf) -> list[Rung]:
+    """Return the smaller clusters of the study's machines, each with the trials of the studies on it."""
     study = studies.get(session, snapshot.study_id)
     if study is None or study.fingerprint is None:
         return []
     own = EndedStudy(snapshot.study_id, snapshot.spec, snapshot.cluster, study.fingerprint.value)
-    newest: dict[int, EndedStudy] = {}
+    below: dict[tuple[int, int], list[EndedStudy]] = defaultdict(list)
     for earlier in smaller_rungs.ended_studies(session, study.project_id):
         if is_rung_below(earlier, own):
-            newest.setdefault(earlier.cluster.world_size, earlier)
-    rungs = []
-    for ranks in sorted(newest, reverse=True)[:_MOST_RUNGS]:
-        row = studies.get(session, newest[ranks].study_id)
-        measured = () if row is None else tuple(contenders_of(study_snapshot.read_study(session, row)))
-        rungs += [Rung(newest[ranks].cluster, newest[ranks].study_id, measured)] if measured else []
-    return rungs
+            below[earlier.cluster.nodes, earlier.cluster.gpus_per_node].append(earlier)
+    rungs: dict[int, Rung] = {}
+    for nodes, per_node in sorted(below, key=lambda shape: -shape[0] * shape[1]):
+        ranks = nodes * per_node
+        if ranks not in rungs and len(rungs) == _MOST_RUNGS:
+            break
+        rung = _rung(session, below[nodes, per_node], contenders_of)
+        # As many ranks on one node and on several are two clusters; the one that shows more counts.
+        if rung.measured and (ranks not in rungs or len(rung.measured) > len(rungs[ranks].measured)):
+            rungs[ranks] = rung
+    return list(rungs.values())
+
+
+def _rung(session: Session, on_it: Sequence[EndedStudy], contenders_of: ContendersOf) -> Rung:
+    """Smaller cluster with what studies measured on it, newest first."""
+    # A study of two or three trials, such as a confirmation, must not hide what a longer one measured there: each
+    # configuration counts as the newest of the studies has it.
+    longest = sorted(on_it, key=lambda earlier: -earlier.complete_trials)[:_MOST_STUDIES]
+    chosen = {earlier.study_id for earlier in longest}
+    newest: dict[str, tuple[str, Contender]] = {}
+    for earlier in (earlier for earlier in on_it if earlier.study_id in chosen):
+        row = studies.get(session, earlier.study_id)
+        for contender in () if row is None else contenders_of(study_snapshot.read_study(session, row)):
+            newest.setdefault(contender.config.content_key(), (earlier.study_id, contender))
+    return Rung(
+        on_it[0].cluster,
+        tuple(dict.fromkeys(study_id for study_id, _ in newest.values())),
+        tuple(contender for _, contender in newest.values()),
+    )
 
 
 def is_rung_below(earlier: EndedStudy, own: EndedStudy) -> bool:

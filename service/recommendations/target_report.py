@@ -2,12 +2,17 @@
 
 import logging
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.notifications.events import EventType
+from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study_result import StudyResult
+from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.db import outbox
 from shardtune.db.queries import studies, trials
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning.target_comparison import comparing_study, difference
@@ -42,12 +47,11 @@ def report_confirmation(session: Session, study: StudyRow, result: StudyResult, 
     if not replaces(reported, projection):
         log.info("an earlier study decided, and stays", extra={"study": study.id, "confirms": original.id})
         return
-    original.result = original.result.model_copy(update={"projection": reported})
-    original.version += 1
+    _replace_projection(session, original, reported, study, now)
     log.info("projection %s on the target", reported.verdict, extra={"study": original.id, "confirmed_by": study.id})
 
 
-def take_back_confirmation(session: Session, study: StudyRow) -> None:
+def take_back_confirmation(session: Session, study: StudyRow, now: datetime) -> None:
     """Return the projection that a study confirmed or changed to what it was without that study."""
     original = _named_study(session, study)
     projection = None if original is None or original.result is None else original.result.projection
@@ -55,8 +59,7 @@ def take_back_confirmation(session: Session, study: StudyRow) -> None:
         return
     if projection.confirmation.study_id == study.id:
         plain = projection.model_copy(update={"verdict": "projected", "confirmation": None})
-        original.result = original.result.model_copy(update={"projection": plain})
-        original.version += 1
+        _replace_projection(session, original, plain, study, now)
         log.info("confirmation taken back", extra={"study": original.id, "confirmed_by": study.id})
 
 
@@ -65,6 +68,44 @@ def keep_confirmation(earlier: StudyResult | None, result: StudyResult) -> Study
     if earlier is None or earlier.projection is None or result.projection is None:
         return result
     return result.model_copy(update={"projection": with_confirmation_of(result.projection, earlier.projection)})
+
+
+def _replace_projection(
+    session: Session, original: StudyRow, projection: StudyProjection, there: StudyRow, now: datetime
+) -> None:
+    """Store what a study on the target, `there`, found, and notify webhooks if the answer or its verdict has changed."""
+    assert original.result is not None and original.result.projection is not None
+    before = original.result.projection
+    original.result = original.result.model_copy(update={"projection": projection})
+    original.version += 1
+    if (before.verdict, before.answer.config) == (projection.verdict, projection.answer.config):
+        return
+    # The study has ended, and its stream of events with it: only webhooks hear of it, as of other changed answers.
+    outbox.notify(
+        session,
+        project_id=original.project_id,
+        study_id=original.id,
+        kind=EventType.BEST_TARGET_CHANGED,
+        data=_event_data(original, projection, there),
+        now=now,
+    )
+
+
+def _event_data(original: StudyRow, projection: StudyProjection, there: StudyRow) -> dict[str, Any]:
+    answer, confirmation = projection.answer, projection.confirmation
+    case = TuningTarget(original.spec.model, original.spec.workload, original.cluster)
+    measured = () if confirmation is None else confirmation.measured
+    on_target = next((row.tokens_per_s_per_gpu for row in measured if row.config == answer.config), None)
+    return {
+        "project_id": original.project_id,
+        "target_key": None if original.fingerprint is None else case.target_key(original.fingerprint.value),
+        "nodes": projection.cluster.nodes,
+        "gpus_per_node": projection.cluster.gpus_per_node,
+        "description": answer.description,
+        "tokens_per_s_per_gpu": answer.tokens_per_s_per_gpu.expected if on_target is None else on_target,
+        "verdict": projection.verdict,
+        "confirming_study_id": there.id,
+    }
 
 
 def _named_study(session: Session, study: StudyRow) -> StudyRow | None:

@@ -57,7 +57,7 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
             row.version += 1
         if withdraw:
             _withdraw_recommendations(context, session, row)
-            take_back_confirmation(session, row)
+            take_back_confirmation(session, row, now)
         log.info("study deleted", extra={"study": study_id})
         session.flush()
         return study_views(session, [row])[0]

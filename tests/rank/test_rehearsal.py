@@ -12,7 +12,7 @@ import pytest
 from shardtune.api_schemas.trials.leases import RehearsalTask, TrialTask
 from shardtune.api_schemas.trials.rehearsals import RehearsalAnswer
 from shardtune.service.cli.rehearse import processes
-from tests.rank.helpers.target_tasks import at_target
+from tests.rank.helpers.target_tasks import CLUSTER, at_target
 from tests.support.processes.stack import until
 
 PATIENCE_S = 300.0
@@ -48,6 +48,15 @@ def test_the_last_stage_of_a_pipeline_has_its_blocks_and_the_loss() -> None:
     task = at_target({"kind": "fsdp2", "dp_shard": 128, "pipeline_parallel": 4}, global_batch=1024)
     seen = ask(task, rank=384, micro_batches=5).seen
     assert seen is not None and seen.blocks == 3 and seen.parts["forward"] > 0
+
+
+def test_cpu_ranks_hold_a_clone_of_what_they_reduce() -> None:
+    on_gpus = at_target({"kind": "fsdp1", "dp_shard": 512}, layers=4)
+    cpu = CLUSTER.model_copy(update={"device": "cpu", "gpu": "CPU"})
+    gpus, ranks = (ask(task).seen for task in (on_gpus, on_gpus.model_copy(update={"cluster": cpu})))
+    assert gpus is not None and ranks is not None
+    # gloo clones the float32 gradients of a unit; on 512 ranks no shard hides it.
+    assert ranks.peak_bytes > gpus.peak_bytes + (32 << 10)
 
 
 @pytest.mark.parametrize(

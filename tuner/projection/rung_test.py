@@ -30,9 +30,10 @@ class Rung:
     """Smaller cluster of the same machines on which each rank had the same work."""
 
     cluster: Cluster
-    study_id: str
-    """Study that measured on it."""
+    studies: tuple[str, ...]
+    """Ids of the studies that measured on it."""
     measured: tuple[Contender, ...]
+    """Measured trials of these studies, each configuration once."""
 
 
 class RungAnchors:
@@ -97,7 +98,7 @@ def _compared(anchors: RungAnchors, foretold: Sequence[ForetoldTrial], half_widt
     used = {gpus for trial in foretold for gpus in trial.from_gpus}
     return RungTest(
         from_gpus=tuple(sorted(used)),
-        studies=tuple(rung.study_id for rung in anchors.rungs if rung.cluster.world_size in used),
+        studies=tuple(study for rung in anchors.rungs if rung.cluster.world_size in used for study in rung.studies),
         trials=tuple(foretold),
         median_error=median(errors),
         largest_error=max(errors),

@@ -10,7 +10,7 @@ from shardtune.api_schemas.studies.rung_tests import RungTest
 from shardtune.api_schemas.studies.study_result import Contender
 from shardtune.api_schemas.studies.targets import CurvePoint, ProjectedConfig, StudyProjection
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.projection import rung_test, rungs
+from shardtune.tuner.projection import rung_speeds, rung_test, rungs
 from shardtune.tuner.projection.bands import band
 from shardtune.tuner.projection.chances import ProjectedSpeed, chances_of_best
 from shardtune.tuner.projection.rung_test import Rung, RungAnchors
@@ -38,6 +38,8 @@ class ProjectedTrials:
     """Number of configurations that did not fit on the study's cluster, and are predicted to fit on the target."""
     rung_test: RungTest | None
     error: StructuralError
+    left_out: tuple[str, ...] = ()
+    """Sentences about measurements of smaller clusters that cannot be true, and do not count."""
 
 
 def project_trials(
@@ -51,7 +53,8 @@ def project_trials(
     `measured`: feasible trials of the study. `not_fitting`: configurations that did not fit on its cluster, by prediction
     or by a run. `smaller`: smaller clusters that measured configurations with the same work for each rank.
     """
-    anchors = RungAnchors(sizes, smaller)
+    believed = rung_speeds.believable(sizes, smaller)
+    anchors = RungAnchors(sizes, believed.rungs)
     test = rung_test.run(sizes, anchors, measured)
     error = rung_test.error_after(test)
     laid_out = project_all(sizes, grown_configs(sizes, measured, anchors), sizes.there, error)
@@ -65,6 +68,7 @@ def project_trials(
         only_at_target=_count_fitting(sizes, not_fitting, sizes.there),
         rung_test=test,
         error=error,
+        left_out=believed.notes,
     )
 
 
@@ -96,7 +100,7 @@ def answer(trials: ProjectedTrials, rejected: Collection[str] = ()) -> StudyProj
         only_at_target=trials.only_at_target,
         without_layout=tuple(sorted(trials.without_layout, key=ranks.__getitem__)),
         too_large=len({row.grown.contender.trial_number for row in trials.rows} - trials_that_fit),
-        notes=_notes(sizes, there),
+        notes=(*_notes(sizes, there), *trials.left_out),
         rung_test=trials.rung_test,
     )
 

@@ -24,7 +24,7 @@ from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _MOST_RATIO = 100.0
 """Largest ratio of a believable peak to the predicted one, and the other way round. Rehearsals and predictions of a 70B
-differ by 15 % at most."""
+differ by 2 % at most."""
 
 
 @dataclass(frozen=True)

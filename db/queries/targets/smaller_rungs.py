@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.studies.study_state import StudyPurpose, StudyState
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.tables.fingerprints import FingerprintRow
 from shardtune.db.tables.studies import StudyRow
+from shardtune.db.tables.trials import TrialRow
 
 _MOST_READ = 200
 """Number of newest studies of a project that are looked through: rungs are measured within days of each other."""
@@ -24,12 +26,20 @@ class EndedStudy:
     spec: StudySpec
     cluster: Cluster
     fingerprint: Fingerprint
+    complete_trials: int = 0
+    """Number of trials that were measured."""
 
 
 def ended_studies(session: Session, project_id: str) -> Sequence[EndedStudy]:
     """Return the newest complete studies of a project that people asked for, newest first."""
+    complete_trials = (
+        select(func.count())
+        .where(TrialRow.study_id == StudyRow.id, TrialRow.state == TrialState.COMPLETE)
+        .correlate(StudyRow)
+        .scalar_subquery()
+    )
     query = (
-        select(StudyRow.id, StudyRow.spec, StudyRow.cluster, FingerprintRow.value)
+        select(StudyRow.id, StudyRow.spec, StudyRow.cluster, FingerprintRow.value, complete_trials)
         .join(FingerprintRow, FingerprintRow.key == StudyRow.fingerprint_key)
         .where(
             StudyRow.project_id == project_id,

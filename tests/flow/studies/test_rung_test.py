@@ -37,6 +37,17 @@ def test_the_second_study_says_how_well_the_first_foretold_it(client):
     assert "Rung test: 1 GPU foretold" in page
 
 
+def test_a_newer_study_of_few_trials_hides_no_trial_of_a_longer_one(quick_client, clock):
+    long = finished(quick_client, ONE_RANK, "8x1", "one")
+    before = finished(quick_client, CLUSTER, "4x2", "two")["result"]["projection"]["rung_test"]
+    clock.turn(60)
+    short = finished(quick_client, ONE_RANK, "8x1", "three", budget=SPEC["budget"] | {"max_trials": 2}, seed=1)
+    after = finished(quick_client, CLUSTER, "4x2", "four")["result"]["projection"]["rung_test"]
+    assert len(before["trials"]) > 2
+    assert [row["trial_number"] for row in after["trials"]] == [row["trial_number"] for row in before["trials"]]
+    assert after["studies"] == [short["study_id"], long["study_id"]]
+
+
 @pytest.mark.parametrize(
     "changes",
     [

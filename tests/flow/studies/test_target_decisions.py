@@ -1,11 +1,14 @@
 """What a comparison on the target may change in the answers that are served, and when."""
 
+import json
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import select
 
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.db.queries import best, studies
+from shardtune.db.tables.webhooks import DeliveryRow
 from tests.support.service.scenarios import decide
 from tests.support.service.simulated_worker import SimulatedWorker
 from tests.support.service.target_comparisons import (
@@ -29,6 +32,45 @@ def proposal_of(client, study):
     rows = client.get("/v1/recommendations", params={"state": "proposed"}).json()["recommendations"]
     (row,) = [row for row in rows if row["study_id"] == study["study_id"]]
     return row
+
+
+def messages(client):
+    """Bodies of the webhook messages about answers for targets, in any order."""
+    with client.app.state.context.db.read() as session:
+        rows = session.scalars(select(DeliveryRow).where(DeliveryRow.type == "best.target_changed")).all()
+        return [json.loads(row.body)["data"] for row in rows]
+
+
+def test_webhooks_learn_of_each_change_of_the_answer_for_the_target(quick_client, projected):
+    client, (first, second) = quick_client, choices(projected)
+    hook = client.post("/v1/webhooks", json={"url": "https://ci.example.com/hook"})
+    assert hook.status_code == 201 and "best.target_changed" in hook.json()["events"], hook.text
+    request = confirming_request(client, projected)
+    changing = run_there(client, request, (800.0, 1000.0))
+    (changed,) = messages(client)
+    assert changed == {
+        "study_id": projected["study_id"],
+        "project_id": "default",
+        "target_key": changed["target_key"],
+        "nodes": 4,
+        "gpus_per_node": 2,
+        "description": second["description"],
+        "tokens_per_s_per_gpu": 1000.0,
+        "verdict": "changed",
+        "confirming_study_id": changing["study_id"],
+    }
+    served = client.get("/v1/best", params={"target_key": changed["target_key"]})
+    assert served.status_code == 200, served.text
+    # The same again changes nothing; the other way round does.
+    run_there(client, request, (800.0, 1000.0))
+    assert len(messages(client)) == 1
+    confirming = run_there(client, request, (1200.0, 1000.0))
+    (confirmed,) = [row for row in messages(client) if row != changed]
+    assert (confirmed["verdict"], confirmed["description"]) == ("confirmed", first["description"])
+    assert client.delete(f"/v1/studies/{confirming['study_id']}", params={"withdraw": "true"}).status_code == 200
+    (withdrawn,) = [row for row in messages(client) if row not in (changed, confirmed)]
+    assert withdrawn["verdict"] == "projected" and withdrawn["confirming_study_id"] == confirming["study_id"]
+    assert withdrawn["tokens_per_s_per_gpu"] == first["tokens_per_s_per_gpu"]["expected"]
 
 
 def test_a_comparison_that_waits_for_approval_changes_nothing_until_it_is_approved(quick_client, projected):

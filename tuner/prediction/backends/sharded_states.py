@@ -114,10 +114,16 @@ def fully_sharded(
     """Bytes of FSDP's states on one rank, by moment of the step.
 
     `padding`: elements that a block's gathered buffer has beyond its parameters. `root_waits`: the root's
-    reduce-scatter input is kept until the next micro batch reduces a unit. `at_once`: a unit's reduction ends before
-    the next block runs.
+    reduce-scatter input is kept until the next micro batch reduces a unit. `at_once`: a unit's buffers are freed
+    before the next block runs, as those of FSDP1.
     """
     s = _sizes(shape, c, d, impl, gloo, padding)
+    whole = (
+        s.gathered
+        * s.blocks
+        * (shape.block_parameters / c.tensor - _foreign_expert_elements(shape, c))
+        * trained_part.of_block(shape, impl)
+    )
     return States(
         parameters=trained_part.master_bytes(shape, d, impl) * s.sharded / c.shard * (1.0 - c.offload_parameters)
         + trained_part.scale_bytes(shape),
@@ -126,11 +132,10 @@ def fully_sharded(
         **_gradient_bytes(c, d, s),
         **_gathered_bytes(c, s),
         **_reduction_bytes(shape, c, d, s, root_waits, at_once),
-        unit_gradients=s.gathered
-        * s.blocks
-        * (shape.block_parameters / c.tensor - _foreign_expert_elements(shape, c))
-        * trained_part.of_block(shape, impl)
-        + (d.reduce * s.unit_trained * s.copies if at_once else 0.0),
+        # FSDP1's parameters are views of a flat one: their gradients stand beside the flat gradient that they make up.
+        unit_gradients=whole * (2.0 if at_once else 1.0),
+        reduced_unit=_reduced_unit_bytes(c, d, s, whole) if at_once else c.tokens * 0.0,
+        freed_late=d.reduce * _reduced_units(shape, c, s) if at_once else c.tokens * 0.0,
         step=s.shards * s.root_trained / s.sharded_trained * s.on_device
         + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else s.shards),
     )
@@ -169,6 +174,25 @@ def _gradient_bytes(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
     }
 
 
+def _reduced_unit_bytes(c: Candidates, d: Dtypes, s: _Sizes, whole: Array) -> Array:
+    """Bytes beyond what a block keeps while a unit of FSDP1 is reduced. `whole`: bytes of the unit's gradients."""
+    # FSDP1 frees the unit's parameters, casts its gradients if the dtypes differ, and reduces them into a new shard (torch
+    # 2.13, `_post_backward_hook`). Nothing refers to the cast copy when the hook ends.
+    inputs = s.copies - (1.0 if d.reduce == s.gathered else 0.0)
+    shard = np.where(c.shard > 1, d.reduce * s.unit_trained / c.shard, 0.0)
+    freed = np.where(c.regather < 2, 0.0, s.in_unit * s.unit)
+    return whole + d.reduce * s.unit_trained * inputs + shard - freed
+
+
+def _reduced_units(shape: ModelShape, c: Candidates, s: _Sizes) -> Array:
+    """Number of elements that one reduce-scatter takes while a further unit runs."""
+    # Backward begins with the last unit, which holds the left-over blocks. Of two units it alone is reduced beside
+    # another; a single unit is reduced when nothing else runs any more.
+    left_over = shape.layers - c.blocks_per_unit * (s.units - 1)
+    reduced: Array = s.unit_trained * np.where(s.units == 1, 0.0, np.where(s.units == 2, left_over / s.blocks, 1.0))
+    return reduced
+
+
 def _gathered_bytes(c: Candidates, s: _Sizes) -> dict[str, Array]:
     """Bytes of gathered compute copies: the root's parameters, those kept after forward, one unit in use, and one or
     more prefetched units."""
@@ -191,15 +215,11 @@ def _reduction_bytes(
 ) -> dict[str, Array]:
     """Bytes of the inputs of reduce-scatters: one is kept until the next unit's begins; the root's gradients are kept
     until the end of backward."""
-    # Backward begins with the last unit, which holds the left-over blocks. Of two units it alone is reduced beside
-    # another; a single unit is reduced when nothing else runs any more.
-    left_over = shape.layers - c.blocks_per_unit * (s.units - 1)
-    reduced = s.unit_trained * np.where(s.units == 1, 0.0, np.where(s.units == 2, left_over / s.blocks, 1.0))
     head = s.root_trained if shape.tied else s.root_trained / 2
     waits = (c.accumulation > 1) & (c.sync_last == 0) & root_waits
     lingering = np.where(waits, d.reduce * s.root_trained, 0.0)
     return {
-        "buckets": np.where(at_once, 0.0, d.reduce * reduced * s.copies) + s.gathered * head,
+        "buckets": np.where(at_once, 0.0, d.reduce * _reduced_units(shape, c, s) * s.copies) + s.gathered * head,
         "buckets_loss": lingering,
         "buckets_step": c.tokens * 0.0,
         "buckets_first": lingering + s.gathered * head,

@@ -48,6 +48,11 @@ class States:
     """Bytes that FSDP needs to reduce the root unit's gradients when backward ends, gathered parameters included."""
     step: Array
     """Bytes of the temporaries of the optimizer step."""
+    reduced_unit: Array | float = 0.0
+    """Bytes of a unit's gradients and buffers while they are reduced, less those of its parameters, which are freed
+    before."""
+    freed_late: Array | float = 0.0
+    """Bytes of buffers that a unit's reduction leaves reserved for the stream it ran on, once they are freed."""
 
 
 def tied_gradients(shape: ModelShape, c: Candidates) -> Array:

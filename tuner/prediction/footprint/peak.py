@@ -27,6 +27,8 @@ MOMENTS = (
     "end of backward",
     "optimizer step",
 )
+_REDUCING = (2, 3, 4)
+"""Indices of the moments at which a unit's gradients are reduced, or have been while a further block computes."""
 
 _STATES = "ZeRO (arXiv:1910.02054), section 3.1; as torch 2.13 and DeepSpeed 0.19.8 keep them"
 SOURCES = {
@@ -118,9 +120,7 @@ def peak_memory(
         terms={name: terms[name] for name in TERMS},
         moment=moment.astype(float),
         allocated=allocated,
-        fragmentation=_fragmentation(c, state.gathered_backward - state.gathered_loss, state.buckets, working, moment)
-        if is_cuda
-        else zero,
+        fragmentation=_fragmentation(c, state, working, moment) if is_cuda else zero,
         context=zero + (CONTEXT_GIB * GIB if is_cuda else 0.0),
         communication=np.where(c.ranks * c.stages > 1, COMMUNICATION_GIB * GIB, 0.0) if is_cuda else zero,
         host=host + offloaded_inputs(shape, c, dtypes, impl, is_pinned=is_cuda),
@@ -148,7 +148,7 @@ def _bytes_by_moment(
         return block.kept(c, blocks) + caches
 
     def reducing(number: int) -> Array:
-        return np.maximum(block.working(c, number), state.unit_gradients)
+        return np.maximum(np.maximum(block.working(c, number), state.unit_gradients), state.reduced_unit)
 
     first = block.working(c, last)
     return (
@@ -184,11 +184,15 @@ def _add_activations(
     )
 
 
-def _fragmentation(c: Candidates, gathered: Array, buckets: Array, working: Array, moment: Array) -> Array:
+def _fragmentation(c: Candidates, state: States, working: Array, moment: Array) -> Array:
     """Bytes in the allocator's memory pools that the tensors of the peak cannot reuse."""
     # The caching allocator keeps one pool per stream, and never assembles a large block from small free ones. Where the
     # peak is the loss, the working set of a block's backward and the communication streams' buffers add to it.
     at_loss = moment == 0
-    pools = np.where(at_loss, np.maximum(gathered, 0.0) + buckets, 0.0)
-    pools = pools + registry.number_of_backend(c, lambda backend: backend.frees_late) * np.maximum(gathered, 0.0)
+    gathered = np.maximum(state.gathered_backward - state.gathered_loss, 0.0)
+    # The buffers of a reduction stay reserved for its stream while the next block computes.
+    computing = np.maximum(working, state.unit_gradients)
+    left = np.maximum(computing + state.freed_late - np.maximum(computing, state.reduced_unit), 0.0)
+    pools = np.where(at_loss, gathered + state.buckets + state.freed_late, np.isin(moment, _REDUCING) * left)
+    pools = pools + registry.number_of_backend(c, lambda backend: backend.frees_late) * gathered
     return np.where(at_loss, working, 0.0) + pools

@@ -29,10 +29,21 @@ class PeakTracker(MemTracker):  # type: ignore[no-untyped-call]
 
     _is_paused = False
 
+    def __init__(self, *, clones_reductions: bool = False) -> None:
+        """`clones_reductions`: whether ranks reduce through gloo, whose reduce-scatter works on a clone of its input."""
+        super().__init__()
+        self._clones_reductions = clones_reductions
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and count its results."""
         if self._is_paused:
             return func(*args, **(kwargs or {}))
+        # The fake process group has no such clone, and CPU ranks hold it at their peak (torch 2.13, ProcessGroupGloo).
+        if self._clones_reductions and func is torch.ops.c10d._reduce_scatter_base_.default:
+            clone = super().__torch_dispatch__(torch.ops.aten.clone.default, types, (args[1],))  # type: ignore[no-untyped-call]
+            result = super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+            del clone
+            return result
         return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager

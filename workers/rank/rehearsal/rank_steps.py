@@ -49,7 +49,7 @@ def rehearse(task: RehearsalTask) -> RehearsedRank:
     blocks = [block for _, block in repeated_blocks(model)]
     trainer = wrap.make_trainer(model, setting)
     set_up_s = time.perf_counter() - begin
-    tracker = PeakTracker()
+    tracker = PeakTracker(clones_reductions=trial.cluster.device == "cpu")
     with device.mode, peers.agreeing_stages(), fused_attention.as_on_gpus():
         own_part = _trained_module(trainer, model)
         tracker.track_external(own_part)

@@ -8,11 +8,12 @@ import pytest
 
 from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.api_schemas.access.regular_file import IrregularFile, open_regular, read_text
-from shardtune.service.cli import baseline_file, lengths_file, study_file
+from shardtune.service.cli import baseline_file, lengths_file, main, study_file
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.models import source
 from shardtune.service.cli.plan import options
 from shardtune.service.cli.predict.measured_hardware import hardware_report
+from shardtune.service.client import ServiceClient, ServiceError
 from shardtune.traces import folder as trace_folder
 from shardtune.traces.json_pieces import UnreadableTrace
 from shardtune.workers.commands.run_trial import read_task
@@ -80,3 +81,40 @@ def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
     with open_regular(tmp_path / "link") as file:
         assert file.read() == b"text"
+
+
+@pytest.mark.parametrize("name", sorted(READERS.keys() - {"model", "trace"}))
+def test_a_path_with_a_nul_is_rejected_with_the_reason(name: str) -> None:
+    with pytest.raises((InputError, ValueError), match="cannot be read: no file can have this name"):
+        READERS[name](Path("a\0b"))
+
+
+def test_a_folder_with_a_nul_is_rejected() -> None:
+    with pytest.raises(UnreadableTrace, match="folder"):
+        trace_folder.diagnose_folder(Path("a\0b"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["rehearse", "a\0b"], "argument"),
+        (["rehearse", "llama-2-7b", "--target", "64x8xh100", "--config", "a\0b"], "--config"),
+        (["export", "last", "--which", "target", "--out=a\0b"], "--out"),
+        (["best", "last", "--state-dir", "a\0b"], "--state-dir"),
+    ],
+)
+def test_an_argument_with_a_nul_is_rejected_by_name(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.startswith(f"{named} (") and "has a NUL character" in error
+
+
+def test_an_id_that_no_address_can_hold_is_rejected_with_the_reason() -> None:
+    with (
+        ServiceClient("http://127.0.0.1:9") as client,
+        pytest.raises(ServiceError, match=r"/a\\x00b: .*control character"),
+    ):
+        client.study("a\0b")

@@ -1,16 +1,19 @@
 """Rung test: smaller clusters foretell what the study's own cluster measured."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.targets import StudyProjection
 from shardtune.service.wording.targets import projection_words
 from shardtune.tuner.prediction import catalogue
-from shardtune.tuner.projection import target_rows
+from shardtune.tuner.projection import rung_speeds, target_rows
 from shardtune.tuner.projection.rung_test import Rung, RungAnchors
 from shardtune.tuner.projection.surrogates import growths
+from tests.support.values.synthetic_studies import CPU
 from tests.support.values.target_studies import (
     HERE,
     HYBRID,
@@ -42,7 +45,37 @@ def answer(here: tuple[float, float, float], below: tuple[float, float]) -> Stud
         for contender, config in zip(contenders, ON_ONE_NODE, strict=True)
     )
     trials = measured(sizes, [SHARDED, HYBRID, ZERO3], *here)
-    return projection_of(sizes, trials, [], smaller=[Rung(ONE_NODE, "study-below", smaller)])
+    return projection_of(sizes, trials, [], smaller=[Rung(ONE_NODE, ("study-below",), smaller)])
+
+
+def test_trials_that_no_gpu_can_compute_are_left_out_with_the_reason() -> None:
+    sound, partly = answer((0.9, 0.9, 0.9), (0.9, 0.9)), answer((0.9, 0.9, 0.9), (0.9, 1000.0))
+    assert partly.rung_test is not None and [trial.trial_number for trial in partly.rung_test.trials] == [0, 1]
+    assert partly.rung_test.largest_error < 0.03 and partly.rung_test.band_factor == 1.0
+    (note,) = set(partly.notes) - set(sound.notes)
+    assert note.startswith("a trial on 8 GPUs (study-below) left out: ") and "the device's peak allows at most" in note
+    nothing = answer((0.9, 0.9, 0.9), (1e6, 1e6))
+    assert nothing.rung_test is None
+    assert any(
+        text.startswith("2 trials on 8 GPUs (study-below) left out") for text in projection_words.assumptions(nothing)
+    )
+
+
+def test_the_bound_on_speeds_is_above_every_true_one() -> None:
+    sizes = sizes_of()
+    limit = rung_speeds.most_tokens_per_s(sizes, ONE_NODE)
+    assert limit is not None
+    for size in sizes.predict(ON_ONE_NODE, ONE_NODE):
+        assert 1.0 < limit / size.predicted.tokens_per_s_per_gpu < 5.0
+
+
+def test_without_a_published_peak_the_measured_rates_bound_a_speed() -> None:
+    sizes = sizes_of()
+    assert rung_speeds.most_tokens_per_s(sizes, CPU) is None
+    rates = MeasuredHardware(bf16_flops=1e11, fp32_flops=2e11, copy_bytes_per_s=1e9, launch_s=1e-5)
+    limit = rung_speeds.most_tokens_per_s(replace(sizes, hardware=rates), CPU)
+    # Ten times 0.2 TFLOP/s, over 3 × 13 GFLOP for each token of a 7B.
+    assert limit is not None and 40 < limit < 60
 
 
 def test_without_a_smaller_cluster_there_is_no_rung_test() -> None:
@@ -76,7 +109,7 @@ def test_two_foretold_trials_are_too_few_to_widen_a_band() -> None:
     trials = measured(sizes, [SHARDED], 0.7)
     below = tuple(measured(sizes, [SHARDED], 1.0))
     shown = projection_of(
-        sizes, trials, [], smaller=[Rung(ONE_NODE, "s", (below[0].model_copy(update={"config": ON_ONE_NODE[0]}),))]
+        sizes, trials, [], smaller=[Rung(ONE_NODE, ("s",), (below[0].model_copy(update={"config": ON_ONE_NODE[0]}),))]
     )
     assert shown.rung_test is not None and len(shown.rung_test.trials) == 1 and shown.rung_test.band_factor == 1.0
 
@@ -95,7 +128,7 @@ def test_the_study_s_own_size_is_never_displaced_by_a_smaller_one() -> None:
         for ranks in (8, 4)
     )
     trials = measured(sizes, [here], 1.0)
-    rung = Rung(catalogue.parse_cluster("1x4xh100"), "s", (trials[0].model_copy(update={"config": below}),))
+    rung = Rung(catalogue.parse_cluster("1x4xh100"), ("s",), (trials[0].model_copy(update={"config": below}),))
     grown = target_rows.grown_configs(sizes, trials, RungAnchors(sizes, [rung]))
     rows = target_rows.project_all(sizes, grown, sizes.there)
     anchors = {row.config.strategy.dp_shard: row.projection.anchors for row in rows}  # type: ignore[union-attr]
@@ -111,7 +144,7 @@ def _zero3(projection: StudyProjection) -> float:
 def test_anchors_follow_the_group_that_grows() -> None:
     sizes = sizes_of()
     below = measured(sizes, [SHARDED], 1.0)[0].model_copy(update={"config": ON_ONE_NODE[0]})
-    anchors = RungAnchors(sizes, [Rung(ONE_NODE, "s", (below,))])
+    anchors = RungAnchors(sizes, [Rung(ONE_NODE, ("s",), (below,))])
     whole, *kept = growths(SHARDED, HERE, sizes.there)
     assert [anchor.predicted.gpus for anchor in anchors.of(whole)] == [8]
     assert all([anchor.predicted.gpus for anchor in anchors.of(growth)] == [8] for growth in kept)

@@ -5,7 +5,7 @@ import numpy as np
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config, Strategy
 from shardtune.api_schemas.strategies.pipeline_schedules import SCHEDULES
-from shardtune.tuner.prediction.backends import host_states, sharded_states
+from shardtune.tuner.prediction.backends import host_states, sharded_states, sharded_traffic
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States
@@ -68,7 +68,7 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, g
 
 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
-    return sharded_states.traffic(shape, c, d, impl, network, _padding(shape, c))
+    return sharded_traffic.traffic(shape, c, d, impl, network, _padding(shape, c))
 
 
 def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:

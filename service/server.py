@@ -29,6 +29,10 @@ _PARSED_BYTES = 1 << 20
 """Largest announced body of which the rest is parsed after an early response, so that its connection can be used again."""
 _DROPPED_BYTES = 32 << 20
 """Maximum bytes of a larger body that are read, and dropped unparsed, after an early response."""
+_DROP_EVERY_S = 0.02
+"""Seconds between two reads of what is dropped, at most 256 KiB each (asyncio). Unread bytes hold their sender back."""
+_DROP_LINGER_S = 5.0
+"""Seconds to wait for the rest of a body that is dropped; 32 MiB take half of them."""
 # uvicorn answers 503 when all connections are taken, which is only needed where this does not help.
 _CROWDED_FRACTION = 0.9
 """Fraction of the allowed connections above which a new connection closes the one with the oldest unfinished request.
@@ -135,8 +139,9 @@ class Connection(H11Protocol):
         # The connection stays open for a moment: closing with unread data would reset it before the sender has read the
         # response.
         self._stop_deadline()
-        self._start_deadline(_LINGER_S)
-        if self._is_body_large():
+        is_large = self._is_body_large()
+        self._start_deadline(_DROP_LINGER_S if is_large else _LINGER_S)
+        if is_large:
             # After this end of the stream, a sender whose connection is reset finds its body unwanted (EPIPE), and not a
             # connection that broke (ECONNRESET).
             self.transport.write_eof()
@@ -153,11 +158,12 @@ class Connection(H11Protocol):
         return not announced.isdigit() or int(announced) > _PARSED_BYTES
 
     def _drop(self, size: int) -> None:
-        """Count bytes that are dropped, and stop reading after the last that may be."""
+        """Count dropped bytes, and read on a moment later; no more after the last that may be dropped."""
         assert self._droppable_bytes is not None
         self._droppable_bytes -= size
-        if self._droppable_bytes < 0:
-            self.flow.pause_reading()
+        self.flow.pause_reading()
+        if self._droppable_bytes > 0:
+            self.loop.call_later(_DROP_EVERY_S, self.flow.resume_reading)
 
     def abort(self) -> None:
         """Close the connection at once, even if data is still unsent or unread."""

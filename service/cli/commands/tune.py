@@ -37,8 +37,10 @@ from shardtune.service.cli.tune.quiet_options import (
 
 if TYPE_CHECKING:
     from shardtune.service.cli.tune import job
+    from shardtune.service.cli.tune import rungs as smaller_sizes
 else:
     job = LazyModule("shardtune.service.cli.tune.job")
+    smaller_sizes = LazyModule("shardtune.service.cli.tune.rungs")
 
 app = typer.Typer()
 
@@ -82,6 +84,13 @@ TargetSize = Annotated[
         help="Larger cluster of the same GPUs that the answer is projected to, such as 64x8; the global batch is the target's.",
     ),
 ]
+SmallerSizes = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZES",
+        help="Smaller numbers of nodes (with --launcher) or ranks to tune on first, such as 1,2; the target is projected from all.",
+    ),
+]
 IsCostOnly = Annotated[bool, typer.Option("--cost", help="Print what the study should take and gain, and run nothing.")]
 OutFolder = Annotated[Path, typer.Option(help="Folder for the files of the recommended configuration.")]
 
@@ -102,6 +111,7 @@ def tune(
     add_pairs: AddedPairs = None,
     wait_for_quiet: WaitForQuiet = None,
     target: TargetSize = None,
+    rungs: SmallerSizes = None,
     cost: IsCostOnly = False,
     state_dir: StateDir = DEFAULT_STATE_DIR,
     out: OutFolder = DEFAULT_OUT,
@@ -119,24 +129,26 @@ def tune(
     check_wait(wait_for_quiet, resume=resume)
     allowed = worker_options(allow_model, allow_script)
     hosts = launcher_options(launcher, nodes)
-    job.tune(
-        TuneOptions(
-            study,
-            ranks,
-            max_trials,
-            memory_gib,
-            resume,
-            state_dir,
-            out,
-            as_json,
-            allowed,
-            add_pairs,
-            hosts,
-            wait_for_quiet_min=wait_for_quiet,
-            cost=cost,
-            adapter=adapter_options(lora, last_layers, qlora),
-            data=data,
-            layout=layout,
-            target=target,
-        )
+    options = TuneOptions(
+        study,
+        ranks,
+        max_trials,
+        memory_gib,
+        resume,
+        state_dir,
+        out,
+        as_json,
+        allowed,
+        add_pairs,
+        hosts,
+        wait_for_quiet_min=wait_for_quiet,
+        cost=cost,
+        adapter=adapter_options(lora, last_layers, qlora),
+        data=data,
+        layout=layout,
+        target=target,
     )
+    if rungs is None:
+        job.tune(options)
+    else:
+        smaller_sizes.tune(smaller_sizes.parse(rungs), options, job.tune)

@@ -84,8 +84,10 @@ def export_command(study: Study, options: TuneOptions) -> str | None:
 
 def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str | None:
     """Return the next command for an undecided study, or one whose machine was too busy, with its reason; None for a
-    decided one.
+    decided one. A smaller size on the way to a target has none: its speeds are projected, whatever its verdict.
     """
+    if options.rung is not None:
+        return None
     if result.too_busy is not None:
         return _after_too_busy(study, result, options)
     if result.undecided is None:

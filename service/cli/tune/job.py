@@ -23,6 +23,7 @@ from shardtune.service.cli.models import source as model_source
 from shardtune.service.cli.processes import detect_inventory
 from shardtune.service.cli.signals import raise_on_signals
 from shardtune.service.cli.terminal import PrintableConsole
+from shardtune.service.cli.tune import rungs
 from shardtune.service.cli.tune.offloads import may_offload_optimizer
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.progress_lines import LineView
@@ -123,7 +124,7 @@ def _read_study(options: TuneOptions) -> StudyRequest:
         spec = spec.model_copy(update={"wait_for_quiet_s": 60 * options.wait_for_quiet_min})
     for line in replaced:
         print_progress(line)
-    return spec
+    return rungs.smaller_study(spec, options)
 
 
 def _check_out_is_writable(out: Path) -> None:

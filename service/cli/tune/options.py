@@ -43,6 +43,13 @@ class TuneOptions:
     """Arrangement of samples of several lengths; None: as the study file says."""
     target: str | None = None
     """Larger cluster that the answer is projected to, such as `64x8`; None: as the study file says."""
+    rung: int | None = None
+    """Number of nodes (with hosts) or ranks of a smaller size on which the study runs first; None: the study itself."""
+
+    @property
+    def nodes(self) -> int | None:
+        """Number of nodes that the command line gives; None without it."""
+        return int(self.hosts[self.hosts.index("--nodes") + 1]) if "--nodes" in self.hosts else None
 
     def again(self, *first: str) -> str:
         """Return the `shardtune tune` command, quoted for a shell: `first`, then the options that hold for every run."""

@@ -16,6 +16,9 @@ from shardtune.api_schemas.training.workload import MOST_SAMPLES
 
 MOST_GPUS_OF_NODE = 1024
 """Maximum number of GPUs of one node of a target."""
+MOST_RUNGS = 4
+"""Maximum number of smaller clusters whose trials an answer is projected from, the largest first: the nearest sizes count
+most."""
 NOT_PROJECTED = "nothing is projected to the target: "
 """Beginning of the note of a result that says why it has no projection."""
 _TEXT = r"^\s*([0-9]{1,9})(?:x([0-9]{1,9}))?(?:x([A-Za-z0-9][A-Za-z0-9 ._-]{0,99}))?\s*$"

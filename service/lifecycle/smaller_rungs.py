@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.studies.study_result import Contender
+from shardtune.api_schemas.studies.targets import MOST_RUNGS
 from shardtune.db.queries import studies
 from shardtune.db.queries.targets import smaller_rungs
 from shardtune.db.queries.targets.smaller_rungs import EndedStudy
@@ -15,8 +16,6 @@ from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.freshness.fingerprints import stale_fields
 from shardtune.tuner.projection.rung_test import Rung
 
-_MOST_RUNGS = 4
-"""Number of smaller clusters whose trials are read, the largest first: the nearest sizes count most."""
 _MOST_STUDIES = 4
 """Number of studies of one size whose trials are read, those with most of them: each has a snapshot to build."""
 _SIZE_FIELDS = frozenset({"nodes", "gpu_count", "gpu_links", "nics", "intra_node_gb_per_s", "inter_node_gb_per_s"})
@@ -39,7 +38,7 @@ def find(session: Session, snapshot: StudySnapshot, contenders_of: ContendersOf)
     rungs: dict[int, Rung] = {}
     for nodes, per_node in sorted(below, key=lambda shape: -shape[0] * shape[1]):
         ranks = nodes * per_node
-        if ranks not in rungs and len(rungs) == _MOST_RUNGS:
+        if ranks not in rungs and len(rungs) == MOST_RUNGS:
             break
         rung = _rung(session, below[nodes, per_node], contenders_of)
         # As many ranks on one node and on several are two clusters; the one that shows more counts.

@@ -88,7 +88,7 @@ SmallerSizes = Annotated[
     str | None,
     typer.Option(
         metavar="SIZES",
-        help="Smaller numbers of nodes (with --launcher) or ranks to tune on first, such as 1,2; the target is projected from all.",
+        help="Smaller numbers of nodes (with --launcher) or ranks to tune on first, such as 1,2; the target is projected from all. Needs --nodes or --ranks.",
     ),
 ]
 IsCostOnly = Annotated[bool, typer.Option("--cost", help="Print what the study should take and gain, and run nothing.")]

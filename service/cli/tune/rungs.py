@@ -10,12 +10,11 @@ from dataclasses import replace
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.targets import MOST_RUNGS
 from shardtune.service.cli.errors import InputError, NothingFeasible
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.tuner.prediction import catalogue
 
-_MOST = 4
-"""Number of smaller sizes that an answer projects from."""
 _FOLDER = "rungs"
 """Folder below `--out` with the files of each smaller size."""
 
@@ -32,8 +31,10 @@ def parse(text: str) -> tuple[int, ...]:
     sizes = sorted({int(word) for word in words})
     if len(sizes) < len(words):
         raise InputError(f"--rungs ({text[:100]!r}) names a size twice; name each once")
-    if len(sizes) > _MOST:
-        raise InputError(f"--rungs ({text[:100]!r}) names {len(sizes)} sizes; an answer projects from {_MOST} at most")
+    if len(sizes) > MOST_RUNGS:
+        raise InputError(
+            f"--rungs ({text[:100]!r}) names {len(sizes)} sizes; an answer projects from {MOST_RUNGS} at most"
+        )
     return tuple(sizes)
 
 
@@ -48,9 +49,12 @@ def check(sizes: Sequence[int], options: TuneOptions) -> None:
     for name, is_given in others.items():
         if is_given:
             raise InputError(f"--rungs ({shown}) and {name} exclude each other; leave one out")
-    full = options.nodes if options.hosts else options.ranks
-    if full is not None and sizes[-1] >= full:
-        unit = "--nodes" if options.hosts else "--ranks"
+    full, unit = (options.nodes, "--nodes") if options.hosts else (options.ranks, "--ranks")
+    if full is None:
+        raise InputError(
+            f"--rungs ({shown}) needs {unit}, the larger number on which the study itself runs, such as {unit} {2 * sizes[-1]}"
+        )
+    if sizes[-1] >= full:
         raise InputError(f"--rungs ({shown}) must be smaller than {unit} ({full}), on which the study itself runs")
 
 

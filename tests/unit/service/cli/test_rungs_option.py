@@ -50,7 +50,7 @@ def test_a_size_on_which_nothing_fits_is_left_out_and_named(capsys: pytest.Captu
         if options.rung is not None:
             raise NothingFeasible("no configuration fits")
 
-    rungs.tune((1,), OPTIONS, tune_once)
+    rungs.tune((1,), replace(OPTIONS, ranks=2), tune_once)
     assert "nothing was measured on 1 rank: no configuration fits" in capsys.readouterr().err
 
 
@@ -66,6 +66,8 @@ def test_what_is_no_list_of_sizes_is_rejected(text: str) -> None:
         ({"resume": True}, "--resume exclude"),
         ({"add_pairs": 3}, "--add-pairs exclude"),
         ({"cost": True}, "--cost exclude"),
+        ({}, "needs --ranks"),
+        ({"hosts": ("--launcher", "slurm")}, "needs --nodes"),
         ({"ranks": 2}, r"must be smaller than --ranks \(2\)"),
         ({"hosts": ("--launcher", "slurm", "--nodes", "2")}, r"must be smaller than --nodes \(2\)"),
     ],

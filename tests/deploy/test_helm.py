@@ -170,7 +170,13 @@ def test_texts_arrive_as_they_are(tmp_path: Path) -> None:
 def test_a_shell_reads_each_option_of_a_rayjob_as_it_is(tmp_path: Path) -> None:
     manifests = render({"workers": {"kind": "kuberay", "args": [HOSTILE, "--cold"]}}, tmp_path)
     (job,) = (item for item in manifests if item["kind"] == "RayJob")
-    printed = job["spec"]["entrypoint"].replace("python -m shardtune.workers", "printf '%s\\0'", 1)
+    handover, key = "</run/shardtune/key ", tmp_path / "key"
+    key.write_text("a key")
+    assert job["spec"]["entrypoint"].startswith(handover)
+    command = (
+        job["spec"]["entrypoint"].removeprefix(handover).replace("python -m shardtune.workers", "printf '%s\\0'", 1)
+    )
+    printed = f"<{key} {command}"
     read = subprocess.run(["sh", "-c", printed], capture_output=True, text=True, check=True).stdout.split("\0")
     assert read[-3:] == [HOSTILE, "--cold", ""]
 

@@ -130,7 +130,7 @@ def lora_config(source: ExportSource, lora: Lora) -> str:
     targets = lora_targets(source, lora)
     return (
         f"LoraConfig(r={lora.rank}, lora_alpha={_number(lora.alpha)}, target_modules={literal(targets)}, "
-        f"lora_dropout=0.0, use_rslora={lora.rslora})"
+        f"lora_dropout=0.0, use_rslora={lora.rslora}{', use_dora=True' if lora.dora else ''})"
     )
 
 
@@ -189,6 +189,11 @@ def lost_note(source: ExportSource, consumer: str) -> tuple[str, ...]:
     )
 
 
+def dora_values(lora: Lora, key: str = "use_dora") -> dict[str, Any]:
+    """Field of a tool for trained magnitudes; empty where there are none, as in every tool's default."""
+    return {key: True} if lora.dora else {}
+
+
 def trl_values(source: ExportSource) -> dict[str, Any]:
     """Fields of TRL's `ModelConfig` for an adapter; empty where it has none."""
     lora = source.workload.adapter
@@ -201,6 +206,7 @@ def trl_values(source: ExportSource) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "lora_target_modules": lora_targets(source, lora),
         "use_rslora": lora.rslora,
+        **dora_values(lora),
         # Frozen weights were kept in the dtype of the computation.
         "dtype": source.workload.precision.weights_dtype,
         **quantization.trl_values(source),

@@ -71,6 +71,18 @@ def zero_lines(source: ExportSource, part: str, is_created_late: bool = True) ->
     ]
 
 
+def magnitude_lines(source: ExportSource, part: str) -> list[str]:
+    """Lines of `train_snippet.py` that give DoRA's magnitudes the lengths of the weights' rows, where weights get their
+    values after PEFT's own."""
+    if not isinstance(source.workload.adapter, Lora) or not source.workload.adapter.dora:
+        return []
+    return [
+        f"for layer in [m for m in {part}.modules() if getattr(m, 'lora_magnitude_vector', None)]:",
+        "    rows = layer.base_layer.weight.float().norm(dim=0 if layer.fan_in_fan_out else 1)",
+        '    layer.lora_magnitude_vector["default"].weight.copy_(rows)  # as DoRA begins: the model\'s own outputs',
+    ]
+
+
 def casts_inputs(source: ExportSource) -> bool:
     """Whether FSDP1 casts the inputs of an adapter's matrices, which are units of their own."""
     return isinstance(source.workload.adapter, Lora) and source.casts_weights

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
-from shardtune.api_schemas.training.adapters import quantization_of
+from shardtune.api_schemas.training.adapters import unsaid_settings
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.optimizers import unsaid_kind
 from shardtune.api_schemas.training.workload import Workload
@@ -42,9 +42,8 @@ class TuningTarget:
         if self.workload.adapter is None:
             # The keys of answers without an adapter have no word about it, nor have those of samples of one length, or without float8.
             exclude["adapter"] = True
-        elif quantization_of(self.workload.adapter) is None:
-            # Nor have those of adapters beside weights that are not quantised a word about quantization.
-            exclude["adapter"] = {"quantization", "double_quantization"}
+        else:
+            exclude["adapter"] = unsaid_settings(self.workload.adapter)
         if self.workload.data is None:
             exclude["data"] = True
         if self.workload.float8 is None:

@@ -15,7 +15,7 @@ from shardtune.api_schemas.strategies import (
     ragged_support,
     tensor_parallel,
 )
-from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.training import quantization
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.models import ModelSpec
@@ -35,7 +35,7 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
     adapter_support.check(config, workload.adapter)
     ragged_support.check(config, workload.data)
     float8_support.check(config, workload.float8)
-    quantization_support.check(config, workload.adapter)
+    lora_support.check(config, workload.adapter)
     fp16_support.check(config, workload, model)
     quantization.check_precision(
         workload.precision.name, workload.precision.autocast, quantization_of(workload.adapter)

@@ -26,7 +26,10 @@ _PEFT_NAMES = {
     "lora_dropout": "dropout",
     "target_modules": "targets",
     "use_rslora": "rslora",
+    "use_dora": "dora",
 }
+DORA: Literal["dora"] = "dora"
+"""Word for LoRA with trained magnitudes: as a kind of adapter, and among the adapters that a worker trains."""
 
 
 class AdapterSchema(Schema):
@@ -62,6 +65,10 @@ class Lora(AdapterSchema):
     targets keep fewer activations."""
     rslora: bool = False
     """Whether the scale is `alpha / √rank` (rank-stabilised LoRA)."""
+    dora: Annotated[bool, Since(2)] = False
+    """Whether the length of each adapted weight's rows is trained, too, apart from their direction (DoRA, Liu et al. 2024,
+    arXiv:2402.09353; PEFT's `use_dora`). Each forward pass computes the lengths anew from whole weights, which takes time
+    and memory."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout before the adapters; only 0 is trained, since dropout would make losses depend on the sharding."""
     quantization: Annotated[Quantization | None, Since(QUANTIZATION_SINCE)] = None
@@ -115,9 +122,21 @@ class Lora(AdapterSchema):
             )
         return self
 
+    @model_validator(mode="after")
+    def _dora_beside_packed_weights(self) -> Self:
+        if self.dora and self.quantization is not None:
+            raise ValueError(
+                f"dora (true) with quantization ({self.quantization!r}): nobody has compared it over backends; set dora to "
+                "false, or quantization to null"
+            )
+        return self
+
     @property
     def requirement(self) -> str:
-        """Word among a worker's adapters that says that the worker can train this one: 4-bit weights need a package."""
+        """Word among a worker's adapters that says that the worker can train this one: 4-bit weights need a package, and
+        workers of earlier releases train no magnitudes."""
+        if self.dora:
+            return DORA
         return self.kind if self.quantization is None else QLORA
 
     @property
@@ -128,7 +147,7 @@ class Lora(AdapterSchema):
     def describe(self) -> str:
         """Return a short description for people."""
         where = "" if isinstance(self.targets, str) else f" on {', '.join(self.targets)}"
-        method = "rsLoRA" if self.rslora else "LoRA"
+        method = f"{'rs' if self.rslora else ''}{'DoRA' if self.dora else 'LoRA'}"
         if self.quantization is not None:
             method = (
                 f"{'rs' if self.rslora else ''}QLoRA {self.quantization}{' double' if self.double_quantization else ''}"
@@ -160,6 +179,15 @@ def quantization_of(adapter: AdapterSchema | None) -> Quantization | None:
     return adapter.quantization if isinstance(adapter, Lora) else None
 
 
+def unsaid_settings(adapter: AdapterSchema) -> set[str]:
+    """Return the settings that later releases added and that this adapter leaves at their defaults: the keys of stored
+    answers have no word about them."""
+    if not isinstance(adapter, Lora):
+        return set()
+    of_weights = set() if adapter.quantization else {"quantization", "double_quantization"}
+    return of_weights | (set() if adapter.dora else {"dora"})
+
+
 def _with_kind(value: object) -> object:
     """Check the kind, and reject settings that no trial trains with the remedy for each."""
     if isinstance(value, AdapterSchema):
@@ -171,9 +199,9 @@ def _with_kind(value: object) -> object:
     kind = value.get("kind", "last_layers" if "layers" in value else "lora")
     if kind == QLORA:
         kind, value = "lora", {"quantization": "nf4", **value}
+    if kind == DORA:
+        kind, value = "lora", {DORA: True, **value}
     check_foreign_names(value)
-    if value.get("dora") or value.get("use_dora"):
-        raise ValueError("dora (true) is trained by no trial; leave it out: plain LoRA and rslora are")
     if not isinstance(kind, str) or kind not in ADAPTERS:
         raise ValueError(f"kind ({kind!r:.100}) is unknown; use one of {', '.join(ADAPTERS)}")
     foreign = next((name for name in value if name in _PEFT_NAMES), None) if kind == "lora" else None

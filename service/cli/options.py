@@ -84,6 +84,14 @@ QloraRank = Annotated[
         help="Train LoRA adapters of this rank beside weights that bitsandbytes keeps in 4 bits (nf4).",
     ),
 ]
+DoraRank = Annotated[
+    int | None,
+    typer.Option(
+        "--dora",
+        metavar="RANK",
+        help="Train LoRA adapters of this rank together with the length of each adapted weight's rows (DoRA).",
+    ),
+]
 LastLayersCount = Annotated[
     int | None,
     typer.Option("--last-layers", metavar="N", help="Train the last N layers alone, with all other weights frozen."),
@@ -106,13 +114,15 @@ LayoutName = Annotated[
 ]
 
 
-def adapter_options(lora: int | None, last_layers: int | None, qlora: int | None = None) -> AdapterSchema | None:
+def adapter_options(
+    lora: int | None, last_layers: int | None, qlora: int | None = None, dora: int | None = None
+) -> AdapterSchema | None:
     """Return the adapter that the options ask for; None without them.
 
     Raises:
         InputError: several are given, or a number is out of range.
     """
-    options = {"--lora": lora, "--qlora": qlora, "--last-layers": last_layers}
+    options = {"--lora": lora, "--qlora": qlora, "--dora": dora, "--last-layers": last_layers}
     stated = [(name, value) for name, value in options.items() if value is not None]
     if not stated:
         return None
@@ -124,7 +134,8 @@ def adapter_options(lora: int | None, last_layers: int | None, qlora: int | None
         if name == "--last-layers":
             return LastLayers(layers=value)
         # Twice the rank: the scale that PEFT's and TRL's examples use, at any rank.
-        return Lora(rank=value, alpha=2.0 * value, quantization="nf4" if name == "--qlora" else None)
+        quantization = "nf4" if name == "--qlora" else None
+        return Lora(rank=value, alpha=2.0 * value, quantization=quantization, dora=name == "--dora")
     except ValidationError as error:
         raise InputError(f"{name} ({value}) {rephrase_error(error.errors()[0]['msg'])}; give such a number") from None
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
-from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.studies.study_cost import StudyCost
 from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
@@ -135,7 +135,7 @@ def _defaults(spec: StudySpec, cluster: Cluster) -> list[TrialConfig]:
         if config.backend in spec.space.backends
         and optimizer_support.can_train(config, spec.workload.optimizer)
         and float8_support.can_train(config, spec.workload.float8)
-        and quantization_support.can_train(config, spec.workload.adapter)
+        and lora_support.can_train(config, spec.workload.adapter)
         and fp16_support.can_train(config, spec.workload)
     ]
 

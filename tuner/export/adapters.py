@@ -71,6 +71,18 @@ def zero_lines(source: ExportSource, part: str, is_created_late: bool = True) ->
     ]
 
 
+def magnitude_lines(source: ExportSource, part: str) -> list[str]:
+    """Lines of `train_snippet.py` that give DoRA's magnitudes the lengths of the weights' rows, where weights get their
+    values after PEFT's own."""
+    if not isinstance(source.workload.adapter, Lora) or not source.workload.adapter.dora:
+        return []
+    return [
+        f"for layer in [m for m in {part}.modules() if getattr(m, 'lora_magnitude_vector', None)]:",
+        "    rows = layer.base_layer.weight.float().norm(dim=0 if layer.fan_in_fan_out else 1)",
+        '    layer.lora_magnitude_vector["default"].weight.copy_(rows)  # as DoRA begins: the model\'s own outputs',
+    ]
+
+
 def casts_inputs(source: ExportSource) -> bool:
     """Whether FSDP1 casts the inputs of an adapter's matrices, which are units of their own."""
     return isinstance(source.workload.adapter, Lora) and source.casts_weights
@@ -130,7 +142,7 @@ def lora_config(source: ExportSource, lora: Lora) -> str:
     targets = lora_targets(source, lora)
     return (
         f"LoraConfig(r={lora.rank}, lora_alpha={_number(lora.alpha)}, target_modules={literal(targets)}, "
-        f"lora_dropout=0.0, use_rslora={lora.rslora})"
+        f"lora_dropout=0.0, use_rslora={lora.rslora}{', use_dora=True' if lora.dora else ''})"
     )
 
 
@@ -189,6 +201,11 @@ def lost_note(source: ExportSource, consumer: str) -> tuple[str, ...]:
     )
 
 
+def dora_values(lora: Lora, key: str = "use_dora") -> dict[str, Any]:
+    """Field of a tool for trained magnitudes; empty where there are none, as in every tool's default."""
+    return {key: True} if lora.dora else {}
+
+
 def trl_values(source: ExportSource) -> dict[str, Any]:
     """Fields of TRL's `ModelConfig` for an adapter; empty where it has none."""
     lora = source.workload.adapter
@@ -201,6 +218,7 @@ def trl_values(source: ExportSource) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "lora_target_modules": lora_targets(source, lora),
         "use_rslora": lora.rslora,
+        **dora_values(lora),
         # Frozen weights were kept in the dtype of the computation.
         "dtype": source.workload.precision.weights_dtype,
         **quantization.trl_values(source),

@@ -21,7 +21,7 @@ from shardtune.api_schemas.strategies import (
     sample_groups,
     tensor_parallel,
 )
-from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.training.padding import padding_of
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import (
@@ -195,7 +195,7 @@ def _cheapest_change(
         for neighbour in neighbours.neighbours(config, cluster)
         if optimizer_support.can_train(neighbour.config, workload.optimizer)
         and float8_support.can_train(neighbour.config, workload.float8)
-        and quantization_support.can_train(neighbour.config, workload.adapter)
+        and lora_support.can_train(neighbour.config, workload.adapter)
         and fp16_support.can_train(neighbour.config, workload)
     ]
     if not near:

@@ -1,7 +1,7 @@
 """Predict all configurations of a request: a table with a row for each."""
 
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
-from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.trials.predictions import PredictionTable
 from shardtune.tuner.prediction import neighbours
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
@@ -20,14 +20,14 @@ def predict_all(
         config.model_copy(
             update={
                 "activation_checkpointing": request.checkpointing,
-                "compile": compiled and quantization_support.can_compile(config.backend, request.adapter),
+                "compile": compiled and lora_support.can_compile(config.backend, request.adapter),
             }
         )
         for config in neighbours.default_configs(cluster, request.micro_batch)
         if config.backend in request.space.backends
         and optimizer_support.can_train(config, request.optimizer)
         and float8_support.can_train(config, request.float8)
-        and quantization_support.can_train(config, request.adapter)
+        and lora_support.can_train(config, request.adapter)
         and fp16_support.can_train(config, resolved.workload(resolved.global_batch))
     )
     rows = [
@@ -65,4 +65,4 @@ def predict_all(
 def _uncompiled_notes(configs: tuple[TrialConfig, ...], compiled: bool) -> tuple[str, ...]:
     """Notes on the strategies that a table of compiled ones predicts without compilation."""
     eager = [config.backend for config in configs if compiled and not config.compile]
-    return tuple(quantization_support.why_not_compiled(backend) for backend in dict.fromkeys(eager))
+    return tuple(lora_support.why_not_compiled(backend) for backend in dict.fromkeys(eager))

@@ -73,7 +73,8 @@ class TuneOptions:
     def adapter_words(self) -> list[str]:
         """Return the option that asks for an adapter, as given; empty without one."""
         if isinstance(self.adapter, Lora):
-            return ["--lora" if self.adapter.quantization is None else "--qlora", str(self.adapter.rank)]
+            plain = "--dora" if self.adapter.dora else "--lora"
+            return [plain if self.adapter.quantization is None else "--qlora", str(self.adapter.rank)]
         return ["--last-layers", str(self.adapter.layers)] if isinstance(self.adapter, LastLayers) else []
 
     def data_words(self) -> list[str]:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, sample_groups
-from shardtune.api_schemas.strategies.recipe_support import quantization_support
+from shardtune.api_schemas.strategies.recipe_support import lora_support
 from shardtune.api_schemas.training import adapter_targets
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.api_schemas.training.models import ModelSpec, preset
@@ -47,7 +47,8 @@ def test_the_order_of_targets_does_not_matter() -> None:
         ({"bnb_4bit_use_double_quant": True}, "did you mean double_quantization"),
         ({"quantization": "fp4"}, "Input should be 'nf4'"),
         ({"double_quantization": True}, r"double_quantization \(true\) .* and quantization is null; set"),
-        ({"dora": True}, r"dora \(true\) is trained by no trial"),
+        ({"dora": True, "quantization": "nf4"}, r"dora \(true\) with quantization \('nf4'\)"),
+        ({"use_dora": True}, r"use_dora \(True\) is PEFT's name; did you mean dora\?"),
         ({"r": 16}, r"r \(16\) is PEFT's name; did you mean rank\?"),
         ({"kind": "prefix"}, r"kind \('prefix'\) is unknown; use one of lora, last_layers"),
         ({"layers": 0}, "greater than or equal to 1"),
@@ -71,7 +72,10 @@ def test_a_workload_without_an_adapter_keeps_its_key() -> None:
         TuningTarget(preset("llama-tiny"), Workload(**SIZES, adapter=value), cluster) for value in (None, "lora")
     )
     assert "adapter" not in plain.canonical()["workload"]
-    assert adapted.canonical()["workload"]["adapter"]["kind"] == "lora"
+    lora = {"kind": "lora", "rank": 16, "alpha": 32.0, "targets": "all-linear", "rslora": False, "dropout": 0.0}
+    assert adapted.canonical()["workload"]["adapter"] == lora
+    with_magnitudes = TuningTarget(preset("llama-tiny"), Workload(**SIZES, adapter="dora"), cluster)
+    assert with_magnitudes.canonical()["workload"]["adapter"] == lora | {"dora": True}
 
 
 @pytest.mark.parametrize(
@@ -131,6 +135,12 @@ def test_qlora_is_lora_beside_4_bit_weights() -> None:
     assert (adapter("qlora").requirement, adapter("lora").requirement) == ("qlora", "lora")
 
 
+def test_dora_is_lora_with_magnitudes() -> None:
+    assert adapter("dora") == adapter({"dora": True}) == Lora(dora=True)
+    assert adapter({"kind": "dora", "rank": 8, "rslora": True}).describe() == "rsDoRA r=8"
+    assert adapter("dora").requirement == "dora"
+
+
 def test_an_adapter_beside_16_bit_weights_keeps_its_key() -> None:
     """Stored answers of LoRA are found under keys that have no word about quantisation."""
     cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
@@ -181,19 +191,43 @@ def test_strategies_that_cannot_train_beside_4_bit_weights_are_rejected(config: 
     cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
     with pytest.raises(ValueError, match=message):
         sample_groups.check(TrialConfig.model_validate(config), cluster, Workload(**SIZES, adapter="qlora"))
-    assert not quantization_support.can_train(TrialConfig.model_validate(config), adapter("qlora"))
-    assert quantization_support.can_train(TrialConfig.model_validate(config), adapter("lora"))
+    assert not lora_support.can_train(TrialConfig.model_validate(config), adapter("qlora"))
+    assert lora_support.can_train(TrialConfig.model_validate(config), adapter("lora"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (
+            {"kind": "fsdp1", "dp_shard": 2},
+            r"strategy.kind \('fsdp1'\) cannot train magnitudes .*use ddp, fsdp2 or zero",
+        ),
+        ({"kind": "zero", "stage": 1, "deepcompile": True}, r"deepcompile \(true\) cannot train magnitudes"),
+    ],
+)
+def test_strategies_that_cannot_train_magnitudes_are_rejected(strategy: dict[str, Any], message: str) -> None:
+    cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+    config = TrialConfig.model_validate({"strategy": strategy})
+    with pytest.raises(ValueError, match=message):
+        sample_groups.check(config, cluster, Workload(**SIZES, adapter="dora"))
+    assert not lora_support.can_train(config, adapter("dora"))
+
+
+def test_a_search_with_magnitudes_leaves_out_fsdp1_and_says_so() -> None:
+    assert lora_support.trainable_backends(("ddp", "fsdp1", "zero"), adapter("dora")) == ("ddp", "zero")
+    (note,) = lora_support.dropped_notes(("ddp", "fsdp1", "zero"), {}, adapter("dora"), compiles=True)
+    assert note.startswith("space.backends (fsdp1) cannot train magnitudes (workload.adapter.dora: true)")
 
 
 def test_a_search_beside_4_bit_weights_leaves_out_what_cannot_train_and_says_so() -> None:
     qlora = adapter("qlora")
-    assert quantization_support.trainable_backends(("ddp", "fsdp1", "zero"), qlora) == ("ddp", "zero")
-    assert quantization_support.trainable_backends(("fsdp1",), adapter("lora")) == ("fsdp1",)
+    assert lora_support.trainable_backends(("ddp", "fsdp1", "zero"), qlora) == ("ddp", "zero")
+    assert lora_support.trainable_backends(("fsdp1",), adapter("lora")) == ("fsdp1",)
     with pytest.raises(ValueError, match=r"space.backends \(fsdp1\) cannot train .*add ddp, fsdp2"):
-        quantization_support.trainable_backends(("fsdp1",), qlora)
-    notes = quantization_support.dropped_notes(("ddp", "fsdp1", "zero"), {}, qlora)
+        lora_support.trainable_backends(("fsdp1",), qlora)
+    notes = lora_support.dropped_notes(("ddp", "fsdp1", "zero"), {}, qlora)
     assert [note.partition(" cannot")[0] for note in notes] == ["space.backends (fsdp1)", "space.knobs.stage (3)"]
-    assert quantization_support.dropped_notes(("fsdp1", "zero"), {"stage": [1, 2]}, adapter("lora")) == ()
-    compiled = quantization_support.dropped_notes(("ddp", "fsdp2"), {}, qlora, compiles=True)
+    assert lora_support.dropped_notes(("fsdp1", "zero"), {"stage": [1, 2]}, adapter("lora")) == ()
+    compiled = lora_support.dropped_notes(("ddp", "fsdp2"), {}, qlora, compiles=True)
     assert [note.partition(" cannot")[0] for note in compiled] == ["space.knobs.compile (true)"]
-    assert quantization_support.dropped_notes(("ddp",), {}, qlora, compiles=True) == ()
+    assert lora_support.dropped_notes(("ddp",), {}, qlora, compiles=True) == ()

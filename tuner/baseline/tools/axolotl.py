@@ -108,6 +108,7 @@ def _adapter(values: Fields) -> StatedAdapter:
             "alpha": values.get("lora_alpha"),
             "targets": targets,
             "rslora": bool(top.flag("peft_use_rslora")),
+            "dora": bool(top.flag("peft_use_dora")),
             **packed,
         },
     )

@@ -19,6 +19,7 @@ _DATA = frozenset(["template", "stage", "do_train", "cutoff_len", "sequence_len"
 _DATA |= {"overwrite_cache", "overwrite_output_dir", "max_samples", "preprocessing_num_workers", "plot_loss"}
 _DATA |= {"data_shared_file_system", "report_to", "output_dir", "add_version", "excess_length_strategy"}
 _ADAPTER = frozenset(["adapter", "finetuning_type", "tuner_type", "target_modules", "use_rslora", "peft_use_rslora"])
+_ADAPTER |= {"use_dora", "peft_use_dora"}
 _ADAPTER |= {"lora_r", "lora_rank", "lora_alpha", "lora_dropout", "lora_target", "lora_target_modules"}
 _ADAPTER |= {"lora_target_linear", "freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"}
 _ADAPTER |= {"freeze_parameters", "freeze_parameters_ratio", "freeze_parameters_regex", "trainable_parameters"}

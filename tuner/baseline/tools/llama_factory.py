@@ -54,6 +54,7 @@ def _adapter(values: Fields) -> StatedAdapter:
             "alpha": values.get("lora_alpha") or twice,
             "targets": targets,
             "rslora": bool(Section(values, "baseline").flag("use_rslora")),
+            "dora": bool(Section(values, "baseline").flag("use_dora")),
             **quantization.of_llama_factory(values),
         },
     )

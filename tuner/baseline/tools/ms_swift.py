@@ -127,6 +127,7 @@ def _adapter(values: Fields) -> StatedAdapter:
             "alpha": values.get("lora_alpha", 32),
             "targets": named,
             "rslora": bool(Section(values, "baseline").flag("use_rslora")),
+            "dora": bool(Section(values, "baseline").flag("use_dora")),
             **quantization.of_ms_swift(values),
         },
         is_known=not values.get("target_regex") and not values.get("target_parameters"),

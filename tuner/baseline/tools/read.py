@@ -22,7 +22,7 @@ from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, Tra
 _TOOLS = (axolotl.TOOL, llama_factory.TOOL, ms_swift.TOOL)
 _TRAINERS = "per_device_train_batch_size"
 """Key that every file of the Trainer's family may have, and axolotl has not."""
-_DROPOUT, _DORA = "lora_dropout", ("peft_use_dora", "use_dora")
+_DROPOUT = "lora_dropout"
 _CLOSE = 0.85
 """Similarity from which an unknown key beside `plugins` counts as a misspelling of axolotl's own key."""
 
@@ -77,7 +77,7 @@ def read(
     precision.check(tool, top, workload, notes)
     _note_optimizer(tool, top, workload, notes)
     silent = {key for key, value in values.items() if keys.is_silent(key, value)}
-    silent |= {*tool.packing, *tool.quantised, *tool.parallel, *_DORA, *keys.REJECTED, "pure_bf16"}
+    silent |= {*tool.packing, *tool.quantised, *tool.parallel, *keys.REJECTED, "pure_bf16"}
     shown = Section({key: value for key, value in values.items() if key not in silent}, "baseline", fields.names)
     config = training_arguments.read_fields(shown, workload, cluster, notes, tool.title)
     return _with_rest(config, fields.after)
@@ -175,7 +175,7 @@ def _check_adapter(tool: Tool, values: Fields, workload: Workload, notes: list[s
     """Compare what the file trains with the workload's adapter."""
     stated, ours = tool.adapter(values), workload.adapter
     packed = tool.four_bit if stated.settings is not None and "quantization" in stated.settings else ()
-    for key in (*tool.quantised, *_DORA):
+    for key in tool.quantised:
         if keys.is_set(values.get(key)) and key not in packed:
             raise ValueError(
                 f"baseline.{key} ({values[key]!r:.60}) is trained by no trial; drop it, or bring your own code"

@@ -86,7 +86,7 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
 def _placement(source: ExportSource, strategy: Fsdp2Config) -> dict[str, str]:
     """Lines that give parameters memory and values: 4-bit weights before they are sharded, unit by unit, all others after
     it."""
-    zero = adapters.zero_lines(source, "model")
+    zero = [*adapters.zero_lines(source, "model"), *adapters.magnitude_lines(source, "model")]
     if quantization.is_used(source):
         return {
             "place_unit": indent(quantization.unit_lines(source, strategy.blocks_per_unit), 12),

@@ -128,6 +128,7 @@ def _adapter(source: ExportSource) -> dict[str, Any]:
         "lora_dropout": 0.0,
         **layers,
         "peft_use_rslora": lora.rslora,
+        **adapters.dora_values(lora, "peft_use_dora"),
         **dict.fromkeys(_OWN_KERNELS, False),
         **quantization.axolotl_values(source),
     }

@@ -75,6 +75,7 @@ def _adapter(source: ExportSource) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "lora_target": "all" if isinstance(targets, str) else ",".join(targets),
         "use_rslora": lora.rslora,
+        **adapters.dora_values(lora),
         **quantization.llama_factory_values(source),
     }
 

@@ -74,6 +74,7 @@ def _adapter(source: ExportSource) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "target_modules": [targets] if isinstance(targets, str) else targets,
         "use_rslora": lora.rslora,
+        **adapters.dora_values(lora),
         **quantization.ms_swift_values(source),
     }
 

@@ -90,9 +90,15 @@ class AdaptedLayers:
         return quantization.scale_bytes(self.has_packed_scales)
 
     @property
+    def trains_magnitudes(self) -> bool:
+        """Whether the lengths of the adapted weights' rows are trained, too (DoRA)."""
+        return isinstance(self.settings, Lora) and self.settings.dora
+
+    @property
     def added(self) -> int:
         """Number of elements that the adapter adds to a block."""
-        return self.rank * sum(inputs + outputs for inputs, outputs in self.matrices)
+        magnitudes = sum(outputs for _, outputs in self.matrices) if self.trains_magnitudes else 0
+        return self.rank * sum(inputs + outputs for inputs, outputs in self.matrices) + magnitudes
 
     def trained_blocks(self, layers: int) -> int:
         """Number of blocks with trained parameters; backward does not pass the blocks before them."""

@@ -8,6 +8,7 @@ checked against traces (docs/measurements/tracker.md); the method is that of Kor
 
 import numpy as np
 
+from shardtune.tuner.prediction.adapters import magnitudes
 from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.host_allocator import allocated
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
@@ -45,6 +46,9 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     width = width + np.where(c.experts > 1, 2.0 * shape.experts_per_token * shape.hidden, 0.0)
     flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
     flowing = flowing + trained_part.unpacked_bytes(shape, dtypes)
+    if shape.adapter is not None:
+        # Lengths are taken in forward, or in its repetition, when no gradient flows yet.
+        flowing = np.maximum(flowing, magnitudes.largest_temporary(shape.adapter, dtypes.compute))
     block = BlockBytes(checkpointed, unchecked, all_saved, flowing, shape.layers - shape.trained_blocks)
     return block.with_offload(c, shape.layers)
 
@@ -91,7 +95,10 @@ def _final_norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -
 
 def _added_bytes(shape: ModelShape, dtypes: Dtypes) -> float:
     """Activation bytes per token that LoRA's own layers keep: what the first matrix of each makes."""
-    return 0.0 if shape.adapter is None else float(dtypes.compute * shape.adapter.rank * len(shape.adapter.matrices))
+    if shape.adapter is None:
+        return 0.0
+    of_first = float(dtypes.compute * shape.adapter.rank * len(shape.adapter.matrices))
+    return of_first + magnitudes.kept_bytes(shape.adapter, dtypes.compute)
 
 
 def _mlp_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardtune.api_schemas.training import quantization
+from shardtune.tuner.prediction.adapters import magnitudes
 from shardtune.tuner.prediction.candidates import Array
 from shardtune.tuner.prediction.model_shape import ModelShape
 
@@ -30,8 +31,9 @@ def adapter_traffic(shape: ModelShape, compiled: Array, size: int) -> AdapterTra
     outputs = float(size * sum(outputs for _, outputs in shape.adapter.matrices))
     # Beside 4-bit weights PEFT copies the frozen layer's output first (`peft.tuners.lora.bnb`).
     copied = np.where(compiled > 0, 0.0, 2.0) * outputs * (shape.packed_parameters > 0)
-    forward = inputs + np.where(compiled > 0, 4.0, 6.0) * outputs + copied
-    return AdapterTraffic(forward, np.full_like(forward, 5.0 * inputs + 4.0 * outputs))
+    scaled = magnitudes.scaling_bytes(shape.adapter, size)
+    forward = inputs + np.where(compiled > 0, 4.0, 6.0) * outputs + copied + np.where(compiled > 0, 0.0, scaled)
+    return AdapterTraffic(forward, np.full_like(forward, 5.0 * inputs + 4.0 * outputs + scaled))
 
 
 def unpacking_bytes(shape: ModelShape, size: int) -> float:

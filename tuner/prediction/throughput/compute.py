@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardtune.tuner.prediction.adapters import magnitudes
 from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.registry import accumulation_bytes, micro_batch_launches
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
@@ -105,6 +106,10 @@ def compute_times(
     # Forward, its repetition and the gradients of inputs each unpack every weight.
     unpacked = unpacking_bytes(shape, dtypes.compute) * (1.0 + passed * (1.0 + repeated.elementwise))
     elementwise = elementwise + unpacked / rates.memory_bytes
+    if shape.adapter is not None:
+        passes = shape.layers * (1.0 + passed * repeated.elementwise)
+        matmul = matmul + passes * magnitudes.length_flops(shape.adapter) / matmul_rate
+        elementwise = elementwise + passes * magnitudes.length_bytes(shape.adapter, dtypes.compute) / rates.memory_bytes
     if impl.autocast and dtypes.compute < dtypes.master:
         # Every weight is cast on its way into forward, and its gradient on the way out.
         casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + repeated.matmul) / rates.memory_bytes
@@ -226,8 +231,10 @@ def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeat
         # Routing, sorting by expert, and two grouped products.
         forward += 20.0
     if shape.adapter is not None:
-        # Two products, a scaling and a sum beside each adapted layer.
-        forward += 4.0 * len(shape.adapter.matrices) + unpacking_kernels(shape)
+        # Two products, a scaling and a sum beside each adapted layer; with DoRA as many for the weight's lengths, two
+        # scalings and a sum of the outputs.
+        of_layer = 4.0 + (12.0 if shape.adapter.trains_magnitudes else 0.0)
+        forward += of_layer * len(shape.adapter.matrices) + unpacking_kernels(shape)
     # Selective checkpointing passes each operator of forward and recomputation through a Python dispatch mode.
     python = np.where(c.checkpointing == SELECTIVE, 2.0 * DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
     python = (python + SAVED_HOOKS) * c.checkpointed(shape.layers) / shape.layers

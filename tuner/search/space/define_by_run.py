@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from shardtune.api_schemas.knobs import ALWAYS, Knob, When
-from shardtune.api_schemas.strategies.recipe_support import quantization_support
+from shardtune.api_schemas.strategies.recipe_support import lora_support
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
@@ -103,8 +103,8 @@ class DefineByRun:
     def _draw_compile(self, sharing: int, offloads: bool) -> None:
         """Choose whether blocks are compiled, where they compile as wholes."""
         backend = str(self.table["backend"])
-        if not quantization_support.can_compile(backend, self.domains.workload.adapter):
-            self.pick("compile", (False,), "eager", quantization_support.why_not_compiled(backend))
+        if not lora_support.can_compile(backend, self.domains.workload.adapter):
+            self.pick("compile", (False,), "eager", lora_support.why_not_compiled(backend))
             return
         # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.
         is_alone = sharing == 1 and self.table.get("expert_parallel", 1) == 1

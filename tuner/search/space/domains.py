@@ -20,7 +20,7 @@ from shardtune.api_schemas.strategies import (
 )
 from shardtune.api_schemas.strategies.losses import Loss
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, obstacle
-from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.workload import Workload, gradient_accumulation
@@ -77,7 +77,7 @@ class Domains:
         def check(size: int) -> None:
             ragged_support.check_axis("context_parallel", size, self.workload.data)
             float8_support.check_axis("context_parallel", size, self.workload.float8)
-            quantization_support.check_axis("context_parallel", size, self.workload.adapter)
+            lora_support.check_axis("context_parallel", size, self.workload.adapter)
             fp16_support.check_axis("context_parallel", size, self.workload.precision)
             context_parallel.check(size, self.cluster, self.workload, model_summary=self.model_summary)
 
@@ -188,7 +188,7 @@ class Domains:
         """ZeRO stages that can train the workload; empty where all can."""
         if self.workload.float8 is not None:
             return float8_support.ZERO_STAGES
-        return () if quantization_of(self.workload.adapter) is None else quantization_support.ZERO_STAGES
+        return () if quantization_of(self.workload.adapter) is None else lora_support.ZERO_STAGES
 
     @property
     def losses(self) -> tuple[tuple[Loss, ...], str | None]:

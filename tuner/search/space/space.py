@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
-from shardtune.api_schemas.strategies.recipe_support import fp16_support, quantization_support
+from shardtune.api_schemas.strategies.recipe_support import fp16_support, lora_support
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.training.workload import Workload
@@ -270,7 +270,7 @@ def build(
             backend that can train with the workload's optimizer.
     """
     backends = optimizer_support.trainable_backends(limits.backends, workload.optimizer)
-    backends = quantization_support.trainable_backends(backends, workload.adapter)
+    backends = lora_support.trainable_backends(backends, workload.adapter)
     optimizer_support.check_limits(limits.knobs, workload.optimizer)
     fp16_support.check_limits(limits.knobs, workload.precision)
     checked = KnobLimits(limits.model_copy(update={"backends": backends}), KNOBS)

@@ -13,7 +13,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from shardtune.api_schemas.training import adapter_targets
-from shardtune.api_schemas.training.adapters import ADAPTER_KINDS, AdapterSchema, LastLayers, Lora
+from shardtune.api_schemas.training.adapters import ADAPTER_KINDS, DORA, AdapterSchema, LastLayers, Lora
 from shardtune.api_schemas.training.quantization import QLORA
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model.build import replace_parameters, without_values
@@ -23,11 +23,13 @@ _PEFT = "peft"
 
 
 def trainable_kinds() -> list[str]:
-    """Kinds of adapters that this installation can train: LoRA only where PEFT is installed, and `qlora` where bitsandbytes
-    is, too."""
+    """Kinds of adapters that this installation can train: LoRA and DoRA only where PEFT is installed, and `qlora` where
+    bitsandbytes is, too."""
     has_peft = importlib.util.find_spec(_PEFT) is not None
     kinds: list[str] = [kind for kind in ADAPTER_KINDS if has_peft or kind != "lora"]
-    return [*kinds, QLORA] if has_peft and quantised.is_installed() else kinds
+    if not has_peft:
+        return kinds
+    return [*kinds, DORA, *([QLORA] if quantised.is_installed() else [])]
 
 
 def install(model: nn.Module, adapter: AdapterSchema | None, dtype: torch.dtype = torch.float32) -> None:
@@ -46,6 +48,13 @@ def install(model: nn.Module, adapter: AdapterSchema | None, dtype: torch.dtype 
         _add_lora(model, adapter)
     elif isinstance(adapter, LastLayers):
         _freeze_all_but(model, adapter)
+
+
+def drop_magnitudes(model: nn.Module) -> None:
+    """Make DoRA's layers compute what LoRA's do, in place."""
+    for module in model.modules():
+        if (variants := getattr(module, "lora_variant", None)) is not None:
+            variants.clear()
 
 
 def cast_frozen(model: nn.Module, dtype: torch.dtype) -> None:
@@ -89,6 +98,7 @@ def _add_lora(model: nn.Module, lora: Lora) -> None:
         target_modules=paths,
         lora_dropout=0.0,
         use_rslora=lora.rslora,
+        use_dora=lora.dora,
         fan_in_fan_out=any(isinstance(layers[path], Conv1D) for path in paths),
         # Values come from the seed and the parameter's name, as all others do: B is not zero, and so A has a gradient.
         init_lora_weights=False,

@@ -39,6 +39,8 @@ def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
         "max_positions": getattr(text, "max_position_embeddings", None),
         "attention": "eager" if models.attention_of(model.config, workload) != workload.attention else None,
     }
+    # The products that take a weight's lengths are the same for a batch of any size, and no FLOPs of a token.
+    adapters.drop_magnitudes(model)
     facts |= plans | _flop_counts(model, model_summary, workload.attended_length, text)
     # After the counts: it makes the model leave its logits alone.
     facts["loss_note"] = loss_plan.note_of(model)

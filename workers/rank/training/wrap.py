@@ -4,7 +4,7 @@ backend's sharding."""
 from torch import nn
 
 from shardtune.api_schemas.strategies import adapter_support, optimizer_support, ragged_support
-from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, quantization_support
+from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.quantization import check_precision
 from shardtune.workers.blocks.prepare import prepare_blocks, repeated_blocks
@@ -28,7 +28,7 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
     adapter_support.check(task.config, task.workload.adapter)
     ragged_support.check(task.config, task.workload.data)
     float8_support.check(task.config, task.workload.float8)
-    quantization_support.check(task.config, task.workload.adapter)
+    lora_support.check(task.config, task.workload.adapter)
     fp16_support.check(task.config, task.workload)
     precision = task.workload.precision
     check_precision(precision.name, precision.autocast, quantization_of(task.workload.adapter))

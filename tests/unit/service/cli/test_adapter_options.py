@@ -28,6 +28,7 @@ def test_lora_has_twice_its_rank_as_alpha() -> None:
     assert adapter_options(None, 2) == LastLayers(layers=2)
     assert adapter_options(None, None) is None
     assert adapter_options(None, None, 8) == Lora(rank=8, alpha=16, quantization="nf4")
+    assert adapter_options(None, None, None, 8) == Lora(rank=8, alpha=16, dora=True)
 
 
 def test_options_of_several_adapters_exclude_each_other() -> None:
@@ -74,10 +75,16 @@ def test_a_target_that_matches_nothing_ends_before_anything_starts() -> None:
 
 
 def test_the_next_command_has_the_adapter_again() -> None:
-    lora, last, qlora = (
+    lora, last, qlora, dora = (
         TuneOptions(**{**vars(OPTIONS), "adapter": adapter})
-        for adapter in (Lora(rank=8, alpha=16), LastLayers(layers=2), Lora(rank=8, alpha=16, quantization="nf4"))
+        for adapter in (
+            Lora(rank=8, alpha=16),
+            LastLayers(layers=2),
+            Lora(rank=8, alpha=16, quantization="nf4"),
+            Lora(rank=8, alpha=16, dora=True),
+        )
     )
+    assert dora.from_the_start() == "shardtune tune study.json --dora 8"
     assert qlora.from_the_start() == "shardtune tune study.json --qlora 8"
     assert lora.from_the_start() == "shardtune tune study.json --lora 8"
     assert last.from_the_start() == "shardtune tune study.json --last-layers 2"

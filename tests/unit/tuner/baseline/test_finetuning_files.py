@@ -196,7 +196,10 @@ def test_each_adapter_is_compared_with_every_number() -> None:
     trained = workload(adapter={"rank": 8, "alpha": 16.0, "targets": ["q_proj", "v_proj"]})
     factory = FACTORY | {"finetuning_type": "lora", "lora_target": "q_proj, v_proj"}
     assert config_of(factory, trained).micro_batch == 2
-    for change in ({"lora_rank": 4}, {"lora_alpha": 8}, {"lora_target": "q_proj"}, {"use_rslora": True}):
+    with_magnitudes = workload(adapter=dict(trained.adapter or {}) | {"dora": True})
+    assert config_of(factory | {"use_dora": True}, with_magnitudes).micro_batch == 2
+    changes = ({"lora_rank": 4}, {"lora_alpha": 8}, {"lora_target": "q_proj"}, {"use_rslora": True}, {"use_dora": True})
+    for change in changes:
         with pytest.raises(ValueError, match=r"baseline.finetuning_type .*make them equal"):
             read(factory | change, trained)
     assert any("lora_dropout is not applied" in note for note in read(factory | {"lora_dropout": 0.1}, trained).notes)

@@ -72,6 +72,17 @@ def test_trl_gets_the_arguments_of_its_own_adapter() -> None:
     assert not any(line.startswith("adapter") for line in rendered.lossy)
 
 
+def test_dora_is_named_in_each_file() -> None:
+    dora = source(STRATEGIES["fsdp2"], {"rank": 8, "dora": True})
+    text = snippet.source(dora)
+    compile(text, "train_snippet.py", "exec")
+    assert "use_rslora=False, use_dora=True)" in text
+    assert text.index("model.init_weights()") < text.index("layer.lora_magnitude_vector")
+    assert yaml.safe_load(trl.render(dora).files[trl.CONFIG])["use_dora"] is True
+    plain = snippet.source(source(STRATEGIES["fsdp2"]))
+    assert "use_dora" not in plain and "magnitude" not in plain
+
+
 def test_trl_says_that_last_layers_are_lost() -> None:
     rendered = trl.render(source(STRATEGIES["fsdp2"], {"layers": 1}))
     assert "use_peft" not in yaml.safe_load(rendered.files[trl.CONFIG])

@@ -90,6 +90,14 @@ def test_lora_is_said_with_each_of_its_numbers(form: ExportFormat, stated: dict[
     )
 
 
+@pytest.mark.parametrize(
+    ("form", "key"), [("axolotl", "peft_use_dora"), ("llama-factory", "use_dora"), ("ms-swift", "use_dora")]
+)
+def test_dora_is_said_where_it_is_trained(form: ExportFormat, key: str) -> None:
+    assert values(form, FSDP2, study(adapter=LORA | {"dora": True}))[key] is True
+    assert key not in values(form, FSDP2, study(adapter=LORA))
+
+
 def test_last_layers_are_said_without_a_neighbour() -> None:
     last = study(adapter={"layers": 1})
     assert values("axolotl", FSDP2, last)["unfrozen_parameters"] == ["^model.layers.0."]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.strategies.recipe_support import quantization_support
+from shardtune.api_schemas.strategies.recipe_support import lora_support
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import PRECISIONS
@@ -224,7 +224,7 @@ def test_the_table_beside_4_bit_weights_has_only_strategies_that_train() -> None
     assert kinds == {("ddp", None), ("zero", 1), ("zero", 2), ("fsdp2", None)}
     request = PredictionRequest(model="llama-3.1-8b", cluster="8xh100", adapter="qlora", top=20)
     rows = fastest.answer_request(request).fastest
-    assert rows and all(quantization_support.can_train(row.config, QLORA) for row in rows)
+    assert rows and all(lora_support.can_train(row.config, QLORA) for row in rows)
 
 
 def test_a_compiled_table_beside_4_bit_weights_predicts_fsdp2_as_it_trains() -> None:

@@ -1,17 +1,23 @@
-"""Backends, mesh axes and knobs with which an adapter trains beside quantised weights, and the reasons why others cannot."""
+"""Backends, mesh axes and knobs with which LoRA trains beside quantised weights or with magnitudes (DoRA), and the reasons
+why others cannot."""
 
 from collections.abc import Iterable, Mapping
 
 from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
-from shardtune.api_schemas.training.adapters import AdapterSchema, quantization_of
+from shardtune.api_schemas.training.adapters import AdapterSchema, Lora, quantization_of
 from shardtune.api_schemas.training.search_space import Backend
 
 ZERO_STAGES = (1, 2)
 """ZeRO stages that train beside quantised weights as one process does."""
-_BACKENDS: Mapping[str, str] = {
+_QUANTISED: Mapping[str, str] = {
     "fsdp1": "flattens a unit's parameters into one tensor of one dtype, and its compute dtype would replace the packed bits"
 }
 """Reason why each of these backends cannot train beside quantised weights."""
+_MAGNITUDES: Mapping[str, str] = {
+    "fsdp1": "reduces no gradients of a unit that forward calls twice where it casts weights (torch 2.13), as DoRA calls "
+    "LoRA's matrices"
+}
+"""Reason why each of these backends cannot train magnitudes."""
 _ZERO_3 = "gathers weights in the dtype of the computation, and nobody has shown that packed bits survive it"
 _CONTEXT = "gives each rank a part of every sample, which nobody has compared beside quantised weights"
 _UNCOMPILED = ("fsdp2",)
@@ -20,27 +26,27 @@ _BREAKS = (
     "FSDP2 gathers plain parameters, which bitsandbytes' layers pack anew in each forward: the graph breaks at each linear "
     "layer, so that compilation saves nothing"
 )
-_ABLE = "ddp, fsdp2, or zero with stage 1 or 2"
+_ABLE = "ddp, fsdp2 or zero"
 
 
 def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
-    """Reject a configuration that cannot train beside quantised weights as one process does.
+    """Reject a configuration that cannot train the adapter as one process does.
 
     Raises:
         ValueError: names the field, its value and the remedy.
     """
+    strategy, beside, unable = config.strategy, _beside(adapter), _unable_backends(adapter)
+    if strategy.kind in unable:
+        raise ValueError(f"strategy.kind ({strategy.kind!r}) {beside}: it {unable[strategy.kind]}; use {_ABLE}")
+    if getattr(strategy, "deepcompile", False) and (_has_magnitudes(adapter) or quantization_of(adapter) is not None):
+        raise ValueError(f"deepcompile (true) {beside}: nobody has compared it; set it to false")
     if quantization_of(adapter) is None:
         return
-    strategy, beside = config.strategy, _beside(adapter)
-    if strategy.kind in _BACKENDS:
-        raise ValueError(f"strategy.kind ({strategy.kind!r}) {beside}: it {_BACKENDS[strategy.kind]}; use {_ABLE}")
     if isinstance(strategy, ZeroConfig) and strategy.stage not in ZERO_STAGES:
         raise ValueError(
             f"strategy.stage ({strategy.stage}) {beside}: it {_ZERO_3}; use stage 1 or 2, ddp or fsdp2, or leave out "
             "quantization"
         )
-    if getattr(strategy, "deepcompile", False):
-        raise ValueError(f"deepcompile (true) {beside}: nobody has compared it; set it to false")
     if config.compile and not can_compile(config.backend, adapter):
         raise ValueError(
             f"compile (true) {beside} under {config.backend}: {_BREAKS}; set it to false, or use ddp or zero"
@@ -69,7 +75,7 @@ def why_not_compiled(backend: str) -> str:
 
 
 def can_train(config: TrialConfig, adapter: AdapterSchema | None) -> bool:
-    """Whether a configuration trains beside the adapter's quantised weights as one process does, if it has any."""
+    """Whether a configuration trains the adapter as one process does."""
     try:
         check(config, adapter)
     except ValueError:
@@ -78,17 +84,15 @@ def can_train(config: TrialConfig, adapter: AdapterSchema | None) -> bool:
 
 
 def trainable_backends(backends: Iterable[Backend], adapter: AdapterSchema | None) -> tuple[Backend, ...]:
-    """Return those of the given backends that can train beside the adapter's weights.
+    """Return those of the given backends that can train the adapter.
 
     Raises:
         ValueError: none of them can.
     """
-    named = tuple(backends)
-    if quantization_of(adapter) is None:
-        return named
-    possible = tuple(kind for kind in named if kind not in _BACKENDS)
-    if not possible:
-        reasons = ", ".join(_BACKENDS[kind] for kind in named)
+    named, unable = tuple(backends), _unable_backends(adapter)
+    possible = tuple(kind for kind in named if kind not in unable)
+    if named and not possible:
+        reasons = ", ".join(unable[kind] for kind in named)
         raise ValueError(f"space.backends ({', '.join(named)}) {_beside(adapter)}: each {reasons}; add {_ABLE}")
     return possible
 
@@ -96,16 +100,16 @@ def trainable_backends(backends: Iterable[Backend], adapter: AdapterSchema | Non
 def dropped_notes(
     backends: Iterable[Backend], knobs: Mapping[str, object], adapter: AdapterSchema | None, *, compiles: bool = False
 ) -> tuple[str, ...]:
-    """Return notes on the backends, ZeRO stages and compiled blocks of a search that are left out beside quantised
-    weights. `compiles`: whether the search tries `torch.compile`."""
-    if quantization_of(adapter) is None:
-        return ()
+    """Return notes on the backends, ZeRO stages and compiled blocks of a search that are left out for the adapter.
+    `compiles`: whether the search tries `torch.compile`."""
     named, beside = tuple(backends), _beside(adapter)
     notes = [
         f"space.backends ({kind}) {beside}: it {why}; it is not searched"
-        for kind, why in _BACKENDS.items()
+        for kind, why in _unable_backends(adapter).items()
         if kind in named
     ]
+    if quantization_of(adapter) is None:
+        return tuple(notes)
     stated = knobs.get("stage")
     stages = stated if isinstance(stated, list | tuple) else (3 if stated is None else stated,)
     if "zero" in named and 3 in stages:
@@ -119,9 +123,22 @@ def dropped_notes(
     return tuple(notes)
 
 
+def _unable_backends(adapter: AdapterSchema | None) -> Mapping[str, str]:
+    """Reason why each backend that cannot train the adapter cannot."""
+    if _has_magnitudes(adapter):
+        return _MAGNITUDES
+    return {} if quantization_of(adapter) is None else _QUANTISED
+
+
+def _has_magnitudes(adapter: AdapterSchema | None) -> bool:
+    return isinstance(adapter, Lora) and adapter.dora
+
+
 def _named(adapter: AdapterSchema | None) -> str:
     return f"workload.adapter.quantization: {quantization_of(adapter)}"
 
 
 def _beside(adapter: AdapterSchema | None) -> str:
+    if _has_magnitudes(adapter):
+        return "cannot train magnitudes (workload.adapter.dora: true)"
     return f"cannot train beside quantised weights ({_named(adapter)})"

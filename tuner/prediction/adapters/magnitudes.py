@@ -1,0 +1,52 @@
+"""Cost of DoRA beyond LoRA's: the lengths of each adapted weight's rows, computed anew in every forward pass.
+
+Counted from `DoraLinearLayer` of PEFT 0.21 for a layer of n inputs and m outputs: an identity of n × n goes through LoRA's
+two matrices, which makes their product a matrix of m × n; it is scaled, added to the frozen weight, and each row's
+length is taken. The output of the frozen layer and that of the adapter are then scaled by the trained length over
+this one.
+"""
+
+from shardtune.tuner.prediction.adapters.layers import AdaptedLayers
+
+_SCALED_OUTPUTS = 6.0
+"""Outputs of a layer that forward reads or writes beyond LoRA's own, for one token: both are scaled by a vector and
+written, and their sum is."""
+
+
+def kept_bytes(adapter: AdaptedLayers, size: int) -> float:
+    """Activation bytes per token of one block: the outputs of the frozen layer and of LoRA's, which the trained length's
+    gradient needs."""
+    return 2.0 * size * _outputs(adapter)
+
+
+def largest_temporary(adapter: AdaptedLayers, size: int) -> float:
+    """Bytes that exist at once while the lengths of the largest adapted weight are computed: the identity, and the product
+    of LoRA's matrices before scaling, after it, and added to the weight."""
+    if not adapter.trains_magnitudes:
+        return 0.0
+    return size * max((inputs * (inputs + 3.0 * outputs) for inputs, outputs in adapter.matrices), default=0.0)
+
+
+def length_flops(adapter: AdaptedLayers) -> float:
+    """FLOPs of one forward pass of a block, whatever the number of tokens: the identity through LoRA's two matrices."""
+    if not adapter.trains_magnitudes:
+        return 0.0
+    return 2.0 * adapter.rank * sum(inputs * (inputs + outputs) for inputs, outputs in adapter.matrices)
+
+
+def length_bytes(adapter: AdaptedLayers, size: int) -> float:
+    """Bytes of memory traffic of one forward pass of a block, whatever the number of tokens: the identity is cleared and
+    read; the product is written, read and written scaled, read and added to the weight, and the sum read."""
+    if not adapter.trains_magnitudes:
+        return 0.0
+    return size * sum(inputs * (2.0 * inputs + 7.0 * outputs) for inputs, outputs in adapter.matrices)
+
+
+def scaling_bytes(adapter: AdaptedLayers, size: int) -> float:
+    """Bytes per token of memory traffic in a block's forward to scale both outputs of each adapted layer."""
+    return _SCALED_OUTPUTS * size * _outputs(adapter)
+
+
+def _outputs(adapter: AdaptedLayers) -> float:
+    """Sum of the output widths of the layers whose lengths are trained."""
+    return float(sum(outputs for _, outputs in adapter.matrices)) if adapter.trains_magnitudes else 0.0

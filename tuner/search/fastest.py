@@ -84,7 +84,7 @@ def answer_request(
         return answer
     # Without rates nothing can be ranked, whatever fits. A space of FSDP1 alone has no row in the table of strategies.
     is_ranked = all(row.speed is not None for row in (*fastest, *answer.predictions))
-    needs_lever = is_ranked and not any(map(_surely_fits, fastest))
+    needs_lever = is_ranked and levers.are_needed(fastest, about.cluster.memory_gib)
     return answer.model_copy(
         update={
             "global_batch": about.global_batch,

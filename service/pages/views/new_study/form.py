@@ -128,6 +128,16 @@ def cluster_of(form: StudyForm, live: Sequence[WorkerRow]) -> Cluster:
         raise error("hardware", form.hardware, str(problem)) from None
 
 
+def with_catalogue_name(form: StudyForm) -> StudyForm:
+    """Return the form with the GPU's name as the list of hardware has it, if it is an alias."""
+    if form.hardware.startswith("worker:"):
+        return form
+    try:
+        return form.model_copy(update={"hardware": catalogue.find(form.hardware).name})
+    except ValueError:
+        return form
+
+
 def worker_of(form: StudyForm, live: Sequence[WorkerRow]) -> WorkerRow | None:
     """Return the form's worker; None for hardware of the catalogue, and for a worker that is no longer live."""
     name = form.hardware.removeprefix("worker:")

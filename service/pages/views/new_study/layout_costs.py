@@ -1,0 +1,48 @@
+"""Padding of each layout of samples with several lengths, at the calculator's micro batch."""
+
+from dataclasses import dataclass
+
+from shardtune.api_schemas.training.padding import Padding, padding_of
+from shardtune.api_schemas.training.sample_lengths import LAYOUTS, SampleLengths, check_lengths
+from shardtune.api_schemas.training.sample_plan import Split, plan_samples
+from shardtune.api_schemas.trials.predictions import PredictionRequest
+from shardtune.service.pages.charts.plot import Plot
+from shardtune.service.pages.charts.sample_lengths import histogram
+
+
+@dataclass(frozen=True)
+class LayoutCost:
+    """Padding of one layout."""
+
+    layout: str
+    padding: Padding
+    computed_per_own: float
+    """Tokens that are computed for each token of the samples' own."""
+
+
+@dataclass(frozen=True)
+class LengthsView:
+    """Samples' lengths as a picture, and the padding of each layout."""
+
+    samples: int
+    chart: Plot | None
+    layouts: tuple[LayoutCost, ...]
+
+
+def lengths_view(request: PredictionRequest, ranks: int) -> LengthsView | None:
+    """Return the lengths of a request's samples, and the padding of each layout that its sizes allow; None where all have
+    one length. `ranks`: groups that train on different samples."""
+    data, batch, length = request.data, request.global_batch, request.sequence_length
+    if data is None or batch is None or length is None:
+        return None
+    split = Split(request.micro_batch, ranks, max(1, batch // (ranks * request.micro_batch)))
+    costs = []
+    for layout in LAYOUTS:
+        try:
+            arranged = SampleLengths(lengths=data.lengths, layout=layout)
+            check_lengths(arranged, length, batch)
+        except ValueError:
+            continue
+        padding = padding_of(plan_samples(arranged, batch, 0, length), split)
+        costs.append(LayoutCost(layout, padding, padding.computed_tokens / padding.real_tokens))
+    return LengthsView(data.samples, histogram(data), tuple(costs))

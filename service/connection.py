@@ -167,7 +167,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.transport.abort()
 
     def _linger(self, transport: asyncio.Transport) -> bool:
-        """Instead of closing a connection whose sender still sends, end the stream of responses and drop what comes.
+        """End the stream of responses and drop what comes, instead of closing a connection whose sender still sends.
 
         Closing with unread data would reset the connection before its sender has read the response. After the end of
         the stream, a sender whose connection is reset finds its body unwanted (EPIPE), and not a connection that broke

@@ -18,7 +18,7 @@ class RequestParser(h11.Connection):
     def __init__(self) -> None:
         super().__init__(h11.SERVER, _HEAD_BYTES)
         self.mistake = ""
-        """What was wrong with the request that was no valid one."""
+        """Reason why the last request is no valid one; empty if it is."""
         self.announced_bytes: int | None = None
         """Bytes of the current request's body as announced; None if it comes in chunks."""
         self._chunks = 0

@@ -9,13 +9,13 @@ MAX_KEY_BYTES = 4096
 _ISSUED = re.compile(r"shardtune_[\w-]{43}", re.ASCII)
 
 
-def require_key(text: str, source: str) -> None:
+def require_key(key: str, source: str) -> None:
     """Reject text that cannot be sent as a key: the HTTP client's own error would show it.
 
     Raises:
-        ValueError: it names the source and not the text.
+        ValueError: it names the source and does not show the text.
     """
-    if not (text.isascii() and text.isprintable() and " " not in text):
+    if not (key.isascii() and key.isprintable() and " " not in key):
         raise ValueError(
             f"{source} must hold one key and nothing else: no second line, no space and no letter beyond ASCII; write the "
             "key alone into it"

@@ -7,18 +7,15 @@ import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
-from shardtune.api_schemas.access import regular_file
+from shardtune.api_schemas.access import key_descriptor, regular_file
+from shardtune.api_schemas.access.key_descriptor import DESCRIPTOR_VARIABLE
+from shardtune.api_schemas.access.key_text import MAX_KEY_BYTES, contains_key, require_key
 
 _PR_SET_DUMPABLE = 4
-_MAX_KEY_BYTES = 4096
 KEY_VARIABLE = "SHARDTUNE_API_KEY"
 FILE_VARIABLE = "SHARDTUNE_API_KEY_FILE"
 """Name of the environment variable with the path of the API key's file. Unlike a key in the environment, the file
 cannot be read by other users."""
-
-DESCRIPTOR_VARIABLE = "SHARDTUNE_API_KEY_FD"
-"""Name of the environment variable with the number of an open descriptor from which a worker reads its API key once.
-Unlike a file that the worker can open, it leaves nothing that ranks of the same user could read."""
 
 
 def hash_of(secret: str) -> str:
@@ -40,7 +37,7 @@ class KeySource:
         assert key is None or file is None
         self.file = file
         if key is not None:
-            _reject_no_key(key, "the API key (not shown)")
+            require_key(key, "the API key (not shown)")
         self.key = key if file is None else _key_of(file)
 
     @classmethod
@@ -56,21 +53,26 @@ class KeySource:
         return cls(file=Path(path)) if path else cls()
 
     @classmethod
-    def take_from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> "KeySource":
+    def take_from_environment(
+        cls, environment: MutableMapping[str, str] = os.environ, patience_s: float = 60.0
+    ) -> "KeySource":
         """Read the API key and remove it from the environment, so that child processes do not inherit it and other
         processes cannot read it from /proc, neither from the environment nor from the memory of this process.
 
-        A descriptor is read before a file, and is closed.
+        A descriptor is read before a file, for at most `patience_s` seconds, and is closed.
 
         Raises:
-            ValueError: the file or the descriptor cannot be read, or is empty.
+            ValueError: the file or the descriptor cannot be read, is empty or does not end; or there is both a key and
+                a descriptor.
         """
         descriptor = environment.pop(DESCRIPTOR_VARIABLE, None)
-        is_in_environment = bool(environment.get(KEY_VARIABLE, "").strip())
-        if descriptor is None or is_in_environment:
+        if descriptor is None:
             source = cls.from_environment(environment)
+        elif environment.get(KEY_VARIABLE, "").strip():
+            # An unread pipe would keep its key, and other processes that hold the pipe show it to ranks.
+            raise ValueError(f"{KEY_VARIABLE} (not shown) and {DESCRIPTOR_VARIABLE} are both set; unset one of them")
         else:
-            source = cls(_key_from_descriptor(descriptor))
+            source = cls(key_descriptor.read(descriptor, patience_s))
         if environment is os.environ:
             _overwrite(KEY_VARIABLE)
             _deny_memory_to_others()
@@ -107,50 +109,16 @@ def _deny_memory_to_others() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def _key_from_descriptor(text: str) -> str:
-    """Read a key from an inherited descriptor to its end, and close the descriptor."""
-    shown = f"{DESCRIPTOR_VARIABLE} ({text:.20})"
-    remedy = "name the number of an open descriptor, such as 0 with `< worker.key`"
-    if not (text.isascii() and text.isdecimal()):
-        raise ValueError(f"{shown} is no number; {remedy}")
-    descriptor = int(text)
-    try:
-        key = b""
-        while len(key) <= _MAX_KEY_BYTES and (piece := os.read(descriptor, _MAX_KEY_BYTES)):
-            key += piece
-        os.close(descriptor)
-        if descriptor == 0:
-            # The lowest free number, so 0: children would take another file of this process for their standard input.
-            os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
-    except (OSError, OverflowError) as error:
-        raise ValueError(f"{shown} cannot be read: {error}; {remedy}") from None
-    if len(key) > _MAX_KEY_BYTES:
-        raise ValueError(f"{shown} has more than {_MAX_KEY_BYTES} bytes; {remedy}")
-    try:
-        decoded = key.decode().strip()
-    except UnicodeDecodeError:
-        raise ValueError(f"{shown} is no text; {remedy}") from None
-    if not decoded:
-        raise ValueError(f"{shown} is empty; {remedy}")
-    _reject_no_key(decoded, shown)
-    return decoded
-
-
 def _key_of(file: Path) -> str:
+    if contains_key(str(file)):
+        raise ValueError(
+            f"{FILE_VARIABLE} (not shown) contains an API key; name a file with the key, or set {KEY_VARIABLE}"
+        )
     try:
-        key = regular_file.read_text(file, _MAX_KEY_BYTES).strip()
+        key = regular_file.read_text(file, MAX_KEY_BYTES).strip()
     except (OSError, ValueError) as error:
         raise ValueError(f"{FILE_VARIABLE} ({file}) cannot be read: {error}; name a readable file") from None
     if not key:
         raise ValueError(f"{FILE_VARIABLE} ({file}) is empty; write the key into it")
-    _reject_no_key(key, f"{FILE_VARIABLE} ({file})")
+    require_key(key, f"{FILE_VARIABLE} ({file})")
     return key
-
-
-def _reject_no_key(key: str, shown: str) -> None:
-    """Reject text that cannot be sent as a key: the HTTP client's own error would show it."""
-    if not (key.isascii() and key.isprintable() and " " not in key):
-        raise ValueError(
-            f"{shown} must hold one key and nothing else: no second line, no space and no letter beyond ASCII; write the "
-            "key alone into it"
-        )

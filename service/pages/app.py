@@ -107,7 +107,9 @@ async def _log_in(request: Request, _error: Exception) -> Response:
     if request.method != "GET":
         return render(request, "login.html", status=401, to="/", message="You were logged out; log in and try again.")
     address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return see_other("/login?" + urlencode({"to": address}))
+    # The login page rejects a longer address; it returns to the home page then.
+    to = address if len(address) <= login.MAX_ADDRESS else "/"
+    return see_other("/login?" + urlencode({"to": to}))
 
 
 async def _rejected(request: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ from shardtune.service.process.public_addresses import is_public, parse_literal
 
 REMEDY = "use one, or let the operator set SHARDTUNE_WEBHOOK_ALLOW_PRIVATE=true"
 """Remedy for a webhook URL whose address is not public."""
+_PORTS = range(1, 1 << 16)
 
 
 def check_url(url: str, allow_private: bool) -> None:
@@ -20,6 +21,8 @@ def check_url(url: str, allow_private: bool) -> None:
     """
     try:
         parsed = httpx.URL(url)
+        # Decodes it, which fails for some that were accepted above, such as `xn--`.
+        host = parsed.host
     except (httpx.InvalidURL, ValueError) as error:
         raise invalid("url", url, f"url ({url:.200}) is not a URL: {error}; give https://HOST/PATH") from None
     if parsed.scheme not in ("http", "https"):
@@ -28,8 +31,10 @@ def check_url(url: str, allow_private: bool) -> None:
         raise invalid(
             "url", None, "url carries a user and password, which logs would show; verify the signature instead"
         )
-    if not parsed.host:
+    if not host:
         raise invalid("url", url, f"url ({url:.200}) names no host; give https://HOST/PATH")
-    literal = parse_literal(parsed.host)
+    if parsed.port is not None and parsed.port not in _PORTS:
+        raise invalid("url", url, f"url ({url:.200}) has port ({parsed.port}); ports are 1 to 65535")
+    literal = parse_literal(host)
     if literal is not None and not allow_private and not is_public(literal):
         raise invalid("url", url, f"url ({url:.200}): {literal} is not a public address; {REMEDY}")

@@ -1,6 +1,7 @@
 """Processes that run other people's models find no secret of the worker: not in its environment, and not in the
 agent's."""
 
+import contextlib
 import os
 import sys
 import time
@@ -38,6 +39,45 @@ def test_no_process_of_a_trial_shows_the_key(tmp_path: Path, start: str, process
     finally:
         agent.terminate()
         agent.wait(timeout=60)
+
+
+@pytest.mark.parametrize(("start", "processes"), [("--cold", 2), ("--no-build-operators", 3)])
+def test_no_process_of_a_trial_has_the_descriptor_of_the_key_or_its_variable(
+    tmp_path: Path, start: str, processes: int
+) -> None:
+    """A descriptor above the standard ones, as on rented machines; ranks could read what is left in its pipe."""
+    (tmp_path / "trial.json").write_text(ENDLESS.model_dump_json())
+    command = [sys.executable, "-m", "shardtune.workers", "run-trial", str(tmp_path / "trial.json"), start]
+    pipe, written = os.pipe()
+    os.write(written, b"shardtune_kanarienvogel\n")
+    os.close(written)
+    name = str(Path(f"/proc/self/fd/{pipe}").readlink())
+    environment = os.environ | {"SHARDTUNE_API_KEY_FD": str(pipe)}
+    with (tmp_path / "log").open("w") as log:
+        agent = psutil.Popen(
+            [*command, "--work-dir", str(tmp_path / "work")], env=environment, stderr=log, pass_fds=[pipe]
+        )
+    try:
+        ranks = _ranks(agent, processes)
+        assert os.read(pipe, 100) == b"", "the agent has read it to its end"
+        for process in (agent, *ranks):
+            assert name not in _open_files(process.pid)
+        for process in ranks:
+            assert b"SHARDTUNE_API_KEY_FD" not in Path(f"/proc/{process.pid}/environ").read_bytes()
+    finally:
+        os.close(pipe)
+        agent.terminate()
+        agent.wait(timeout=60)
+
+
+def _open_files(pid: int) -> list[str]:
+    """What each descriptor of a process names."""
+    names = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            names.append(str(descriptor.readlink()))
+    assert names
+    return names
 
 
 def _command(process: psutil.Process) -> str:

@@ -14,11 +14,13 @@ from shardtune.service.process.context import OpenContextDep
 
 router = APIRouter()
 
+MAX_ADDRESS = 2000
+"""Maximum number of characters of the address to which a login returns."""
 _OWN_ADDRESS = re.compile(r"/(?:[^/\\\s\x00-\x1f\x7f][^\\\s\x00-\x1f\x7f]*)?")
 
 
 @router.get("/login")
-def ask(request: Request, to: Annotated[str, Query(max_length=2000)] = "/") -> Response:
+def ask(request: Request, to: Annotated[str, Query(max_length=MAX_ADDRESS)] = "/") -> Response:
     """Show the login form."""
     return render(request, "login.html", to=_own_address(to), message="")
 
@@ -28,7 +30,7 @@ def enter(
     request: Request,
     context: OpenContextDep,
     key: Annotated[str, Form(max_length=500)] = "",
-    to: Annotated[str, Form(max_length=2000)] = "/",
+    to: Annotated[str, Form(max_length=MAX_ADDRESS)] = "/",
 ) -> Response:
     """Log in, and redirect to the page that was requested before the login."""
     try:

@@ -43,6 +43,8 @@ def test_without_a_session_every_page_leads_to_the_login(quick_client, admin):
         answer = quick_client.get(path, headers=HTML, follow_redirects=False)
         assert answer.status_code == 303 and answer.headers["location"].startswith("/login?to="), path
     assert quick_client.get("/studies/x/live", follow_redirects=False).status_code == 303
+    # Longer than an address to which a login returns.
+    assert quick_client.get(f"/plans?prices={'a' * 3000}", headers=HTML).status_code == 200
     assert quick_client.post("/workers/w/drain", headers=HTML).status_code == 401
 
 

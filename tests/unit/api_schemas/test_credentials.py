@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -46,18 +48,66 @@ def test_a_descriptor_without_a_key_is_an_error_with_the_remedy(content, says):
         KeySource.take_from_environment({DESCRIPTOR_VARIABLE: str(descriptor_with(content))})
 
 
-@pytest.mark.parametrize("text", ["", "-1", "stdin", "99999", "9" * 30, "٣"])
+@pytest.mark.parametrize("text", ["", "-1", "stdin", "99999", "9" * 30, "9" * 5000, "٣"])
 def test_what_is_no_open_descriptor_is_an_error_with_the_remedy(text):
     with pytest.raises(ValueError, match=r"SHARDTUNE_API_KEY_FD \(.*\) (?:is no number|cannot be read).*< worker.key"):
         KeySource.take_from_environment({DESCRIPTOR_VARIABLE: text})
 
 
-def test_standard_input_stays_open_after_the_key_was_read_from_it():
+@pytest.mark.parametrize("variable", [DESCRIPTOR_VARIABLE, "SHARDTUNE_API_KEY_FILE"])
+def test_a_key_in_the_variable_of_a_descriptor_or_a_file_is_not_shown(variable):
+    secret = "shardtune_" + "Ib0_CwKGz5X" * 4
+    with pytest.raises(ValueError, match=rf"{variable} \(not shown\)") as rejected:
+        KeySource.take_from_environment({variable: secret[:53]})
+    assert "Ib0" not in str(rejected.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"shardtune_secret"])
+def test_a_descriptor_that_does_not_end_is_an_error_in_time(content):
+    """Somebody keeps the pipe's writing end open."""
+    read, write = os.pipe()
+    os.write(write, content)
+    started_s = time.monotonic()
+    with pytest.raises(ValueError, match=r"SHARDTUNE_API_KEY_FD \(\d+\) did not end within 0.2 s; close") as rejected:
+        KeySource.take_from_environment({DESCRIPTOR_VARIABLE: str(read)}, patience_s=0.2)
+    assert "secret" not in str(rejected.value) and time.monotonic() - started_s < 10
+    for descriptor in (read, write):
+        os.close(descriptor)
+
+
+def test_a_descriptor_that_does_not_block_is_waited_for():
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+
+    def write_later():
+        time.sleep(0.2)
+        os.write(write, b"shardtune_secret\r\n")
+        os.close(write)
+
+    with ThreadPoolExecutor() as threads:
+        threads.submit(write_later)
+        assert KeySource.take_from_environment({DESCRIPTOR_VARIABLE: str(read)}).key == "shardtune_secret"
+
+
+def test_a_key_beside_a_descriptor_is_an_error_because_the_descriptor_would_keep_its_own():
+    """Ray's processes hold the same pipe, and ranks of their user can read what nobody has read."""
+    descriptor = descriptor_with(b"shardtune_other")
+    with pytest.raises(ValueError, match="are both set; unset one of them") as rejected:
+        KeySource.take_from_environment({DESCRIPTOR_VARIABLE: str(descriptor), "SHARDTUNE_API_KEY": "shardtune_secret"})
+    assert "shardtune_" not in str(rejected.value)
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("descriptor", [0, 1, 2])
+def test_a_standard_stream_stays_open_after_the_key_was_read_from_it(descriptor):
+    """The next file that the worker opens would take its number: children would read it, or lines be printed into it."""
+
     def read_key():
-        os.dup2(descriptor_with(b"secret"), 0)
-        os.environ[DESCRIPTOR_VARIABLE] = "0"
+        os.dup2(descriptor_with(b"secret"), descriptor)
+        os.environ[DESCRIPTOR_VARIABLE] = str(descriptor)
         assert KeySource.take_from_environment().key == "secret"
-        assert str(Path("/proc/self/fd/0").readlink()) == "/dev/null" and os.get_inheritable(0)
+        stream = Path(f"/proc/self/fd/{descriptor}")
+        assert str(stream.readlink()) == "/dev/null" and os.get_inheritable(descriptor)
 
     with other_user.acting(read_key):
         pass

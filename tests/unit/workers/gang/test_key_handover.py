@@ -3,9 +3,11 @@
 The manifests' own commands run, with programs in the place of `ray` and `python` that tell what they got.
 """
 
+import contextlib
 import os
 import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -82,29 +84,35 @@ def test_rays_container_of_kuberay_gets_the_key_by_a_pipe_that_is_gone_afterward
     here.mkdir()
     script = [word.replace(folder, str(here)) for word in keeper["command"]]
     entrypoint = job["spec"]["entrypoint"].replace(folder, str(here))
-    giving = subprocess.Popen(script, env=programs | {"SHARDTUNE_API_KEY": SECRET}, start_new_session=True)
-    try:
+    environment = programs | {"SHARDTUNE_API_KEY": SECRET}
+    # A container that is restarted before the worker asks still has it.
+    with running(script, environment):
         wait_for(here / "key")
+    with running(script, environment):
         subprocess.run(["sh", "-c", entrypoint], env=programs, check=True, timeout=30)
         assert (tmp_path / "got").read_text() == SECRET
-        wait_for(here / "given")
+        # The name is gone before the key is written: a container that is restarted in between offers it to nobody else.
         assert [path.name for path in here.iterdir()] == ["given"]
         # Nothing is in it, and nobody writes to it.
         again = os.open(here / "given", os.O_RDONLY | os.O_NONBLOCK)
         assert os.read(again, 100) == b""
         os.close(again)
-    finally:
-        os.killpg(giving.pid, 15)
-        giving.wait(timeout=30)
-    # A container that is restarted gives it to nobody.
-    restarted = subprocess.Popen(script, env=programs | {"SHARDTUNE_API_KEY": SECRET}, start_new_session=True)
-    try:
+    # A container that is restarted later gives it to nobody.
+    with running(script, environment) as restarted:
         with pytest.raises(subprocess.TimeoutExpired):
             restarted.wait(timeout=0.5)
         assert [path.name for path in here.iterdir()] == ["given"]
+
+
+@contextlib.contextmanager
+def running(script: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Container with this command, which stops at the signal with which Kubernetes ends it."""
+    container = subprocess.Popen(script, env=environment, start_new_session=True)
+    try:
+        yield container
     finally:
-        os.killpg(restarted.pid, 15)
-        restarted.wait(timeout=30)
+        os.killpg(container.pid, 15)
+        container.wait(timeout=30)
 
 
 def test_a_container_of_kuberay_that_holds_the_key_shares_no_processes_with_rays() -> None:

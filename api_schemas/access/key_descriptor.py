@@ -1,0 +1,78 @@
+"""Read a worker's API key from an inherited descriptor, once and within a time limit."""
+
+import os
+import select
+import time
+
+from shardtune.api_schemas.access.key_text import MAX_KEY_BYTES, require_key
+
+DESCRIPTOR_VARIABLE = "SHARDTUNE_API_KEY_FD"
+"""Name of the environment variable with the number of an open descriptor from which a worker reads its API key once.
+Unlike a file that the worker can open, it leaves nothing that ranks of the same user could read."""
+
+_STANDARD_STREAMS = range(3)
+_REMEDY = "name the number of an open descriptor, such as 0 with `< worker.key`"
+
+
+def read(text: str, patience_s: float) -> str:
+    """Read a key from the descriptor of this number to its end, and close the descriptor.
+
+    Raises:
+        ValueError: the text is no number of an open descriptor; or what was read is no key, or did not end in time.
+    """
+    if not (text.isascii() and text.isdecimal()):
+        # Not even its beginning is shown: who confuses two variables has written the key here.
+        raise ValueError(f"{DESCRIPTOR_VARIABLE} (not shown) is no number; {_REMEDY}")
+    source = f"{DESCRIPTOR_VARIABLE} ({text:.20})"
+    try:
+        descriptor = int(text)
+        content = _read_to_its_end(descriptor, patience_s)
+        _close(descriptor)
+    except TimeoutError:
+        raise ValueError(
+            f"{source} did not end within {patience_s:g} s; close its writing end once the key is written, or {_REMEDY}"
+        ) from None
+    except (OSError, OverflowError, ValueError) as error:
+        raise ValueError(f"{source} cannot be read: {error}; {_REMEDY}") from None
+    if len(content) > MAX_KEY_BYTES:
+        raise ValueError(f"{source} has more than {MAX_KEY_BYTES} bytes; {_REMEDY}")
+    try:
+        key = content.decode().strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"{source} is no text; {_REMEDY}") from None
+    if not key:
+        raise ValueError(f"{source} is empty; {_REMEDY}")
+    require_key(key, source)
+    return key
+
+
+def _read_to_its_end(descriptor: int, patience_s: float) -> bytes:
+    """Content of the descriptor, or its first bytes if these are too many for a key.
+
+    Raises:
+        TimeoutError: the end did not come in time, such as of a pipe whose writing end somebody keeps open.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    until_s = time.monotonic() + patience_s
+    content = b""
+    while len(content) <= MAX_KEY_BYTES:
+        # Also for a descriptor that does not block, where reading too early would be an error.
+        if not poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
+            raise TimeoutError
+        piece = os.read(descriptor, MAX_KEY_BYTES)
+        if not piece:
+            break
+        content += piece
+    return content
+
+
+def _close(descriptor: int) -> None:
+    """Close the descriptor. A standard stream becomes the null device: the next file that this process opens would
+    otherwise take its number, and with it what is printed, or what children read as their standard input."""
+    if descriptor not in _STANDARD_STREAMS:
+        os.close(descriptor)
+        return
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, descriptor)
+    os.close(null)

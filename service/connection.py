@@ -1,0 +1,229 @@
+"""HTTP/1.1 connections that close if a request does not arrive in time, and that let a rejected sender read why."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from shardtune.service.http.error_answers import problem
+from shardtune.service.process.byte_budget import PIECE_BYTES
+from shardtune.service.process.peer_user import PEER_USER, PeerUser
+from shardtune.service.request_parser import RequestParser
+
+_LINGER_S = 2.0
+"""Seconds to wait for the rest of a small request that was answered before it had arrived completely, so that its
+connection can be used again.
+"""
+_DROPPED_BYTES = 32 << 20
+"""Maximum bytes that are read, and dropped unparsed, of a sender whose connection closes."""
+_DROP_EVERY_S = 0.02
+"""Seconds between two reads of what is dropped, at most `_READ_BYTES` each. Unread bytes hold their sender back."""
+_DROP_LINGER_S = 5.0
+"""Seconds to wait for the end of what is dropped; 32 MiB take half of them."""
+_READ_BYTES = 256 << 10
+"""Maximum bytes that are read at a time of a body of an announced size, or of what is dropped."""
+# A chunk of one byte takes six on the wire and a dozen microseconds of the event loop: 256 KiB of them took 0.5 s before
+# their sender's key had been looked at.
+_PARSED_READ_BYTES = 4 << 10
+"""Maximum bytes that are read at a time of a request's head, and of a body in chunks."""
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """Limits of all connections of a server, and what they share. Used in the event loop's thread only."""
+
+    receive_s: float
+    """Seconds within which a request must arrive completely."""
+    crowd: int
+    """Number of connections above which a new one closes the one with the oldest unfinished request."""
+    arriving: "dict[Connection, None]" = field(default_factory=dict)
+    """Connections whose request has not arrived completely, oldest first."""
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(_READ_BYTES)))
+    """Buffer that the connections read into, one after the other."""
+
+
+class ConnectionConfig(uvicorn.Config):
+    """uvicorn configuration with limits of connections."""
+
+    limits: ConnectionLimits
+
+
+class Connection(H11Protocol, asyncio.BufferedProtocol):
+    """HTTP/1.1 connection that is closed if a request does not arrive completely in time."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        assert isinstance(config, ConnectionConfig)
+        self._limits = config.limits
+        self.conn = self._parser = RequestParser()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_answered_early = False
+        """Whether the rest of a small request that was answered already is parsed."""
+        self._droppable_bytes: int | None = None
+        """Bytes that are still dropped of a sender whose connection closes; None: requests are parsed."""
+        self._is_stopping = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the time limit for the connection's first request."""
+        super().connection_made(_LingeringTransport(transport, self._linger))  # type: ignore[arg-type]
+        peer = transport.get_extra_info("socket")
+        if peer is not None:
+            # Each request of the connection finds it in its state (service.access.local_only).
+            self.app_state = self.app_state | {PEER_USER: PeerUser(peer)}
+        if peer is not None and peer.family in (socket.AF_INET, socket.AF_INET6):
+            # The kernel ends the connection if the client does not read the response for so long.
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.receive_s * 1000))
+        # The default of 64 KiB would be multiplied by every client that does not read.
+        transport.set_write_buffer_limits(high=PIECE_BYTES)
+        self._start_deadline(self._limits.receive_s)
+        if len(self.connections) > self._limits.crowd:
+            next(iter(self._limits.arriving)).abort()
+
+    def get_buffer(self, _size_hint: int) -> memoryview:
+        """Part of the shared buffer into which the next bytes are read: large where they cost little."""
+        is_cheap = self._droppable_bytes is not None or (
+            self.conn.their_state is h11.SEND_BODY and not self._parser.has_chunks
+        )
+        return self._limits.buffer[: _READ_BYTES if is_cheap else _PARSED_READ_BYTES]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Parse or drop the bytes that were read."""
+        if self._droppable_bytes is None:
+            self.data_received(bytes(self._limits.buffer[:nbytes]))
+        else:
+            self._drop(nbytes)
+
+    def data_received(self, data: bytes) -> None:
+        """Restart the connection's time limit if its request has not arrived completely."""
+        super().data_received(data)
+        if self._droppable_bytes is not None:
+            return
+        if self._is_answered_early and self.conn.our_state is not h11.DONE:
+            self._is_answered_early = False
+            self._stop_deadline()
+            if self._parser.is_idle:
+                # uvicorn started it with the response; the rest of the body has ended it.
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
+                return
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._stop_deadline()
+        elif self._deadline is None:
+            self._start_deadline(self._limits.receive_s)
+
+    def on_response_complete(self) -> None:
+        """Wait a moment for the rest of a small request that was answered already. A large one has closed the transport."""
+        # Asked before uvicorn begins the next request of a client that sends several at once.
+        is_early = self.conn.their_state is h11.SEND_BODY
+        super().on_response_complete()
+        if not is_early or self.transport.is_closing():
+            return
+        self._stop_deadline()
+        self._is_answered_early = True
+        self._start_deadline(_LINGER_S, self.transport.close)
+
+    def send_400_response(self, _msg: str) -> None:
+        """Answer what is no valid HTTP request, and close the connection."""
+        # Once a response has begun, only the end of the connection can tell its client.
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            answer = problem(
+                400, "bad_request", f"this is no valid HTTP/1.1 request: {self._parser.mistake}; correct it"
+            )
+            headers = [*answer.raw_headers, (b"connection", b"close")]
+            response = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+            for event in (response, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def shutdown(self) -> None:
+        """End the connection as soon as its response is complete; nobody is waited for any more."""
+        self._is_stopping = True
+        super().shutdown()
+        if self._droppable_bytes is not None:
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the time limit of a connection that has closed."""
+        self._stop_deadline()
+        super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """Close the connection at once, even if data is still unsent or unread."""
+        self._stop_deadline()
+        self.transport.abort()
+
+    def _linger(self, transport: asyncio.Transport) -> bool:
+        """End the stream of responses and drop what comes, instead of closing a connection whose sender still sends.
+
+        Closing with unread data would reset the connection before its sender has read the response. After the end of
+        the stream, a sender whose connection is reset finds its body unwanted (EPIPE), and not a connection that broke
+        (ECONNRESET).
+        """
+        still_sends = self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
+        if self._is_stopping or self._droppable_bytes is not None or not still_sends:
+            return False
+        with contextlib.suppress(OSError):  # its client is gone already
+            transport.write_eof()
+        if self.cycle is not None and not self.cycle.response_complete:
+            # As when the connection is lost: nothing can be written any more.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self._droppable_bytes = _DROPPED_BYTES
+        self._stop_deadline()
+        self._start_deadline(_DROP_LINGER_S)
+        self.flow.resume_reading()
+        return True
+
+    def _drop(self, size: int) -> None:
+        """Count dropped bytes, and read on a moment later; no more after the last that may be dropped."""
+        assert self._droppable_bytes is not None
+        self._droppable_bytes -= size
+        self.flow.pause_reading()
+        if self._droppable_bytes > 0:
+            self.loop.call_later(_DROP_EVERY_S, self.flow.resume_reading)
+
+    def _start_deadline(self, patience_s: float, end: Callable[[], None] | None = None) -> None:
+        self._limits.arriving[self] = None
+        self._deadline = self.loop.call_later(patience_s, end or self.abort)
+
+    def _stop_deadline(self) -> None:
+        self._limits.arriving.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class _LingeringTransport:
+    """Transport whose first `close` may wait for the sender; it is closing from then on."""
+
+    def __init__(self, transport: asyncio.Transport, linger: Callable[[asyncio.Transport], bool]) -> None:
+        self._transport, self._linger = transport, linger
+        self._lingers = False
+
+    def close(self) -> None:
+        """Close the transport, unless its connection begins to linger now."""
+        if self._transport.is_closing() or not self._linger(self._transport):
+            self._transport.close()
+        else:
+            self._lingers = True
+
+    def is_closing(self) -> bool:
+        """Whether the transport closes, or lingers before."""
+        return self._lingers or self._transport.is_closing()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

@@ -78,18 +78,22 @@ def state_directory(path: Path) -> Iterator[Path]:
     Raises:
         InputError: the directory cannot be written, other users can write in it, or another command uses it.
     """
+    resolved = make_state_directory(path)
+    # The kernel releases the lock of a command that was killed, so that no stale lock keeps the next one out.
+    lock = FileLock(resolved / "tune.lock", timeout=0)
     try:
-        resolved = make_state_directory(path)
-        # The kernel releases the lock of a command that was killed, so that no stale lock keeps the next one out.
-        lock = FileLock(resolved / "tune.lock", timeout=0)
-        with lock:
-            yield resolved
+        lock.acquire()
     except Timeout:
         raise InputError(
             f"--state-dir ({path}) is in use by another shardtune; wait for it, or choose another directory"
         ) from None
-    except PermissionError as error:
+    # Beyond missing permissions: a read-only or full file system.
+    except OSError as error:
         raise _not_writable(path, error) from None
+    try:
+        yield resolved
+    finally:
+        lock.release()
 
 
 def make_state_directory(path: Path) -> Path:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from shardtune.service.cli import main
-from shardtune.service.cli.errors import PlatformFailure
+from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.local_stack import prepare_database_at, state_directory
 from shardtune.service.cli.processes import Child, listening_socket, wait_until
 from shardtune.service.cli.write_files import write_files
@@ -101,6 +101,21 @@ def test_a_state_directory_has_one_user_at_a_time(tmp_path: Path, capsys: pytest
     with state_directory(tmp_path):
         assert run("best", "--state-dir", str(tmp_path)) == 2
     assert "in use by another shardtune" in capsys.readouterr().err
+
+
+def test_a_state_directory_whose_lock_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    """As on a read-only or full file system: an error of the kernel beyond missing permissions."""
+    (tmp_path / "tune.lock").mkdir()
+    with (
+        pytest.raises(InputError, match=r"--state-dir .* cannot be written: Is a directory"),
+        state_directory(tmp_path),
+    ):
+        pass
+
+
+def test_a_failure_within_the_state_directory_is_not_blamed_on_it(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), state_directory(tmp_path):
+        raise PermissionError(13, "another file")
 
 
 def test_exported_files_replace_those_of_an_earlier_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def prepare_database_at(url: str) -> None:
         InputError: the database URL is not usable.
         PlatformFailure: the database cannot be reached, or is not SQLite and not migrated.
     """
-    with database_errors():
+    with database_errors(_remedy_of_database()):
         database = Database(url)
         try:
             prepare_database(database, url)
@@ -55,9 +55,15 @@ def prepare_database_at(url: str) -> None:
             database.close()
 
 
+def _remedy_of_database() -> str:
+    if DATABASE_VARIABLE in os.environ:
+        return f"check {DATABASE_VARIABLE}"
+    return "see that the disk of --state-dir has room and can be written"
+
+
 @contextmanager
-def database_errors() -> Iterator[None]:
-    """Turn errors of the database layer into messages for a person."""
+def database_errors(remedy: str = f"check {DATABASE_VARIABLE}") -> Iterator[None]:
+    """Turn errors of the database layer into messages for a person; `remedy` ends those without one of their own."""
     try:
         yield
     except ValueError as error:
@@ -66,9 +72,7 @@ def database_errors() -> Iterator[None]:
         raise PlatformFailure(str(error)) from None
     except (SQLAlchemyError, CommandError) as error:
         reason = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-        raise PlatformFailure(
-            f"the database cannot be used: {' '.join(reason.split())}; check {DATABASE_VARIABLE}"
-        ) from None
+        raise PlatformFailure(f"the database cannot be used: {' '.join(reason.split())}; {remedy}") from None
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +67,7 @@ def test_rungs_that_were_killed_go_on_with_the_same_command(tmp_path: Path) -> N
     assert "on 2 ranks is unfinished and goes on" in done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     assert answer["projection"]["rung_test"]["from_gpus"] == [1]
-    stored = json.loads(shardtune("studies", "list", "--json", folder=tmp_path).stdout)
-    rows = stored["studies"] if isinstance(stored, dict) else stored
-    assert sorted(row["state"] for row in rows) == ["complete", "complete"]
+    with closing(sqlite3.connect(tmp_path / ".shardtune/shardtune.sqlite3")) as database:
+        rows = database.execute("SELECT state FROM studies").fetchall()
+    assert rows == [("complete",), ("complete",)]
     assert (tmp_path / "best/rungs/1/config.json").is_file() and (tmp_path / "best/target/config.json").is_file()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,6 +49,8 @@ else:
     )
 
 _POLL_S = 0.5
+_PROBE_BYTES = 256 * 1024
+"""Size of a file that `--out` must take before anything runs; the files of an answer are smaller."""
 
 
 @dataclass
@@ -109,10 +113,11 @@ def check_out_is_writable(out: Path) -> None:
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        # A real write: a full or read-only file system passes a check of permissions.
-        probe = out / ".writable"
-        probe.touch()
-        probe.unlink()
+        # A real write: a full or read-only file system passes a check of permissions, and a full one takes an empty file.
+        with tempfile.TemporaryFile(dir=out) as probe:
+            probe.write(bytes(_PROBE_BYTES))
+            probe.flush()
+            os.fsync(probe.fileno())
     except OSError as error:
         raise InputError(f"--out ({out}) cannot be written: {error.strerror}; choose another directory") from None
 
@@ -130,7 +135,7 @@ def _run_study(
     offloads = may_offload_optimizer(expected)
     further_options = (*options.allowed, *_host_options(study.cluster if study else expected.cluster, options.hosts))
     worker = local_stack.LocalWorker(client, state_dir, ranks, memory_gib, further_options, may_offload=offloads)
-    continuation.pause_others(client, study)
+    continuation.pause_others(client, study, is_one_of_several=bool(options.rungs))
     try:
         # A first start may build DeepSpeed's operators for minutes: the address is printed before, not after.
         print_progress(

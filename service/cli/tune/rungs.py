@@ -86,17 +86,21 @@ def tune(sizes: Sequence[int], options: TuneOptions, run: RunStudy = job.run) ->
     steps = _studies(whole)
     for on_size, _ in steps:
         job.check_out_is_writable(on_size.out)
-    last, unit = whole.nodes if whole.hosts else whole.ranks, whole.unit
-    _say(
-        f"{len(steps)} studies in turn, on {', '.join(map(str, sizes))} and {last} {unit}s; the study's budget bounds each "
-        "of them, not all together"
-    )
     with local_stack.state_directory(options.state_dir) as state_dir, raise_on_signals():
+        _say(_plan(whole))
         try:
             for number, (on_size, spec) in enumerate(steps, start=1):
                 _run(state_dir, number, on_size, spec, run)
         except (KeyboardInterrupt, Interrupted):
             raise Interrupted(*whole.after_interrupt(has_begun=True)) from None
+
+
+def _plan(whole: TuneOptions) -> str:
+    last = whole.nodes if whole.hosts else whole.ranks
+    return (
+        f"{len(whole.rungs) + 1} studies in turn, on {', '.join(map(str, whole.rungs))} and {last} {whole.unit}s; the study's "
+        "budget bounds each of them, not all together"
+    )
 
 
 def _studies(whole: TuneOptions) -> list[tuple[TuneOptions, StudyRequest]]:

@@ -139,7 +139,8 @@ def _run(state_dir: Path, number: int, options: TuneOptions, spec: StudyRequest,
         raise
     except CliError as error:
         remedy = (
-            f"{name} ({shown}) ended the command; finished sizes are kept, and the same command goes on with this one"
+            f"{name} ({shown}) ended the command; finished sizes are kept: the same command goes on with this one, or leave "
+            "it out of --rungs"
         )
         raise type(error)(*error.lines, remedy) from None
     else:

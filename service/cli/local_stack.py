@@ -47,7 +47,7 @@ def prepare_database_at(url: str) -> None:
         InputError: the database URL is not usable.
         PlatformFailure: the database cannot be reached, or is not SQLite and not migrated.
     """
-    with database_errors():
+    with database_errors(_remedy_of_database()):
         database = Database(url)
         try:
             prepare_database(database, url)
@@ -55,9 +55,15 @@ def prepare_database_at(url: str) -> None:
             database.close()
 
 
+def _remedy_of_database() -> str:
+    if DATABASE_VARIABLE in os.environ:
+        return f"check {DATABASE_VARIABLE}"
+    return "see that the disk of --state-dir has room and can be written"
+
+
 @contextmanager
-def database_errors() -> Iterator[None]:
-    """Turn errors of the database layer into messages for a person."""
+def database_errors(remedy: str = f"check {DATABASE_VARIABLE}") -> Iterator[None]:
+    """Turn errors of the database layer into messages for a person; `remedy` ends those without one of their own."""
     try:
         yield
     except ValueError as error:
@@ -66,9 +72,7 @@ def database_errors() -> Iterator[None]:
         raise PlatformFailure(str(error)) from None
     except (SQLAlchemyError, CommandError) as error:
         reason = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-        raise PlatformFailure(
-            f"the database cannot be used: {' '.join(reason.split())}; check {DATABASE_VARIABLE}"
-        ) from None
+        raise PlatformFailure(f"the database cannot be used: {' '.join(reason.split())}; {remedy}") from None
 
 
 @contextmanager
@@ -78,18 +82,22 @@ def state_directory(path: Path) -> Iterator[Path]:
     Raises:
         InputError: the directory cannot be written, other users can write in it, or another command uses it.
     """
+    resolved = make_state_directory(path)
+    # The kernel releases the lock of a command that was killed, so that no stale lock keeps the next one out.
+    lock = FileLock(resolved / "tune.lock", timeout=0)
     try:
-        resolved = make_state_directory(path)
-        # The kernel releases the lock of a command that was killed, so that no stale lock keeps the next one out.
-        lock = FileLock(resolved / "tune.lock", timeout=0)
-        with lock:
-            yield resolved
+        lock.acquire()
     except Timeout:
         raise InputError(
             f"--state-dir ({path}) is in use by another shardtune; wait for it, or choose another directory"
         ) from None
-    except PermissionError as error:
+    # Beyond missing permissions: a read-only or full file system.
+    except OSError as error:
         raise _not_writable(path, error) from None
+    try:
+        yield resolved
+    finally:
+        lock.release()
 
 
 def make_state_directory(path: Path) -> Path:

@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,8 @@ Service = Annotated[
 RunningService = Annotated[
     str, typer.Option("--service", "--url", envvar="SHARDTUNE_SERVICE_URL", help="Address of a running service.")
 ]
+_LAUNCHER_VARIABLE = "SHARDTUNE_WORKER_LAUNCHER"
+"""Variable from which the worker reads its launcher where the command line names none."""
 DEFAULT_SERVICE = "http://127.0.0.1:8470"
 """Default address of `shardtune serve`."""
 KeyFile = Annotated[
@@ -150,11 +153,13 @@ def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]
     """Check the launcher and return its options for the worker's command line.
 
     Raises:
-        InputError: the launcher is unknown.
+        InputError: the launcher is unknown, or several hosts have none.
     """
     # Checked here: the worker would say the same, but only after the service has started.
     if launcher not in (None, "local", "slurm", "ray"):
         raise InputError(f"--launcher ({launcher}) must be local, slurm or ray")
+    if (nodes or 1) > 1 and (launcher or os.environ.get(_LAUNCHER_VARIABLE) or "local") == "local":
+        raise InputError(f"--nodes ({nodes}) must be 1 without a launcher over hosts; add --launcher slurm or ray")
     options = [*(("--launcher", launcher) if launcher else ()), *(("--nodes", str(nodes)) if nodes else ())]
     return tuple(options)
 

@@ -94,10 +94,6 @@ class Courier:
             pause_s = self._context.settings.poll_s
             await asyncio.wait(self._tasks, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
 
-    async def finish(self) -> None:
-        """Wait until the messages that are being sent have ended."""
-        await asyncio.gather(*self._tasks)
-
     async def stop(self) -> None:
         """Cancel the messages that are being sent; they are claimed and sent again later."""
         for task in self._tasks:
@@ -123,14 +119,6 @@ async def keep_delivering(context: Context) -> None:
         await run_every(context.settings.poll_s * 2, delivering_to_webhooks=courier.deliver)
     finally:
         await courier.stop()
-
-
-async def deliver_due(context: Context) -> int:
-    """Send due webhook messages as far as capacity allows, and wait for their end; returns the number sent."""
-    courier = Courier(context)
-    count = await courier.start_due()
-    await courier.finish()
-    return count
 
 
 def claim_due(context: Context, planned: DeliveriesInFlight) -> list[Message]:

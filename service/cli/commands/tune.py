@@ -153,4 +153,4 @@ def tune(
     if rungs is None:
         job.tune(options)
     else:
-        smaller_sizes.tune(smaller_sizes.parse(rungs), options, job.tune)
+        smaller_sizes.tune(smaller_sizes.parse(rungs), options)

@@ -33,14 +33,7 @@ _TOOLS: tuple[ExportFormat, ...] = ("trl", "axolotl", "llama-factory", "ms-swift
 def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -> None:
     """Write the files and print the answer, with the command that decides an undecided one."""
     assert study.result is not None
-    files = runnable_here(client.export(study.study_id).files)
-    paths, trials = write_files(options.out, files), client.trials(study.study_id)
-    try:
-        paths += _write_target(client, study, options)
-        problem = ""
-    except (ServiceError, InputError) as error:
-        # The measured answer is complete, and must not be lost for the files of another cluster.
-        problem = f"{'target':<12}the files for the target are not written: {error}"
+    (paths, problem), trials = write_all_files(client, study, options), client.trials(study.study_id)
     if options.as_json:
         print(json.dumps(summary.as_json(study, study.result, trials, paths)))
         if problem:
@@ -58,6 +51,20 @@ def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -
         options = replace(options, study=continuation.write_study(study, options.state_dir))
     if (command := next_command(study, study.result, options)) is not None:
         print(f"{'to decide':<12}{command}")
+
+
+def write_all_files(client: ServiceClient, study: Study, options: TuneOptions) -> tuple[list[str], str]:
+    """Write the files of the answer, and those for the study's target.
+
+    Returns:
+        Paths of the files, and a line that says why those for the target are missing; the line is empty otherwise.
+    """
+    paths = write_files(options.out, runnable_here(client.export(study.study_id).files))
+    try:
+        return paths + _write_target(client, study, options), ""
+    except (ServiceError, InputError) as error:
+        # The measured answer is complete, and must not be lost for the files of another cluster.
+        return paths, f"{'target':<12}the files for the target are not written: {error}"
 
 
 def _write_target(client: ServiceClient, study: Study, options: TuneOptions) -> list[str]:

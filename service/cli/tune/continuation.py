@@ -100,15 +100,18 @@ def _check_ranks(cluster: Cluster, options: TuneOptions) -> None:
     )
 
 
-def pause_others(client: ServiceClient, study: Study | None) -> None:
-    """Pause the other running studies of the state directory; the service would run older ones first."""
+def pause_others(client: ServiceClient, study: Study | None, *, is_one_of_several: bool = False) -> None:
+    """Pause the other running studies of the state directory; the service would run older ones first.
+
+    `is_one_of_several`: the command runs further studies, which may be those that it pauses.
+    """
     # A database of the environment may be shared: other people's studies keep running.
     if local_stack.DATABASE_VARIABLE not in os.environ:
         for other in client.studies():
             if other.state is StudyState.RUNNING and (study is None or other.study_id != study.study_id):
                 client.pause(other.study_id, paused=True)
-                line = f"study {other.study_id} is unfinished and was paused; --resume continues the newest"
-                sys.stderr.write(line + "\n")
+                remedy = "" if is_one_of_several else "; --resume continues the newest"
+                sys.stderr.write(f"study {other.study_id} is unfinished and was paused{remedy}\n")
     if study is not None and study.state is StudyState.PAUSED:
         client.pause(study.study_id, paused=False)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,14 +18,12 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import Rejection, Trial
-from shardtune.service.cli import connection, lengths_file, study_file
+from shardtune.service.cli import connection
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
-from shardtune.service.cli.models import source as model_source
-from shardtune.service.cli.processes import detect_inventory
 from shardtune.service.cli.signals import raise_on_signals
 from shardtune.service.cli.terminal import PrintableConsole
-from shardtune.service.cli.tune import rungs
+from shardtune.service.cli.tune import study_input
 from shardtune.service.cli.tune.offloads import may_offload_optimizer
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.progress_lines import LineView
@@ -31,7 +31,7 @@ from shardtune.service.cli.tune.progress_lines import LineView
 if TYPE_CHECKING:
     from shardtune.service import client as api
     from shardtune.service.cli import local_stack
-    from shardtune.service.cli.tune import answer, continuation, cost, early_checks, live_table
+    from shardtune.service.cli.tune import answer, continuation, cost, earlier_studies, early_checks, live_table
 else:
     api = LazyModule("shardtune.service.client")
     early_checks, live_table = (
@@ -39,13 +39,18 @@ else:
         LazyModule("shardtune.service.cli.tune.live_table"),
     )
     cost = LazyModule("shardtune.service.cli.tune.cost")
-    local_stack, answer, continuation = (
+    local_stack, answer = (
         LazyModule("shardtune.service.cli.local_stack"),
         LazyModule("shardtune.service.cli.tune.answer"),
+    )
+    continuation, earlier_studies = (
         LazyModule("shardtune.service.cli.tune.continuation"),
+        LazyModule("shardtune.service.cli.tune.earlier_studies"),
     )
 
 _POLL_S = 0.5
+_PROBE_BYTES = 256 * 1024
+"""Size of a file that `--out` must take before anything runs; the files of an answer are smaller."""
 
 
 @dataclass
@@ -72,91 +77,76 @@ def tune(options: TuneOptions) -> None:
         continuation.check_unchanged(options)
         spec = None
     else:
-        spec = _read_study(options)
-        early_checks.check_own_code(spec.model, options.allowed)
-        early_checks.check_architecture(spec.model)
-        if not options.hosts:
-            early_checks.check_study(spec, options.ranks)
+        spec = study_input.read(options, print_progress)
+        study_input.check(spec, options)
         if options.cost:
             cost.print_cost(spec, options)
             return
         early_checks.check_hardware(spec, options.hosts)
-    _check_out_is_writable(options.out)
+    check_out_is_writable(options.out)
+    with local_stack.state_directory(options.state_dir) as state_dir:
+        run(state_dir, spec, options)
+
+
+def run(state_dir: Path, spec: StudyRequest | None, options: TuneOptions) -> Study:
+    """Run the study in a state directory that this command holds, print its answer, and return it.
+
+    `spec` None: the stored study that the options continue.
+
+    Raises:
+        CliError: a subclass, for every end but success.
+    """
     progress = _Progress()
-    with local_stack.state_directory(options.state_dir) as state_dir, raise_on_signals():
+    with raise_on_signals():
         try:
             with connection.service_errors(), local_stack.local_service(state_dir) as client:
-                _run_study(client, state_dir, spec, options, progress)
+                return _run_study(client, state_dir, spec, options, progress)
         except KeyboardInterrupt:
             raise Interrupted(*options.after_interrupt(has_begun=progress.has_begun)) from None
 
 
-def _read_study(options: TuneOptions) -> StudyRequest:
-    if options.study is None:
-        raise InputError(
-            "STUDY (missing): give a study file, a model's config.json or folder, or its name, such as "
-            "examples/llama-tiny.json or Qwen/Qwen3-8B"
-        )
-    named = model_source.named_model(str(options.study)) if model_source.is_name(str(options.study)) else None
-    values = {} if named is not None else study_file.read_json_object(options.study)
-    data = lengths_file.option_values(options.data, options.layout)
-    target = None if options.target is None else study_file.read_target(options.target)
-    if named is not None or study_file.is_bare_config(values):
-        # Before the seconds in which the hardware is detected.
-        early_checks.check_architecture(study_file.bare_model(named or values))
-        inventory = detect_inventory(options.ranks, options.hosts)
-        spec, words = study_file.default_study(named or values, inventory, data, target)
-        if spec.model.hub is not None:
-            print_progress(f"model {spec.model.hub.id} at commit {spec.model.hub.revision}")
-        print_progress(words)
-    else:
-        spec = study_file.validate_study(values, options.study.parent)
-    spec, replaced = study_file.with_options(
-        spec,
-        ranks=options.ranks,
-        max_trials=options.max_trials,
-        memory_gib=options.memory_gib,
-        adapter=options.adapter,
-        data=data,
-        target=target,
-    )
-    if options.wait_for_quiet_min is not None:
-        spec = spec.model_copy(update={"wait_for_quiet_s": 60 * options.wait_for_quiet_min})
-    for line in replaced:
-        print_progress(line)
-    return rungs.smaller_study(spec, options)
+def check_out_is_writable(out: Path) -> None:
+    """Reject a folder that cannot be written, before hours of trials rather than after.
 
-
-def _check_out_is_writable(out: Path) -> None:
-    """Reject a folder that cannot be written, before hours of trials rather than after."""
+    Raises:
+        InputError: names the folder and the reason.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        # A real write: a full or read-only file system passes a check of permissions.
-        probe = out / ".writable"
-        probe.touch()
-        probe.unlink()
+        # A real write: a full or read-only file system passes a check of permissions, and a full one takes an empty file.
+        with tempfile.TemporaryFile(dir=out) as probe:
+            probe.write(bytes(_PROBE_BYTES))
+            probe.flush()
+            os.fsync(probe.fileno())
     except OSError as error:
         raise InputError(f"--out ({out}) cannot be written: {error.strerror}; choose another directory") from None
 
 
 def _run_study(
     client: api.ServiceClient, state_dir: Path, spec: StudyRequest | None, options: TuneOptions, progress: _Progress
-) -> None:
-    study = continuation.find(client, options) if spec is None else continuation.earlier_confirmation(client, spec)
-    ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
+) -> Study:
+    study = continuation.find(client, options) if spec is None else _earlier_study(client, spec, options)
+    # With --rungs the worker is what the options say: only then it shows whether a stored study compares.
+    stored = None if options.rungs else study
+    ranks, memory_gib = _worker_options(stored.cluster if stored else spec.cluster if spec else "local", options)
     expected = study.spec if study else spec
     assert expected is not None
     early_checks.check_own_code(expected.model, options.allowed)
     offloads = may_offload_optimizer(expected)
     further_options = (*options.allowed, *_host_options(study.cluster if study else expected.cluster, options.hosts))
     worker = local_stack.LocalWorker(client, state_dir, ranks, memory_gib, further_options, may_offload=offloads)
-    continuation.pause_others(client, study)
+    continuation.pause_others(client, study, is_one_of_several=bool(options.rungs))
     try:
         # A first start may build DeepSpeed's operators for minutes: the address is printed before, not after.
         print_progress(
             f"pages at {client.base_url}; starting a worker {'over the hosts' if options.hosts else 'on this machine'}"
         )
         worker.start(print_progress)
+        if study is not None and options.rungs:
+            study = earlier_studies.if_comparable(client, study, worker.name, options, print_progress)
+            if study is not None and not study.state.is_open:
+                answer.write_all_files(client, study, options)
+                return study
         study = continuation.begin_or_continue(client, study, spec, options, print_progress)
         progress.has_begun = True
         print_progress(f"study {study.study_id}: {_describe_training(study)} on {_describe_cluster(study.cluster)}")
@@ -170,6 +160,12 @@ def _run_study(
     if study.result is None:
         raise error_without_result(study, client.trials(study.study_id))
     answer.write_and_print(client, study, options)
+    return study
+
+
+def _earlier_study(client: api.ServiceClient, spec: StudyRequest, options: TuneOptions) -> Study | None:
+    """Find the stored study with which the command goes on; None for a new one."""
+    return continuation.earlier_confirmation(client, spec) or earlier_studies.find(client, spec, options)
 
 
 def _describe_training(study: Study) -> str:

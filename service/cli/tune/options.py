@@ -46,6 +46,14 @@ class TuneOptions:
     rung: int | None = None
     """Number of nodes (with hosts) or ranks of a smaller size on which the study runs first; None: the study itself."""
 
+    rungs: tuple[int, ...] = ()
+    """All smaller sizes of the command, smallest first; empty without `--rungs`."""
+
+    @property
+    def unit(self) -> str:
+        """Unit of the sizes of `--rungs`: `node` over hosts, else `rank`."""
+        return "node" if self.hosts else "rank"
+
     @property
     def nodes(self) -> int | None:
         """Number of nodes that the command line gives; None without it."""
@@ -67,6 +75,7 @@ class TuneOptions:
         words += ["--max-trials", str(self.max_trials)] if self.max_trials else []
         words += ["--memory-gib", str(self.memory_gib)] if self.memory_gib else []
         words += ["--target", self.target] if self.target else []
+        words += ["--rungs", ",".join(map(str, self.rungs))] if self.rungs else []
         words += [*self.adapter_words(), *self.data_words(), *self.wait_words()]
         return self.again(*words)
 
@@ -92,6 +101,9 @@ class TuneOptions:
         `has_begun`: the service has stored the study, or its additional pairs.
         """
         kept = f"interrupted; results so far are kept in {self.state_dir}"
+        if self.rungs:
+            # `--resume` would finish one size; the command itself goes on with all of them.
+            return kept, f"continue with: {self.from_the_start()}"
         if has_begun or self.resume:
             return kept, f"continue with: {self.again('--resume')}"
         if self.add_pairs:

@@ -7,16 +7,30 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.targets import MOST_RUNGS
-from shardtune.service.cli.errors import InputError, NothingFeasible
+from shardtune.service.cli.errors import CliError, InputError, Interrupted, NothingFeasible
+from shardtune.service.cli.lazy_module import LazyModule
+from shardtune.service.cli.signals import raise_on_signals
+from shardtune.service.cli.tune import job, study_input
 from shardtune.service.cli.tune.options import TuneOptions
-from shardtune.tuner.prediction import catalogue
 
-_FOLDER = "rungs"
-"""Folder below `--out` with the files of each smaller size."""
+if TYPE_CHECKING:
+    from shardtune.service.cli import local_stack
+    from shardtune.service.cli.tune import early_checks, smaller_studies
+else:
+    local_stack, early_checks, smaller_studies = (
+        LazyModule("shardtune.service.cli.local_stack"),
+        LazyModule("shardtune.service.cli.tune.early_checks"),
+        LazyModule("shardtune.service.cli.tune.smaller_studies"),
+    )
+
+RunStudy = Callable[[Path, StudyRequest, TuneOptions], Study]
+"""Function that runs a study in a state directory, prints its answer and returns it."""
 
 
 def parse(text: str) -> tuple[int, ...]:
@@ -33,7 +47,8 @@ def parse(text: str) -> tuple[int, ...]:
         raise InputError(f"--rungs ({text[:100]!r}) names a size twice; name each once")
     if len(sizes) > MOST_RUNGS:
         raise InputError(
-            f"--rungs ({text[:100]!r}) names {len(sizes)} sizes; an answer projects from {MOST_RUNGS} at most"
+            f"--rungs ({text[:100]!r}) names {len(sizes)} sizes, and an answer projects from {MOST_RUNGS} at most; name "
+            f"{MOST_RUNGS} or fewer"
         )
     return tuple(sizes)
 
@@ -58,61 +73,78 @@ def check(sizes: Sequence[int], options: TuneOptions) -> None:
         raise InputError(f"--rungs ({shown}) must be smaller than {unit} ({full}), on which the study itself runs")
 
 
-def tune(sizes: Sequence[int], options: TuneOptions, tune_once: Callable[[TuneOptions], None]) -> None:
+def tune(sizes: Sequence[int], options: TuneOptions, run: RunStudy = job.run) -> None:
     """Run the study on each size, then as the other options say, and print the answer of the last.
 
-    `tune_once`: runs one study and prints its answer.
+    Everything is checked before anything runs, and the command holds the state directory until the last size has ended.
 
     Raises:
         CliError: a subclass, for every end but success; what was measured is kept.
     """
     check(sizes, options)
-    for number, size in enumerate(sizes, start=1):
-        unit = "node" if options.hosts else "rank"
-        _say(f"rung {number} of {len(sizes)}: {size} {unit}{'' if size == 1 else 's'}")
-        # stdout holds one answer: that of the whole size.
-        with redirect_stdout(sys.stderr):
-            try:
-                tune_once(_on_rung(options, size))
-            except NothingFeasible as error:
-                # A model may fit on more GPUs only; the next size shows it.
-                _say(f"nothing was measured on {size} {unit}{'' if size == 1 else 's'}: {error}")
-    tune_once(options)
+    whole = replace(options, rungs=tuple(sizes))
+    steps = _studies(whole)
+    for on_size, _ in steps:
+        job.check_out_is_writable(on_size.out)
+    with local_stack.state_directory(options.state_dir) as state_dir, raise_on_signals():
+        _say(_plan(whole))
+        try:
+            for number, (on_size, spec) in enumerate(steps, start=1):
+                _run(state_dir, number, on_size, spec, run)
+        except (KeyboardInterrupt, Interrupted):
+            raise Interrupted(*whole.after_interrupt(has_begun=True)) from None
 
 
-def smaller_study(spec: StudyRequest, options: TuneOptions) -> StudyRequest:
-    """Study on a smaller size of the same hosts; unchanged without a rung.
+def _plan(whole: TuneOptions) -> str:
+    last = whole.nodes if whole.hosts else whole.ranks
+    return (
+        f"{len(whole.rungs) + 1} studies in turn, on {', '.join(map(str, whole.rungs))} and {last} {whole.unit}s; the study's "
+        "budget bounds each of them, not all together"
+    )
+
+
+def _studies(whole: TuneOptions) -> list[tuple[TuneOptions, StudyRequest]]:
+    """Return the options and the study of each size, smallest first, once all are known to be possible.
 
     Raises:
-        InputError: the study has no target, so that nothing is projected from what it measures.
+        InputError: the study is not possible on one of the sizes.
     """
-    if options.rung is None:
-        return spec
-    if spec.target is None:
-        raise InputError(
-            f"--rungs ({options.rung}) needs a target to project to; add --target NODESxGPUS, or target in the study file"
+    spec = smaller_studies.with_complete_target(study_input.read(whole, _say), whole)
+    study_input.check(spec, whole)
+    early_checks.check_hardware(spec, whole.hosts)
+    steps = []
+    for size in whole.rungs:
+        on_size = smaller_studies.options_on(size, whole)
+        steps.append((on_size, smaller_studies.study_on(size, spec, on_size, _say)))
+    return [*steps, (whole, spec)]
+
+
+def _run(state_dir: Path, number: int, options: TuneOptions, spec: StudyRequest, run: RunStudy) -> None:
+    """Run the study of one size; that of a smaller size prints its answer as progress."""
+    size = options.rung
+    if size is None:
+        run(state_dir, spec, options)
+        return
+    name = f"rung {number} of {len(options.rungs)}"
+    shown = f"{size} {options.unit}{'' if size == 1 else 's'}"
+    _say(f"{name}: {shown}")
+    try:
+        # stdout holds one answer: that of the whole size.
+        with redirect_stdout(sys.stderr):
+            study = run(state_dir, spec, options)
+    except NothingFeasible as error:
+        # A model may fit on more GPUs only; the next size shows it.
+        _say(f"nothing was measured on {shown}: {error}")
+    except Interrupted:
+        raise
+    except CliError as error:
+        remedy = (
+            f"{name} ({shown}) ended the command; finished sizes are kept: the same command goes on with this one, or leave "
+            "it out of --rungs"
         )
-    return spec.model_copy(update={"cluster": _smaller_cluster(spec.cluster, options.rung, bool(options.hosts))})
-
-
-def _smaller_cluster(cluster: Cluster | str, size: int, over_hosts: bool) -> Cluster | str:
-    if isinstance(cluster, Cluster):
-        return cluster.model_copy(update={"nodes": size} if over_hosts else {"nodes": 1, "gpus_per_node": size})
-    if cluster == "local":
-        return cluster
-    named = catalogue.parse_cluster(cluster)
-    # The short form again: the worker that has these GPUs completes it.
-    return f"{size}x{named.gpus_per_node}x{named.gpu}" if over_hosts else f"1x{size}x{named.gpu}"
-
-
-def _on_rung(options: TuneOptions, size: int) -> TuneOptions:
-    smaller = replace(options, rung=size, out=options.out / _FOLDER / str(size), as_json=False)
-    if not options.hosts:
-        return replace(smaller, ranks=size)
-    kept = list(options.hosts)
-    if "--nodes" in kept:
-        del kept[kept.index("--nodes") : kept.index("--nodes") + 2]
-    return replace(smaller, hosts=(*kept, "--nodes", str(size)))
+        raise type(error)(*error.lines, remedy) from None
+    else:
+        _say(f"{name}: {study.gpu_seconds:.0f} s × ranks in study {study.study_id}")
 
 
 def _say(line: str) -> None:

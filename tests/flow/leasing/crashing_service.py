@@ -4,7 +4,6 @@ Requests and the loops' steps are sent through a pipe: requests go through the w
 they are asked for. A process that dies leaves what SIGKILL leaves.
 """
 
-import asyncio
 import functools
 import multiprocessing
 import os
@@ -27,8 +26,7 @@ from shardtune.service.lifecycle import advance
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
-from shardtune.service.webhooks import deliveries
-from tests.support.service import response_checks
+from tests.support.service import response_checks, webhook_deliveries
 from tests.support.service.local_client import local_client
 
 _FORK = multiprocessing.get_context("fork")
@@ -145,5 +143,5 @@ _STEPS: dict[str, Callable[[Context], object]] = {
     "drive retunes": lambda context: driver.drive(
         context, challenge_steps.start_challenge, challenge_steps.advance_retune
     ),
-    "deliver": lambda context: asyncio.run(deliveries.deliver_due(context)),
+    "deliver": webhook_deliveries.deliver,
 }

@@ -4,6 +4,7 @@ that must not be.
 
 import asyncio
 import ipaddress
+import json
 import ssl
 import subprocess
 import time
@@ -23,8 +24,11 @@ from shardtune.service.process.public_addresses import is_public
 from shardtune.service.settings import Settings
 from shardtune.service.webhooks import deliveries
 from shardtune.service.webhooks.send import DeliveryRules, Message, public_tls, send
+from tests.support.processes.stack import until
+from tests.support.service import webhook_deliveries
 from tests.support.service.scenarios import bearer, create, make_key
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service.target_comparisons import confirming_request, projected_study, run_there
 from tests.support.service.webhook_receivers import Receiver, dead_receiver
 
 NOT_PUBLIC = [
@@ -136,13 +140,26 @@ def test_one_dead_receiver_delays_no_other(database_url, clock, receiver):
         assert {(entry["state"], entry["error"]) for entry in log_of(client, dead)} == {("waiting", None)}
 
 
+def test_the_services_own_loop_delivers_a_changed_answer_for_a_target(database_url, clock, receiver):
+    with opened(database_url, clock, poll_s=0.05) as (client, _):
+        created = client.post("/v1/webhooks", json={"url": receiver.url, "events": ["best.target_changed"]})
+        assert created.status_code == 201, created.text
+        projected = projected_study(client)
+        run_there(client, confirming_request(client, projected), (800.0, 1000.0))
+        until(lambda: receiver.got, 30, "the receiver has the message")
+        ((_, body),) = receiver.got
+        message = json.loads(body)
+        assert (message["type"], message["data"]["verdict"]) == ("best.target_changed", "changed")
+        assert message["data"]["study_id"] == projected["study_id"]
+
+
 def test_a_message_rejected_for_good_leaves_a_webhook_that_takes_others(service, receiver, clock):
     client, context = service
     link = hook(client, receiver.url)
 
     def deliver(status):
         receiver.status = status
-        return asyncio.run(deliveries.deliver_due(context))
+        return webhook_deliveries.deliver(context)
 
     create(client)
     for _ in deliveries.RETRY_S:

@@ -1,6 +1,5 @@
 """Webhooks: signed, retried, given up, and never sent where they must not go."""
 
-import asyncio
 import json
 import os
 import socket
@@ -23,6 +22,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from shardtune.service.webhooks import deliveries
 from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.webhook_deliveries import deliver
 from tests.support.service.webhook_receivers import Receiver
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "receive_webhooks.py"
@@ -44,10 +44,6 @@ def service(database_url, spare_app, clock):
     spare_app.state.context = context = Context(Database(database_url), settings, clock)
     with TestClient(spare_app, base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
         yield client, context
-
-
-def deliver(context):
-    return asyncio.run(deliveries.deliver_due(context))
 
 
 def hook(client, receiver, **spec):

@@ -2,10 +2,12 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -13,9 +15,10 @@ import psutil
 import pytest
 
 from shardtune.service.cli import main
-from shardtune.service.cli.errors import PlatformFailure
+from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.local_stack import prepare_database_at, state_directory
 from shardtune.service.cli.processes import Child, listening_socket, wait_until
+from shardtune.service.cli.tune import job
 from shardtune.service.cli.write_files import write_files
 from shardtune.service.client import ServiceClient, ServiceRejected, ServiceUnreachable
 from tests.support.foreign_revisions import at_revision
@@ -36,6 +39,7 @@ def run(*arguments: str) -> int:
         (["tune", "study.json", "--memory-gib", "-1"], "--memory-gib (-1.0) must be above 0"),
         (["tune", "study.json", "--resume"], "file (study.json) would change the study that --resume continues"),
         (["tune"], "STUDY (missing)"),
+        (["tune", "study.json", "--nodes", "2"], "--nodes (2) must be 1 without a launcher over hosts; add --launcher"),
         (["tune", "study.json", "--out", "study.json"], "--out (study.json) cannot be written"),
         (["tune", "study.json", "--ranks", "none"], "--ranks"),
         (["best", "--state-dir", "nowhere"], "--state-dir (nowhere) does not exist"),
@@ -101,6 +105,40 @@ def test_a_state_directory_has_one_user_at_a_time(tmp_path: Path, capsys: pytest
     with state_directory(tmp_path):
         assert run("best", "--state-dir", str(tmp_path)) == 2
     assert "in use by another shardtune" in capsys.readouterr().err
+
+
+def test_a_state_directory_whose_lock_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    """As on a read-only or full file system: an error of the kernel beyond missing permissions."""
+    (tmp_path / "tune.lock").mkdir()
+    with (
+        pytest.raises(InputError, match=r"--state-dir .* cannot be written: Is a directory"),
+        state_directory(tmp_path),
+    ):
+        pass
+
+
+def test_a_failure_within_the_state_directory_is_not_blamed_on_it(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), state_directory(tmp_path):
+        raise PermissionError(13, "another file")
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """A disk that takes empty files and no bytes beyond a few: the kernel ends writes at this limit."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_named_before_the_first_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"--out .* cannot be written"):
+        job.check_out_is_writable(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.delenv("SHARDTUNE_DATABASE_URL", raising=False)
+    with pytest.raises(PlatformFailure, match="the disk of --state-dir has room"):
+        prepare_database_at(f"sqlite:///{tmp_path}/shardtune.sqlite3")
 
 
 def test_exported_files_replace_those_of_an_earlier_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

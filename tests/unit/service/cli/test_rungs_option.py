@@ -1,63 +1,149 @@
 """Option `--rungs` of `tune`: the study on smaller sizes first."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shardtune.service.cli import study_file
-from shardtune.service.cli.errors import InputError, NothingFeasible
-from shardtune.service.cli.tune import rungs
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.service.cli import local_stack, study_file
+from shardtune.service.cli.errors import CliError, InputError, Interrupted, NothingFeasible, PlatformFailure
+from shardtune.service.cli.tune import rungs, smaller_studies
 from shardtune.service.cli.tune.options import TuneOptions
-from tests.support.values.synthetic_studies import CPU
+from tests.support.values.synthetic_studies import CPU, study_of
 
 OPTIONS = TuneOptions(Path("study.json"), None, None, None, False, Path(".shardtune"), Path("best"), as_json=True)
-STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 64}}
+STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 64, "precision": "fp32"}}
+SLURM = ("--launcher", "slurm", "--nodes")
 
 
-def runs(sizes: str, options: TuneOptions) -> list[TuneOptions]:
-    """Options of each study that the command runs."""
-    asked: list[TuneOptions] = []
-    rungs.tune(rungs.parse(sizes), options, asked.append)
-    return asked
+class Studies:
+    """Studies that a command runs: each is noted, and ends as `ends` says for its size."""
+
+    def __init__(self, ends: dict[int | None, BaseException] | None = None) -> None:
+        self.asked: list[tuple[TuneOptions, StudyRequest]] = []
+        self._ends = ends or {}
+
+    def run(self, state_dir: Path, spec: StudyRequest, options: TuneOptions) -> Study:
+        assert state_dir.is_dir()
+        self.asked.append((options, spec))
+        if options.rung in self._ends:
+            raise self._ends[options.rung]
+        print(f"answer of {options.rung}, json {options.as_json}")
+        return study_of()
+
+    @property
+    def sizes(self) -> list[int | None]:
+        return [options.rung for options, _ in self.asked]
+
+
+@pytest.fixture(autouse=True)
+def in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(local_stack.DATABASE_VARIABLE, raising=False)
+    write()
+
+
+def write(**changes: Any) -> None:
+    Path("study.json").write_text(json.dumps(STUDY | {"target": "8x4"} | changes))
+
+
+def tune(sizes: str, ends: dict[int | None, BaseException] | None = None, **changes: Any) -> Studies:
+    studies = Studies(ends)
+    rungs.tune(rungs.parse(sizes), replace(OPTIONS, **changes), studies.run)
+    return studies
 
 
 def test_the_sizes_are_numbers_of_ranks_on_this_machine() -> None:
-    first, second, last = runs("2,1", replace(OPTIONS, ranks=4))
+    first, second, last = [options for options, _ in tune("2,1", ranks=4).asked]
     assert [first.ranks, second.ranks, last.ranks] == [1, 2, 4] and last.rung is None
     assert first.out == Path("best/rungs/1") and second.out == Path("best/rungs/2") and last.out == Path("best")
 
 
 def test_the_sizes_are_numbers_of_nodes_with_a_launcher() -> None:
-    first, last = runs("1", replace(OPTIONS, hosts=("--launcher", "slurm", "--nodes", "2")))
+    first, last = [options for options, _ in tune("1", hosts=(*SLURM, "2")).asked]
     assert first.hosts == ("--launcher", "slurm", "--nodes", "1") and first.ranks is None
     assert last.hosts == ("--launcher", "slurm", "--nodes", "2")
 
 
 def test_stdout_holds_the_last_answer_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    def tune_once(options: TuneOptions) -> None:
-        print(f"answer of {options.rung}, json {options.as_json}")
-
-    rungs.tune((1,), replace(OPTIONS, ranks=2), tune_once)
+    tune("1", ranks=2)
     output = capsys.readouterr()
     assert output.out == "answer of None, json True\n"
-    assert output.err.splitlines() == ["rung 1 of 1: 1 rank", "answer of 1, json False"]
+    assert output.err.splitlines() == [
+        "2 studies in turn, on 1 and 2 ranks; the study's budget bounds each of them, not all together",
+        "rung 1 of 1: 1 rank",
+        "answer of 1, json False",
+        "rung 1 of 1: 1 s × ranks in study study-1",
+    ]
 
 
 def test_a_size_on_which_nothing_fits_is_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
-    def tune_once(options: TuneOptions) -> None:
-        if options.rung is not None:
-            raise NothingFeasible("no configuration fits")
-
-    rungs.tune((1,), replace(OPTIONS, ranks=2), tune_once)
+    assert tune("1", {1: NothingFeasible("no configuration fits")}, ranks=2).sizes == [1, None]
     assert "nothing was measured on 1 rank: no configuration fits" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", "0", "1,,2", "one", "-1", "1.5", "²", "1,1", "1,2,3,4,5", "9" * 10, "1\n2"])
-def test_what_is_no_list_of_sizes_is_rejected(text: str) -> None:
-    with pytest.raises(InputError, match=r"--rungs \("):
+def test_a_size_that_fails_ends_the_command_and_is_named() -> None:
+    with pytest.raises(PlatformFailure) as failed:
+        tune("1,2", {2: PlatformFailure("the study ended without a result", "  trial 0")}, ranks=4)
+    assert failed.value.lines[:2] == ["the study ended without a result", "  trial 0"]
+    assert "rung 2 of 2 (2 ranks) ended the command" in failed.value.lines[2]
+
+
+@pytest.mark.parametrize(
+    "end", [Interrupted("interrupted", "continue with: shardtune tune --resume"), KeyboardInterrupt()]
+)
+def test_who_interrupts_is_told_the_whole_command(end: BaseException) -> None:
+    with pytest.raises(Interrupted) as interrupted:
+        tune("1,2", {2: end}, ranks=4, target="16x4")
+    command = "shardtune tune study.json --target 16x4 --rungs 1,2 --ranks 4 --json"
+    assert interrupted.value.lines == [
+        "interrupted; results so far are kept in .shardtune",
+        f"continue with: {command}",
+    ]
+
+
+def test_another_command_waits_for_the_last_size() -> None:
+    """The state directory is free between two studies, unless the command holds it."""
+
+    class Neighbour(Studies):
+        def run(self, state_dir: Path, spec: StudyRequest, options: TuneOptions) -> Study:
+            with pytest.raises(InputError, match="in use by another"), local_stack.state_directory(OPTIONS.state_dir):
+                pass
+            return super().run(state_dir, spec, options)
+
+    studies = Neighbour()
+    rungs.tune((1,), replace(OPTIONS, ranks=2), studies.run)
+    assert studies.sizes == [1, None]
+    with local_stack.state_directory(OPTIONS.state_dir):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *(
+            (text, r"must list numbers")
+            for text in ("", "0", "1,,2", "one", "-1", "1.5", "²", "٣", "1", "9" * 10, "1,", "+1")
+        ),
+        ("1,1", "names a size twice"),
+        ("01,1", "names a size twice"),
+        ("1,2,3,4,5", "names 5 sizes.*name 4 or fewer"),
+        (",".join(map(str, range(1, 34))), "names 33 sizes"),
+    ],
+)
+def test_what_is_no_list_of_sizes_is_rejected(text: str, words: str) -> None:
+    if text == "1":
+        text = "1\n2"
+    with pytest.raises(InputError, match=rf"--rungs \(.*{words}"):
         rungs.parse(text)
+
+
+def test_spaces_around_sizes_count_for_nothing() -> None:
+    assert rungs.parse(" 2 , 1 ") == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +155,7 @@ def test_what_is_no_list_of_sizes_is_rejected(text: str) -> None:
         ({}, "needs --ranks"),
         ({"hosts": ("--launcher", "slurm")}, "needs --nodes"),
         ({"ranks": 2}, r"must be smaller than --ranks \(2\)"),
-        ({"hosts": ("--launcher", "slurm", "--nodes", "2")}, r"must be smaller than --nodes \(2\)"),
+        ({"hosts": (*SLURM, "2")}, r"must be smaller than --nodes \(2\)"),
     ],
 )
 def test_options_that_exclude_each_other_are_named(changes: dict[str, Any], words: str) -> None:
@@ -78,23 +164,81 @@ def test_options_that_exclude_each_other_are_named(changes: dict[str, Any], word
 
 
 @pytest.mark.parametrize(
-    ("cluster", "over_hosts", "smaller"),
+    ("study", "changes", "words"),
     [
-        ("2x8xh100", True, "1x8xH100-SXM5-80GB"),
-        ("8xh100", False, "1x1xH100-SXM5-80GB"),
-        ("local", True, "local"),
-        (CPU, True, CPU.model_copy(update={"nodes": 1})),
-        (CPU, False, CPU.model_copy(update={"nodes": 1, "gpus_per_node": 1})),
+        ({"target": None}, {}, "needs a target"),
+        ({"target": "1x1"}, {}, r"target \(1x1\) must be larger than .* --ranks \(2\)"),
+        ({"target": "1x2"}, {}, r"target \(1x2\) must be larger"),
+        ({"target": "8x2", "workload": STUDY["workload"] | {"global_batch": 24}}, {}, r"global_batch \(24\)"),
+        ({"target": "1x8"}, {"hosts": (*SLURM, "2"), "ranks": None}, r"larger than .* --nodes \(2\)"),
+        ({"target": "2"}, {"hosts": (*SLURM, "2"), "ranks": None}, r"larger than .* --nodes \(2\)"),
+        (
+            {"cluster": "4x8xh100"},
+            {"hosts": (*SLURM, "2"), "ranks": None},
+            r"--nodes \(2\) must be the size .*give --nodes 4",
+        ),
+        ({"cluster": "8xh100"}, {}, r"--ranks \(2\) must be the size .*give --ranks 8"),
+        ({"cluster": "8xnothing"}, {}, "nothing"),
     ],
 )
-def test_a_smaller_size_has_fewer_of_the_studys_gpus(cluster: Any, over_hosts: bool, smaller: Any) -> None:
-    spec = study_file.validate_study(STUDY | {"target": "64x8"}, Path()).model_copy(update={"cluster": cluster})
-    options = replace(OPTIONS, rung=1, hosts=("--launcher", "slurm", "--nodes", "1") if over_hosts else ())
-    assert rungs.smaller_study(spec, options).cluster == smaller
-    assert rungs.smaller_study(spec, OPTIONS) == spec
+def test_what_the_last_size_cannot_do_is_said_before_the_first_one_runs(
+    study: dict[str, Any], changes: dict[str, Any], words: str
+) -> None:
+    write(**study)
+    studies = Studies()
+    with pytest.raises(CliError, match=words):
+        rungs.tune((1,), replace(OPTIONS, **({"ranks": 2} | changes)), studies.run)
+    assert studies.asked == [] and not Path(".shardtune").exists()
 
 
-def test_a_smaller_size_needs_a_target() -> None:
-    spec = study_file.validate_study(STUDY, Path())
-    with pytest.raises(InputError, match="needs a target"):
-        rungs.smaller_study(spec, replace(OPTIONS, rung=1))
+def test_a_folder_that_a_smaller_size_cannot_write_is_named_before_anything_runs() -> None:
+    Path("best").mkdir()
+    Path("best/rungs").write_text("a file of the user")
+    with pytest.raises(InputError, match=r"--out \(best/rungs/1\) cannot be written"):
+        tune("1", ranks=2)
+    assert not Path(".shardtune").exists()
+
+
+@pytest.mark.parametrize("target", ["8", "8x2"])
+def test_a_target_of_nodes_alone_is_the_same_for_every_size(target: str) -> None:
+    """The GPUs of a node are those of the whole study: a rung of one rank would mean nodes of one."""
+    write(target=target)
+    assert [spec.target.short_form for _, spec in tune("1", ranks=2).asked if spec.target] == ["8x2", "8x2"]
+
+
+def test_a_baseline_that_needs_more_ranks_is_left_out_where_it_is_not_possible(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    baseline = {"strategy": {"kind": "fsdp2", "dp_shard": 2}}
+    write(baseline=baseline)
+    (_, first), (_, last) = tune("1", ranks=2).asked
+    assert first.baseline is None and last.baseline is not None
+    assert first.workload.precision == last.workload.precision
+    assert "the baseline is left out on 1 rank: " in capsys.readouterr().err
+
+
+def test_a_baseline_that_every_size_has_is_kept() -> None:
+    write(baseline={"strategy": {"kind": "ddp"}})
+    assert all(spec.baseline is not None for _, spec in tune("1", ranks=2).asked)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "hosts", "ranks", "smaller"),
+    [
+        ("2x8xh100", (*SLURM, "2"), None, "1x8xH100-SXM5-80GB"),
+        ("8xh100", (), 8, "1x1xH100-SXM5-80GB"),
+        ("local", (*SLURM, "2"), None, "local"),
+        (CPU.model_copy(update={"nodes": 2}), (*SLURM, "2"), None, CPU.model_copy(update={"nodes": 1})),
+        (CPU, (), 2, CPU.model_copy(update={"nodes": 1, "gpus_per_node": 1})),
+    ],
+)
+def test_a_smaller_size_has_fewer_of_the_studys_gpus(
+    cluster: Any, hosts: tuple[str, ...], ranks: int | None, smaller: Any
+) -> None:
+    spec = study_file.validate_study(
+        STUDY | {"target": "8x8", "workload": STUDY["workload"] | {"global_batch": 512}}, Path()
+    )  # type: ignore[operator]
+    whole = replace(OPTIONS, rungs=(1,), hosts=hosts, ranks=ranks)
+    spec = smaller_studies.with_complete_target(spec.model_copy(update={"cluster": cluster}), whole)
+    on_size = smaller_studies.options_on(1, whole)
+    assert smaller_studies.study_on(1, spec, on_size, pytest.fail).cluster == smaller

@@ -1,0 +1,93 @@
+"""Find the stored study that `tune --rungs` would only repeat: given again after an interruption, the command goes on."""
+
+import os
+from collections.abc import Callable
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.service.cli import local_stack
+from shardtune.service.cli.tune.options import TuneOptions
+from shardtune.service.client import ServiceClient
+from shardtune.service.http.errors import Invalid
+from shardtune.service.studies.choose_precision import stated_precision
+from shardtune.service.workers import target_rungs
+from shardtune.tuner.freshness.fingerprints import stale_fields
+
+_WAITS = {"wait_for_quiet_s", "wait_for_worker_s"}
+"""Fields of a study that say when its runs take place, not what they are."""
+
+
+def find(client: ServiceClient, spec: StudyRequest, options: TuneOptions) -> Study | None:
+    """Return the newest study of the same specification and size that is unfinished or, on a smaller size, has ended with
+    an answer; None without `--rungs`.
+
+    The last size of a finished command is measured anew: that is what its answer is about.
+    """
+    # In a shared database another job may be at work on that study.
+    if not options.rungs or local_stack.DATABASE_VARIABLE in os.environ:
+        return None
+    same = [
+        study
+        for study in client.studies()
+        if (study.state.is_open or (options.rung is not None and study.result is not None))
+        and _has_size(study.cluster, options)
+        and has_specification(study, spec)
+    ]
+    # What has ended counts more than a later repetition of it that was cut short.
+    return max(same, key=lambda study: (not study.state.is_open, study.created_at), default=None)
+
+
+def if_comparable(
+    client: ServiceClient, study: Study, worker_name: str, options: TuneOptions, say: Callable[[str], None]
+) -> Study | None:
+    """Return the study if its measurements compare with new ones of the worker, and say that it is used again; else None."""
+    size = options.rung or options.nodes or options.ranks
+    where = f"on {size} {options.unit}{'' if size == 1 else 's'}"
+    changed = _changed_since(client, study, worker_name)
+    if changed is None:
+        if study.state.is_open:
+            say(f"study {study.study_id} {where} is unfinished and goes on")
+        else:
+            say(
+                f"study {study.study_id} of {study.created_at:%Y-%m-%d %H:%M} UTC measured the same {where} and is used "
+                "again; another --state-dir measures anew"
+            )
+        return study
+    if study.state.is_open:
+        client.pause(study.study_id, paused=True)
+    say(f"study {study.study_id} {where} does not compare with new runs and is not used: other {changed}")
+    return None
+
+
+def _changed_since(client: ServiceClient, study: Study, worker_name: str) -> str | None:
+    """Return what has changed on this machine since the study ran, such as `torch`; None if its measurements compare with
+    new ones."""
+    live = (worker.inventory for worker in client.workers() if worker.name == worker_name and worker.is_live)
+    inventory = next(live, None)
+    if inventory is None or study.fingerprint is None:
+        return None
+    changed = stale_fields(study.fingerprint, inventory.fingerprint, study.cluster.nodes)
+    now = inventory.cluster.memory_gib
+    # The fingerprint has the host's memory and cores, which --memory-gib and --ranks leave as they are.
+    is_other_limit = study.cluster.device == "cpu" and abs(study.cluster.memory_gib - now) > 0.02 * now
+    are_other_ranks = study.spec.cluster == "local" and study.cluster.gpus_per_node != inventory.cluster.gpus_per_node
+    limits = [("memory of a rank", is_other_limit), ("number of ranks of a node", are_other_ranks)]
+    return ", ".join([*changed, *(name for name, is_other in limits if is_other)]) or None
+
+
+def has_specification(study: Study, spec: StudyRequest) -> bool:
+    """Whether a stored study is what the service would make of this request on the study's cluster."""
+    try:
+        fitted = target_rungs.on_rung(spec, study.cluster, has_worker=False)
+        stated, _ = stated_precision(fitted)
+        expected = fitted.with_precision(stated or study.spec.workload.precision).with_possible_backends()
+    except (Invalid, ValueError):
+        return False
+    return expected.model_dump(mode="json", exclude=_WAITS) == study.spec.model_dump(mode="json", exclude=_WAITS)
+
+
+def _has_size(cluster: Cluster, options: TuneOptions) -> bool:
+    if options.hosts:
+        return cluster.nodes == options.nodes
+    return (cluster.nodes, cluster.gpus_per_node) == (1, options.ranks)

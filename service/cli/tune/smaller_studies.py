@@ -1,0 +1,126 @@
+"""Derive the study on a smaller size, for `tune --rungs`: the same work for each rank on fewer ranks or nodes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.tune import early_checks
+from shardtune.service.cli.tune.options import TuneOptions
+from shardtune.service.http.errors import Invalid
+from shardtune.service.studies.choose_precision import stated_precision
+
+_FOLDER = "rungs"
+"""Folder below `--out` with the files of each smaller size."""
+
+
+def options_on(size: int, whole: TuneOptions) -> TuneOptions:
+    """Return the options with which the study runs on a smaller size."""
+    smaller = replace(whole, rung=size, out=whole.out / _FOLDER / str(size), as_json=False)
+    if not whole.hosts:
+        return replace(smaller, ranks=size)
+    kept = list(whole.hosts)
+    if "--nodes" in kept:
+        del kept[kept.index("--nodes") : kept.index("--nodes") + 2]
+    return replace(smaller, hosts=(*kept, "--nodes", str(size)))
+
+
+def with_complete_target(spec: StudyRequest, whole: TuneOptions) -> StudyRequest:
+    """Return the whole study with a target that means the same on each size.
+
+    A target of nodes alone takes the GPUs of a node from the cluster, and a smaller number of ranks is a smaller node.
+
+    Raises:
+        InputError: the study has no target, so that nothing is projected from what it measures; or the target is no
+            larger than the whole study, or the options are not the study's cluster.
+    """
+    shown = ",".join(map(str, whole.rungs))
+    target = spec.target
+    if target is None:
+        raise InputError(
+            f"--rungs ({shown}) needs a target to project to; add --target NODESxGPUS, or target in the study file"
+        )
+    _check_cluster(spec, whole)
+    if whole.hosts:
+        _check_is_larger(target.short_form, (target.nodes, target.gpus_per_node), ("--nodes", whole.nodes or 1, None))
+        return spec
+    complete = target.model_copy(update={"gpus_per_node": target.gpus_per_node or whole.ranks})
+    _check_is_larger(target.short_form, (complete.nodes, complete.gpus_per_node), ("--ranks", 1, whole.ranks))
+    return spec.model_copy(update={"target": complete})
+
+
+def _check_is_larger(shown: str, there: tuple[int, int | None], here: tuple[str, int, int | None]) -> None:
+    """Reject a target that is no larger than the whole study, before the smaller sizes run.
+
+    `there`, and `here` after its option: nodes, and GPUs of a node as far as they are known.
+    """
+    option, nodes, per_node = here
+    if there == (nodes, per_node) or there[0] < nodes or (there[1] or 1) < (per_node or 1):
+        raise InputError(
+            f"target ({shown}) must be larger than the study's own size, {option} ({nodes if per_node is None else per_node}); "
+            "name more nodes, or larger ones"
+        )
+
+
+def _check_cluster(spec: StudyRequest, whole: TuneOptions) -> None:
+    """Reject a cluster whose size is not the options': the smaller sizes would run before it turns out."""
+    if spec.cluster == "local":
+        return
+    try:
+        cluster = early_checks.expected_cluster(spec, None)
+    except Invalid as error:
+        raise early_checks.as_input_error(error) from None
+    if cluster is None:
+        return
+    option, stated = ("--nodes", whole.nodes) if whole.hosts else ("--ranks", whole.ranks)
+    size, unit = (cluster.nodes, "node") if whole.hosts else (cluster.world_size, "rank")
+    if stated != size:
+        shown = spec.cluster if isinstance(spec.cluster, str) else f"{cluster.nodes} × {cluster.gpus_per_node}"
+        raise InputError(
+            f"{option} ({stated}) must be the size of the study's cluster ({shown}), which has {size} "
+            f"{unit}{'' if size == 1 else 's'}; give {option} {size}, or another cluster in the study file"
+        )
+
+
+def study_on(size: int, spec: StudyRequest, options: TuneOptions, say: Callable[[str], None]) -> StudyRequest:
+    """Return the study on a smaller size of the same hosts.
+
+    A baseline that is not possible there, such as one that shards over more ranks, is left out; `say` receives the reason.
+
+    Raises:
+        InputError: the study is not possible on this size.
+    """
+    smaller = spec.model_copy(update={"cluster": _smaller_cluster(spec, size, bool(options.hosts))})
+    if options.hosts and smaller.cluster == "local":
+        return smaller
+    try:
+        early_checks.check_study(smaller, options.ranks)
+    except InputError as error:
+        plain = _without_baseline(smaller)
+        if plain is None:
+            raise
+        early_checks.check_study(plain, options.ranks)
+        say(f"the baseline is left out on {size} {options.unit}{'' if size == 1 else 's'}: {error}")
+        return plain
+    return smaller
+
+
+def _without_baseline(spec: StudyRequest) -> StudyRequest | None:
+    """Return the study without its baseline, in the precision that the baseline states; None if there is no baseline."""
+    if spec.baseline is None:
+        return None
+    precision, _ = stated_precision(spec)
+    workload = spec.workload.model_copy(update={"precision": precision})
+    return spec.model_copy(update={"baseline": None, "workload": workload})
+
+
+def _smaller_cluster(spec: StudyRequest, size: int, over_hosts: bool) -> Cluster | str:
+    if isinstance(spec.cluster, Cluster):
+        return spec.cluster.model_copy(update={"nodes": size} if over_hosts else {"nodes": 1, "gpus_per_node": size})
+    if spec.cluster == "local":
+        return spec.cluster
+    named = early_checks.expected_cluster(spec, None)
+    assert named is not None, "a cluster with a name is known"
+    # The short form again: the worker that has these GPUs completes it.
+    return f"{size}x{named.gpus_per_node}x{named.gpu}" if over_hosts else f"1x{size}x{named.gpu}"

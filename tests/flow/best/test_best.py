@@ -8,6 +8,7 @@ from tests.support.service.scenarios import ASK, WORKLOAD, bearer, best, decide,
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 
+@pytest.mark.wide_on_postgres
 def test_exact_answer_by_target_and_by_key(client):
     assert client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
     study_id = tune(client)
@@ -127,6 +128,7 @@ def test_other_software_is_another_target(quick_client):
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_pin_holds_and_rollback_goes_back(client):
     first, key = best(client)["study_id"], best(client)["target_key"]
     assert decide(client, key, "pin", note="night run").json()["state"] == "recommended"
@@ -206,6 +208,7 @@ def test_operator_demands_approval_in_every_project(open_service, sqlite_url, mo
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_decision_about_something_else_than_was_seen_is_rejected(client):
     key = best(client)["target_key"]
 

@@ -133,6 +133,7 @@ def test_one_dead_receiver_delays_no_other(database_url, clock, receiver):
         assert {(entry["state"], entry["error"]) for entry in log_of(client, dead)} == {("waiting", None)}
 
 
+@pytest.mark.wide_on_postgres
 def test_a_message_rejected_for_good_leaves_a_webhook_that_takes_others(service, receiver, clock):
     client, context = service
     link = hook(client, receiver.url)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION
+from tests.support.long_run import wide
 from tests.support.service.replica import Replica
 from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
 
@@ -55,6 +56,9 @@ def test_waiting_lease_request_is_answered_when_work_appears(serve, tmp_path):
     assert second.lease(wait_s=10).study_id == study_id
 
 
+@pytest.mark.parametrize(
+    "database_url", [wide("sqlite"), pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
 def test_many_waiting_workers_do_not_starve_a_heartbeat(serve, database_url):
     """200 held requests, woken by every change of a study that four others work on; a worker waits 5 s for an answer."""
     _, client = serve(database_url)

@@ -11,6 +11,7 @@ from tests.flow.schedules.schedule_calls import NIGHTLY, act, make, read, retune
 from tests.support.service.scenarios import bearer, best, make_key, tune
 
 
+@pytest.mark.wide_on_postgres
 def test_a_schedule_is_made_changed_and_deleted(client):
     created = make(client)
     assert created["next_tick_at"] == "2026-01-01T01:30:00Z" and not created["is_paused"]
@@ -52,6 +53,7 @@ def test_wrong_schedules_are_rejected(quick_client, changes, field, remedy):
     assert error["field"] == field and remedy in error["message"] and error["value"] is not None
 
 
+@pytest.mark.wide_on_postgres
 def test_a_tick_requests_the_targets_it_selects(client, clock):
     context = client.app.state.context
     tune(client)
@@ -100,6 +102,7 @@ def test_a_person_runs_a_schedule_now_once_in_a_moment(client):
     assert (retune["outcome"], retune["reason"]) == ("skipped", "its schedule was deleted")
 
 
+@pytest.mark.wide_on_postgres
 def test_ticks_wait_for_the_retunes_before_them_or_are_left_out(client, clock):
     context = client.app.state.context
     tune(client)

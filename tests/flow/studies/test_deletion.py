@@ -32,6 +32,7 @@ def test_a_deleted_study_is_in_no_list_and_comes_back(client):
     assert listed(client) == [study_id]
 
 
+@pytest.mark.wide_on_postgres
 def test_a_deleted_study_s_runs_stop_and_nothing_of_them_counts(client):
     worker = SimulatedWorker(client).register()
     study_id = create(client)

@@ -154,6 +154,7 @@ def test_a_worker_that_is_lost_in_it_is_repeated(client, clock):
     assert worker.report(lost, diagnosis()).status_code == 409
 
 
+@pytest.mark.wide_on_postgres
 def test_the_winner_and_its_baseline_are_traced_after_the_verdict_where_the_budget_says_so(client):
     worker = SimulatedWorker(client, **NEW).register()
     baseline = {"strategy": {"kind": "ddp"}, "micro_batch": 1}

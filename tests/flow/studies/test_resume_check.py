@@ -31,6 +31,7 @@ def up_to_the_restart(worker):
     raise AssertionError("the study ended without a restart run")
 
 
+@pytest.mark.wide_on_postgres
 def test_the_winner_goes_on_from_its_checkpoint_and_the_answer_says_so(client):
     worker = SimulatedWorker(client, **NEW).register()
     study_id = create(client)
@@ -124,6 +125,7 @@ def test_a_fault_of_the_platform_takes_no_win_away(quick_client, kind):
     assert runs[-1]["state"] == "failed" and len(runs[-1]["attempts"]) == 2
 
 
+@pytest.mark.wide_on_postgres
 def test_a_worker_killed_in_it_is_lost_and_the_run_is_repeated(client, clock):
     context = client.app.state.context
     first, second = (SimulatedWorker(client, name=f"sim-{i}", **NEW).register() for i in range(2))

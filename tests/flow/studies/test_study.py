@@ -188,6 +188,7 @@ def test_export_of_best_and_of_a_trial(quick_client):
     assert quick_client.get(f"/v1/studies/{study_id}/export", params={"which": "99"}).status_code == 404
 
 
+@pytest.mark.wide_on_postgres
 def test_two_workers_never_run_the_same_configuration(client):
     workers = [SimulatedWorker(client, name=f"sim-{i}").register() for i in range(2)]
     study_id = create(client, cluster=workers[0].inventory.cluster.model_dump())

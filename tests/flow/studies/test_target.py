@@ -80,6 +80,7 @@ def test_a_target_that_cannot_be_projected_to_is_rejected_with_its_field(quick_c
     assert quick_client.get("/v1/studies").json()["studies"] == []
 
 
+@pytest.mark.wide_on_postgres
 def test_a_projected_answer_is_served_only_to_who_accepts_projections(client):
     study = finished(client)
     withheld = client.get("/v1/best", params=target_question())

@@ -60,6 +60,7 @@ def up_to_a_rehearsal(worker):
     raise AssertionError("the study ended without a rehearsal")
 
 
+@pytest.mark.wide_on_postgres
 def test_the_projected_best_and_its_runner_up_are_rehearsed_at_the_target(client):
     study, tasks = finished(client)
     projection = projection_of(study)
@@ -247,6 +248,7 @@ def test_figures_that_contradict_each_other_or_the_prediction_count_for_nothing(
     assert first["config"] == projection_of(study)["best"]["config"]
 
 
+@pytest.mark.wide_on_postgres
 def test_without_a_worker_that_knows_rehearsals_the_answer_says_so(client):
     kinds = tuple(kind for kind in TASK_KINDS if kind != "rehearsal")
     SimulatedWorker(client, task_kinds=kinds).register()
@@ -257,6 +259,7 @@ def test_without_a_worker_that_knows_rehearsals_the_answer_says_so(client):
     assert {one["outcome"] for one in rehearsals} == {"not_rehearsed"}
 
 
+@pytest.mark.wide_on_postgres
 def test_a_rehearsal_whose_only_capable_worker_leaves_holds_nothing_up(client, clock):
     kinds = tuple(kind for kind in TASK_KINDS if kind != "rehearsal")
     able = SimulatedWorker(client, "able", task_kinds=TASK_KINDS).register()

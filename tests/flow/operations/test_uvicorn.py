@@ -12,7 +12,7 @@ import pytest
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from tests.support.long_run import wide
 from tests.support.service.replica import Replica
-from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker, quietly
 
 PATIENCE_S = 5.0
 """Time limit of a worker's heartbeat: a later response counts as none."""
@@ -35,7 +35,7 @@ def serve(tmp_path):
 
 def test_study_over_a_socket_with_a_new_sqlite_file(serve, tmp_path):
     replica, client = serve(f"sqlite:///{tmp_path}/new/shardtune.sqlite3", is_cold=True)
-    worker = SimulatedWorker(client).register()
+    worker = SimulatedWorker(client, behave=quietly).register()
     study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
     while (lease := worker.lease(wait_s=1)) is not None:
         worker.do(lease)

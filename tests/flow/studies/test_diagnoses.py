@@ -9,9 +9,9 @@ from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS, TraceTask
 from shardtune.service.lifecycle import expiry
 from tests.support.service.page_reader import HTML, page, token
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker, diagnosis, failure, measurement
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, diagnosis, failure, measurement, quietly
 
-NEW = {"task_kinds": TASK_KINDS}
+NEW = {"task_kinds": TASK_KINDS, "behave": quietly}
 RATES = MeasuredHardware(bf16_flops=1e11, fp32_flops=1e11, copy_bytes_per_s=1e10, launch_s=1e-5)
 BUDGET = {"max_trials": 2, "max_pairs": 7, "resume_check": False}
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shardtune.service.studies import wait_for_worker
-from tests.support.service.scenarios import THREE_BACKENDS, WORKLOAD, create, run_study, tune
+from tests.support.service.scenarios import THREE_BACKENDS, WORKLOAD, answered_study, create, run_study, tune
 from tests.support.service.simulated_worker import (
     CLUSTER,
     FINGERPRINT,
@@ -52,8 +52,9 @@ def test_a_study_measures_the_work_of_one_rank_of_its_target_and_projects_what_i
     assert {row["trial_number"] for row in (best, *projection["runners_up"])} <= measured
 
 
+@pytest.mark.answered
 def test_a_study_without_a_target_has_no_projection(quick_client):
-    study_id = tune(quick_client)
+    study_id = answered_study(quick_client)
     study = quick_client.get(f"/v1/studies/{study_id}").json()
     assert study["spec"]["target"] is None and study["result"]["projection"] is None
 
@@ -129,8 +130,9 @@ def test_sizes_for_launchers_have_one_row_for_each_number_of_nodes(quick_client)
     assert [(row["nodes"], row["gpus"]) for row in sizes] == [(1, 4), (2, 8), (3, 12), (4, 16)]
 
 
+@pytest.mark.answered
 def test_a_study_without_a_projection_exports_no_target(quick_client):
-    study_id = tune(quick_client)
+    study_id = answered_study(quick_client)
     answer = quick_client.get(f"/v1/studies/{study_id}/export", params={"which": "target"})
     assert answer.status_code == 409 and "names no target" in answer.json()["detail"]
 

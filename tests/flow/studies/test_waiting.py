@@ -17,7 +17,7 @@ from tests.support.service.local_client import local_client
 from tests.support.service.page_reader import page
 from tests.support.service.replica import Replica
 from tests.support.service.scenarios import bearer, best, create, make_key
-from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, quietly
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 LATER = {"cluster": CLUSTER.model_dump(mode="json"), "wait_for_worker_s": 3600.0}
@@ -48,7 +48,7 @@ def test_a_study_waits_says_what_it_needs_and_begins_with_its_worker(client, clo
     assert "Waiting for a worker with 2 CPU ranks" in page(client, f"/studies/{study_id}")
     clock.turn(600)
     assert wait_for_worker.begin_or_fail_waiting(context) == 0
-    worker = SimulatedWorker(client).register()
+    worker = SimulatedWorker(client, behave=quietly).register()
     assert worker.lease() is None, "whoever looks for workers begins it"
     assert (wait_for_worker.begin_or_fail_waiting(context), wait_for_worker.begin_or_fail_waiting(context)) == (1, 0)
     assert read(client, study_id)["started_at"] == "2026-01-01T00:10:00Z"
@@ -68,7 +68,7 @@ def test_its_deadline_ends_it_and_the_time_it_waited_is_not_of_its_budget(quick_
     text = read(quick_client, late)
     assert text["state"] == "failed" and "within 60 s; start one there with `shardtune worker`" in text["reason"]
     clock.turn(900)
-    worker = SimulatedWorker(quick_client).register()
+    worker = SimulatedWorker(quick_client, behave=quietly).register()
     assert wait_for_worker.begin_or_fail_waiting(context) == 1
     worker.work()
     assert sum(read(quick_client, patient)["trials"].values()) == 8
@@ -147,7 +147,9 @@ def test_a_named_cluster_takes_over_the_host_memory_that_its_worker_has(client):
     """A name says nothing about it: hosts of eight H100 have 1 to 2 TiB."""
     context = client.app.state.context
     waiting = create(client, cluster="8xh100", wait_for_worker_s=3600.0)
-    worker = SimulatedWorker(client, cluster=H100.model_copy(update={"host_memory_gib": 1000.0})).register()
+    worker = SimulatedWorker(
+        client, behave=quietly, cluster=H100.model_copy(update={"host_memory_gib": 1000.0})
+    ).register()
     assert wait_for_worker.begin_or_fail_waiting(context) == 1
     at_once = create(client, **LATER | {"cluster": "8xh100"})
     assert [read(client, study)["cluster"]["host_memory_gib"] for study in (waiting, at_once)] == [1000.0, 1000.0]

@@ -43,7 +43,7 @@ def _with(row: Measured, constants: Constants) -> Measured:
 def fitted_by_world(tables: Mapping[str, Sequence[Measured]]) -> dict[int, Constants | None]:
     """For each number of GPUs the constants with the least median error on the agreeing twins of all other numbers; None
     where those are too few."""
-    return _fit(tuple(map(tuple, tables.values())))
+    return _fit(tuple(tuple(rows) for rows in tables.values()))
 
 
 # Sixteen predictions of a whole sweep, for which the errors of each world ask once more.

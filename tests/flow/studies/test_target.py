@@ -14,6 +14,7 @@ from tests.support.service.simulated_worker import (
     SimulatedWorker,
     measurement,
 )
+from tests.support.service.target_comparisons import projected_study
 
 TARGET = {"target": "4x2", "workload": WORKLOAD | {"global_batch": 32}}
 """Four nodes of two ranks; the two ranks of the worker have a quarter of the global batch."""
@@ -23,6 +24,18 @@ def finished(client, **changes):
     """Finished study with a target."""
     study_id = tune(client, **(TARGET | THREE_BACKENDS | changes))
     return client.get(f"/v1/studies/{study_id}").json()
+
+
+@pytest.fixture
+def sqlite_start(request, sqlite_start, sqlite_after):
+    """Begin with the finished study where a test names it."""
+    return sqlite_after(projected_study) if "study" in request.fixturenames else sqlite_start
+
+
+@pytest.fixture
+def study(quick_client):
+    """Finished study with a target, which the service's database begins with."""
+    return quick_client.get(f"/v1/studies/{answered_study(quick_client)}").json()
 
 
 def target_question(**changes):
@@ -98,8 +111,7 @@ def test_a_projected_answer_is_served_only_to_who_accepts_projections(client):
     assert high.status_code == 404
 
 
-def test_what_was_measured_is_served_as_before_to_who_accepts_projections(quick_client):
-    study = finished(quick_client)
+def test_what_was_measured_is_served_as_before_to_who_accepts_projections(quick_client, study):
     measured = {"model": "llama-tiny", "cluster": CLUSTER.model_dump_json(), "workload": json.dumps(WORKLOAD)}
     answers = [quick_client.get("/v1/best", params=measured | more).json() for more in ({}, {"projections": "true"})]
     for answer in answers:
@@ -109,8 +121,7 @@ def test_what_was_measured_is_served_as_before_to_who_accepts_projections(quick_
     assert quick_client.get("/v1/best", params=other).status_code == 404
 
 
-def test_files_for_the_target_have_its_nodes_and_its_batch(quick_client):
-    study = finished(quick_client)
+def test_files_for_the_target_have_its_nodes_and_its_batch(quick_client, study):
     export = quick_client.get(f"/v1/studies/{study['study_id']}/export", params={"which": "target"})
     assert export.status_code == 200, export.text
     task = json.loads(export.json()["files"]["config.json"])
@@ -137,8 +148,7 @@ def test_a_study_without_a_projection_exports_no_target(quick_client):
     assert answer.status_code == 409 and "names no target" in answer.json()["detail"]
 
 
-def test_the_page_of_a_study_shows_its_target_without_scripts(quick_client):
-    study = finished(quick_client)
+def test_the_page_of_a_study_shows_its_target_without_scripts(quick_client, study):
     page = quick_client.get(f"/studies/{study['study_id']}").text
     section = page[page.index('id="projection"') :]
     assert "On the target" in section and "projected" in section
@@ -157,8 +167,7 @@ def test_a_model_that_nobody_can_predict_keeps_its_measured_answer_and_says_why_
     assert any("nothing is projected to the target: no step" in note for note in study["result"]["notes"])
 
 
-def test_an_extended_study_projects_again(quick_client):
-    study = finished(quick_client)
+def test_an_extended_study_projects_again(quick_client, study):
     study_id = study["study_id"]
     answer = quick_client.post(f"/v1/studies/{study_id}:extend", json={"add_trials": 2})
     assert answer.status_code == 200, answer.text
@@ -167,8 +176,7 @@ def test_an_extended_study_projects_again(quick_client):
     assert again["projection"]["projected"] >= study["result"]["projection"]["projected"]
 
 
-def test_a_study_run_again_keeps_the_batch_of_its_target(quick_client):
-    study = finished(quick_client)
+def test_a_study_run_again_keeps_the_batch_of_its_target(quick_client, study):
     again = quick_client.post("/v1/studies", json=study["spec"])
     assert again.status_code == 201, again.text
     assert again.json()["spec"] == study["spec"]

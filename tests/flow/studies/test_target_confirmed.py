@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.service.scenarios import WORKLOAD, tune
+from tests.support.service.scenarios import WORKLOAD, answered_study, tune
 from tests.support.service.simulated_worker import CLUSTER, SimulatedWorker, measurement
 from tests.support.service.target_comparisons import (
     THERE,
@@ -18,8 +18,15 @@ from tests.support.service.target_comparisons import (
 
 
 @pytest.fixture
+def sqlite_start(request, sqlite_start, sqlite_after):
+    """Begin with the projected study where a test names it."""
+    return sqlite_after(projected_study) if "projected" in request.fixturenames else sqlite_start
+
+
+@pytest.fixture
 def projected(quick_client):
-    return projected_study(quick_client)
+    """Study with a projection to four nodes, which the service's database begins with."""
+    return read(quick_client, answered_study(quick_client))
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_the_benchmark_holds_no_formula() -> None:
 
 def test_errors_on_agreeing_twins_where_the_world_was_left_out_of_the_fit() -> None:
     """Medians over the rows whose twin agrees within 10 %, per number of GPUs."""
-    worlds = parallel.by_world(read(NANOTRON))
+    worlds = parallel.by_world(read(NANOTRON), only=(8, 32, 128))
     assert [worlds[world]["agreeing_rows"] for world in ("8", "32", "128")] == [24, 32, 84]
     for world, limit in (("8", 0.15), ("32", 0.20), ("128", 0.30)):
         assert worlds[world]["speed_median_ape"] <= limit and abs(worlds[world]["signed"]) <= 0.10

@@ -61,13 +61,14 @@ def test_waiting_lease_request_is_answered_when_work_appears(serve, tmp_path):
 )
 def test_many_waiting_workers_do_not_starve_a_heartbeat(serve, database_url):
     """200 held requests, woken by every change of a study that four others work on; a worker waits 5 s for an answer."""
-    _, client = serve(database_url)
+    # Beside other programs all runs of the four may take longer than a lease of the default length.
+    _, client = serve(database_url, lease_s=120)
     busy = SimulatedWorker(client, name="busy").register()
     client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 1}}).raise_for_status()
     lease = busy.lease()
     idle = [SimulatedWorker(client, name=f"idle-{i}").register() for i in range(200)]
     larger = CLUSTER.model_copy(update={"gpus_per_node": 4})
-    others = [SimulatedWorker(client, name=f"other-{i}", cluster=larger).register() for i in range(4)]
+    others = [SimulatedWorker(client, f"other-{i}", quietly, cluster=larger).register() for i in range(4)]
     client.post("/v1/studies", json=SPEC | {"cluster": larger.model_dump()}).raise_for_status()
 
     async def wait_and_beat():

@@ -8,7 +8,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -93,14 +93,16 @@ def _together(scored: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def by_world(tables: dict[str, Sequence[Measured]]) -> dict[str, Any]:
-    """Errors on agreeing twins, for each number of GPUs, with the constants fitted on the others."""
+def by_world(tables: dict[str, Sequence[Measured]], only: Collection[int] = ()) -> dict[str, Any]:
+    """Errors on agreeing twins, for each number of GPUs or some of them, with the constants fitted on the others."""
     fitted = leave_out.fitted_by_world(tables)
     worlds: dict[int, list[Measured]] = {}
     for rows in tables.values():
         worlds.setdefault(rows[0].layout.ranks, []).extend(rows)
     scores = {}
     for world, rows in sorted(worlds.items()):
+        if only and world not in only:
+            continue
         own = leave_out.with_constants(rows, fitted[world])
         constants = fitted[world]
         scores[str(world)] = twins.score(own, predict(own)) | {"fitted_elsewhere": constants and constants._asdict()}

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from statistics import median
 from typing import NamedTuple
@@ -42,13 +43,19 @@ def _with(row: Measured, constants: Constants) -> Measured:
 def fitted_by_world(tables: Mapping[str, Sequence[Measured]]) -> dict[int, Constants | None]:
     """For each number of GPUs the constants with the least median error on the agreeing twins of all other numbers; None
     where those are too few."""
+    return _fit(tuple(tuple(rows) for rows in tables.values()))
+
+
+# Sixteen predictions of a whole sweep, for which the errors of each world ask once more.
+@cache
+def _fit(tables: tuple[tuple[Measured, ...], ...]) -> dict[int, Constants | None]:
     agreeing: dict[int, list[Measured]] = {}
-    for rows in tables.values():
+    for rows in tables:
         for pair in twins.find(rows):
             if pair.agree:
                 world = rows[pair.positions[0]].layout.ranks
                 agreeing.setdefault(world, []).extend(rows[position] for position in pair.positions)
-    worlds = sorted({row.layout.ranks for rows in tables.values() for row in rows})
+    worlds = sorted({row.layout.ranks for rows in tables for row in rows})
     errors = {constants: _errors(agreeing, constants) for constants in _grid()} if len(agreeing) > 1 else {}
     return {world: _best(errors, world) for world in worlds}
 

@@ -7,7 +7,6 @@ names file and line of each number; keep it from the reader.
 """
 
 import argparse
-import ast
 import inspect
 import random
 import re
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.architecture.language.checkout import Checkout
-from tests.architecture.language.code import docstrings
 from tests.architecture.language.prose import read_page
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +49,7 @@ def documented_code(checkout: Checkout) -> list[Passage]:
             docstring.line,
         )
         for file in checkout.code()
-        for docstring in docstrings(ast.parse(checkout.text(file)))
+        for docstring in checkout.source(file).docstrings
         if docstring.kind in ("class", "function", "attribute")
         if len((text := inspect.cleandoc(docstring.text)).split()) >= LEAST_WORDS
     ]

@@ -4,26 +4,22 @@ these run the parts."""
 import subprocess
 import sys
 
-import pytest
-
 
 def _modules_after(statement: str) -> set[str]:
     code = f"import sys\n{statement}\nprint(' '.join(sys.modules))"
     return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
+def test_only_ranks_load_torch() -> None:
+    """One process imports all of them: what none of them has loaded at the end, each leaves alone."""
+    modules = (
+        "shardtune.workers.agent.loop",
+        "shardtune.db.tables.studies",
+        "shardtune.tuner.search.suggest",
         "shardtune.service.app",
         "shardtune.service.cli",
-        "shardtune.tuner.search.suggest",
-        "shardtune.db.tables.studies",
-        "shardtune.workers.agent.loop",
-    ],
-)
-def test_only_ranks_load_torch(module: str) -> None:
-    assert not {"torch", "deepspeed", "transformers"} & _modules_after(f"import {module}")
+    )
+    assert not {"torch", "deepspeed", "transformers"} & _modules_after(f"import {', '.join(modules)}")
 
 
 def test_an_agent_runs_on_a_host_without_the_service_packages() -> None:

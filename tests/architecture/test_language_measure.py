@@ -8,14 +8,14 @@ import pytest
 
 from tests.architecture.draw_passages import draw
 from tests.architecture.language.checkout import Checkout
-from tests.architecture.language.code import bindings, count_comments, docstrings
+from tests.architecture.language.code import bindings, count_comments, docstrings, documented_lines
 from tests.architecture.language.measure import long_sentences, measure, participle_modules, percentile_90, vague_names
 from tests.architecture.language.prose import read_page
 from tests.architecture.language.vocabulary import is_headless, is_vague
 
 
 def names(source: str) -> list[str]:
-    return sorted(binding.name for binding in bindings(ast.parse(source)))
+    return sorted(binding.name for binding in bindings(ast.walk(ast.parse(source))))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,9 @@ class Row(Schema):
 LIMIT = 3
 """Constant text."""
 '''
-    assert {(docstring.kind, docstring.text, docstring.line) for docstring in docstrings(ast.parse(source))} == {
+    assert {
+        (docstring.kind, docstring.text, docstring.line) for docstring in docstrings(ast.walk(ast.parse(source)))
+    } == {
         ("module", "Module text.", 1),
         ("class", "Class text.", 3),
         ("attribute", "Attribute text.", 5),
@@ -133,7 +135,8 @@ text = """
 
 """
 '''
-    assert count_comments(source) == (3, 6)
+    documented = documented_lines(ast.walk(ast.parse(source)))
+    assert count_comments(source, documented) == (3, 6)
 
 
 def lengths(text: str) -> list[tuple[int, int]]:

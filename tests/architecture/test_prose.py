@@ -5,6 +5,7 @@ Sentences change with every release that words them better; a comparison with on
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +39,12 @@ def test_each_allowed_place_still_exists() -> None:
     assert sorted(ALLOWED) == sorted({path for path, _ in _comparisons()})
 
 
-def _comparisons() -> Iterator[tuple[str, int]]:
+@cache
+def _comparisons() -> tuple[tuple[str, int], ...]:
+    return tuple(_find_comparisons())
+
+
+def _find_comparisons() -> Iterator[tuple[str, int]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):

@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.tracker import Case, compare
+from tests.support.long_run import wide
 
 
 @pytest.mark.parametrize(
@@ -13,7 +14,7 @@ from benchmarks.tracker import Case, compare
         Case("gpt2-large", 1024, 8, 4, "none", 2),
         Case("qwen3-8b", 2048, 64, 1, "full", 2),
         Case("mixtral-8x7b", 2048, 8, 4, "none", 3),
-        Case("mixtral-8x7b", 2048, 64, 1, "full", 3),
+        wide(Case("mixtral-8x7b", 2048, 64, 1, "full", 3)),
     ],
     ids=lambda case: f"{case.model}-{case.checkpointing}",
 )

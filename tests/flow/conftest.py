@@ -48,7 +48,7 @@ def prepare(url: str, work: Callable[[TestClient], object]) -> None:
 
 def answer(url: str, worker: str) -> None:
     """One study, from its creation to its answer."""
-    prepare(url, lambda client: tune(client, worker=worker))
+    prepare(url, lambda client: tune(client, worker=worker, is_quiet=False))
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,12 @@
 """Files of a checkout, by what they are: product code by package, tests, benchmarks, documentation."""
 
+import ast
 import subprocess
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from tests.architecture.language.code import Binding, Docstring, bindings, docstrings, documented_lines
 
 PRODUCT = ("api_schemas", "db", "traces", "tuner", "workers", "service", "shardtune")
 OTHER_CODE = ("tests", "benchmarks")
@@ -14,12 +18,22 @@ QUOTED = ("CODE_OF_CONDUCT.md",)
 """Documents whose text is somebody else's."""
 
 
+class Source(NamedTuple):
+    """Facts of a Python file that several measures count."""
+
+    bindings: list[Binding]
+    docstrings: list[Docstring]
+    documented: frozenset[int]
+    """Lines of strings that are statements."""
+
+
 class Checkout:
     """Tracked and new files of a git checkout; files of any folder where git does not know it."""
 
     def __init__(self, root: Path, prefix: str = "") -> None:
         self.root = root.resolve()
         self.prefix = prefix
+        self._sources: dict[str, Source] = {}
 
     @cached_property
     def files(self) -> list[str]:
@@ -39,6 +53,14 @@ class Checkout:
 
     def text(self, name: str) -> str:
         return (self.root / name).read_text()
+
+    def source(self, name: str) -> Source:
+        """Facts of a Python file, read once for all measures."""
+        if name not in self._sources:
+            # Walking the tree takes longer than parsing it, and the trees of all files are a million objects.
+            nodes = list(ast.walk(ast.parse(self.text(name))))
+            self._sources[name] = Source(sorted(bindings(nodes)), sorted(docstrings(nodes)), documented_lines(nodes))
+        return self._sources[name]
 
     def package(self, package: str) -> list[str]:
         """Python files of one folder at the top, without migration revisions."""

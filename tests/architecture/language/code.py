@@ -4,7 +4,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 _SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -60,9 +60,9 @@ def _literals(node: ast.Subscript) -> Iterator[Binding]:
                 yield Binding(member.lineno, "literal", member.value)
 
 
-def bindings(tree: ast.AST) -> Iterator[Binding]:
+def bindings(nodes: Iterable[ast.AST]) -> Iterator[Binding]:
     """Every name the source binds, enum members and the values of `Literal` included."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Name(ctx=ast.Store()):
                 yield Binding(node.lineno, "name", node.id)
@@ -104,9 +104,9 @@ def _help_texts(node: ast.Call) -> Iterator[Docstring]:
                 yield Docstring(keyword.value.lineno, "help", value.value)
 
 
-def docstrings(tree: ast.AST) -> Iterator[Docstring]:
+def docstrings(nodes: Iterable[ast.AST]) -> Iterator[Docstring]:
     """Docstrings of modules, classes and functions, the strings below attributes, and help texts."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, _SCOPES):
             for position, statement in enumerate(node.body):
                 if (text := _string(statement)) is None:
@@ -125,15 +125,18 @@ def _says_something(comment: str) -> bool:
     return any(part and not _PRAGMA.match(part) for part in parts)
 
 
-def count_comments(source: str) -> CommentCount:
-    """Lines that are or carry a comment, and lines of code: neither blank nor part of a docstring."""
-    tree = ast.parse(source)
-    documented = {
+def documented_lines(nodes: Iterable[ast.AST]) -> frozenset[int]:
+    """Lines of strings that are statements: docstrings, and the strings below attributes."""
+    return frozenset(
         line
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
+    )
+
+
+def count_comments(source: str, documented: frozenset[int]) -> CommentCount:
+    """Lines that are or carry a comment, and lines of code: neither blank nor among the documented ones."""
     commented, coded = set(), set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and _says_something(token.string):

@@ -1,13 +1,12 @@
 """Figures of a checkout, and the places behind them."""
 
-import ast
 from collections.abc import Iterator
 from math import ceil
 from statistics import median
 from typing import Any, NamedTuple
 
 from tests.architecture.language.checkout import OTHER_CODE, PRODUCT, Checkout
-from tests.architecture.language.code import PLAIN, CommentCount, bindings, count_comments, docstrings
+from tests.architecture.language.code import PLAIN, Binding, CommentCount, Docstring, count_comments
 from tests.architecture.language.prose import Page, read_page
 from tests.architecture.language.vocabulary import is_bare_participle, is_headless, is_kin, is_vague
 
@@ -30,9 +29,8 @@ def vague_names(checkout: Checkout, files: list[str], kin: bool = False) -> Iter
     """Bindings whose names say nothing, each with its source line."""
     matches = is_kin if kin else is_vague
     for file in files:
-        source = checkout.text(file)
-        lines = source.splitlines()
-        for binding in sorted(bindings(ast.parse(source))):
+        lines = checkout.text(file).splitlines()
+        for binding in checkout.source(file).bindings:
             if matches(binding.name):
                 yield Place(file, binding.line, binding.kind, f"{binding.name} | {lines[binding.line - 1].strip()}")
 
@@ -40,7 +38,7 @@ def vague_names(checkout: Checkout, files: list[str], kin: bool = False) -> Iter
 def headless_docstrings(checkout: Checkout, files: list[str]) -> Iterator[Place]:
     """Docstrings and help texts that begin without a head."""
     for file in files:
-        for docstring in sorted(docstrings(ast.parse(checkout.text(file)))):
+        for docstring in checkout.source(file).docstrings:
             if is_headless(docstring.text):
                 yield Place(file, docstring.line, docstring.kind, docstring.opening)
 
@@ -62,7 +60,7 @@ def long_sentences(checkout: Checkout, files: list[str], most: int = LONGEST_SEN
 
 
 def comment_counts(checkout: Checkout, files: list[str]) -> dict[str, CommentCount]:
-    return {file: count_comments(checkout.text(file)) for file in files}
+    return {file: count_comments(checkout.text(file), checkout.source(file).documented) for file in files}
 
 
 def summed(counts: dict[str, CommentCount]) -> CommentCount:
@@ -96,11 +94,11 @@ def measure_documents(pages: list[Page]) -> dict[str, Any]:
 
 def measure_code(checkout: Checkout, files: list[str]) -> dict[str, Any]:
     """Shares of vague names, and docstrings without a head."""
-    names, strings = [], []
+    names, strings = list[Binding](), list[Docstring]()
     for file in files:
-        tree = ast.parse(checkout.text(file))
-        names += list(bindings(tree))
-        strings += list(docstrings(tree))
+        source = checkout.source(file)
+        names += source.bindings
+        strings += source.docstrings
     plain = [binding for binding in names if binding.kind in PLAIN]
     headless = [docstring.kind for docstring in strings if is_headless(docstring.text)]
 

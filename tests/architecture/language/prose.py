@@ -19,6 +19,8 @@ _TAG = re.compile(r"</?[a-zA-Z][^>]*>")
 _CODE = re.compile(r"(`+)(.+?)\1(?!`)")
 _END = re.compile(r"[.!?]+[\"'”’)\]*_]*(?=\s)")
 _ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|etc|approx|resp|incl|no|fig|eq|ca)|\b[A-Z])\.$", re.IGNORECASE)
+_LONGEST_ABBREVIATION = 12
+"""Characters that are searched for an abbreviation before the end of a sentence."""
 _YOU = re.compile(r"\b(?:you|your|yours|yourself|yourselves)\b", re.IGNORECASE)
 _MARKS = " .!?*_"
 _PRIVATE = "".join(chr(0xE000 + number) for number in range(len(_MARKS)))
@@ -76,9 +78,14 @@ def _plain(text: str) -> str:
     return _TAG.sub(" ", _ATTRIBUTES.sub(" ", text)).replace("**", "").replace("__", "")
 
 
+def _ends_abbreviation(text: str) -> bool:
+    # A search from the paragraph's start for each of its sentences takes the square of its length.
+    return _ABBREVIATION.search(text[-_LONGEST_ABBREVIATION:]) is not None
+
+
 def _sentences(paragraph: Paragraph) -> Iterator[Sentence]:
     text, start = _plain(paragraph.text), 0
-    ends = [match.end() for match in _END.finditer(text) if not _ABBREVIATION.search(text[: match.end()])]
+    ends = [match.end() for match in _END.finditer(text) if not _ends_abbreviation(text[: match.end()])]
     for end in [*ends, len(text)]:
         piece = text[start:end]
         line = paragraph.line + text[: start + len(piece) - len(piece.lstrip())].count("\n")

@@ -4,10 +4,21 @@ import json
 
 import pytest
 
-from tests.support.service.scenarios import ASK, WORKLOAD, bearer, best, decide, in_threads, make_key, tune
+from tests.support.service.scenarios import (
+    ASK,
+    WORKLOAD,
+    answered_study,
+    bearer,
+    best,
+    decide,
+    in_threads,
+    make_key,
+    tune,
+)
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 
+@pytest.mark.wide_on_postgres
 def test_exact_answer_by_target_and_by_key(client):
     assert client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
     study_id = tune(client)
@@ -98,8 +109,10 @@ def test_unchanged_answer_is_not_sent_again_however_old(quick_client, clock):
     assert best(quick_client)["age_s"] == 3600
 
 
+@pytest.mark.answered
 def test_faster_answer_takes_over_and_slower_one_does_not(quick_client):
-    first, _slower = tune(quick_client), tune(quick_client, speed=0.5)
+    first = answered_study(quick_client)
+    tune(quick_client, speed=0.5)
     assert best(quick_client)["study_id"] == first
     faster = tune(quick_client, speed=2.0)
     best_answer = best(quick_client)
@@ -127,6 +140,7 @@ def test_other_software_is_another_target(quick_client):
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_pin_holds_and_rollback_goes_back(client):
     first, key = best(client)["study_id"], best(client)["target_key"]
     assert decide(client, key, "pin", note="night run").json()["state"] == "recommended"
@@ -206,6 +220,7 @@ def test_operator_demands_approval_in_every_project(open_service, sqlite_url, mo
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_decision_about_something_else_than_was_seen_is_rejected(client):
     key = best(client)["target_key"]
 

@@ -19,6 +19,7 @@ def register(client, name, fingerprint):
     return SimulatedWorker(client, name=name, fingerprint=fingerprint).register()
 
 
+@pytest.mark.wide_on_postgres
 def test_history_of_a_worker(client, clock):
     register(client, "a", FINGERPRINT)
     register(client, "b", FINGERPRINT)

@@ -83,6 +83,7 @@ def test_a_variable_that_was_set_on_the_worker_makes_stale_by_its_name(client, c
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_a_change_that_rolls_over_five_workers_is_one_event(client, context, clock, case):
     fleet = [bring(client, f"node-{n}", FINGERPRINT) for n in range(5)]
     bring(client, "sim", FINGERPRINT)
@@ -107,6 +108,7 @@ def test_a_worker_that_comes_back_as_it_was_within_the_debounce_causes_nothing(c
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_a_change_taken_back_later_withdraws_the_retune_that_waits(client, context, clock, case):
     worker = bring(client)
     keep_alive(context, clock, DEBOUNCE_S + 60, worker)
@@ -132,6 +134,7 @@ def test_a_silent_worker_holds_its_fingerprint_for_a_while_and_nobody_alive_says
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_an_answer_on_the_new_fingerprint_spares_the_old_one_its_retune(client, context, clock, case):
     clock.turn(60)
     tune(client, fingerprint=NEW)

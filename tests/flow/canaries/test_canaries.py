@@ -12,6 +12,7 @@ from tests.support.service.scenarios import best, in_threads
 
 
 @pytest.mark.answered(worker="sim-0")
+@pytest.mark.wide_on_postgres
 def test_a_canary_a_day_goes_from_worker_to_worker_and_costs_one_run(client, clock):
     fleet = Fleet(client, clock)
     assert fleet.day() == [("watch", "sim-0", "normal")]

@@ -19,6 +19,7 @@ def studies(client, **params):
     return client.get("/v1/studies", params=params).json()
 
 
+@pytest.mark.wide_on_postgres
 def test_repeated_post_changes_nothing_and_gets_the_first_answer(client):
     SimulatedWorker(client).register()
     first = client.post("/v1/studies", json=CREATE, headers=NAMED)
@@ -30,6 +31,7 @@ def test_repeated_post_changes_nothing_and_gets_the_first_answer(client):
     assert len(studies(client)["studies"]) == 1
 
 
+@pytest.mark.wide_on_postgres
 def test_other_request_under_the_same_name_is_rejected(client):
     SimulatedWorker(client).register()
     study_id = client.post("/v1/studies", json=CREATE, headers=NAMED).json()["study_id"]
@@ -57,6 +59,7 @@ def test_same_request_many_times_at_once_happens_once(client):
 
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/studies", CREATE), ("/v1/best:resolve", {"study": CREATE})])
+@pytest.mark.wide_on_postgres
 def test_a_named_creation_is_answered_as_before_when_its_worker_has_gone(client, clock, path, body):
     SimulatedWorker(client).register()
     first = client.post(path, json=body, headers=NAMED)
@@ -76,6 +79,7 @@ def test_bad_idempotency_key_is_named(quick_client, key):
     assert answer.json()["code"] == "invalid_idempotency_key"
 
 
+@pytest.mark.wide_on_postgres
 def test_change_of_something_else_than_was_seen_is_rejected(client):
     SimulatedWorker(client).register()
     path = f"/v1/studies/{client.post('/v1/studies', json=CREATE).json()['study_id']}"
@@ -137,6 +141,7 @@ def test_token_of_other_filters_is_rejected(quick_client):
     assert studies(quick_client, limit=1, page_token=token, state="running")["code"] == "invalid_page_token"
 
 
+@pytest.mark.wide_on_postgres
 def test_id_of_ones_own_choice(client):
     SimulatedWorker(client).register()
     answer = client.post("/v1/studies", json=CREATE, params={"study_id": "nightly-7b"})

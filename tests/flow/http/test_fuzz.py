@@ -9,7 +9,7 @@ import pytest
 
 from shardtune.api_schemas.training.models import preset
 from tests.flow.helpers.schema_fuzzer import STUDY, WORD, cases_in, fuzzed_service, run_schemathesis
-from tests.support.long_run import IS_LONG
+from tests.support.long_run import IS_LONG, WIDE
 from tests.support.service.scenarios import bearer, make_key
 from tests.support.service.simulated_worker import SimulatedWorker
 
@@ -70,13 +70,13 @@ def test_every_answer_is_one_that_the_document_describes(replica, tmp_path):
     assert cases >= (5000 if IS_LONG else 250)
 
 
-@pytest.mark.timeout(3600 if IS_LONG else 240)
+@WIDE
+@pytest.mark.timeout(3600)
 def test_the_same_holds_without_keys(replica, tmp_path):
     """Making the first key would shut the door on the fuzzer, so that is left out."""
     fuzz(
         replica,
         tmp_path,
-        *PHASES,
-        *("--max-examples", "30" if IS_LONG else "1"),
+        *("--max-examples", "30"),
         *("--exclude-operation-id", "create_key_v1_keys_post"),
     )

@@ -68,6 +68,7 @@ def test_every_error_of_every_route_is_documented_as_a_problem(quick_client):
             assert any(parameter["name"] == "Idempotency-Key" for parameter in operation["parameters"]), path
 
 
+@pytest.mark.wide_on_postgres
 def test_key_sees_only_its_project(admin):
     SimulatedWorker(admin).register()
     of_a, of_b = (make_key(admin, "studies:read", "studies:write", project=name) for name in ("a", "b"))
@@ -176,6 +177,7 @@ def test_without_keys_only_this_machine_has_access(quick_client):
         assert stranger.get("/healthz").status_code == 200
 
 
+@pytest.mark.wide_on_postgres
 def test_secret_is_in_its_first_answer_only(database_url, open_service, caplog):
     """The canary: neither logs nor the database nor any later answer has it."""
     client = open_service(database_url)
@@ -199,6 +201,7 @@ def everything(context: Context) -> str:
         return str([session.execute(text(f"SELECT * FROM {table}")).all() for table in tables])
 
 
+@pytest.mark.wide_on_postgres
 def test_quotas_of_a_project(admin, clock):
     SimulatedWorker(admin).register()
     key = bearer(make_key(admin, "studies:read", "studies:write", project="a"))
@@ -216,6 +219,7 @@ def test_quotas_of_a_project(admin, clock):
     assert admin.get("/v1/studies", headers=key).status_code == 200
 
 
+@pytest.mark.wide_on_postgres
 def test_project_without_gpu_seconds_left_gets_no_run_until_midnight(admin, clock):
     worker = SimulatedWorker(admin).register()
     admin.put("/v1/projects/default", json={"quotas": {"gpu_seconds_per_day": 10}})

@@ -7,6 +7,7 @@ whole history must be right. More of it with SHARDTUNE_TEST_LONG=1.
 import os
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from sqlalchemy import select
@@ -135,6 +136,7 @@ def outcome_of(lease, kind):
     return MODEL_SUMMARY if isinstance(lease.task, ModelSummaryTask) else measurement(speed_of(lease.task.config))
 
 
+@pytest.mark.wide_on_postgres
 def test_any_order_of_events_keeps_the_guarantees(client, clock):
     run_state_machine_as_test(
         machine(client, clock),

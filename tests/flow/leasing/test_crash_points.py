@@ -26,7 +26,15 @@ from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.db.tables.webhooks import DeliveryRow
 from tests.flow.leasing.crashing_service import Death, Died, MortalService
 from tests.support.service import run_history
-from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, MODEL_SUMMARY, SPEC, measurement, speed_of
+from tests.support.service.simulated_worker import (
+    CLUSTER,
+    FINGERPRINT,
+    MODEL_SUMMARY,
+    SPEC,
+    measurement,
+    on_quiet_machine,
+    speed_of,
+)
 from tests.support.service.webhook_receivers import receiver
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
@@ -117,7 +125,7 @@ class Life:
     def report(self, session, lease):
         is_profile = lease.task.kind == "model_summary"
         # In the retune nothing new is fast: its challenge keeps what is served.
-        outcome = MODEL_SUMMARY if is_profile else measurement(self.speed(lease.task.config))
+        outcome = MODEL_SUMMARY if is_profile else on_quiet_machine(measurement(self.speed(lease.task.config)))
         named = {"model_summary" if is_profile else "measurement": outcome.model_dump(mode="json")}
         body = self.body(session, attempt=lease.attempt, gpu_seconds=2.0, **named)
         if self.post(f"/v1/runs/{lease.run_id}/report", body)["applied"]:

@@ -35,6 +35,7 @@ def attempts(client, study_id):
     return client.get(f"/v1/studies/{study_id}/trials").json()["trials"][0]["runs"][0]["attempts"]
 
 
+@pytest.mark.wide_on_postgres
 def test_a_run_whose_agent_hangs_ends_although_heartbeats_arrive(client, worker, lease, clock, context, study_id):
     ended_s, reason = hang(worker, lease, clock, context, 10 * lease.deadline_s)
     assert lease.deadline_s < ended_s <= 2 * lease.deadline_s + 15

@@ -86,6 +86,7 @@ def test_searches_go_side_by_side_and_what_decides_has_the_host_alone(client, cl
             assert (conditions.co_tenants if conditions else 0) == min(others, 1)
 
 
+@pytest.mark.wide_on_postgres
 def test_while_a_validation_run_waits_for_the_host_no_search_begins_there(client, clock):
     mine, other = single(client, 0), single(client, 1)
     first = create(client, **SHORT, **OF_ONE)
@@ -108,6 +109,7 @@ def test_while_a_validation_run_waits_for_the_host_no_search_begins_there(client
     assert mine.lease().is_exclusive
 
 
+@pytest.mark.wide_on_postgres
 def test_who_was_to_be_alone_keeps_no_place_once_it_is_gone(client, clock):
     mine, other = single(client, 0), single(client, 1)
     create(client, **SHORT, **OF_ONE)
@@ -139,6 +141,7 @@ def test_overlapping_device_sets_exclude_each_other(client, clock):
     assert zero.lease().study_id == single_single.lease().study_id == small
 
 
+@pytest.mark.wide_on_postgres
 def test_a_small_study_is_left_to_a_small_worker(client):
     both = double(client)
     waiting = client.post("/v1/studies", json=SPEC | OF_ONE)
@@ -150,6 +153,7 @@ def test_a_small_study_is_left_to_a_small_worker(client):
     assert client.get(f"/v1/studies/{study_id}").json()["reason"] is None
 
 
+@pytest.mark.wide_on_postgres
 def test_workers_elsewhere_do_not_wait(client):
     mine = single(client, 0)
     create(client, **SHORT, **OF_ONE)

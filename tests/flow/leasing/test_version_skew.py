@@ -28,6 +28,7 @@ def worker_view(client, name="old"):
     return next(shown for shown in client.get("/v1/workers").json()["workers"] if shown["name"] == name)
 
 
+@pytest.mark.wide_on_postgres
 def test_fields_of_a_newer_worker_are_ignored_in_every_message_and_within_its_values(client):
     worker = SimulatedWorker(client, name="new")
     inventory = worker.inventory.model_dump(mode="json")
@@ -89,6 +90,7 @@ def test_a_worker_outside_of_the_range_is_told_both_versions_and_the_remedy(clie
     assert client.get("/v1/workers").json()["workers"] == []
 
 
+@pytest.mark.wide_on_postgres
 def test_a_service_that_went_back_a_release_keeps_the_runs_of_newer_workers(worker, lease):
     newer = {"protocol_version": PROTOCOL_VERSION + 1}
     assert worker.heartbeat(lease, **newer)["action"] == "continue"
@@ -106,6 +108,7 @@ def test_a_lease_that_its_worker_cannot_read_goes_to_another_at_once(client, wor
     assert client.get(f"/v1/studies/{study_id}").json()["reason"] is None
 
 
+@pytest.mark.wide_on_postgres
 def test_an_unreadable_lease_is_reported_once(worker, lease, client, study_id):
     assert unreadable(worker, lease).json() == {"applied": True}
     assert unreadable(worker, lease).json() == {"applied": False}
@@ -114,12 +117,14 @@ def test_an_unreadable_lease_is_reported_once(worker, lease, client, study_id):
 
 
 @pytest.mark.parametrize("change", [{"attempt": 2}, {"session": "session-of-another"}])
+@pytest.mark.wide_on_postgres
 def test_only_the_holder_says_that_a_lease_is_unreadable(worker, lease, change, client, study_id):
     answer = unreadable(worker, lease, **change)
     assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost")
     assert attempts(client, study_id)[0]["end"] is None and worker_view(client)["set_aside"] is None
 
 
+@pytest.mark.wide_on_postgres
 def test_a_worker_set_aside_and_the_study_that_waits_say_why(client, worker, lease, study_id):
     unreadable(worker, lease)
     shown = worker_view(client)
@@ -129,6 +134,7 @@ def test_a_worker_set_aside_and_the_study_that_waits_say_why(client, worker, lea
     assert reason.startswith("waiting for a worker: old gets no runs") and "could not read the lease" in reason
 
 
+@pytest.mark.wide_on_postgres
 def test_a_worker_set_aside_works_again_when_it_restarts_or_is_resumed(client, worker, lease):
     unreadable(worker, lease)
     reborn = SimulatedWorker(client, name="old").register()
@@ -139,6 +145,7 @@ def test_a_worker_set_aside_works_again_when_it_restarts_or_is_resumed(client, w
     assert reborn.lease().run_id == lease.run_id
 
 
+@pytest.mark.wide_on_postgres
 def test_a_worker_that_a_person_drained_stays_drained_when_it_restarts(client, worker, lease):
     client.post(f"/v1/workers/{worker_view(client)['worker_id']}:drain").raise_for_status()
     unreadable(worker, lease)
@@ -160,6 +167,7 @@ def test_a_holder_that_only_asks_for_work_loses_its_run(client, worker, lease, s
     assert SimulatedWorker(client, name="new").register().lease().run_id == lease.run_id
 
 
+@pytest.mark.wide_on_postgres
 def test_repeats_are_counted_for_each_attempt(worker, lease):
     for _ in range(2):
         for _ in range(unread_leases.MOST_LEASE_REPEATS):
@@ -180,6 +188,7 @@ def test_repeats_are_counted_for_each_attempt(worker, lease):
     ],
     ids=str,
 )
+@pytest.mark.wide_on_postgres
 def test_a_worker_of_version_1_gets_no_run_that_it_would_train_otherwise(client, workload):
     able = {"optimizers": ("adamw-8bit",), "float8": ("tensorwise", "rowwise")}
     able |= {"adapters": ("lora", "qlora")}

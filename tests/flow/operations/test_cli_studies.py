@@ -10,7 +10,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker, quietly
 
 ROOT = Path(__file__).parents[3]
 FILE = SPEC | {"cluster": CLUSTER.model_dump(mode="json")}
@@ -24,7 +24,7 @@ def study_file(tmp_path):
 
 
 def test_a_study_from_its_file_to_its_clone(http, study_file, run):
-    worker = SimulatedWorker(http).register()
+    worker = SimulatedWorker(http, behave=quietly).register()
     assert run("studies", "create", study_file, "--id", "nightly")[1]["study_id"] == "nightly"
     assert run("studies", "pause", "nightly")[1]["state"] == "paused"
     assert [s["study_id"] for s in run("studies", "list", "--state", "paused")[1]["studies"]] == ["nightly"]
@@ -101,7 +101,7 @@ def test_ctrl_c_cancels_the_study_it_owns_and_no_other(http, study_file, command
 
 def test_trials_in_an_optuna_storage(http, study_file, run, tmp_path):
     storage = f"sqlite:///{tmp_path / 'trials.db'}"
-    worker = SimulatedWorker(http).register()
+    worker = SimulatedWorker(http, behave=quietly).register()
     run("studies", "create", study_file, "--id", "nightly")
     worker.work()
     written = run("studies", "to-optuna", "nightly", "--storage", storage)[1]

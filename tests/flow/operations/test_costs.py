@@ -6,7 +6,7 @@ from shardtune.service.access.costs import months_ago
 from tests.flow.helpers.retuning_lab import Lab
 from tests.support.service.local_client import local_client
 from tests.support.service.page_reader import page
-from tests.support.service.scenarios import bearer, make_key, tune
+from tests.support.service.scenarios import answered_study, bearer, make_key
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 
@@ -14,9 +14,9 @@ def costs(client, **params):
     return client.get("/v1/costs", params=params).json()["costs"]
 
 
+@pytest.mark.answered
 def test_each_attempt_is_in_one_month_and_one_cause(client, clock):
-    lab = Lab(client)
-    study_id = lab.tune()
+    lab, study_id = Lab(client), answered_study(client)
     clock.turn(31 * 86_400)
     retune, _ = lab.retune()
     actual = {(row["month"], row["cause"]): row for row in costs(client)}
@@ -49,7 +49,7 @@ def test_a_project_is_told_its_own_costs(quick_client):
     projects = {}
     for name in "ab":
         projects[name] = local_client(quick_client.app, headers=bearer(make_key(operator, "admin", project=name)))
-        projects[name].post("/v1/studies", json=SPEC).raise_for_status()
+        projects[name].post("/v1/studies", json=SPEC | {"budget": {"max_trials": 1}}).raise_for_status()
     worker.work()
     assert {row["project_id"] for row in costs(operator)} == {"a", "b"}
     assert {row["project_id"] for row in costs(projects["a"])} == {"a"}
@@ -57,9 +57,9 @@ def test_a_project_is_told_its_own_costs(quick_client):
     assert projects["a"].get("/v1/costs", params={"project": "b"}).json()["code"] == "unknown_project"
 
 
+@pytest.mark.answered
 def test_a_retune_says_what_it_is_about(quick_client):
     lab = Lab(quick_client)
-    tune(quick_client)
     retune, _ = lab.retune()
     assert (retune["model"], retune["workload"]["global_batch"]) == ("llama-tiny", SPEC["workload"]["global_batch"])
     assert retune["changes"] == [{"field": "kernel", "was": "old", "now": "new", "effect": "stale"}]

@@ -153,6 +153,7 @@ def test_the_services_own_loop_delivers_a_changed_answer_for_a_target(database_u
         assert message["data"]["study_id"] == projected["study_id"]
 
 
+@pytest.mark.wide_on_postgres
 def test_a_message_rejected_for_good_leaves_a_webhook_that_takes_others(service, receiver, clock):
     client, context = service
     link = hook(client, receiver.url)

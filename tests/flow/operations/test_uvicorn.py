@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from shardtune.api_schemas.protocol import PROTOCOL_VERSION
+from tests.support.long_run import wide
 from tests.support.service.replica import Replica
-from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker, quietly
 
 PATIENCE_S = 5.0
 """Time limit of a worker's heartbeat: a later response counts as none."""
@@ -34,7 +35,7 @@ def serve(tmp_path):
 
 def test_study_over_a_socket_with_a_new_sqlite_file(serve, tmp_path):
     replica, client = serve(f"sqlite:///{tmp_path}/new/shardtune.sqlite3", is_cold=True)
-    worker = SimulatedWorker(client).register()
+    worker = SimulatedWorker(client, behave=quietly).register()
     study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
     while (lease := worker.lease(wait_s=1)) is not None:
         worker.do(lease)
@@ -55,15 +56,19 @@ def test_waiting_lease_request_is_answered_when_work_appears(serve, tmp_path):
     assert second.lease(wait_s=10).study_id == study_id
 
 
+@pytest.mark.parametrize(
+    "database_url", [wide("sqlite"), pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
 def test_many_waiting_workers_do_not_starve_a_heartbeat(serve, database_url):
     """200 held requests, woken by every change of a study that four others work on; a worker waits 5 s for an answer."""
-    _, client = serve(database_url)
+    # Beside other programs all runs of the four may take longer than a lease of the default length.
+    _, client = serve(database_url, lease_s=120)
     busy = SimulatedWorker(client, name="busy").register()
     client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 1}}).raise_for_status()
     lease = busy.lease()
     idle = [SimulatedWorker(client, name=f"idle-{i}").register() for i in range(200)]
     larger = CLUSTER.model_copy(update={"gpus_per_node": 4})
-    others = [SimulatedWorker(client, name=f"other-{i}", cluster=larger).register() for i in range(4)]
+    others = [SimulatedWorker(client, f"other-{i}", quietly, cluster=larger).register() for i in range(4)]
     client.post("/v1/studies", json=SPEC | {"cluster": larger.model_dump()}).raise_for_status()
 
     async def wait_and_beat():

@@ -99,6 +99,7 @@ def test_signature_verifies_with_the_secret_and_with_no_other(receiver, sqlite_u
         assert first["secret"].removeprefix("whsec_").encode() not in stored
 
 
+@pytest.mark.wide_on_postgres
 def test_failed_deliveries_are_retried_then_given_up(service, receiver, clock):
     client, context = service
     created = hook(client, receiver, events=["study.created"])
@@ -118,6 +119,7 @@ def test_failed_deliveries_are_retried_then_given_up(service, receiver, clock):
     assert client.post(f"/v1/webhooks/{created['webhook_id']}:enable").json()["is_enabled"]
 
 
+@pytest.mark.wide_on_postgres
 def test_gone_disables_at_once(service, receiver, clock):
     client, context = service
     created = hook(client, receiver, events=["study.created"])
@@ -154,6 +156,7 @@ def test_unknown_type_of_event_is_rejected(quick_client):
     assert answer.status_code == 422 and "study.complete" in answer.json()["detail"]
 
 
+@pytest.mark.wide_on_postgres
 def test_a_stale_recommendation_is_told_once_with_what_changed(service, receiver, clock):
     client, context = service
     hook(client, receiver, events=["best.stale"])

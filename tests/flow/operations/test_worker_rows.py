@@ -18,6 +18,8 @@ from tests.support.service.page_reader import page
 from tests.support.service.scenarios import bearer, create, make_key
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
+ONE_TRIAL = {"budget": {"max_trials": 1}}
+
 
 def limited(client, **settings):
     """Context of the same service under other limits."""
@@ -91,6 +93,7 @@ def test_a_project_has_so_many_workers(quick_client):
     SimulatedWorker(quick_client, name="of-b").register()
 
 
+@pytest.mark.wide_on_postgres
 def test_changes_of_a_fingerprint_are_bounded(client, clock):
     context = client.app.state.context
     for number in range(MOST_PERIODS + 10):
@@ -103,10 +106,11 @@ def test_changes_of_a_fingerprint_are_bounded(client, clock):
     assert count(context, FingerprintRow) == MOST_PERIODS + 1
 
 
+@pytest.mark.wide_on_postgres
 def test_a_worker_that_is_gone_is_forgotten_and_known_again_when_it_registers(client, clock):
     context = client.app.state.context
     worker = SimulatedWorker(client).register()
-    create(client)
+    create(client, **ONE_TRIAL)
     worker.work()
     (row,) = client.get("/v1/workers").json()["workers"]
     address = f"/v1/workers/{row['worker_id']}"
@@ -122,7 +126,7 @@ def test_a_worker_that_is_gone_is_forgotten_and_known_again_when_it_registers(cl
 def test_workers_that_nobody_has_heard_of_are_forgotten_when_they_are_old(client, clock):
     context = client.app.state.context
     busy = SimulatedWorker(client, name="busy").register()
-    create(client)
+    create(client, **ONE_TRIAL)
     busy.work()
     SimulatedWorker(client, name="idle", fingerprint=changed(99)).register()
     clock.turn((context.settings.keep_workers_days + 1) * 86_400)
@@ -133,6 +137,7 @@ def test_workers_that_nobody_has_heard_of_are_forgotten_when_they_are_old(client
         assert session.scalars(select(WorkerRow.name)).all() == ["busy"]
 
 
+@pytest.mark.wide_on_postgres
 def test_the_page_of_workers_shows_some_at_a_time_and_the_live_ones_first(client, clock):
     for number in range(59):
         SimulatedWorker(client, name=f"worker-{number:02}").register()

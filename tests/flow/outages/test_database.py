@@ -14,7 +14,7 @@ from shardtune.db.session import Database, upgrade
 from tests.support.service import run_history
 from tests.support.service.postgres_server import PostgresServer
 from tests.support.service.replica_set import Replicas, replicas_of
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, quietly
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
@@ -29,7 +29,7 @@ class Patient(threading.Thread):
     def __init__(self, replicas: Replicas, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._replicas, self._turn, self.runs = replicas, 0, 0
-        self.worker = SimulatedWorker(replicas.clients[0], name=name).register()
+        self.worker = SimulatedWorker(replicas.clients[0], name, quietly).register()
         self.rejections: list[httpx.Response] = []
         self.over = threading.Event()
 

@@ -23,7 +23,7 @@ from tests.support.service import run_history
 from tests.support.service.postgres_server import PostgresServer
 from tests.support.service.replica import Replica
 from tests.support.service.scenarios import bearer, make_key
-from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
+from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement, quietly
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
@@ -61,8 +61,8 @@ class Scene:
             httpx.Client(base_url=item.url, timeout=60, trust_env=False, headers=headers) for item in (lost, other)
         ]
         self.at_lost, self.at_other = (stack.enter_context(client) for client in clients)
-        self.theirs = SimulatedWorker(self.at_lost, name="theirs").register()
-        self.ours = SimulatedWorker(self.at_other, name="ours").register()
+        self.theirs = SimulatedWorker(self.at_lost, "theirs", quietly).register()
+        self.ours = SimulatedWorker(self.at_other, "ours", quietly).register()
         self.study_id = self.at_other.post("/v1/studies", json=SPEC).json()["study_id"]
         self.theirs.report(self.theirs.lease(), MODEL_SUMMARY).raise_for_status()
         self.their_lease, self.our_lease = self.theirs.lease(), self.ours.lease()

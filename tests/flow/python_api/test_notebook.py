@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.support.service.simulated_worker import SimulatedWorker
+from tests.support.service.simulated_worker import SimulatedWorker, quietly
 
 NOTEBOOK = Path(__file__).parents[3] / "examples" / "tuning.ipynb"
 
@@ -16,7 +16,7 @@ NOTEBOOK = Path(__file__).parents[3] / "examples" / "tuning.ipynb"
 def working(http):
     """A worker that takes whatever the notebook creates."""
     stop = threading.Event()
-    worker = SimulatedWorker(http).register()
+    worker = SimulatedWorker(http, behave=quietly).register()
 
     def work():
         while not stop.is_set():

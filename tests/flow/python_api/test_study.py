@@ -7,7 +7,15 @@ import pytest
 import shardtune as st
 from shardtune.api_schemas.trials.failures import FailureKind
 from tests.support.service.scenarios import bearer, make_key
-from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker, failure, measurement, speed_of
+from tests.support.service.simulated_worker import (
+    CLUSTER,
+    SPEC,
+    SimulatedWorker,
+    failure,
+    measurement,
+    quietly,
+    speed_of,
+)
 
 JOB = {"sequence_length": 64, "global_batch": 8}
 FIELDS = {"budget": SPEC["budget"], "sampler": "tpe"}
@@ -33,7 +41,7 @@ def create(**changes):
 
 
 def test_a_study_from_its_creation_to_its_answer(http):
-    worker = SimulatedWorker(http).register()
+    worker = SimulatedWorker(http, behave=quietly).register()
     study = create()
     assert study.status().values.state.is_open and "running" in study.status().summary
     with pytest.raises(st.InputError, match=r"is running .*wait until it is complete"):
@@ -92,7 +100,7 @@ def test_a_failure_of_the_users_code_is_shown_as_text(http):
 
 
 def test_a_study_with_a_target_shows_projected_figures_as_projected(http):
-    worker = SimulatedWorker(http).register()
+    worker = SimulatedWorker(http, behave=quietly).register()
     study = create(target="8x2", global_batch=64)
     worker.work()
     answer = study.best()

@@ -100,6 +100,7 @@ def run_a_day(context, worker):
         driver.drive(context, challenge_steps.start_challenge, challenge_steps.advance_retune)
 
 
+@pytest.mark.wide_on_postgres
 def test_one_project_s_retunes_do_not_hold_up_another_s(service):
     """Keep the only live worker busy with the first project's retune."""
     client, context, _ = service
@@ -221,6 +222,7 @@ def manual(client, **changes):
     return actual["retune_id"]
 
 
+@pytest.mark.wide_on_postgres
 def test_retunes_start_in_their_windows(service, clock):
     client, context, _ = service
     clock.turn(12 * 3600)
@@ -250,6 +252,7 @@ def test_what_cannot_earn_its_cost_is_skipped_in_words(service, planned, gain, o
         assert "not worth it: it is likely to cost" in body["reason"] and "GPU-seconds" in body["reason"]
 
 
+@pytest.mark.wide_on_postgres
 def test_a_retune_that_has_used_what_its_schedule_allows_is_stopped(service):
     client, context, worker = service
     retune_id = manual(client, max_gpu_seconds=14)
@@ -286,6 +289,7 @@ def test_a_users_study_takes_the_worker_after_the_present_run(background):
     assert order == sorted(order, reverse=True) and True in order and False in order
 
 
+@pytest.mark.wide_on_postgres
 def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url, spare_app, clock):
     settings = Settings(database_url=database_url, **QUIET, retune_yields="at_once")
     spare_app.state.context = context = Context(Database(database_url), settings, clock)
@@ -306,6 +310,7 @@ def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url
         assert worker.lease().study_id == study_id
 
 
+@pytest.mark.wide_on_postgres
 def test_uses_are_counted_without_a_write_by_the_reader(service, clock):
     client, context, _ = service
     key = best(client)["target_key"]

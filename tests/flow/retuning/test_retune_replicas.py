@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.service.replica_set import Replicas, replicas_of
 from tests.support.service.scenarios import fields_of
-from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, quietly
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
@@ -35,11 +35,11 @@ class Node(threading.Thread):
     def __init__(self, name: str, client: httpx.Client) -> None:
         super().__init__(name=name, daemon=True)
         self._client, self._changes, self._over = client, threading.Lock(), threading.Event()
-        self.worker = SimulatedWorker(client, name=name, fingerprint=OLD).register()
+        self.worker = SimulatedWorker(client, name, quietly, fingerprint=OLD).register()
 
     def restart(self, fingerprint: Any) -> None:
         with self._changes:
-            self.worker = SimulatedWorker(self._client, name=self.name, fingerprint=fingerprint).register()
+            self.worker = SimulatedWorker(self._client, self.name, quietly, fingerprint=fingerprint).register()
 
     def run(self) -> None:
         while not self._over.wait(0.02):

@@ -57,6 +57,7 @@ def test_a_due_retune_starts_once_and_its_target_is_free_when_it_has_ended(clien
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_a_retune_nobody_can_run_waits_and_says_so(client, case, clock):
     context, key, study_id = case
     retune_id = ask(context, key)
@@ -72,6 +73,7 @@ def test_a_retune_nobody_can_run_waits_and_says_so(client, case, clock):
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_the_most_used_recommendation_goes_first(client, case):
     context, key, study_id = case
     tune(client, workload={"sequence_length": 32, "global_batch": 8})
@@ -92,6 +94,7 @@ def test_the_most_used_recommendation_goes_first(client, case):
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_starting_that_breaks_again_and_again_fails_the_retune(client, case, clock):
     context, key, _ = case
     retune_id = ask(context, key)
@@ -117,6 +120,7 @@ def cancel(client, retune_id, **headers):
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_a_queued_retune_is_cancelled_and_stays_so(client, case):
     context, key, study_id = case
     retune_id = ask(context, key)
@@ -132,6 +136,7 @@ def test_a_queued_retune_is_cancelled_and_stays_so(client, case):
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_a_running_retune_is_cancelled_with_its_study_and_takes_its_run_from_the_worker(client, case):
     context, key, _ = case
     before = best(client)
@@ -148,6 +153,7 @@ def test_a_running_retune_is_cancelled_with_its_study_and_takes_its_run_from_the
 
 
 @pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_what_has_ended_or_is_just_being_started_cannot_be_cancelled(client, case):
     context, key, study_id = case
     retune_id = ask(context, key)

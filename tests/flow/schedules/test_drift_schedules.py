@@ -25,6 +25,7 @@ def canary_tick(fleet, schedule):
 
 
 @pytest.mark.answered(worker="sim-0")
+@pytest.mark.wide_on_postgres
 def test_a_drift_schedule_sends_canaries_at_its_times_and_has_what_is_slow_retuned(client, clock):
     fleet = Fleet(client, clock)
     drift = make(client, trigger="drift", cron="0 0 * * *")

@@ -11,6 +11,7 @@ from tests.flow.schedules.schedule_calls import NIGHTLY, act, make, read, retune
 from tests.support.service.scenarios import bearer, best, make_key, tune
 
 
+@pytest.mark.wide_on_postgres
 def test_a_schedule_is_made_changed_and_deleted(client):
     created = make(client)
     assert created["next_tick_at"] == "2026-01-01T01:30:00Z" and not created["is_paused"]
@@ -52,9 +53,10 @@ def test_wrong_schedules_are_rejected(quick_client, changes, field, remedy):
     assert error["field"] == field and remedy in error["message"] and error["value"] is not None
 
 
+@pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_a_tick_requests_the_targets_it_selects(client, clock):
     context = client.app.state.context
-    tune(client)
     key = best(client)["target_key"]
     tune(client, workload={"sequence_length": 32, "global_batch": 8})
     every, created, none = (
@@ -74,10 +76,10 @@ def test_a_tick_requests_the_targets_it_selects(client, clock):
     assert read(client, every)["next_tick_at"] == "2026-01-02T01:30:00Z"
 
 
+@pytest.mark.answered
 @pytest.mark.wide_on_postgres
 def test_what_is_paused_has_no_ticks_and_makes_up_for_none(client, clock):
     context = client.app.state.context
-    tune(client)
     created = make(client)
     assert act(client, created, "pause")["next_tick_at"] is None
     clock.turn(3 * 86_400)
@@ -100,9 +102,10 @@ def test_a_person_runs_a_schedule_now_once_in_a_moment(client):
     assert (retune["outcome"], retune["reason"]) == ("skipped", "its schedule was deleted")
 
 
+@pytest.mark.answered
+@pytest.mark.wide_on_postgres
 def test_ticks_wait_for_the_retunes_before_them_or_are_left_out(client, clock):
     context = client.app.state.context
-    tune(client)
     waiting = make(client, cron="0 * * * *", overlap="queue")
     skipping = make(client, cron="0 * * * *", targets={"model": "gpt2"})
     for _ in range(2):
@@ -123,10 +126,10 @@ def end(client, retune):
         end_retune(context, session, rows.lock(session, retune["retune_id"]), RetuneOutcome.KEPT, "kept")
 
 
+@pytest.mark.answered
 @pytest.mark.wide_on_postgres
 def test_a_change_of_the_fingerprint_is_the_business_of_the_schedules_for_it(client):
     context = client.app.state.context
-    tune(client)
     key = best(client)["target_key"]
 
     def ask():

@@ -21,7 +21,7 @@ from shardtune.service.settings import Settings
 from tests.flow.helpers.manual_clock import Clock
 from tests.support.long_run import IS_LONG
 from tests.support.service.local_client import local_client
-from tests.support.service.scenarios import best, tune
+from tests.support.service.scenarios import best
 
 BERLIN = ZoneInfo("Europe/Berlin")
 STEP = timedelta(minutes=15)
@@ -119,7 +119,6 @@ def replicas(database_url):
     clock.moment = SEASONS["spring"][0].astimezone(UTC)
     context = Context(Database(database_url), Settings(database_url=database_url, sweep_s=3600), clock)
     with local_client(create_app(context=context)) as client:
-        tune(client)
         served = best(client)
     with Replicas(database_url, clock) as four:
         with four.contexts[0].db.write() as session:
@@ -170,6 +169,7 @@ def run_season(four, clock, season):
     return created, begin, down_at
 
 
+@pytest.mark.answered
 @pytest.mark.parametrize("database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 def test_hundreds_of_ticks_each_once(replicas):
     four, clock = replicas

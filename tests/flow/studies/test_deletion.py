@@ -32,6 +32,7 @@ def test_a_deleted_study_is_in_no_list_and_comes_back(client):
     assert listed(client) == [study_id]
 
 
+@pytest.mark.wide_on_postgres
 def test_a_deleted_study_s_runs_stop_and_nothing_of_them_counts(client):
     worker = SimulatedWorker(client).register()
     study_id = create(client)
@@ -61,11 +62,12 @@ def test_with_its_answer_withdrawn_the_previous_one_is_recommended(quick_client)
     assert rejected.json()["code"] == "nothing_to_decide", "a withdrawn answer is not gone back to"
 
 
+@pytest.mark.answered
 @pytest.mark.parametrize("decision", ["pin", "approve"])
 def test_an_administrator_s_answer_is_withdrawn_by_an_administrator_only(quick_client, decision):
     admin = bearer(make_key(quick_client, "admin"))
     quick_client.headers.update(admin)
-    study_id = tune(quick_client)
+    study_id = answered_study(quick_client)
     key = quick_client.get("/v1/best", params=ASK).json()["target_key"]
     newest = quick_client.get("/v1/recommendations", params={"target_key": key}).json()["recommendations"][0]
     decide(quick_client, key, decision, recommendation_id=newest["recommendation_id"]).raise_for_status()
@@ -80,10 +82,11 @@ def test_an_administrator_s_answer_is_withdrawn_by_an_administrator_only(quick_c
     assert quick_client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
 
 
+@pytest.mark.answered
 def test_a_member_withdraws_what_nobody_has_decided_on(quick_client):
     admin = bearer(make_key(quick_client, "admin"))
     quick_client.headers.update(admin)
-    study_id = tune(quick_client)
+    study_id = answered_study(quick_client)
     member = bearer(make_key(quick_client, "studies:read", "studies:write", **admin))
     quick_client.delete(f"/v1/studies/{study_id}", params={"withdraw": True}, headers=member).raise_for_status()
     assert quick_client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"

@@ -9,9 +9,9 @@ from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS, TraceTask
 from shardtune.service.lifecycle import expiry
 from tests.support.service.page_reader import HTML, page, token
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker, diagnosis, failure, measurement
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, diagnosis, failure, measurement, quietly
 
-NEW = {"task_kinds": TASK_KINDS}
+NEW = {"task_kinds": TASK_KINDS, "behave": quietly}
 RATES = MeasuredHardware(bf16_flops=1e11, fp32_flops=1e11, copy_bytes_per_s=1e10, launch_s=1e-5)
 BUDGET = {"max_trials": 2, "max_pairs": 7, "resume_check": False}
 
@@ -154,6 +154,7 @@ def test_a_worker_that_is_lost_in_it_is_repeated(client, clock):
     assert worker.report(lost, diagnosis()).status_code == 409
 
 
+@pytest.mark.wide_on_postgres
 def test_the_winner_and_its_baseline_are_traced_after_the_verdict_where_the_budget_says_so(client):
     worker = SimulatedWorker(client, **NEW).register()
     baseline = {"strategy": {"kind": "ddp"}, "micro_batch": 1}

@@ -8,7 +8,7 @@ from shardtune.db.session import Database
 from tests.support.service import run_history
 from tests.support.service.replica_set import replicas_of
 from tests.support.service.scenarios import in_threads
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, quietly
 
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("database_url", ["postgres"], indirect=True)]
 
@@ -29,7 +29,7 @@ def read_all(client, study_id, over):
 
 def test_concurrent_writers_leave_no_gap_that_a_reader_could_see(database_url, tmp_path):
     with replicas_of(2, database_url, tmp_path, **SETTINGS) as replicas:
-        workers = [SimulatedWorker(replicas.clients[n % 2], name=f"w-{n}").register() for n in range(6)]
+        workers = [SimulatedWorker(replicas.clients[n % 2], f"w-{n}", quietly).register() for n in range(6)]
         spec = SPEC | {"budget": {"max_trials": 12}}
         study_id = replicas.clients[0].post("/v1/studies", json=spec).json()["study_id"]
         over, reported = threading.Event(), {}

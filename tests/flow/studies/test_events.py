@@ -37,6 +37,7 @@ def parsed(text):
     return actual
 
 
+@pytest.mark.wide_on_postgres
 def test_every_change_has_its_event(client, study_id):
     page = read(client, study_id, limit=1000)
     events = page["events"]
@@ -56,6 +57,7 @@ def test_every_change_has_its_event(client, study_id):
     assert (reported[-1]["trial_number"], speeds[-1]) == (fastest["number"], fastest["tokens_per_s_per_gpu"])
 
 
+@pytest.mark.wide_on_postgres
 def test_pages_follow_each_other(client, study_id):
     everything = read(client, study_id, limit=1000)["events"]
     collected, after = [], 0

@@ -6,17 +6,27 @@ import pytest
 
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker, diagnosis, failure
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, diagnosis, failure, quietly
+
+
+def measured(client):
+    """Have a study of two trials measured."""
+    worker = SimulatedWorker(client, behave=quietly, task_kinds=TASK_KINDS).register()
+    budget = {"max_trials": 2, "max_pairs": 7, "resume_check": False}
+    client.post("/v1/studies", json=SPEC | {"budget": budget}).raise_for_status()
+    worker.work()
+
+
+@pytest.fixture
+def sqlite_start(sqlite_after):
+    """Begin with the study."""
+    return sqlite_after(measured)
 
 
 @pytest.fixture
 def worker(http):
-    """Service on which a study of two trials was measured."""
-    worker = SimulatedWorker(http, task_kinds=TASK_KINDS).register()
-    budget = {"max_trials": 2, "max_pairs": 7, "resume_check": False}
-    http.post("/v1/studies", json=SPEC | {"budget": budget}).raise_for_status()
-    worker.work()
-    return worker
+    """Worker of a service on which the study was measured."""
+    return SimulatedWorker(http, task_kinds=TASK_KINDS).register()
 
 
 @pytest.fixture

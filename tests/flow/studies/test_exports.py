@@ -3,13 +3,13 @@
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, quietly
 
 
 @pytest.fixture
 def exported(quick_client: TestClient) -> str:
     """Path of the export of a complete study, whose best is FSDP2."""
-    worker = SimulatedWorker(quick_client).register()
+    worker = SimulatedWorker(quick_client, behave=quietly).register()
     study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
     worker.work()
     return f"/v1/studies/{study_id}/export"

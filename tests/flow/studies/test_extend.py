@@ -28,6 +28,7 @@ def finished(client, **changes):
     return worker, study_id
 
 
+@pytest.mark.wide_on_postgres
 def test_complete_study_searches_on_and_renews_its_verdict(client, clock):
     worker, study_id = finished(client, **THREE_BACKENDS)
     before, trials = read(client, study_id), trials_of(client, study_id)

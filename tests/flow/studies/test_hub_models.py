@@ -10,7 +10,7 @@ from shardtune.service.process.dns_resolver import DnsResolver
 from shardtune.service.process.hub_cache import HubCache
 from shardtune.service.settings import Settings
 from tests.support.service.model_hub import COMMIT, TINY, model_hub
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, quietly
 
 FORM = {"hardware": "H100-SXM5-80GB", "sequence_length": "64"}
 PREDICTION = {"cluster": "8xh100", "top": 0, "configs": [], "sequence_length": 64}
@@ -87,7 +87,7 @@ def test_a_commit_is_read_once_and_a_branch_again_after_a_while(allow, hub):
 
 def test_a_recommendation_is_found_by_the_models_name(allow):
     client = allow()
-    worker = SimulatedWorker(client).register()
+    worker = SimulatedWorker(client, behave=quietly).register()
     client.post("/v1/studies", json=SPEC | {"model": "org/tiny"})
     worker.work()
     target = {"model": "org/tiny", "cluster": "local", "workload": json.dumps(SPEC["workload"])}

@@ -11,7 +11,7 @@ from shardtune.service import retention
 from shardtune.workers.agent.client import WorkerClient
 from shardtune.workers.agent.send_traces import send_traces
 from tests.support.service.page_reader import page
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker, diagnosis
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, diagnosis, quietly
 
 TRACE = gzip.compress(b'{"traceEvents": []}')
 BUDGET = {"max_trials": 2, "max_pairs": 7, "resume_check": False}
@@ -21,13 +21,25 @@ def kib(size: int) -> bytes:
     return b"\x1f\x8b" + os.urandom(size * 1024 - 2)
 
 
+def measured(client):
+    """Make the study that most rules here are about."""
+    worker = SimulatedWorker(client, behave=quietly, task_kinds=TASK_KINDS).register()
+    study = SPEC | {"budget": BUDGET}
+    client.post("/v1/studies", json=study, params={"study_id": "ended"}).raise_for_status()
+    worker.work()
+
+
+@pytest.fixture
+def sqlite_start(request, sqlite_template, sqlite_after):
+    """Begin with the study where a test names it."""
+    return sqlite_after(measured) if "ended" in request.fixturenames else sqlite_template
+
+
 @pytest.fixture
 def ended(quick_client):
     """A worker and the trials of its study, which is complete."""
-    worker = SimulatedWorker(quick_client, task_kinds=TASK_KINDS).register()
-    answer = quick_client.post("/v1/studies", json=SPEC | {"budget": BUDGET})
-    worker.work()
-    return worker, f"/v1/studies/{answer.json()['study_id']}/trials"
+    worker = SimulatedWorker(quick_client, behave=quietly, task_kinds=TASK_KINDS).register()
+    return worker, "/v1/studies/ended/trials"
 
 
 def traced(client, worker, path):

@@ -56,6 +56,7 @@ def first_recipe_run(client, worker):
     raise AssertionError("the study ended without a recipe run")
 
 
+@pytest.mark.wide_on_postgres
 def test_recipes_stand_beside_the_answer_with_speed_and_losses(client):
     worker = SimulatedWorker(client, behave=lambda _, task: of_recipe(task), **NEW).register()
     study_id = create(client, consider=["bf16-true", "fp32"])
@@ -379,6 +380,7 @@ def test_a_worker_without_the_package_of_a_recipe_gets_none_of_its_runs(quick_cl
     assert recipe["failure"] is None
 
 
+@pytest.mark.wide_on_postgres
 def test_recipes_are_left_out_where_the_only_worker_with_their_package_has_gone(client, clock):
     lacking, able = (
         SimulatedWorker(client, name=label, behave=lambda _, task: of_recipe(task), **NEW, **offered).register()

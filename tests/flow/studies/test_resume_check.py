@@ -7,9 +7,18 @@ from shardtune.api_schemas.trials.leases import TASK_KINDS, ResumeTask
 from shardtune.service.leasing import run_limits
 from shardtune.service.lifecycle import expiry
 from tests.support.long_run import wide
-from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, restarted, speed_of
+from tests.support.service.simulated_worker import (
+    SPEC,
+    SimulatedWorker,
+    failure,
+    measurement,
+    quietly,
+    restarted,
+    speed_of,
+)
 
-NEW = {"task_kinds": TASK_KINDS}
+KINDS = {"task_kinds": TASK_KINDS}
+NEW = {**KINDS, "behave": quietly}
 
 
 def create(client, **changes):
@@ -31,6 +40,7 @@ def up_to_the_restart(worker):
     raise AssertionError("the study ended without a restart run")
 
 
+@pytest.mark.wide_on_postgres
 def test_the_winner_goes_on_from_its_checkpoint_and_the_answer_says_so(client):
     worker = SimulatedWorker(client, **NEW).register()
     study_id = create(client)
@@ -91,7 +101,7 @@ def test_a_winner_that_fails_its_resume_check_is_rejected_and_the_next_is_compar
 @pytest.mark.wide_on_postgres
 def test_the_only_configuration_that_runs_is_asked_too(client):
     only = lambda lease, _: measurement(2000.0) if lease.trial_number == 0 else failure(FailureKind.OOM, "no memory")  # noqa: E731
-    worker = SimulatedWorker(client, behave=only, **NEW).register()
+    worker = SimulatedWorker(client, behave=only, **KINDS).register()
     study_id = create(client, space={"backends": ["ddp"]})
     worker.do(up_to_the_restart(worker))
     result = best(client, study_id)
@@ -103,7 +113,7 @@ def test_the_only_configuration_that_runs_is_asked_too(client):
 
 def test_a_baseline_that_nothing_beats_stays_and_its_failure_is_reported(quick_client):
     slow = lambda _lease, task: measurement(2000.0 if task.config.backend == "ddp" else speed_of(task.config))  # noqa: E731
-    worker = SimulatedWorker(quick_client, behave=slow, resume_check=lambda _: restarted(loss=6.0), **NEW).register()
+    worker = SimulatedWorker(quick_client, behave=slow, resume_check=lambda _: restarted(loss=6.0), **KINDS).register()
     baseline = {"strategy": {"kind": "ddp"}, "micro_batch": 1}
     study_id = create(quick_client, baseline=baseline, space={"backends": ["ddp", "fsdp2"]})
     worker.work()
@@ -124,6 +134,7 @@ def test_a_fault_of_the_platform_takes_no_win_away(quick_client, kind):
     assert runs[-1]["state"] == "failed" and len(runs[-1]["attempts"]) == 2
 
 
+@pytest.mark.wide_on_postgres
 def test_a_worker_killed_in_it_is_lost_and_the_run_is_repeated(client, clock):
     context = client.app.state.context
     first, second = (SimulatedWorker(client, name=f"sim-{i}", **NEW).register() for i in range(2))
@@ -139,7 +150,7 @@ def test_a_worker_killed_in_it_is_lost_and_the_run_is_repeated(client, clock):
 
 
 def test_an_older_worker_is_not_given_it_and_the_answer_says_so(quick_client):
-    old = SimulatedWorker(quick_client).register()
+    old = SimulatedWorker(quick_client, behave=quietly).register()
     study_id = create(quick_client)
     old.work()
     result = best(quick_client, study_id)
@@ -148,7 +159,7 @@ def test_an_older_worker_is_not_given_it_and_the_answer_says_so(quick_client):
 
 
 def test_an_older_worker_leaves_it_to_a_newer_one_while_there_is_one(quick_client, clock):
-    old, new = SimulatedWorker(quick_client, name="old").register(), SimulatedWorker(quick_client, **NEW).register()
+    old, new = SimulatedWorker(quick_client, "old", quietly).register(), SimulatedWorker(quick_client, **NEW).register()
     study_id = create(quick_client, cluster=old.inventory.cluster.model_dump())
     while quick_client.get(f"/v1/studies/{study_id}").json()["phase"] != "final_comparison":
         old.do(old.lease())

@@ -24,6 +24,7 @@ def finished(client, cluster, target, name, fingerprint=FINGERPRINT, **changes):
     return client.get(f"/v1/studies/{answer.json()['study_id']}").json()
 
 
+@pytest.mark.wide_on_postgres
 def test_the_second_study_says_how_well_the_first_foretold_it(client):
     below = finished(client, ONE_RANK, "8x1", "one")
     assert below["state"] == "complete" and below["spec"]["workload"]["global_batch"] == 4

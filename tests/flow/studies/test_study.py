@@ -8,7 +8,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from tests.support.service.local_client import local_client
 from tests.support.service.scenarios import THREE_BACKENDS, create
-from tests.support.service.simulated_worker import SimulatedWorker, measurement, speed_of
+from tests.support.service.simulated_worker import SimulatedWorker, measurement, quietly, speed_of
 
 # What these tests count rests on two near candidates, which eight trials of this space have.
 
@@ -178,7 +178,7 @@ def test_users_baseline_runs_first_and_is_what_is_beaten(quick_client):
 
 
 def test_export_of_best_and_of_a_trial(quick_client):
-    worker = SimulatedWorker(quick_client).register()
+    worker = SimulatedWorker(quick_client, behave=quietly).register()
     study_id = create(quick_client)
     assert quick_client.get(f"/v1/studies/{study_id}/export").status_code == 409
     worker.work()
@@ -188,8 +188,9 @@ def test_export_of_best_and_of_a_trial(quick_client):
     assert quick_client.get(f"/v1/studies/{study_id}/export", params={"which": "99"}).status_code == 404
 
 
+@pytest.mark.wide_on_postgres
 def test_two_workers_never_run_the_same_configuration(client):
-    workers = [SimulatedWorker(client, name=f"sim-{i}").register() for i in range(2)]
+    workers = [SimulatedWorker(client, f"sim-{i}", quietly).register() for i in range(2)]
     study_id = create(client, cluster=workers[0].inventory.cluster.model_dump())
     idle = 0
     while idle < 3:

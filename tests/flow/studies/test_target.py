@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shardtune.service.studies import wait_for_worker
-from tests.support.service.scenarios import THREE_BACKENDS, WORKLOAD, create, run_study, tune
+from tests.support.service.scenarios import THREE_BACKENDS, WORKLOAD, answered_study, create, run_study, tune
 from tests.support.service.simulated_worker import (
     CLUSTER,
     FINGERPRINT,
@@ -14,6 +14,7 @@ from tests.support.service.simulated_worker import (
     SimulatedWorker,
     measurement,
 )
+from tests.support.service.target_comparisons import projected_study
 
 TARGET = {"target": "4x2", "workload": WORKLOAD | {"global_batch": 32}}
 """Four nodes of two ranks; the two ranks of the worker have a quarter of the global batch."""
@@ -23,6 +24,18 @@ def finished(client, **changes):
     """Finished study with a target."""
     study_id = tune(client, **(TARGET | THREE_BACKENDS | changes))
     return client.get(f"/v1/studies/{study_id}").json()
+
+
+@pytest.fixture
+def sqlite_start(request, sqlite_start, sqlite_after):
+    """Begin with the finished study where a test names it."""
+    return sqlite_after(projected_study) if "study" in request.fixturenames else sqlite_start
+
+
+@pytest.fixture
+def study(quick_client):
+    """Finished study with a target, which the service's database begins with."""
+    return quick_client.get(f"/v1/studies/{answered_study(quick_client)}").json()
 
 
 def target_question(**changes):
@@ -52,8 +65,9 @@ def test_a_study_measures_the_work_of_one_rank_of_its_target_and_projects_what_i
     assert {row["trial_number"] for row in (best, *projection["runners_up"])} <= measured
 
 
+@pytest.mark.answered
 def test_a_study_without_a_target_has_no_projection(quick_client):
-    study_id = tune(quick_client)
+    study_id = answered_study(quick_client)
     study = quick_client.get(f"/v1/studies/{study_id}").json()
     assert study["spec"]["target"] is None and study["result"]["projection"] is None
 
@@ -80,6 +94,7 @@ def test_a_target_that_cannot_be_projected_to_is_rejected_with_its_field(quick_c
     assert quick_client.get("/v1/studies").json()["studies"] == []
 
 
+@pytest.mark.wide_on_postgres
 def test_a_projected_answer_is_served_only_to_who_accepts_projections(client):
     study = finished(client)
     withheld = client.get("/v1/best", params=target_question())
@@ -96,8 +111,7 @@ def test_a_projected_answer_is_served_only_to_who_accepts_projections(client):
     assert high.status_code == 404
 
 
-def test_what_was_measured_is_served_as_before_to_who_accepts_projections(quick_client):
-    study = finished(quick_client)
+def test_what_was_measured_is_served_as_before_to_who_accepts_projections(quick_client, study):
     measured = {"model": "llama-tiny", "cluster": CLUSTER.model_dump_json(), "workload": json.dumps(WORKLOAD)}
     answers = [quick_client.get("/v1/best", params=measured | more).json() for more in ({}, {"projections": "true"})]
     for answer in answers:
@@ -107,8 +121,7 @@ def test_what_was_measured_is_served_as_before_to_who_accepts_projections(quick_
     assert quick_client.get("/v1/best", params=other).status_code == 404
 
 
-def test_files_for_the_target_have_its_nodes_and_its_batch(quick_client):
-    study = finished(quick_client)
+def test_files_for_the_target_have_its_nodes_and_its_batch(quick_client, study):
     export = quick_client.get(f"/v1/studies/{study['study_id']}/export", params={"which": "target"})
     assert export.status_code == 200, export.text
     task = json.loads(export.json()["files"]["config.json"])
@@ -128,14 +141,14 @@ def test_sizes_for_launchers_have_one_row_for_each_number_of_nodes(quick_client)
     assert [(row["nodes"], row["gpus"]) for row in sizes] == [(1, 4), (2, 8), (3, 12), (4, 16)]
 
 
+@pytest.mark.answered
 def test_a_study_without_a_projection_exports_no_target(quick_client):
-    study_id = tune(quick_client)
+    study_id = answered_study(quick_client)
     answer = quick_client.get(f"/v1/studies/{study_id}/export", params={"which": "target"})
     assert answer.status_code == 409 and "names no target" in answer.json()["detail"]
 
 
-def test_the_page_of_a_study_shows_its_target_without_scripts(quick_client):
-    study = finished(quick_client)
+def test_the_page_of_a_study_shows_its_target_without_scripts(quick_client, study):
     page = quick_client.get(f"/studies/{study['study_id']}").text
     section = page[page.index('id="projection"') :]
     assert "On the target" in section and "projected" in section
@@ -154,8 +167,7 @@ def test_a_model_that_nobody_can_predict_keeps_its_measured_answer_and_says_why_
     assert any("nothing is projected to the target: no step" in note for note in study["result"]["notes"])
 
 
-def test_an_extended_study_projects_again(quick_client):
-    study = finished(quick_client)
+def test_an_extended_study_projects_again(quick_client, study):
     study_id = study["study_id"]
     answer = quick_client.post(f"/v1/studies/{study_id}:extend", json={"add_trials": 2})
     assert answer.status_code == 200, answer.text
@@ -164,8 +176,7 @@ def test_an_extended_study_projects_again(quick_client):
     assert again["projection"]["projected"] >= study["result"]["projection"]["projected"]
 
 
-def test_a_study_run_again_keeps_the_batch_of_its_target(quick_client):
-    study = finished(quick_client)
+def test_a_study_run_again_keeps_the_batch_of_its_target(quick_client, study):
     again = quick_client.post("/v1/studies", json=study["spec"])
     assert again.status_code == 201, again.text
     assert again.json()["spec"] == study["spec"]

@@ -1,10 +1,12 @@
 """Studies on the target itself, which confirm a projection or change it."""
 
 import json
+from itertools import chain, repeat
 
 import pytest
 
-from tests.support.service.scenarios import WORKLOAD, tune
+from shardtune.api_schemas.strategies import TrialConfig
+from tests.support.service.scenarios import WORKLOAD, answered_study, tune
 from tests.support.service.simulated_worker import CLUSTER, SimulatedWorker, measurement
 from tests.support.service.target_comparisons import (
     THERE,
@@ -18,8 +20,15 @@ from tests.support.service.target_comparisons import (
 
 
 @pytest.fixture
+def sqlite_start(request, sqlite_start, sqlite_after):
+    """Begin with the projected study where a test names it."""
+    return sqlite_after(projected_study) if "projected" in request.fixturenames else sqlite_start
+
+
+@pytest.fixture
 def projected(quick_client):
-    return projected_study(quick_client)
+    """Study with a projection to four nodes, which the service's database begins with."""
+    return read(quick_client, answered_study(quick_client))
 
 
 @pytest.mark.parametrize(
@@ -54,9 +63,14 @@ def test_a_study_on_the_target_makes_the_answer(quick_client, projected, speeds,
 
 
 def test_pairs_that_do_not_decide_leave_the_projection_and_say_so(quick_client, projected):
-    speeds = iter([900.0, 1000.0, 1100.0, 950.0] * 100)
     request = confirming_request(quick_client, projected) | {"budget": {"max_trials": 2, "max_pairs": 7}}
-    worker = SimulatedWorker(quick_client, behave=lambda _lease, _task: measurement(next(speeds)), cluster=THERE)
+    second, speeds = TrialConfig.model_validate(request["baseline"]), chain((1100.0, 900.0), repeat(1100.0))
+
+    def behave(_lease, task):
+        """The first choice loses its first pair and wins the others, whichever of the two runs first."""
+        return measurement(1000.0 if task.config == second else next(speeds))
+
+    worker = SimulatedWorker(quick_client, behave=behave, cluster=THERE)
     worker.register()
     study_id = quick_client.post("/v1/studies", json=request).json()["study_id"]
     worker.work()

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.db.queries import best, studies
 from shardtune.db.tables.webhooks import DeliveryRow
-from tests.support.service.scenarios import decide
+from tests.support.service.scenarios import answered_study, decide
 from tests.support.service.simulated_worker import SimulatedWorker
 from tests.support.service.target_comparisons import (
     choices,
@@ -24,8 +24,15 @@ from tests.support.service.target_comparisons import (
 
 
 @pytest.fixture
+def sqlite_start(request, sqlite_start, sqlite_after):
+    """Begin with the projected study where a test names it."""
+    return sqlite_after(projected_study) if "projected" in request.fixturenames else sqlite_start
+
+
+@pytest.fixture
 def projected(quick_client):
-    return projected_study(quick_client)
+    """Study with a projection to four nodes, which the service's database begins with."""
+    return read(quick_client, answered_study(quick_client))
 
 
 def proposal_of(client, study):

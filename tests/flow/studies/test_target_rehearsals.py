@@ -12,7 +12,15 @@ from shardtune.service.lifecycle import expiry
 from shardtune.tuner.projection import rehearsal
 from tests.support.long_run import wide
 from tests.support.service.scenarios import WORKLOAD, create
-from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker, failure, measurement, rehearsed
+from tests.support.service.simulated_worker import (
+    CLUSTER,
+    SPEC,
+    SimulatedWorker,
+    failure,
+    measurement,
+    quietly,
+    rehearsed,
+)
 
 TARGET = {
     "target": "4x2",
@@ -34,7 +42,7 @@ def finished(client, rehearse=rehearsed, **changes):
         tasks.append(task)
         return rehearse(task)
 
-    worker = SimulatedWorker(client, rehearse=remembered, task_kinds=TASK_KINDS).register()
+    worker = SimulatedWorker(client, behave=quietly, rehearse=remembered, task_kinds=TASK_KINDS).register()
     study_id = create(client, **(TARGET | changes))
     worker.work()
     study = client.get(f"/v1/studies/{study_id}").json()
@@ -60,6 +68,7 @@ def up_to_a_rehearsal(worker):
     raise AssertionError("the study ended without a rehearsal")
 
 
+@pytest.mark.wide_on_postgres
 def test_the_projected_best_and_its_runner_up_are_rehearsed_at_the_target(client):
     study, tasks = finished(client)
     projection = projection_of(study)
@@ -81,7 +90,7 @@ def test_the_projected_best_and_its_runner_up_are_rehearsed_at_the_target(client
 
 
 def test_a_rehearsal_follows_the_verdict_and_the_study_waits_for_it(client):
-    worker = SimulatedWorker(client, task_kinds=TASK_KINDS).register()
+    worker = SimulatedWorker(client, behave=quietly, task_kinds=TASK_KINDS).register()
     study_id = create(client, **TARGET)
     lease = up_to_a_rehearsal(worker)
     study = client.get(f"/v1/studies/{study_id}").json()
@@ -165,7 +174,9 @@ def test_a_run_that_fails_is_repeated_once_and_then_says_why(quick_client, kind)
 @pytest.mark.wide_on_postgres
 def test_a_worker_killed_in_a_rehearsal_is_lost_and_another_goes_on(client, clock):
     context = client.app.state.context
-    first, second = (SimulatedWorker(client, name=f"sim-{i}", task_kinds=TASK_KINDS).register() for i in range(2))
+    first, second = (
+        SimulatedWorker(client, name=f"sim-{i}", behave=quietly, task_kinds=TASK_KINDS).register() for i in range(2)
+    )
     study_id = create(client, **TARGET, cluster=CLUSTER.model_dump())
     lease = up_to_a_rehearsal(first)
     clock.turn(60)
@@ -201,7 +212,7 @@ def nonsense(**changes):
     ],
 )
 def test_figures_that_no_report_may_have_are_rejected_with_their_field(quick_client, changes):
-    worker = SimulatedWorker(quick_client, task_kinds=TASK_KINDS).register()
+    worker = SimulatedWorker(quick_client, behave=quietly, task_kinds=TASK_KINDS).register()
     study_id = create(quick_client, **TARGET)
     lease = up_to_a_rehearsal(worker)
     content = nonsense(**changes)(lease.task)
@@ -247,24 +258,26 @@ def test_figures_that_contradict_each_other_or_the_prediction_count_for_nothing(
     assert first["config"] == projection_of(study)["best"]["config"]
 
 
+@pytest.mark.wide_on_postgres
 def test_without_a_worker_that_knows_rehearsals_the_answer_says_so(client):
     kinds = tuple(kind for kind in TASK_KINDS if kind != "rehearsal")
-    SimulatedWorker(client, task_kinds=kinds).register()
+    SimulatedWorker(client, behave=quietly, task_kinds=kinds).register()
     study_id = create(client, **TARGET)
-    SimulatedWorker(client, task_kinds=kinds).register().work()
+    SimulatedWorker(client, behave=quietly, task_kinds=kinds).register().work()
     rehearsals = projection_of(client.get(f"/v1/studies/{study_id}").json())["rehearsals"]
     assert {one["problem"]["code"] for one in rehearsals} == {"no_worker"}
     assert {one["outcome"] for one in rehearsals} == {"not_rehearsed"}
 
 
+@pytest.mark.wide_on_postgres
 def test_a_rehearsal_whose_only_capable_worker_leaves_holds_nothing_up(client, clock):
     kinds = tuple(kind for kind in TASK_KINDS if kind != "rehearsal")
-    able = SimulatedWorker(client, "able", task_kinds=TASK_KINDS).register()
+    able = SimulatedWorker(client, "able", quietly, task_kinds=TASK_KINDS).register()
     study_id = create(client, **TARGET, cluster=CLUSTER.model_dump())
     lease = up_to_a_rehearsal(able)
     able.report(lease, failure(FailureKind.WORKER_LOST, "stopped"))
     clock.turn(200)
-    old = SimulatedWorker(client, "old", task_kinds=kinds).register()
+    old = SimulatedWorker(client, "old", quietly, task_kinds=kinds).register()
     old.work()
     study = client.get(f"/v1/studies/{study_id}").json()
     assert study["state"] == "complete"
@@ -303,13 +316,13 @@ def test_an_extended_study_rehearses_only_what_is_new(quick_client):
         again.append(task)
         return rehearsed(task)
 
-    SimulatedWorker(quick_client, rehearse=remembered, task_kinds=TASK_KINDS).register().work()
+    SimulatedWorker(quick_client, behave=quietly, rehearse=remembered, task_kinds=TASK_KINDS).register().work()
     known = {task.config.content_key() for task in tasks}
     assert not known & {task.config.content_key() for task in again}
 
 
 def test_a_cancelled_rehearsal_ends_with_its_study(quick_client):
-    worker = SimulatedWorker(quick_client, task_kinds=TASK_KINDS).register()
+    worker = SimulatedWorker(quick_client, behave=quietly, task_kinds=TASK_KINDS).register()
     study_id = create(quick_client, **TARGET)
     lease = up_to_a_rehearsal(worker)
     assert quick_client.post(f"/v1/studies/{study_id}:cancel").status_code == 200
@@ -339,7 +352,7 @@ def test_a_study_without_a_target_rehearses_nothing(quick_client):
 
 
 def test_a_waiting_rehearsal_that_a_new_release_rejects_ends_as_its_problem(quick_client, monkeypatch):
-    worker = SimulatedWorker(quick_client, rehearse=rehearsed, task_kinds=TASK_KINDS).register()
+    worker = SimulatedWorker(quick_client, behave=quietly, rehearse=rehearsed, task_kinds=TASK_KINDS).register()
     study_id = create(quick_client, **TARGET)
     lease = up_to_a_rehearsal(worker)
     worker.report(lease, failure(FailureKind.WORKER_LOST, "the service was updated"))

@@ -135,6 +135,7 @@ def test_a_search_on_a_busy_machine_does_not_claim_that_nothing_is_faster(client
     assert busy["disturbed_runs"] == busy["runs"] == 8 == busy["missing_runs"]
 
 
+@pytest.mark.wide_on_postgres
 def test_too_busy_is_served_only_to_those_who_accept_low_confidence(client):
     _, study = studied(client, bursts())
     low = {"lowest_confidence": "low"}
@@ -191,6 +192,7 @@ def waiting(client, **changes):
     return worker, study_id
 
 
+@pytest.mark.wide_on_postgres
 def test_runs_wait_for_a_quiet_machine_within_the_studys_seconds_in_all(client):
     worker, study_id = waiting(client)
     lease = worker.lease()
@@ -205,6 +207,7 @@ def test_runs_wait_for_a_quiet_machine_within_the_studys_seconds_in_all(client):
     assert worker.lease().quiet_wait.most_s == pytest.approx(20)
 
 
+@pytest.mark.wide_on_postgres
 def test_the_wait_of_a_killed_worker_counts_and_no_wait_is_left_once_it_is_used(client, clock):
     worker, _ = waiting(client)
     lease = worker.lease()

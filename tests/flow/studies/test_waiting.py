@@ -17,7 +17,7 @@ from tests.support.service.local_client import local_client
 from tests.support.service.page_reader import page
 from tests.support.service.replica import Replica
 from tests.support.service.scenarios import bearer, best, create, make_key
-from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, quietly
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 LATER = {"cluster": CLUSTER.model_dump(mode="json"), "wait_for_worker_s": 3600.0}
@@ -48,7 +48,7 @@ def test_a_study_waits_says_what_it_needs_and_begins_with_its_worker(client, clo
     assert "Waiting for a worker with 2 CPU ranks" in page(client, f"/studies/{study_id}")
     clock.turn(600)
     assert wait_for_worker.begin_or_fail_waiting(context) == 0
-    worker = SimulatedWorker(client).register()
+    worker = SimulatedWorker(client, behave=quietly).register()
     assert worker.lease() is None, "whoever looks for workers begins it"
     assert (wait_for_worker.begin_or_fail_waiting(context), wait_for_worker.begin_or_fail_waiting(context)) == (1, 0)
     assert read(client, study_id)["started_at"] == "2026-01-01T00:10:00Z"
@@ -68,7 +68,7 @@ def test_its_deadline_ends_it_and_the_time_it_waited_is_not_of_its_budget(quick_
     text = read(quick_client, late)
     assert text["state"] == "failed" and "within 60 s; start one there with `shardtune worker`" in text["reason"]
     clock.turn(900)
-    worker = SimulatedWorker(quick_client).register()
+    worker = SimulatedWorker(quick_client, behave=quietly).register()
     assert wait_for_worker.begin_or_fail_waiting(context) == 1
     worker.work()
     assert sum(read(quick_client, patient)["trials"].values()) == 8
@@ -134,6 +134,7 @@ H100 = Cluster(gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=79.6, ho
 """Cluster as a worker detects it."""
 
 
+@pytest.mark.wide_on_postgres
 def test_a_cluster_named_by_the_catalogue_is_that_of_a_worker_which_has_its_drivers_name(client):
     context = client.app.state.context
     study_id = create(client, cluster="8xh100", wait_for_worker_s=3600.0)
@@ -141,11 +142,14 @@ def test_a_cluster_named_by_the_catalogue_is_that_of_a_worker_which_has_its_driv
     assert wait_for_worker.begin_or_fail_waiting(context) == 1 and read(client, study_id)["state"] == "running"
 
 
+@pytest.mark.wide_on_postgres
 def test_a_named_cluster_takes_over_the_host_memory_that_its_worker_has(client):
     """A name says nothing about it: hosts of eight H100 have 1 to 2 TiB."""
     context = client.app.state.context
     waiting = create(client, cluster="8xh100", wait_for_worker_s=3600.0)
-    worker = SimulatedWorker(client, cluster=H100.model_copy(update={"host_memory_gib": 1000.0})).register()
+    worker = SimulatedWorker(
+        client, behave=quietly, cluster=H100.model_copy(update={"host_memory_gib": 1000.0})
+    ).register()
     assert wait_for_worker.begin_or_fail_waiting(context) == 1
     at_once = create(client, **LATER | {"cluster": "8xh100"})
     assert [read(client, study)["cluster"]["host_memory_gib"] for study in (waiting, at_once)] == [1000.0, 1000.0]
@@ -160,6 +164,7 @@ def test_a_named_cluster_takes_over_the_host_memory_that_its_worker_has(client):
         assert "1,000 GiB" in note and "assumes 2,048" in note
 
 
+@pytest.mark.wide_on_postgres
 def test_the_first_run_of_a_study_goes_to_no_smaller_machine(client):
     """Otherwise its fingerprint would be that of a machine for which the study does not predict."""
     large = SimulatedWorker(client, name="large", cluster=H100).register()
@@ -208,6 +213,7 @@ def test_demand_of_a_pool_is_that_of_the_studies_which_its_workers_suit(client):
     assert demand(cluster="8xh100") == (2, 0, 2), "a running study still needs its worker"
 
 
+@pytest.mark.wide_on_postgres
 def test_demand_of_a_pool_leaves_out_models_that_its_workers_do_not_allow(client):
     own = {"entry_point": "mine"}
     create(client, **LATER | {"model": own, "cluster": H100.model_dump(mode="json")})
@@ -218,6 +224,7 @@ def test_demand_of_a_pool_leaves_out_models_that_its_workers_do_not_allow(client
     assert counts == [0, 1, 0] and client.get("/v1/demand").json()["studies"] == 1
 
 
+@pytest.mark.wide_on_postgres
 def test_each_study_counts_as_without_worker_by_what_it_trains(client):
     named = LATER | {"cluster": "8xh100"}
     workload = SPEC["workload"] | {"precision": "bf16-mixed"}
@@ -230,6 +237,7 @@ def test_each_study_counts_as_without_worker_by_what_it_trains(client):
     assert need["live_workers"] == 1
 
 
+@pytest.mark.wide_on_postgres
 def test_demand_of_a_pool_leaves_out_what_its_image_lacks_for_an_hour(client, clock):
     workload = SPEC["workload"] | {"precision": "bf16-mixed", "float8": "tensorwise"}
     SimulatedWorker(client, "earlier", cluster=H100).register()
@@ -245,6 +253,7 @@ def test_demand_of_a_pool_leaves_out_what_its_image_lacks_for_an_hour(client, cl
     assert client.get("/v1/demand").json()["studies"] == 1, "people see that it needs a worker"
 
 
+@pytest.mark.wide_on_postgres
 def test_a_study_that_considers_a_recipe_begins_on_a_worker_that_has_its_package(client, clock):
     context = client.app.state.context
     later = LATER | {"cluster": "8xh100", "consider": ["fp8"]}
@@ -269,6 +278,7 @@ def test_a_study_that_considers_a_recipe_begins_on_a_worker_that_has_its_package
     assert read(client, patient)["reason"] is None
 
 
+@pytest.mark.wide_on_postgres
 def test_a_worker_that_comes_back_with_less_memory_is_named_with_the_figures(client):
     first = SimulatedWorker(client, cluster=H100).register()
     study_id = create(client, cluster="8xh100")
@@ -283,6 +293,7 @@ def test_a_worker_that_comes_back_with_less_memory_is_named_with_the_figures(cli
     assert read(client, study_id)["reason"] is None
 
 
+@pytest.mark.wide_on_postgres
 def test_demand_of_a_pool_leaves_out_a_study_whose_measurements_do_not_compare(client):
     first = SimulatedWorker(client, cluster=H100).register()
     study_id = create(client, cluster="8xh100")
@@ -298,6 +309,7 @@ def test_demand_of_a_pool_leaves_out_a_study_whose_measurements_do_not_compare(c
     assert client.get("/v1/demand").json()["studies"] == 1, "people see that it needs a worker"
 
 
+@pytest.mark.wide_on_postgres
 def test_demand_of_a_pool_leaves_out_projects_that_have_used_up_their_day(client, clock):
     worker = SimulatedWorker(client, cluster=H100).register()
     create(client, cluster="8xh100")
@@ -309,12 +321,14 @@ def test_demand_of_a_pool_leaves_out_projects_that_have_used_up_their_day(client
     assert client.get("/v1/demand", params=pool).json()["studies"] == 0
 
 
+@pytest.mark.wide_on_postgres
 def test_a_pool_that_is_no_cluster_is_rejected_with_the_remedy(client):
     for parameters, words in (({"cluster": "8xunobtainium"}, "catalogue"), ({"allow_model": "mine"}, "such as 8xh100")):
         answer = client.get("/v1/demand", params=parameters)
         assert answer.status_code == 422 and words in answer.text
 
 
+@pytest.mark.wide_on_postgres
 def test_the_trigger_of_deploy_reads_the_number_of_studies_that_its_workers_could_run(client):
     _, job = yaml.safe_load_all((DEPLOY / "kubernetes/overlays/autoscaled-workers/workers.yaml").read_text())
     (trigger,) = job["spec"]["triggers"]

@@ -5,6 +5,8 @@ import re
 from fastapi.testclient import TestClient
 
 HTML = {"accept": "text/html"}
+_QUICK = "/plans"
+"""Page with a form that every key may read and that computes nothing: `/new` predicts, for seconds of a core."""
 
 
 def page(client: TestClient, path: str, status: int = 200) -> str:
@@ -18,7 +20,7 @@ def page(client: TestClient, path: str, status: int = 200) -> str:
 
 def token(client: TestClient) -> str:
     """Token that every form sends along."""
-    match = re.search(r'name="csrf" value="([^"]+)"', page(client, "/new"))
+    match = re.search(r'name="csrf" value="([^"]+)"', page(client, _QUICK))
     assert match
     return match[1]
 
@@ -29,7 +31,7 @@ def log_in(client: TestClient, secret: str) -> dict[str, str]:
     assert match
     answer = client.post("/login", data={"csrf": match[1], "key": secret}, headers=HTML, follow_redirects=False)
     assert answer.status_code == 303, answer.text
-    text = client.get("/new", headers=HTML).text
+    text = client.get(_QUICK, headers=HTML).text
     again = re.search(r'name="csrf" value="([^"]+)"', text)
     assert again, text
     return {"csrf": again[1]}

@@ -189,6 +189,16 @@ def well(_lease: Lease, task: TrialTask) -> Measurement | Failure:
     return measurement(speed_of(task.config))
 
 
+def quietly(_lease: Lease, task: TrialTask) -> Measurement:
+    """Every run succeeds, and its windows lie close together: three to six pairs are enough then instead of seven."""
+    return on_quiet_machine(measurement(speed_of(task.config)))
+
+
+def on_quiet_machine(run: Measurement) -> Measurement:
+    """The same run, whose windows lie within a thousandth of the step time."""
+    return run.model_copy(update={"step_time_half_width_s": 0.001 * run.step_time_s})
+
+
 def failure(kind: FailureKind, message: str = "simulated") -> Failure:
     return Failure(kind=kind, message=message)
 

@@ -110,7 +110,7 @@ def blocks_of(snapshot: StudySnapshot) -> list[dict[int, ValidationRun]]:
 
 @settings(max_examples=300, deadline=None)
 @given(played())
-def test_a_verdict_rests_on_pairs_and_nobody_is_dropped_without_one(
+def test_a_verdict_rests_on_pairs_and_not_on_disturbed_runs_alone_and_nobody_is_dropped_without_one(
     ended: tuple[list[StartFinalComparison], StudySnapshot, StudyResult],
 ) -> None:
     (started, *_), snapshot, result = ended
@@ -126,14 +126,6 @@ def test_a_verdict_rests_on_pairs_and_nobody_is_dropped_without_one(
     if result.verdict not in OPEN:
         assert set(finalists.members) - {baseline} <= paired
         assert fastest in paired or fastest == baseline
-
-
-@settings(max_examples=300, deadline=None)
-@given(played())
-def test_no_verdict_rests_on_disturbed_runs_alone(
-    ended: tuple[list[StartFinalComparison], StudySnapshot, StudyResult],
-) -> None:
-    _, snapshot, result = ended
     if all(run.load.is_disturbed for run in snapshot.validation_runs):
         assert result.verdict in OPEN
     assert result.search_runs == len(snapshot.history)

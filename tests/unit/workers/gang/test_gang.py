@@ -74,29 +74,26 @@ def node_pids(engine: LocalHosts) -> list[int]:
     return [pipe.process.pid for pipe in engine.pipes]
 
 
-def test_ranks_of_all_hosts_end_and_leave_their_reports_here(make, directory, task) -> None:
-    launcher, _ = make("complete", "complete")
-    ended = run(launcher, directory)
-    assert sorted((end.rank, end.code) for end in ended.exits) == [(0, 0), (1, 0)] and ended.cause is None
+def test_a_gang_offers_what_all_have_and_keeps_its_fork_servers_between_launches_on_all_hosts_and_on_one(
+    make, directory, tmp_path, fingerprint
+) -> None:
+    """One gang for all of these: its two node agents start for a second of a core."""
+    launcher, engine = make("complete", "complete", says={"n1": {"host_memory_gib": 7.9}})
+    for _ in range(2):
+        ended = run(launcher, directory)
+        assert sorted((end.rank, end.code) for end in ended.exits) == [(0, 0), (1, 0)] and ended.cause is None
+    offered = launcher.inventory
+    assert (offered.cluster.nodes, offered.cluster.world_size, offered.fingerprint.nodes) == (2, 2, 2)
+    assert offered.fingerprint.host_memory_gib == 7.9
     first, second = directory.report(0), directory.report(1)
     assert first is not None and second is not None
     assert first.trajectory and not second.trajectory
     assert second.window_step_times_s[0] == pytest.approx(0.12)
 
-
-def test_a_trial_of_one_host_runs_on_one_of_them(make, tmp_path, fingerprint) -> None:
-    launcher, _ = make("complete", "complete")
-    launcher.prepare(lambda: False)
-    single_make_task = make_task(cluster={"device": "cpu", "gpus_per_node": 1, "memory_gib": 4, "host_memory_gib": 8})
-    folder = TrialDir.create(tmp_path / "work", "run-2", single_make_task, fingerprint, min_free_gib=0)
+    task_of_one_host = make_task(cluster={"device": "cpu", "gpus_per_node": 1, "memory_gib": 4, "host_memory_gib": 8})
+    folder = TrialDir.create(tmp_path / "work", "run-2", task_of_one_host, fingerprint, min_free_gib=0)
     ended = supervise(launcher, folder, Launch.of(1), LONG, lambda: None)
     assert [end.rank for end in ended.exits] == [0] and ended.conditions.hosts == ("n0",)
-
-
-def test_the_gang_keeps_its_fork_servers_between_launches(make, directory) -> None:
-    launcher, engine = make("complete", "complete")
-    for _ in range(2):
-        assert len(run(launcher, directory).exits) == 2
     assert len(engine.pipes) == 2
 
 
@@ -243,14 +240,6 @@ def test_a_folder_that_all_hosts_see_is_taken_and_one_that_cannot_be_is_rejected
     launcher, _ = make("complete", shared_dir=tmp_path / "file" / "folder")
     with pytest.raises(ValueError, match=r"shared_dir \(.*\): .*file is no folder"):
         launcher.prepare(lambda: False)
-
-
-def test_the_gang_offers_what_all_of_it_has(make) -> None:
-    launcher, _ = make("complete", says={"n1": {"host_memory_gib": 7.9}})
-    launcher.prepare(lambda: False)
-    offered = launcher.inventory
-    assert (offered.cluster.nodes, offered.cluster.world_size, offered.fingerprint.nodes) == (2, 2, 2)
-    assert offered.fingerprint.host_memory_gib == 7.9
 
 
 def test_hosts_look_at_themselves_again_and_one_that_has_come_to_differ_is_replaced(make, tmp_path) -> None:

@@ -110,6 +110,7 @@ def test_a_wheel_holds_one_package_and_all_its_files(programs: Path, repository:
     tracked = subprocess.run(["git", "ls-files", *SOURCES], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {name for name in tracked.split() if (ROOT / name).is_file()} <= there
     assert {path.name for path in installed.parent.iterdir()} & set(SOURCES) == set()
+    assert (installed / "py.typed").is_file(), "type checkers of users read the package's types"
 
 
 def test_it_serves_its_pages(programs: Path, repository: Path) -> None:
@@ -155,6 +156,7 @@ def test_it_runs_a_trial(programs: Path, repository: Path) -> None:
     assert_trial_runs(command, repository)
 
 
+@WIDE
 def test_type_checker_of_a_user_reads_the_types(programs: Path, tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(USER_CODE)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]

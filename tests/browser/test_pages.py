@@ -1,7 +1,6 @@
 """The pages as a person uses them: one real study is created, watched and read; others are cancelled and retuned."""
 
 import json
-import os
 import re
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -11,18 +10,19 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.browser_steps import press
+from tests.support.long_run import IS_LONG
 from tests.support.processes.stack import TINY, study
 
 pytestmark = pytest.mark.ranks
 
 FORMS = [("light", 1280), ("dark", 390)]
-"""Each scheme and each width; with SHARDTUNE_TEST_LONG=1 also the other way round."""
-if os.environ.get("SHARDTUNE_TEST_LONG") == "1":
+"""Each scheme and each width; in the long run also the other way round."""
+if IS_LONG:
     FORMS += [("light", 390), ("dark", 1280)]
 
 
-SLOW = {"strategy": {"kind": "zero", "stage": 3}, "micro_batch": 1}
-"""The user's own configuration as baseline: seven pairs decide, whereas two equal configurations may take all pairs."""
+OWN = {"strategy": {"kind": "ddp", "bucket_cap_mb": 1}, "micro_batch": 1}
+"""The user's own configuration as baseline: half of the final comparison's runs, whose ranks cost a quarter of ZeRO's."""
 BUDGET = {"max_trials": 3, "max_pairs": 7, "repeat_disturbed": 0}
 SPACE = {"backends": ["ddp", "fsdp2"]}
 """Each backend's default is a trial beside the baseline; their ranks cost less than ZeRO's."""
@@ -44,7 +44,7 @@ def finished(site) -> str:
     watched = site.open(viewport={"width": 1600, "height": 1000})
     page = watched.page
     create_by_mouse(page)
-    path = f"/studies/{site.stack.create(study(budget=BUDGET, baseline=SLOW, space=SPACE))}"
+    path = f"/studies/{site.stack.create(study(budget=BUDGET, baseline=OWN, space=SPACE))}"
     page.goto(path)
     page.evaluate("window.notReloaded = true")
     expect(page.locator("#activity")).to_contain_text("trial 0", timeout=90_000)
@@ -82,6 +82,13 @@ def running(site) -> str:
     site.stack.http.post(f"/v1/studies/{study_id}:cancel")
 
 
+@pytest.fixture
+def quiet(site):
+    """A worker that takes no runs: what such a test shows of a study needs no trial of it."""
+    with drained(site):
+        yield
+
+
 CUT = """() => [...document.querySelectorAll('.chart svg text')].filter(text =>
   text.getBoundingClientRect().left < text.closest('.scroll, .chart').getBoundingClientRect().left - 0.5
 ).map(text => text.textContent)"""
@@ -108,10 +115,11 @@ def assert_pages_fit(watched, paths):
 
 @pytest.mark.parametrize(("scheme", "width"), FORMS)
 def test_every_page_is_accessible_and_fits(site, finished, running, scheme, width):
+    """The pages of studies in every form; each of the others in one of two forms, in the long run in all."""
     watched = site.open(viewport={"width": width, "height": 900}, color_scheme=scheme)
     assert_pages_fit(watched, [running, "/workers"])
-    paths = [
-        "/",
+    number = finished.split("/")[-1]
+    others = [
         "/studies",
         "/new",
         "/schedules",
@@ -121,18 +129,18 @@ def test_every_page_is_accessible_and_fits(site, finished, running, scheme, widt
         "/plans",
         "/plans?tokens=3e11&counts=64,128&prices=h100%3D2.1&deadline=2099-01-01",
         "/nothing",
-        finished,
-        f"{finished}/trials/0",
+        f"{finished}/export",
+        f"/compare?pick={number}:0&pick={number}:1",
     ]
-    paths += [f"{finished}/export", f"/compare?pick={finished.split('/')[-1]}:0&pick={finished.split('/')[-1]}:1"]
     with drained(site):
-        assert_pages_fit(watched, paths)
+        assert_pages_fit(watched, ["/", finished, f"{finished}/trials/0"])
+        assert_pages_fit(watched, others if IS_LONG else others[FORMS.index((scheme, width)) :: len(FORMS)])
     # Chromium reports the 404 of the page that does not exist.
     watched.complaints = [text for text in watched.complaints if "404" not in text]
     watched.close()
 
 
-def test_pause_and_cancel_by_keyboard(page, running):
+def test_pause_and_cancel_by_keyboard(page, quiet, running):
     page.goto(running)
     page.once("dialog", lambda dialog: dialog.accept())
     for name, state in (("Pause", "paused"), ("Resume", "running"), ("Cancel", "cancelled")):
@@ -140,7 +148,7 @@ def test_pause_and_cancel_by_keyboard(page, running):
         expect(page.locator("#head")).to_contain_text(state)
 
 
-def test_create_by_keyboard_and_retune_by_mouse(page, site):
+def test_create_by_keyboard_and_retune_by_mouse(page, quiet):
     fill_in(page, batch="16")
     press(page, "button", "Create study")
     page.wait_for_url("**/studies/study-*")
@@ -168,7 +176,7 @@ def test_best_config_leads_to_its_files(page, finished):
     assert download.value.suggested_filename == "launch.sh"
 
 
-def test_a_best_row_is_exported_and_retuned_by_keyboard(page, finished):
+def test_a_best_row_is_exported_and_retuned_by_keyboard(page, finished, quiet):
     page.goto("/?q=llama")
     press(page, "link", "Export")
     page.wait_for_url("**/export")

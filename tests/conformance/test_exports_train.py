@@ -319,7 +319,7 @@ def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
         (
             "llama-tiny",
             TrialConfig(
-                strategy=Fsdp2Config(dp_shard=1, tensor_parallel=2), micro_batch=2, activation_checkpointing="full"
+                strategy=Fsdp2Config(dp_shard=1, tensor_parallel=2), micro_batch=4, activation_checkpointing="full"
             ),
         ),
         wide(

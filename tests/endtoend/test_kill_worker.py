@@ -1,6 +1,6 @@
 """Agent, fork server and a rank, each killed and each stopped for longer than the lease, in real trials of one worker.
 
-Nothing is left, nothing is lost, nothing is counted twice, and every study finishes.
+Nothing is left, nothing is lost, nothing is counted twice, and every study finishes. The worker ends by itself after the last one.
 """
 
 import json
@@ -50,6 +50,8 @@ class Story:
         self.hit: dict[str, str] = {}
         """Faults injected into each run, by id."""
         self.last = ""
+        self.below: set[psutil.Process] = set()
+        """Processes that were below the agent while the last studies ended."""
 
     def next_crew(self, deed: str) -> Crew:
         """Wait until a run that was left alone so far trains, and note what happens to it."""
@@ -69,7 +71,8 @@ class Story:
         return None
 
     def replace_agent(self) -> None:
-        self.agent = self._stack.start_worker()
+        """Start another worker, which always has work until the last study has ended."""
+        self.agent = self._stack.start_worker(options=["--exit-when-idle", "0.1"])
 
     def ends(self) -> dict[str, list[str]]:
         """Ends of the attempts at each run."""
@@ -79,7 +82,13 @@ class Story:
         def studies() -> list[dict[str, Any]]:
             return [self._stack.study(study_id) for study_id in self._studies]
 
-        until(lambda: all(actual_study["state"] != "running" for actual_study in studies()), 300, "the studies end")
+        def have_ended() -> bool:
+            if not is_gone(self.agent):
+                self.below |= set(self.agent.children(recursive=True))
+            return all(actual_study["state"] != "running" for actual_study in studies())
+
+        until(have_ended, 300, "the studies end")
+        assert self.below
         return studies()
 
 
@@ -117,6 +126,8 @@ def test_whatever_is_killed_or_stopped_every_study_finishes_and_nothing_is_left(
 
     for actual in story.finished():
         assert (actual["state"], actual["trials"]) == ("complete", {"complete": 1}), actual["reason"]
+    assert story.agent.wait(timeout=60) == 0
+    until(lambda: all(map(is_gone, story.below)), 10, "the worker ends when no study is left, and leaves nothing")
     ends = story.ends()
     assert {deed: ends[run_id][0] for run_id, deed in story.hit.items()} == {
         "agent killed": "worker_lost",
@@ -127,6 +138,3 @@ def test_whatever_is_killed_or_stopped_every_study_finishes_and_nothing_is_left(
         "rank stopped": "rank_lost",
     }
     assert all(run.count("complete") == 1 and run[-1] == "complete" for run in ends.values()), ends
-    below = story.agent.children(recursive=True)
-    stack.close()
-    until(lambda: all(map(is_gone, [story.agent, *below])), 5, "nothing outlives the worker")

@@ -1,6 +1,6 @@
-"""The adapter's examples, each tuned on 2 CPU ranks by the real service and worker; and a script that will not die.
+"""An example of the adapter, tuned on 2 CPU ranks by the real service and worker; and a script that will not die.
 
-With SHARDTUNE_TEST_LONG=1 one of them goes through a whole study.
+All examples with SHARDTUNE_TEST_LONG=1, and one of them through a whole study.
 """
 
 import json
@@ -20,6 +20,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.leases import TrialTask
+from tests.support.long_run import IS_LONG
 from tests.support.processes.stack import Stack, until
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
@@ -33,10 +34,9 @@ QUICK = {
     "max_windows": 2,
     "min_measure_s": 0,
 }
-IS_LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 SHARDED = {"fsdp2_loop": Fsdp2Config(dp_shard=2), "deepspeed_loop": ZeroConfig(stage=1)}
-"""tests/rank/test_adapter.py shows at less cost that these train the same as the others."""
-NAMES = ("plain_loop", "accelerate_loop", "trainer_lora", *(("trainer", *SHARDED) if IS_LONG else ()))
+NAMES = ("trainer_lora", *(("plain_loop", "accelerate_loop", "trainer", *SHARDED) if IS_LONG else ()))
+"""tests/rank/test_adapter.py trains with the others at less cost, and tests/endtoend/test_wheel.py has a plain loop."""
 COMPARED = "plain_loop" if IS_LONG else None
 """Script whose winner is compared in pairs: the final comparison does not depend on the script."""
 

@@ -18,6 +18,7 @@ import pytest
 
 import shardtune
 from shardtune.service.cli.parent_death import dies_with_parent
+from tests.support.long_run import WIDE
 from tests.support.processes.stack import free_port, until
 from tests.support.ranks.tiny_tasks import tiny_task
 
@@ -109,6 +110,7 @@ def test_a_wheel_holds_one_package_and_all_its_files(programs: Path, repository:
     tracked = subprocess.run(["git", "ls-files", *SOURCES], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {name for name in tracked.split() if (ROOT / name).is_file()} <= there
     assert {path.name for path in installed.parent.iterdir()} & set(SOURCES) == set()
+    assert (installed / "py.typed").is_file(), "type checkers of users read the package's types"
 
 
 def test_it_serves_its_pages(programs: Path, repository: Path) -> None:
@@ -134,20 +136,27 @@ def answers(http: httpx.Client) -> bool:
         return False
 
 
-def test_it_runs_a_trial_and_a_script_of_the_repository(programs: Path, repository: Path) -> None:
+def assert_trial_runs(command: list[str], folder: Path) -> None:
+    done = run(command, folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tokens_per_s_per_gpu"] > 0
+
+
+def test_it_runs_a_script_of_the_repository(programs: Path, repository: Path) -> None:
     task: dict[str, Any] = json.loads(tiny_task({"kind": "ddp"}).model_dump_json())
-    (repository / "trial.json").write_text(json.dumps(task))
-    (repository / "script.json").write_text(json.dumps(task | {"model": {"script": "train"}}))
+    (repository / "trial.json").write_text(json.dumps(task | {"model": {"script": "train"}}))
     command = [str(programs / "shardtune"), "run-trial", "trial.json", "--json"]
-    done = run(command, repository)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["tokens_per_s_per_gpu"] > 0
-    command = [str(programs / "python"), "-m", "shardtune.workers", "run-trial", "script.json", "--json"]
-    done = run([*command, "--allow-script", f"train={repository / 'train.py'}"], repository)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["tokens_per_s_per_gpu"] > 0
+    assert_trial_runs([*command, "--allow-script", f"train={repository / 'train.py'}"], repository)
 
 
+@WIDE
+def test_it_runs_a_trial(programs: Path, repository: Path) -> None:
+    (repository / "trial.json").write_text(tiny_task({"kind": "ddp"}).model_dump_json())
+    command = [str(programs / "python"), "-m", "shardtune.workers", "run-trial", "trial.json", "--json"]
+    assert_trial_runs(command, repository)
+
+
+@WIDE
 def test_type_checker_of_a_user_reads_the_types(programs: Path, tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(USER_CODE)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]

@@ -31,7 +31,7 @@ STAGES = [ZERO3 | {"stage": 1}, ZERO3 | {"stage": 2}, ZERO3]
 
 def test_a_fork_after_the_imports_can_use_the_gpu(machine: GpuMachine) -> None:
     host = subprocess.run(
-        [sys.executable, "-m", "shardtune.workers.rank.fork_server.server"],
+        [sys.executable, "-m", "shardtune.workers.rank.fork_server"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
     )

@@ -13,14 +13,14 @@ from tests.lab import requirements
 from tests.lab.laboratory import HEAD, Laboratory, for_this_process
 from tests.lab.service import LabService
 from tests.lab.worker import LabWorker
+from tests.support.long_run import WIDE
 from tests.support.processes.stack import TINY
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(900)]
-long = pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="minutes of waiting for Slurm")
 
 MEASURE = (
     '{"parity_steps": 2, "max_warmup_steps": 1, "window_steps": 1, "min_windows": 3, "max_windows": 100000,'
-    ' "min_measure_s": 6, "max_measure_s": 6}'
+    ' "min_measure_s": 4, "max_measure_s": 4}'
 )
 
 
@@ -113,20 +113,27 @@ def job(laboratory: Laboratory, service: LabService) -> Iterator[Job]:
     assert not any(host.find("shardtune.workers") for host in laboratory.nodes)
 
 
-def test_a_killed_worker_is_started_again_and_a_cancelled_job_goes_on_when_requeued(job: Job) -> None:
+def test_a_cancelled_job_hands_its_run_back_and_goes_on_when_requeued(job: Job) -> None:
+    study = job.study_in_mid_trial()
+    job.slurm("scancel", str(job.worker.job))
+    LabService.await_true(lambda: job.ends(study)[0] is not None, 60, "the run is handed back")
+    job.requeue()
+    job.assert_goes_on(study)
+    assert job.ends(study) == ["released", "complete"]
+
+
+@WIDE
+def test_a_killed_worker_is_started_again(job: Job) -> None:
+    """Within its job: a third start of a worker over two hosts, 20 s of a core."""
     study = job.study_in_mid_trial()
     for agent in job.worker.agents_on(job.worker.agent_host):
         os.kill(agent, signal.SIGKILL)
     LabService.await_true(lambda: job.ends(study)[0] is not None, 60, "the run is given up")
     LabService.await_true(lambda: len(job.ends(study)) == 2, 120, "the worker is started again, and takes the run")
-    job.slurm("scancel", str(job.worker.job))
-    LabService.await_true(lambda: job.ends(study)[1] is not None, 60, "the run is handed back")
-    job.requeue()
     job.assert_goes_on(study)
-    assert job.ends(study)[1:] == ["released", "complete"]
 
 
-@long
+@WIDE
 def test_a_job_requeued_in_mid_trial_goes_on(job: Job) -> None:
     study = job.study_in_mid_trial()
     job.slurm("scontrol", "requeue", str(job.worker.job))
@@ -135,7 +142,7 @@ def test_a_job_requeued_in_mid_trial_goes_on(job: Job) -> None:
     job.assert_goes_on(study)
 
 
-@long
+@WIDE
 def test_a_job_whose_time_ends_hands_its_run_back_and_goes_on_when_requeued(job: Job) -> None:
     # Slurm looks at limits twice a minute, and gives the warning of `--signal` up to a minute early.
     study = job.study_in_mid_trial((1, 2, 4))
@@ -146,7 +153,7 @@ def test_a_job_whose_time_ends_hands_its_run_back_and_goes_on_when_requeued(job:
     job.assert_goes_on(study)
 
 
-@long
+@WIDE
 def test_a_host_lost_in_mid_trial_costs_the_run_and_the_requeued_job_goes_on(laboratory: Laboratory, job: Job) -> None:
     study = job.study_in_mid_trial()
     lost = next(host for host in laboratory.nodes if host is not job.worker.agent_host)

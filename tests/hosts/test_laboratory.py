@@ -16,7 +16,7 @@ from tests.lab.claim import NoLaboratory, folder_of
 from tests.lab.laboratory import Laboratory, for_this_process
 from tests.lab.links import bridge_name, present
 from tests.lab.processes import is_dead, marked, state_of
-from tests.support.long_run import telling
+from tests.support.long_run import WIDE, telling
 
 LAB = [sys.executable, "-m", "tests.lab", "--lab", "251"]
 """A number that `for_this_process` never takes."""
@@ -105,7 +105,7 @@ REACHED = ("251", "251/hosts", "251/head.pid", "251/n0.pid", "251/slurm/slurm.co
 """Files of a laboratory in the order in which `up` makes them."""
 
 
-@pytest.mark.parametrize("reached", telling(REACHED, ["251/hosts", "251/slurm/slurm.conf"]))
+@pytest.mark.parametrize("reached", telling(REACHED, ["251/slurm/slurm.conf"]))
 def test_down_finds_all_that_a_killed_up_left(reached):
     up = subprocess.Popen([*LAB, "up", "--hosts", "2", "--engine", "slurm"], start_new_session=True)
     while not (folder_of(251).parent / reached).exists():
@@ -190,6 +190,7 @@ def test_what_an_owner_left_goes_with_the_next_laboratory(two_hosts):
         assert is_dead(first) and two_hosts.host("n0").is_up
 
 
+@WIDE
 def test_a_cluster_of_ray_has_its_hosts_and_asks_for_a_token():
     requirements.require("ray")
     with for_this_process(hosts=1, ranks=2, engine="ray") as running_laboratory:

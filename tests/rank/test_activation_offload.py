@@ -50,9 +50,23 @@ CASES: dict[str, TrialTask] = {
     "fsdp2, lora": tiny_task(BACKENDS["fsdp2"], model=SHORT_LLAMA, adapter=LORA, **SHARED),
     "ddp, last layers": tiny_task(BACKENDS["ddp"], adapter={"kind": "last_layers", "layers": 2}, **SHARED),
     "context parallel": tiny_task(BACKENDS["fsdp2"], model=SHORT_LLAMA, context_parallel=2, **SHARED),
-    "tensor parallel": tiny_task({"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2}, model=SHORT_LLAMA, **SHARED),
+    # Each micro batch costs a quarter of a second of dispatching distributed tensors.
+    "tensor parallel": tiny_task(
+        {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2},
+        model=SHORT_LLAMA,
+        **(SHARED | {"micro_batch": 4, "parity_steps": 2}),
+    ),
 }
-OFTEN = (*BACKENDS, "ddp, every 2nd block", "fsdp1, gpt2", "ddp, last layers", "context parallel", "tensor parallel")
+OFTEN = (
+    "zero-2",
+    "zero-3",
+    "fsdp2",
+    "ddp, every 2nd block",
+    "fsdp1, gpt2",
+    "ddp, last layers",
+    "context parallel",
+    "tensor parallel",
+)
 
 
 @pytest.fixture(scope="module")

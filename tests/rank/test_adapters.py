@@ -34,9 +34,9 @@ LAST: dict[str, Any] = {"kind": "last_layers", "layers": 1}
 ADAPTERS = {"lora": LORA, "last layers": LAST}
 OFTEN = (
     *((name, "full", "lora") for name in STRATEGIES if name in ("ddp", "zero-3", "fsdp2")),
-    *((name, "none", "last layers") for name in ("zero-1", "zero-3", "fsdp1 original")),
+    *((name, "none", "last layers") for name in ("zero-1", "fsdp1 original")),
 )
-"""Each backend (FSDP1 and ZeRO-2 with LoRA below); both adapters where their frozen weights are kept in a way of its own."""
+"""Each backend (FSDP1 and ZeRO-2 with LoRA below), and both adapters."""
 CROSSED = [
     (pytest.param if case in OFTEN else wide)(case[0], case[1], ADAPTERS[case[2]], id="-".join(case))
     for case in itertools.product(STRATEGIES, ("none", "full"), ADAPTERS)
@@ -68,9 +68,9 @@ def test_adapters_train_the_same_on_every_backend(
     ("name", "model"),
     [
         pytest.param("fsdp1", GPT2, id="gpt2-fsdp1"),
-        pytest.param("zero-3", MIXTRAL, id="mixtral-zero-3"),
+        pytest.param("ddp", MIXTRAL, id="mixtral-ddp"),
         *(wide(name, GPT2, id=f"gpt2-{name}") for name in ("ddp", "zero-3", "fsdp2")),
-        *(wide(name, MIXTRAL, id=f"mixtral-{name}") for name in ("ddp", "fsdp1", "fsdp2")),
+        *(wide(name, MIXTRAL, id=f"mixtral-{name}") for name in ("zero-3", "fsdp1", "fsdp2")),
     ],
 )
 def test_adapters_of_other_families_train_the_same_in_the_predicted_memory(
@@ -100,8 +100,8 @@ NAMED_TARGETS: dict[str, Any] = {"adapter": LORA | {"rslora": True, "targets": [
         wide(STRATEGIES["fsdp2"], {"compile": True}),
         (STRATEGIES["fsdp2"], {"context_parallel": 2}),
         wide(STRATEGIES["ddp"], {"context_parallel": 2}),
-        wide(STRATEGIES["fsdp2"], {"loss": "chunked", "loss_chunk": 24}),
-        (STRATEGIES["zero-3"], {"loss": "chunked", "loss_chunk": 24}),
+        wide(STRATEGIES["zero-3"], {"loss": "chunked", "loss_chunk": 24}),
+        (STRATEGIES["fsdp2"], {"loss": "chunked", "loss_chunk": 24}),
         # Two at once, and each for itself in the long run.
         (LAST_OF_FSDP2, {"micro_batch": 1} | UNCLIPPED),
         (STRATEGIES["fsdp1"] | {"grad_sync": "last"}, {"micro_batch": 1} | NAMED_TARGETS),

@@ -35,7 +35,9 @@ FULL = {"activation_checkpointing": "full"}
 
 
 def task_of(strategy: dict[str, Any], **changes: Any) -> TrialTask:
-    return tiny_task(strategy, **({"model": MODEL, "parity_steps": 4, "float8": "tensorwise"} | changes))
+    return tiny_task(
+        strategy, **({"model": MODEL, "parity_steps": 4, "float8": "tensorwise", "micro_batch": 2} | changes)
+    )
 
 
 def differences(task: TrialTask, trajectory: tuple[StepRecord, ...], reference: tuple[StepRecord, ...]) -> list[str]:

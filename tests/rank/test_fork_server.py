@@ -92,25 +92,20 @@ def test_a_look_does_not_outlive_a_killed_host(tmp_path: Path) -> None:
     wait_for(lambda: not look.is_running() or look.status() == psutil.STATUS_ZOMBIE, 5)
 
 
-def test_a_kill_ends_the_ranks_and_the_host_goes_on(own_host: HostProcess) -> None:
-    folder, ranks = launch(own_host)
-    own_host.order({"kill": str(folder)})
-    events = [own_host.event() for _ in ranks]
-    assert {event["rank"]: event["code"] for event in events} == {0: -signal.SIGKILL, 1: -signal.SIGKILL}
-    assert own_host.run(tiny_task({"kind": "ddp"}, parity_steps=2))[0].status == "complete"
-
-
-def test_one_launch_at_a_time(own_host: HostProcess) -> None:
-    folder, _ = launch(own_host)
-    second = own_host.prepare(ENDLESS)
-    own_host.launch(second, 2)
-    rejection = own_host.event()
+def test_one_launch_at_a_time_and_a_kill_ends_its_ranks_and_the_host_goes_on(host: HostProcess) -> None:
+    folder, ranks = launch(host)
+    host.launch(host.prepare(ENDLESS), 2)
+    rejection = host.event()
     assert rejection["event"] == "rejected" and str(folder) in rejection["reason"]
+    host.order({"kill": str(folder)})
+    events = [host.event() for _ in ranks]
+    assert {event["rank"]: event["code"] for event in events} == {0: -signal.SIGKILL, 1: -signal.SIGKILL}
+    assert host.run(tiny_task({"kind": "ddp"}, parity_steps=2))[0].status == "complete"
 
 
-def test_a_folder_without_a_task_is_rejected(own_host: HostProcess, tmp_path: Path) -> None:
-    own_host.launch(tmp_path, 2)
-    assert own_host.event()["event"] == "rejected"
+def test_a_folder_without_a_task_is_rejected(host: HostProcess, tmp_path: Path) -> None:
+    host.launch(tmp_path, 2)
+    assert host.event()["event"] == "rejected"
 
 
 def test_the_end_of_input_ends_ranks_and_host(own_host: HostProcess) -> None:
@@ -130,7 +125,7 @@ def test_no_rank_outlives_a_killed_parent_of_the_host(tmp_path: Path) -> None:
     # The parent stands for the agent: it starts a host, tells its pid, and is killed.
     program = (
         "import subprocess, sys\n"
-        "p = subprocess.Popen([sys.executable, '-m', 'shardtune.workers.rank.fork_server.server'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "p = subprocess.Popen([sys.executable, '-m', 'shardtune.workers.rank.fork_server'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
         "print(p.pid, flush=True)\n"
         "p.stdout.readline()\n"
         f"p.stdin.write(b'{json.dumps(launch_order(tmp_path, Launch.of(2)))}\\n'); p.stdin.flush()\n"
@@ -147,13 +142,13 @@ def test_no_rank_outlives_a_killed_parent_of_the_host(tmp_path: Path) -> None:
     wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes), 5)
 
 
-def test_ranks_are_gone_when_their_deadline_has_passed(own_host: HostProcess) -> None:
-    folder, ranks = launch(own_host)
+def test_ranks_are_gone_when_their_deadline_has_passed(host: HostProcess) -> None:
+    folder, ranks = launch(host)
     (folder / "deadline").write_text(str(time.clock_gettime(time.CLOCK_BOOTTIME) + 1))
     # Neither the host's nor the rank's own watch needs anybody else: one rank cannot move at all.
     ranks[0].suspend()
     wait_for(lambda: not any(rank.is_running() for rank in ranks), 10)
-    assert {own_host.event()["event"] for _ in ranks} == {"exited"}
+    assert {host.event()["event"] for _ in ranks} == {"exited"}
 
 
 def test_ranks_without_a_host_hold_their_deadline_themselves(tmp_path: Path) -> None:

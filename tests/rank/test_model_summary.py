@@ -1,11 +1,13 @@
 """Profiles of the presets against the published sizes of these models."""
 
+import functools
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, masking_utils
 
 from shardtune.api_schemas.training.model_presets import preset_sources
-from shardtune.api_schemas.training.models import ModelSpec, preset
+from shardtune.api_schemas.training.models import ModelSpec, ModelSummary, preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import traced_shape
@@ -19,6 +21,12 @@ from tests.support.long_run import telling, wide
 WORKLOAD = Workload(sequence_length=256, global_batch=8)
 
 
+@functools.cache
+def summary_of(name: str) -> ModelSummary:
+    """Summary of a preset, made once."""
+    return model_summary.of(preset(name), WORKLOAD)
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "blocks", "block_class"),
     [
@@ -30,7 +38,7 @@ WORKLOAD = Workload(sequence_length=256, global_batch=8)
     ],
 )
 def test_sizes_are_the_published_ones(name: str, parameters: int, blocks: int, block_class: str) -> None:
-    actual = model_summary.of(preset(name), WORKLOAD)
+    actual = summary_of(name)
     assert (actual.parameters, len(actual.blocks), actual.block_class) == (parameters, blocks, block_class)
     assert actual.active_parameters == parameters and actual.moe_class is None
 
@@ -73,7 +81,7 @@ def test_our_samples_are_not_searched_for_packed_ones(monkeypatch: pytest.Monkey
 
 def test_flops_are_two_per_active_weight_and_the_attention() -> None:
     config = preset("llama-2-7b").config
-    actual = model_summary.of(preset("llama-2-7b"), WORKLOAD)
+    actual = summary_of("llama-2-7b")
     embedding = config["vocab_size"] * config["hidden_size"]
     attention = 4 * config["num_hidden_layers"] * config["hidden_size"] * WORKLOAD.sequence_length
     assert actual.forward_flops_per_token == pytest.approx(2 * (actual.parameters - embedding) + attention, rel=1e-3)

@@ -53,7 +53,7 @@ SELECTIVE = {"activation_checkpointing": "selective"}
     ("name", "changes"),
     [
         pytest.param("ddp", {}, id="ddp"),
-        pytest.param("zero-1", {}, id="zero-1"),
+        wide("zero-1", {}, id="zero-1"),
         pytest.param("zero-2", FULL, id="zero-2, full checkpointing"),
         pytest.param("fsdp2", FULL, id="fsdp2, full checkpointing"),
         pytest.param("fsdp2", {"adapter": TWICE, "seed": 3}, id="fsdp2, double quantisation"),
@@ -137,7 +137,7 @@ def test_planted_faults_are_noticed(tmp_path: Path, fault: str) -> None:
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("ddp", {}),
+        wide("ddp", {}),
         ("zero-2", {"precision": "bf16-mixed", "adapter": TWICE}),
         ("fsdp2", {"precision": "bf16-mixed"}),
         wide("fsdp2", {"adapter": TWICE} | FULL),

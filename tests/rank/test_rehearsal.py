@@ -1,9 +1,14 @@
-"""Rehearsals of a tiny model at 512 ranks: by the strategies' own code, bounded in time, and ended with their owner."""
+"""Rehearsals of a tiny model at 512 ranks: by the strategies' own code, bounded in time, and ended with their owner.
+
+Processes that import torch for themselves where the command's own processes are tested; forks where it is the answer.
+"""
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -12,17 +17,23 @@ import pytest
 from shardtune.api_schemas.trials.leases import RehearsalTask, TrialTask
 from shardtune.api_schemas.trials.rehearsals import RehearsalAnswer
 from shardtune.service.cli.rehearse import processes
-from tests.rank.helpers.target_tasks import CLUSTER, at_target
+from tests.rank.helpers.target_tasks import CLUSTER, answer_of, at_target
 from tests.support.processes.stack import until
 
-PATIENCE_S = 300.0
+Ask = Callable[..., RehearsalAnswer]
 
 
-def ask(task: TrialTask, limit_s: float = PATIENCE_S, **fields: Any) -> RehearsalAnswer:
-    return processes.ask(RehearsalTask(trial=task, **fields), limit_s)
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Rehearse one rank of a trial."""
+
+    def answer(task: TrialTask, **fields: Any) -> RehearsalAnswer:
+        return answer_of(RehearsalTask(trial=task, **fields), tmp_path)
+
+    return answer
 
 
-def test_the_line_from_four_and_eight_blocks_meets_the_model_of_twelve() -> None:
+def test_the_line_from_four_and_eight_blocks_meets_the_model_of_twelve(ask: Ask) -> None:
     task = at_target({"kind": "fsdp2", "dp_shard": 64, "tensor_parallel": 2, "dp_replicate": 4})
     extended = processes.rehearse(task, predicted_gib=None)
     assert extended.builds and extended.extended_from == (4, 8), extended.problem
@@ -33,7 +44,7 @@ def test_the_line_from_four_and_eight_blocks_meets_the_model_of_twelve() -> None
     assert extended.allocated_gib * (1 << 30) == pytest.approx(own_depth.peak_bytes, rel=0.01)
 
 
-def test_logits_count_by_the_part_that_a_rank_has() -> None:
+def test_logits_count_by_the_part_that_a_rank_has(ask: Ask) -> None:
     def peak(tensor: int) -> int:
         task = at_target({"kind": "fsdp2", "dp_shard": 512 // tensor, "tensor_parallel": tensor}, layers=4)
         wide = task.model.model_copy(update={"config": {**task.model.config, "vocab_size": 16384}})
@@ -44,13 +55,13 @@ def test_logits_count_by_the_part_that_a_rank_has() -> None:
     assert peak(2) < 0.6 * peak(1)
 
 
-def test_the_last_stage_of_a_pipeline_has_its_blocks_and_the_loss() -> None:
+def test_the_last_stage_of_a_pipeline_has_its_blocks_and_the_loss(ask: Ask) -> None:
     task = at_target({"kind": "fsdp2", "dp_shard": 128, "pipeline_parallel": 4}, global_batch=1024)
     seen = ask(task, rank=384, micro_batches=5).seen
     assert seen is not None and seen.blocks == 3 and seen.parts["forward"] > 0
 
 
-def test_cpu_ranks_hold_a_clone_of_what_they_reduce() -> None:
+def test_cpu_ranks_hold_a_clone_of_what_they_reduce(ask: Ask) -> None:
     on_gpus = at_target({"kind": "fsdp1", "dp_shard": 512}, layers=4)
     cpu = CLUSTER.model_copy(update={"device": "cpu", "gpu": "CPU"})
     gpus, ranks = (ask(task).seen for task in (on_gpus, on_gpus.model_copy(update={"cluster": cpu})))
@@ -69,14 +80,15 @@ def test_cpu_ranks_hold_a_clone_of_what_they_reduce() -> None:
     ],
 )
 def test_what_cannot_be_built_is_refused_with_its_field(
-    strategy: dict[str, Any], changes: dict[str, Any], code: str, field: str
+    ask: Ask, strategy: dict[str, Any], changes: dict[str, Any], code: str, field: str
 ) -> None:
     problem = ask(at_target(strategy, **changes)).problem
     assert problem is not None and (problem.code, problem.field) == (code, field), problem
 
 
 def test_the_limit_of_time_ends_a_rehearsal() -> None:
-    problem = ask(at_target({"kind": "fsdp2", "dp_shard": 512}), limit_s=0.5).problem
+    task = RehearsalTask(trial=at_target({"kind": "fsdp2", "dp_shard": 512}))
+    problem = processes.ask(task, limit_s=0.5).problem
     assert problem is not None and problem.code == "time" and "--limit-s" in problem.message
 
 

@@ -84,10 +84,11 @@ PIPELINE = FSDP2 | {"dp_shard": 1, "pipeline_parallel": 2}
         wide(FSDP2 | {"dp_replicate": 2}, {"ranks": 4, "context_parallel": 2}, id="hsdp, context"),
         wide(PIPELINE, {"model": GPT2, "micro_batch": 2}, id="pipeline"),
         pytest.param(PIPELINE | INTERLEAVED, {"micro_batch": 2}, id="pipeline, interleaved"),
-        pytest.param(
+        pytest.param(FSDP2 | {"expert_parallel": 2}, {"model": MIXTRAL | {"num_hidden_layers": 1}}, id="experts"),
+        wide(
             FSDP2 | {"dp_shard": 4, "expert_parallel": 2},
             {"ranks": 4, "model": MIXTRAL | {"num_hidden_layers": 1}},
-            id="experts",
+            id="experts, sharded",
         ),
         # Stored as parts of experts are: as distributed tensors.
         wide(
@@ -102,10 +103,10 @@ PIPELINE = FSDP2 | {"dp_shard": 1, "pipeline_parallel": 2}
         # Float8 of a whole tensor keeps no state.
         wide(FSDP2, {"float8": "tensorwise", "precision": "bf16-mixed"}, id="fsdp2, float8"),
         wide(FSDP2, {"optimizer": "muon"}, id="fsdp2, muon"),
-        pytest.param(FSDP2, ROUNDED, id="fsdp2, stochastic rounding"),
+        pytest.param({"kind": "ddp"}, ROUNDED, id="ddp, stochastic rounding"),
         *(
             wide(strategy, ROUNDED, id=f"{strategy['kind']}, stochastic rounding")
-            for strategy in ({"kind": "ddp"}, {"kind": "zero", "stage": 2}, {"kind": "fsdp1", "dp_shard": 2})
+            for strategy in (FSDP2, {"kind": "zero", "stage": 2}, {"kind": "fsdp1", "dp_shard": 2})
         ),
         # The loss scale is saved, too.
         *(
@@ -149,7 +150,8 @@ ADAPTED |= {"model": LLAMA | {"vocab_size": 4096, "num_hidden_layers": 2}}
         wide({"kind": "zero", "stage": 2, **BUCKETS}, ADAPTED, id="zero-2"),
         pytest.param({"kind": "zero", "stage": 3, **BUCKETS}, ADAPTED, id="zero-3"),
         wide({"kind": "zero", "stage": 3, **BUCKETS}, ADAPTED | {"precision": "bf16-mixed"}, id="zero-3, bf16"),
-        pytest.param({"kind": "fsdp1", "dp_shard": 2}, ADAPTED, id="fsdp1"),
+        # Stored as all of FSDP1's weights are, by torch's distributed checkpoint.
+        wide({"kind": "fsdp1", "dp_shard": 2}, ADAPTED, id="fsdp1"),
         wide(FSDP2, ADAPTED, id="fsdp2"),
         pytest.param(FSDP2, ADAPTED | {"adapter": {"kind": "last_layers", "layers": 1}}, id="fsdp2, last layer"),
         pytest.param({"kind": "ddp"}, ADAPTED | QLORA, id="ddp, 4-bit weights"),

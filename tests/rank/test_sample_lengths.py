@@ -12,6 +12,7 @@ from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.shapes.config_shape import from_config
 from tests.rank.helpers.fork_server_process import HostProcess
+from tests.support.long_run import wide
 from tests.support.ranks.reference_training import deviation, train
 from tests.support.ranks.tiny_tasks import GPT2, LLAMA, tiny_task
 
@@ -43,12 +44,14 @@ def run(host: HostProcess, task: TrialTask) -> RankReport:
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        pytest.param("ddp", {}, id="ddp"),
+        wide("ddp", {}, id="ddp"),
         pytest.param("fsdp2", {"data": DATA | {"layout": "grouped"}}, id="fsdp2-grouped"),
-        pytest.param("fsdp2", {"micro_batch": 4, "data": DATA | {"pad_to_multiple_of": 8}}, id="fsdp2-multiple"),
+        pytest.param("ddp", {"micro_batch": 4, "data": DATA | {"pad_to_multiple_of": 8}}, id="ddp-multiple"),
+        wide("fsdp2", {"micro_batch": 4, "data": DATA | {"pad_to_multiple_of": 8}}, id="fsdp2-multiple"),
         pytest.param("fsdp1", {"model": GPT2}, id="fsdp1-gpt2"),
         pytest.param("zero-2", {"loss": "chunked", "loss_chunk": 16}, id="zero-2-chunked"),
-        pytest.param("zero-3", {"adapter": {"kind": "lora", "rank": 4}}, id="zero-3-lora"),
+        pytest.param("ddp", {"adapter": {"kind": "lora", "rank": 4}}, id="ddp-lora"),
+        wide("zero-3", {"adapter": {"kind": "lora", "rank": 4}}, id="zero-3-lora"),
     ],
 )
 def test_the_loss_is_the_mean_over_the_steps_tokens(host: HostProcess, name: str, changes: dict[str, Any]) -> None:
@@ -100,12 +103,13 @@ def test_the_peak_is_the_predicted_one(host: HostProcess, name: str, micro_batch
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        pytest.param("ddp", {"micro_batch": 1}, id="ddp"),
+        wide("ddp", {"micro_batch": 1}, id="ddp"),
         pytest.param(
             "fsdp2", {"attention": "eager", "activation_checkpointing": "full"}, id="fsdp2-eager-checkpointed"
         ),
         pytest.param("zero-2", {"loss": "chunked", "loss_chunk": 16}, id="zero-2-chunked"),
-        pytest.param("zero-3", {"model": GPT2}, id="zero-3-gpt2"),
+        pytest.param("ddp", {"micro_batch": 1, "model": GPT2}, id="ddp-gpt2"),
+        wide("zero-3", {"model": GPT2}, id="zero-3-gpt2"),
     ],
 )
 def test_packed_rows_train_as_their_samples_alone(host: HostProcess, name: str, changes: dict[str, Any]) -> None:

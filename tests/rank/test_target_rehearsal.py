@@ -16,6 +16,7 @@ from shardtune.workers.trial_dir import TrialDir
 from tests.rank.helpers.faulty_rehearsal import FAULTS
 from tests.rank.helpers.target_tasks import at_target
 from tests.rank.helpers.workplaces import workplace
+from tests.support.long_run import wide
 from tests.support.processes.stack import until
 
 pytestmark = pytest.mark.ranks
@@ -79,9 +80,7 @@ def test_a_rehearsal_that_is_stopped_leaves_no_process(place: Workplace) -> None
         ("killed", "crashed", "ended by signal 9 without an answer"),
         ("hangs", "time", "took more than 5 s"),
         ("nan", "crashed", "without an answer"),
-        ("huge", "crashed", "without an answer"),
-        ("negative", "crashed", "without an answer"),
-        ("both", "crashed", "without an answer"),
+        *(wide(fault, "crashed", "without an answer") for fault in ("huge", "negative", "both")),
         ("nothing", "crashed", "ended with exit code 0 without an answer"),
         ("exits", "crashed", "ended with exit code 7 without an answer"),
     ],

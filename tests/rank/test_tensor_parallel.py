@@ -30,7 +30,8 @@ SHORT_LLAMA = LLAMA | {"num_hidden_layers": 2}
 GEMMA3 = SHORT_LLAMA | {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 8, "vocab_size": 511}
 GEMMA3 |= {"tie_word_embeddings": True, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
 """Tied tables of an odd vocabulary, norms of each head, and a window across the parts of the sequence."""
-SHARED = {"micro_batch": 2, "parity_steps": 2, "max_grad_norm": 0.3}
+SHARED = {"micro_batch": 2 if LONG else 4, "parity_steps": 2, "max_grad_norm": 0.3}
+"""Each micro batch costs a quarter of a second of dispatching distributed tensors."""
 QUICK: dict[str, TrialTask] = {
     "llama": tiny_task(SPLIT, model=SHORT_LLAMA, **SHARED),
     "gemma3, full": tiny_task(SPLIT, model=GEMMA3, activation_checkpointing="full", **SHARED),

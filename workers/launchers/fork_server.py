@@ -29,7 +29,7 @@ from shardtune.workers.launchers.processes import (
 from shardtune.workers.launchers.standstill import PATIENCE_S, Standstill
 from shardtune.workers.trial_dir import tail
 
-FORK_SERVER_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.fork_server.server")
+FORK_SERVER_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.fork_server")
 _STORE_S = 30.0
 
 log = logging.getLogger(__name__)
@@ -52,13 +52,16 @@ class ForkServerLauncher(Unobserved):
         command: Sequence[str] = FORK_SERVER_COMMAND,
         dying_s: float = DYING_S,
         patience_s: float = PATIENCE_S,
+        start: Callable[..., "subprocess.Popen[bytes]"] = start_child,
     ):
         """Prepare the launcher.
 
         Args:
             dying_s: seconds that the server may take to end its ranks before it is killed too, and that killed ranks may take to be gone.
             patience_s: seconds that the server or a rank may be stopped (SIGSTOP).
+            start: starts the server's process, with the arguments of `start_child`.
         """
+        self._start = start
         self._environment = {**environment, LAUNCH_TAG: launch_tag}
         self._launch_tag = launch_tag
         self._log_path = log_path
@@ -102,7 +105,7 @@ class ForkServerLauncher(Unobserved):
         private_folder.make(self._log_path.parent, "work_dir")
         self._events = queue.Queue()
         with self._log_path.open("wb") as stderr:
-            self._server = start_child(
+            self._server = self._start(
                 self._command,
                 self._environment,
                 stdin=subprocess.PIPE,

@@ -68,7 +68,7 @@ def run_rank(rank: int, folder: Path) -> None:
     )
     mesh.join(place, folder)
     counts = {
-        name: [groups_made(strategy, blocks, place) for blocks in (2, 5)] for name, strategy in STRATEGIES.items()
+        name: [groups_made(strategy, blocks, place) for blocks in (2, 3)] for name, strategy in STRATEGIES.items()
     }
     if rank == 0:
         sys.stdout.write("\n" + json.dumps(counts) + "\n")

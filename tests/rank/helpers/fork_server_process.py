@@ -35,7 +35,7 @@ class HostProcess:
         pipes = folder / "orders", folder / "events"
         for pipe in pipes:
             os.mkfifo(pipe)
-        process = preloaded_forks.fork(_serve, *pipes, output=folder / "host.log")
+        process = preloaded_forks.fork(serve_on, *pipes, output=folder / "host.log")
         orders, events = pipes[0].open("w"), pipes[1].open()
         return cls(process, folder, orders, events, json.loads(events.readline()))
 
@@ -84,8 +84,8 @@ class HostProcess:
         assert not self.process.is_alive()
 
 
-def _serve(orders: Path, events: Path) -> None:
-    """The host on these pipes."""
+def serve_on(orders: Path, events: Path) -> None:
+    """Be a fork server on these pipes."""
     os.dup2(os.open(orders, os.O_RDONLY), 0)
     os.dup2(os.open(events, os.O_WRONLY), 1)
     server.serve()

@@ -1,8 +1,8 @@
 """The fork server: imports torch, deepspeed and transformers once and forks the ranks of each trial.
 
 A forked rank is a fresh process (clean device context, its memory freed when it exits) that need not spend seconds on
-imports. The server itself touches no device and starts no thread. `python -m shardtune.workers.rank.fork_server.server
-[RANKS]` exchanges JSON lines: see `ForkServer`.
+imports. The server itself touches no device and starts no thread. `python -m shardtune.workers.rank.fork_server [RANKS]`
+exchanges JSON lines: see `ForkServer`.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ import json
 import os
 import selectors
 import signal
-import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -232,7 +231,3 @@ def serve(ranks: int | None = None) -> None:
     # Libraries print; only events may reach the agent.
     os.dup2(2, 1)
     ForkServer(orders=0, events=events, ranks=ranks).run()
-
-
-if __name__ == "__main__":
-    serve(*map(int, sys.argv[1:]))

@@ -4,6 +4,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.lab.hosts import Host
@@ -38,12 +39,19 @@ class RayCluster:
         token = self._folder / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
-        _finish([self._begin(self._head)])
-        _finish([self._begin(node) for node in self._nodes])
+        self._start([self._head])
+        self._start(self._nodes)
 
     def start_on(self, host: Host) -> None:
         """Start a host's daemons, once more after a power cut."""
-        _finish([self._begin(host)])
+        self._start([host])
+
+    def _start(self, hosts: Sequence[Host]) -> None:
+        begun = [(host, self._begin(host)) for host in hosts]
+        for host, command in begun:
+            # On a busy machine Ray gives up waiting for its own daemons; the next try finds a quieter one.
+            if command.wait(timeout=_START_S):
+                _finish(self._begin(host))
 
     def _begin(self, host: Host) -> "subprocess.Popen[bytes]":
         is_head = host is self._head
@@ -61,7 +69,6 @@ def _inherited() -> list[str]:
     return [name for name in os.environ if name.startswith("RAY_")]
 
 
-def _finish(commands: list["subprocess.Popen[bytes]"]) -> None:
-    for command in commands:
-        if command.wait(timeout=_START_S):
-            raise RuntimeError(f"{' '.join(map(str, command.args))} ended with {command.returncode}: see its log")
+def _finish(command: "subprocess.Popen[bytes]") -> None:
+    if command.wait(timeout=_START_S):
+        raise RuntimeError(f"{' '.join(map(str, command.args))} ended with {command.returncode}: see its log")

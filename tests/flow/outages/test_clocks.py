@@ -13,7 +13,8 @@ from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, Simulate
 
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("database_url", ["postgres"], indirect=True)]
 
-LEASE_S = 3.0
+LEASE_S = 6.0
+"""Long enough for a heartbeat of a busy machine: the test sends them in turn with three other requests."""
 SETTINGS = {"lease_s": LEASE_S, "heartbeat_s": 0.5, "sweep_s": 0.2, "poll_s": 0.1}
 LIBRARY = "libfaketime.so.1"
 

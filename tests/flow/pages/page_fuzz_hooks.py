@@ -8,14 +8,14 @@ import os
 import schemathesis
 
 _STATUSES = (200, 303, 401, 403, 404, 409, 413, 422, 429)
-_TOO_LONG = "Invalid HTTP request received."
-"""Answer of the HTTP server itself to an address longer than its buffer."""
+_TOO_LONG = "its line and headers exceed 65536 bytes"
+"""Words of the HTTP server itself about a request whose head is longer than its buffer: it asks nobody who reads it."""
 
 
 @schemathesis.check
 def a_page_for_a_person(ctx, response, case):
     """Exports and traces are files; whatever is rejected is a page."""
-    if response.status_code == 400 and response.text == _TOO_LONG:
+    if response.status_code == 400 and _TOO_LONG in response.text:
         assert len(response.request.url) > 8000, response.request.url
         return
     assert response.status_code in _STATUSES, f"{response.status_code} {response.text[:300]}"

@@ -26,6 +26,11 @@ class KnobLimits:
     def __contains__(self, knob: str) -> bool:
         return knob in self._limits
 
+    @property
+    def names_knobs(self) -> bool:
+        """Whether the user's limits name any knob."""
+        return bool(self._limits)
+
     def restrict(self, knob: str, candidates: tuple[KnobValue, ...]) -> tuple[KnobValue, ...]:
         """Candidate values of a knob that the user's limit leaves; for a knob that accepts the user's own values, those
         values instead."""

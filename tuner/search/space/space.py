@@ -47,9 +47,13 @@ class Space:
         leave a knob without a legal value."""
         try:
             table = self._walk(lambda q: q.values[0] if len(q.values) == 1 else chooser(q.param, q.values))
-            return self.unflatten(table)
         except NoLegalValue:
             return None
+        config = self.unflatten(table)
+        # Only a pinned knob can have another value than its default where it has no effect.
+        if not self.limits.names_knobs and len(self._canonical) < _MOST_KEYS:
+            self._canonical.setdefault(config, config)
+        return config
 
     def contains(self, config: TrialConfig) -> bool:
         """Whether the search could suggest exactly this configuration: it is in the space and within the user's

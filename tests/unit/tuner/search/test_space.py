@@ -33,12 +33,13 @@ def draw(space: Space, seed: int, count: int = 40) -> list[TrialConfig]:
 @settings(max_examples=40, deadline=None)
 def test_every_drawn_configuration_is_legal_contained_and_its_own_canonical_form(cluster, per_rank, compiled, seed):
     workload = Workload(sequence_length=64, global_batch=per_rank * cluster.world_size)
-    space = build(workload, cluster, TINY, SpaceLimits(allow_compile=compiled))
+    # The second has drawn nothing, and remembers nothing.
+    space, other = (build(workload, cluster, TINY, SpaceLimits(allow_compile=compiled)) for _ in range(2))
     for config in draw(space, seed, 10):
         strategy = config.strategy
         accumulation = gradient_accumulation(workload.global_batch, config.micro_batch, cluster.world_size)
         assert space.contains(config)
-        assert space.canonical(config) == config
+        assert space.canonical(config) == other.canonical(config) == config
         assert TrialConfig.model_validate(config.model_dump()) == config
         if isinstance(strategy, DdpConfig):
             assert not (strategy.static_graph and accumulation > 1)

@@ -32,8 +32,9 @@ def test_dora_trains_the_same_on_every_backend(host: HostProcess, name: str) -> 
     differs = deviation(report.trajectory, train(task))
     assert all(differs[quantity] <= bound for quantity, bound in FP32.items()), differs
     assert report.memory is not None and report.memory.peak_allocated_gib is not None
-    # Of ZeRO-2's bucket a model as small as this one needs less than is predicted.
-    allowed = 0.2 if name == "zero-2" else 0.1
+    # Of ZeRO-2's bucket a model as small as this one needs less than is predicted; gloo's threads let go of FSDP2's buffers
+    # at different times (14 runs: 2.14 to 2.39 MiB).
+    allowed = {"zero-2": 0.2, "fsdp2": 0.15}.get(name, 0.1)
     assert predicted_gib(task) == pytest.approx(report.memory.peak_allocated_gib, rel=allowed)
 
 

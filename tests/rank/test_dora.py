@@ -27,15 +27,15 @@ TRAINED = [name for name in STRATEGIES if not name.startswith("fsdp1")]
 @pytest.mark.parametrize("name", TRAINED)
 def test_dora_trains_the_same_on_every_backend(host: HostProcess, name: str) -> None:
     task = tiny_task(STRATEGIES[name], **CHANGES)
-    report = host.run(task)[0]
-    assert report.status == "complete", report.failure
-    differs = deviation(report.trajectory, train(task))
+    reports = host.run(task)
+    assert reports[0].status == "complete", reports[0].failure
+    differs = deviation(reports[0].trajectory, train(task))
     assert all(differs[quantity] <= bound for quantity, bound in FP32.items()), differs
-    assert report.memory is not None and report.memory.peak_allocated_gib is not None
-    # Of ZeRO-2's bucket a model as small as this one needs less than is predicted; gloo's threads let go of FSDP2's buffers
-    # at different times (14 runs: 2.14 to 2.39 MiB).
-    allowed = {"zero-2": 0.2, "fsdp2": 0.15}.get(name, 0.1)
-    assert predicted_gib(task) == pytest.approx(report.memory.peak_allocated_gib, rel=allowed)
+    peaks = [report.memory.peak_allocated_gib for report in reports if report.memory is not None]
+    # FSDP2's peak varies from run to run, on one rank or the other: 2.14 to 2.39 MiB in 14 runs.
+    smallest = min(peak for peak in peaks if peak is not None)
+    # Of ZeRO-2's bucket a model as small as this one needs less than is predicted.
+    assert predicted_gib(task) == pytest.approx(smallest, rel=0.2 if name == "zero-2" else 0.1)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,13 @@ def report(folder: Path) -> RankReport:
     return RankReport.model_validate_json((folder / "rank_0.json").read_text())
 
 
+def smallest_peak(folder: Path) -> float:
+    """GiB at the peak of the rank that held least."""
+    reports = [RankReport.model_validate_json(path.read_text()) for path in folder.glob("rank_[0-9].json")]
+    peaks = [each.memory.peak_allocated_gib for each in reports if each.memory is not None]
+    return min(peak for peak in peaks if peak is not None)
+
+
 @pytest.mark.parametrize("name", telling(["zero2", "zero3", "fsdp2"], ["zero3", "fsdp2"]))
 def test_frozen_parameters_train_the_same_under_every_backend(folders: dict[str, Path], name: str) -> None:
     reference, other = report(folders["ddp"]), report(folders[name])
@@ -113,8 +120,7 @@ def test_a_traced_step_predicts_the_peak_under_every_backend(folders: dict[str, 
         shape = traced_shape.of_study(task.model, model_summary)
         assert shape is not None
         result = learning.predict_trial(shape, task.workload, task.cluster, task.config, NO_CALIBRATIONS)
-        memory = report(folders[name]).memory
-        assert result is not None and memory is not None and memory.peak_allocated_gib is not None
-        # gloo's threads let go of FSDP2's buffers at different times: one run in three of a small model peaks 3 to 12 % higher.
-        allowed = 0.15 if name == "fsdp2" else 0.05
-        assert result.memory_gib == pytest.approx(memory.peak_allocated_gib, rel=allowed), name
+        assert result is not None
+        # Under FSDP2 one run in three of a small model peaks 3 to 12 % higher, on one rank or the other.
+        peak, most_above = smallest_peak(folders[name]), 0.1 if name == "fsdp2" else 0.05
+        assert (1 - most_above) * peak <= result.memory_gib <= 1.05 * peak, name

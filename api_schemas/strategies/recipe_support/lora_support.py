@@ -38,7 +38,7 @@ def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
     strategy, beside, unable = config.strategy, _beside(adapter), _unable_backends(adapter)
     if strategy.kind in unable:
         raise ValueError(f"strategy.kind ({strategy.kind!r}) {beside}: it {unable[strategy.kind]}; use {_ABLE}")
-    if getattr(strategy, "deepcompile", False) and (_has_magnitudes(adapter) or quantization_of(adapter) is not None):
+    if unable and getattr(strategy, "deepcompile", False):
         raise ValueError(f"deepcompile (true) {beside}: nobody has compared it; set it to false")
     if quantization_of(adapter) is None:
         return

@@ -90,14 +90,14 @@ class AdaptedLayers:
         return quantization.scale_bytes(self.has_packed_scales)
 
     @property
-    def trains_magnitudes(self) -> bool:
-        """Whether the lengths of the adapted weights' rows are trained, too (DoRA)."""
-        return isinstance(self.settings, Lora) and self.settings.dora
+    def normed(self) -> tuple[tuple[int, int], ...]:
+        """Input and output width of each linear layer of a block the lengths of whose rows are trained, too (DoRA)."""
+        return self.matrices if isinstance(self.settings, Lora) and self.settings.dora else ()
 
     @property
     def added(self) -> int:
         """Number of elements that the adapter adds to a block."""
-        magnitudes = sum(outputs for _, outputs in self.matrices) if self.trains_magnitudes else 0
+        magnitudes = sum(outputs for _, outputs in self.normed)
         return self.rank * sum(inputs + outputs for inputs, outputs in self.matrices) + magnitudes
 
     def trained_blocks(self, layers: int) -> int:

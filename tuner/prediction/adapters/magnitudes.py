@@ -22,24 +22,18 @@ def kept_bytes(adapter: AdaptedLayers, size: int) -> float:
 def largest_temporary(adapter: AdaptedLayers, size: int) -> float:
     """Bytes that exist at once while the lengths of the largest adapted weight are computed: the identity, and the product
     of LoRA's matrices before scaling, after it, and added to the weight."""
-    if not adapter.trains_magnitudes:
-        return 0.0
-    return size * max((inputs * (inputs + 3.0 * outputs) for inputs, outputs in adapter.matrices), default=0.0)
+    return size * max((inputs * (inputs + 3.0 * outputs) for inputs, outputs in adapter.normed), default=0.0)
 
 
 def length_flops(adapter: AdaptedLayers) -> float:
     """FLOPs of one forward pass of a block, whatever the number of tokens: the identity through LoRA's two matrices."""
-    if not adapter.trains_magnitudes:
-        return 0.0
-    return 2.0 * adapter.rank * sum(inputs * (inputs + outputs) for inputs, outputs in adapter.matrices)
+    return 2.0 * adapter.rank * sum(inputs * (inputs + outputs) for inputs, outputs in adapter.normed)
 
 
 def length_bytes(adapter: AdaptedLayers, size: int) -> float:
     """Bytes of memory traffic of one forward pass of a block, whatever the number of tokens: the identity is cleared and
     read; the product is written, read and written scaled, read and added to the weight, and the sum read."""
-    if not adapter.trains_magnitudes:
-        return 0.0
-    return size * sum(inputs * (2.0 * inputs + 7.0 * outputs) for inputs, outputs in adapter.matrices)
+    return size * sum(inputs * (2.0 * inputs + 7.0 * outputs) for inputs, outputs in adapter.normed)
 
 
 def scaling_bytes(adapter: AdaptedLayers, size: int) -> float:
@@ -49,4 +43,4 @@ def scaling_bytes(adapter: AdaptedLayers, size: int) -> float:
 
 def _outputs(adapter: AdaptedLayers) -> float:
     """Sum of the output widths of the layers whose lengths are trained."""
-    return float(sum(outputs for _, outputs in adapter.matrices)) if adapter.trains_magnitudes else 0.0
+    return float(sum(outputs for _, outputs in adapter.normed))

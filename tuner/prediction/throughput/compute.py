@@ -233,8 +233,7 @@ def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeat
     if shape.adapter is not None:
         # Two products, a scaling and a sum beside each adapted layer; with DoRA as many for the weight's lengths, two
         # scalings and a sum of the outputs.
-        of_layer = 4.0 + (12.0 if shape.adapter.trains_magnitudes else 0.0)
-        forward += of_layer * len(shape.adapter.matrices) + unpacking_kernels(shape)
+        forward += 4.0 * len(shape.adapter.matrices) + 12.0 * len(shape.adapter.normed) + unpacking_kernels(shape)
     # Selective checkpointing passes each operator of forward and recomputation through a Python dispatch mode.
     python = np.where(c.checkpointing == SELECTIVE, 2.0 * DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
     python = (python + SAVED_HOOKS) * c.checkpointed(shape.layers) / shape.layers

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardtune.api_schemas.base import DTYPE_BYTES
 from shardtune.api_schemas.training.model_presets import preset_names
@@ -121,7 +122,7 @@ def new_page(
     form = forms.with_catalogue_name(form)
     worker = forms.worker_of(form, live)
     experience = knowledge.experience_of(worker) if worker is not None else Experience()
-    table, problems = _table(form, live, knowledge, experience)
+    table, lengths, problems = _answer_form(form, live, knowledge, experience)
     usable = available_gib(table.cluster, forms.objective_of(form)) if table else 0.0
     shown = (*table.fastest, *table.predictions) if table else ()
     lines = tuple(StrategyLine(line, by_kind(line.memory.terms), _TONES[line.memory.verdict]) for line in shown)
@@ -146,7 +147,7 @@ def new_page(
         can_create=form.hardware.startswith("worker:"),
         quota=quota,
         cost=_cost(form, live, knowledge, experience) if table else (),
-        lengths=lengths_view(forms.prediction_request(form, live), table.cluster.world_size) if table else None,
+        lengths=lengths,
     )
 
 
@@ -178,23 +179,34 @@ def _cost(
     return tuple(cost_words.cost_rows(cost, on_cpu=cluster.device == "cpu"))
 
 
-def _table(
+class _FormAnswer(NamedTuple):
+    """Answer to the form, or what is wrong with the form."""
+
+    table: PredictionTable | None = None
+    lengths: LengthsView | None = None
+    problems: tuple[FieldError, ...] = ()
+
+
+def _answer_form(
     form: StudyForm, live: Sequence[WorkerRow], knowledge: ServiceKnowledge, experience: Experience
-) -> tuple[PredictionTable | None, tuple[FieldError, ...]]:
+) -> _FormAnswer:
     try:
         request, cluster = forms.prediction_request(form, live), forms.cluster_of(form, live)
         rates = experience.hardware or request.hardware
         request = request.model_copy(update={"model": knowledge.read_model(request.model), "hardware": rates})
         request = knowledge.with_trace(request)
         device = next(iter(study_clusters.dtypes_of(cluster, live)))
-        return fastest.answer_request(request, experience.calibrations, device, forms.objective_of(form)), ()
+        table = fastest.answer_request(request, experience.calibrations, device, forms.objective_of(form))
+        return _FormAnswer(table, lengths_view(request, cluster.world_size))
     except FormErrors as error:
-        return None, error.errors
+        return _FormAnswer(problems=error.errors)
     except ApiError as error:
-        return None, tuple(error.errors)
+        return _FormAnswer(problems=tuple(error.errors))
     except ValueError as error:
         problems = invalid_from_value_error("", error).errors
-        return None, tuple(item if item.field else item.model_copy(update={"field": "model"}) for item in problems)
+        return _FormAnswer(
+            problems=tuple(item if item.field else item.model_copy(update={"field": "model"}) for item in problems)
+        )
 
 
 def _precision(precision: Precision, kind: str, table: PredictionTable | None) -> PrecisionLine:

@@ -61,9 +61,12 @@ def test_mlflow_has_a_run_for_each_trial_once_and_the_answer(tmp_path: Path) -> 
 
 @needs_wandb
 def test_wandb_writes_a_run_for_each_trial_offline(tmp_path: Path) -> None:
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
     log(st.WandbCallback("tuning", mode="offline", folder=str(tmp_path)))
+    # W&B's own process closes a finished run's file without an answer; a program's exit waits for it as this does.
+    wandb.teardown()
     summaries: dict[str, dict[str, object]] = {}
     for file in tmp_path.glob("wandb/offline-run-*/*.wandb"):
         for data in log_records(file.read_bytes()):

@@ -29,7 +29,7 @@ _OTHER_FILES = 256
 
 
 class Server(uvicorn.Server):
-    """uvicorn server that passes the stop signal (SIGTERM) on to everything in the process that waits."""
+    """uvicorn server that passes the stop signal (SIGTERM) on to every request and background task that waits."""
 
     def __init__(self, config: uvicorn.Config, context: Context) -> None:
         super().__init__(config)

@@ -75,9 +75,9 @@ class Knob:
     """Statement of the knob in each consumer that knows its backend; none is needed for an environment variable."""
 
     values_text: str = ""
-    """Candidate values in the words of the reference (Markdown); empty: those of `tries`."""
+    """Candidate values as the reference page prints them (Markdown); empty: the page prints the values of `tries`."""
     when_text: str = ""
-    """Condition in the words of the reference (Markdown); empty: those of `when` and `within`."""
+    """Condition as the reference page prints it (Markdown); empty: the page prints `when` and `within`."""
     upstream: str = ""
     """Library's own name of the knob (Markdown); empty: the field's name."""
 

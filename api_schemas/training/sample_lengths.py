@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from shardtune.api_schemas.base import Schema
 
 MOST_BINS = 256
-"""Maximum number of bins of a histogram; more different lengths are merged with their neighbours."""
+"""Maximum number of bins of a histogram. If there are more distinct lengths, neighbouring ones are merged."""
 MOST_ENTRIES, MOST_PAIRS = 48_000, 16_000
 """Maximum number of lengths, and of pairs of length and samples, in one request. A body of more values is rejected before
 anything reads it (`service.http.pre_body_auth`); a pair has three of its separators."""

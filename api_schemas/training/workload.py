@@ -131,7 +131,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 LOW_STATES_SINCE = 2
-"""First protocol version whose workers keep states in a dtype below float32 with every backend."""
+"""First protocol version whose workers keep optimizer states in less than 32 bits with every backend."""
 FP16_SINCE = 2
 """First protocol version whose workers train in float16 with a dynamic loss scale."""
 AUTO = "auto"

@@ -45,7 +45,8 @@ def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Co
 def best_config_of(
     row: TuningTargetRow, differences: tuple[Difference, ...], now: datetime, asked_key: str | None = None
 ) -> BestConfig:
-    """Recommendation of a tuning target as answered. `differences`: those from the target that was asked for."""
+    """Body of the answer with a tuning target's recommendation. `differences`: how the target differs from the one that
+    was asked for."""
     recommended = row.recommended
     assert recommended is not None
     answer = recommended.answer

@@ -68,7 +68,7 @@ def _kind(cluster: Cluster) -> str:
 
 
 def is_confident(best_config: BestConfig, lowest: ConfidenceLevel) -> bool:
-    """Whether a projected recommendation has at least this confidence, which is never high."""
+    """Whether a projected recommendation has at least the confidence `lowest`. No projected one has the level high."""
     return lowest is ConfidenceLevel.LOW or best_config.confidence.level is lowest
 
 

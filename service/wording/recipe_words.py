@@ -8,7 +8,7 @@ _TONES = {LossVerdict.AS_WELL: "good", LossVerdict.WORSE: "bad", LossVerdict.UND
 
 
 def speed_text(recipe: ConsideredRecipe) -> str:
-    """Describe the speed of a recipe beside that of the stated one."""
+    """Describe the measured speed of a considered recipe, and its ratio to the speed of the recipe that the study states."""
     if recipe.tokens_per_s_per_gpu is None:
         return "speed not measured"
     rates = f"{study_words.rate(recipe.tokens_per_s_per_gpu)} tokens/s/GPU"

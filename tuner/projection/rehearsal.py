@@ -43,7 +43,8 @@ class _Line(NamedTuple):
 
 
 def tasks(trial: TrialTask) -> list[RehearsalTask]:
-    """Tasks of the processes that rehearse a trial: its fullest ranks, each at one or two depths.
+    """Tasks of the processes that rehearse a trial, one for each rank and depth: the ranks that need most memory, each with
+    the model's own number of blocks, or with two smaller numbers from which a straight line leads to it.
 
     Raises:
         ValueError: the configuration contradicts the cluster or the workload, or the model's depth is unknown.

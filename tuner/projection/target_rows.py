@@ -62,8 +62,8 @@ def grown_configs(sizes: TargetSizes, measured: Sequence[Contender], rungs: Rung
 def project_all(
     sizes: TargetSizes, grown: Sequence[Grown], cluster: Cluster, error: StructuralError | None = None
 ) -> list[OnTarget]:
-    """Projections to a cluster of all configurations that can run on it. `error`: their structural error; None: that of
-    published runs."""
+    """Projections to a cluster of all configurations that can run on it. `error`: error of a projection that more runs would
+    not reduce; None: that of published runs."""
     legal = [(row, config) for row in grown if (config := row.growth.at(cluster.world_size)) is not None]
     there = sizes.predict([config for _, config in legal], cluster)
     rows = []

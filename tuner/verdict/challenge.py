@@ -104,8 +104,8 @@ def search_log_ratio(history: Sequence[Observation], baseline: int, challenger: 
 
 
 def finalists_with_rival(field: Finalists) -> Finalists:
-    """Finalists of a challenge: the incumbent and its fastest challenger, which runs beside it however slow its search
-    run was."""
+    """Finalists of a challenge: the incumbent and its fastest challenger. The challenger gets validation runs beside the
+    incumbent even where its search run was slow."""
     return replace(field, candidates=field.candidates[:1])
 
 

@@ -42,7 +42,7 @@ class ColdLauncher(Unobserved):
         self._exits: list[RankExit] = []
         self._patience_s = patience_s
         self._watched: dict[int, str] = {}
-        """Names of the keepers and of the ranks below them, by pid."""
+        """Names of the watched processes by pid: each keeper, which starts ranks and ends them, and its child processes, the ranks."""
         self._standstill = Standstill()
         self._lost: LostProcess | None = None
 

@@ -44,8 +44,8 @@ class HostCounters:
         return cls(now_s(), busy_on(os.sched_getaffinity(0)), available_gib(), throttled_s())
 
     def until(self, later: "HostCounters", ranks_cpu_s: Iterable[float | None]) -> Conditions:
-        """Conditions on the host from these counters to the counters `later`; `ranks_cpu_s` is the CPU time that each
-        rank used in between."""
+        """Conditions on the host between two snapshots of its counters, this one and `later`. `ranks_cpu_s`: CPU time that
+        each rank used in between."""
         rank_times = list(ranks_cpu_s)
         foreign = None
         if rank_times and None not in rank_times:

@@ -19,7 +19,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 """Kinds of memory shown, with the predictor's terms of each; `masters` is the fp32 copy of the parameters."""
 _WIDTH, _SIDE = 520, 6
 _MOST_OVER = 2.0
-"""Multiple of the usable memory at which bars are cut; otherwise bars that fit would be slivers."""
+"""Multiple of the usable memory at which a bar of needed memory is cut off. One very long bar would leave a few pixels to
+those that fit."""
 
 
 @dataclass(frozen=True)

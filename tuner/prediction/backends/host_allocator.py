@@ -26,8 +26,10 @@ def growth(sizes: Array, counts: Array) -> Array:
 
 
 def growth_per_parameter(shape: ModelShape, bytes_of_element: Array) -> Array:
-    """Factor by which rounding enlarges a model whose parameters are pinned one by one, at this number of bytes on one
-    rank per element of the whole model."""
+    """Factor by which the allocator's rounding to powers of two enlarges a model whose parameters are pinned one by one.
+
+    `bytes_of_element`: bytes on one rank, divided by the elements of the whole model.
+    """
     blocks, outside = block_tensors(shape), outside_tensors(shape)
     elements = np.array([*blocks, *outside], dtype=float)[:, None]
     counts = np.array([shape.layers] * len(blocks) + [1] * len(outside), dtype=float)[:, None]

@@ -19,8 +19,8 @@ HOST_ADAM_BYTES_PER_S = 15e9
 """Bytes per second of memory traffic of one rank's part of a node's CPU Adam (a node streams 100-200 GB/s for eight
 ranks)."""
 CONVERTED_COPY_BYTES_PER_S = 1.9e9
-"""Bytes per second of a copy from the device that torch converts on the host: into new pageable memory, then in another
-dtype. Measured with 3.4 GB on one machine with an H200 (docs/measurements/gpu/h200.md)."""
+"""Bytes per second of a copy from the device in another dtype: torch copies into new pageable memory, and then converts on
+the host. Measured with 3.4 GB on one machine with an H200 (docs/measurements/gpu/h200.md)."""
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ def on_meta(spec: ModelSpec) -> str | None:
 
 
 def of_model(model: nn.Module, attention: str) -> SharedHeads:
-    """Trace the attention of a model on the meta device and return whether ranks can divide its sequences. The model
-    loses its own attention.
+    """Trace the attention of a model on the meta device and return whether ranks can divide its sequences. Its
+    attention is replaced, so the model cannot be used afterwards.
 
     `attention` is the kind that trials would use.
     """

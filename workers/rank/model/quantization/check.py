@@ -97,7 +97,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_of(tensor: torch.Tensor) -> int:
-    """Sum of a tensor's bytes as 64-bit words, which wraps; the words need no copy."""
+    """Sum of a tensor's bytes as 64-bit words, modulo 2^64. The words are a view of the tensor where its offset allows it."""
     content = _bytes_of(tensor)
     whole = content.numel() // _WORD * _WORD
     # A part that begins at an odd word of a larger tensor cannot be viewed in wider ones.

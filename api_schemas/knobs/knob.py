@@ -46,8 +46,8 @@ class Knob:
     when: When = ALWAYS
     """Condition under which the knob has an effect; elsewhere it has its default, or the user's pinned value."""
     within: Mapping[str, tuple[KnobValue, ...]] = field(default_factory=dict)
-    """Values of other knobs of the backend without which the knob does not exist, by knob: it is then neither drawn nor
-    written for the backend's library."""
+    """Values that other knobs of the backend must have, by those knobs' names. With any other value this knob does not
+    exist: it is neither drawn nor written for the backend's library."""
     accepts_own_values: bool = False
     """Whether a user's own values replace the search's candidates; otherwise they only select among the candidates, so
     that a divisor remains a divisor."""

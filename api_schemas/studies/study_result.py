@@ -101,8 +101,8 @@ class StudyResult(Schema):
     """Number of these search runs that count although other programs disturbed the machine: the trials may be faster
     than measured. A disturbed run never ends early and ends no other run."""
     undecided: OpenVerdict | None = None
-    """Further paired runs that would settle the verdict; None unless the verdict is `undecided`, and where there was
-    nothing to compare."""
+    """Further paired runs that would settle an `undecided` verdict; None for other verdicts, and if no second configuration
+    could be compared."""
     too_busy: BusyMachine | None = None
     """Cause of a `too_busy` verdict and the runs that it lacks; None for other verdicts."""
     against_defaults: tuple[AgainstDefault, ...] = ()

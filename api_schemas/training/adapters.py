@@ -19,7 +19,7 @@ from shardtune.api_schemas.training.quantization import (
 )
 
 ALL_LINEAR: Literal["all-linear"] = "all-linear"
-"""Word for every linear layer in the model's repeated blocks, as PEFT calls it."""
+"""Value of `targets` that means every linear layer in the model's repeated blocks; PEFT has the same word."""
 _PEFT_NAMES = {
     "r": "rank",
     "lora_alpha": "alpha",

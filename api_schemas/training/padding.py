@@ -16,7 +16,7 @@ _MOST_TOKENS = 1e18
 
 
 class Padding(Schema):
-    """Tokens of a run's steps with samples of several lengths; each figure is a mean over the sample plan's cycle."""
+    """Tokens of a run's steps with samples of several lengths; each figure is a mean over the steps until the sequence of samples repeats."""
 
     samples: str = Field(max_length=64, pattern=r"^[0-9a-f]+$", examples=["85516b4aad773dc2"])
     """Hash of the samples' lengths in order: the same in all trials of a study."""

@@ -139,8 +139,8 @@ AUTO = "auto"
 
 
 def _by_name(value: object) -> object:
-    """Replace a precision's name by the precision, and leave out a known name beside other dtypes; return any other value
-    unchanged for validation."""
+    """Replace the name of a known precision by its dtypes. Where dtypes stand beside the name, drop the name and keep them.
+    Return any other value unchanged for validation."""
     if isinstance(value, Mapping) and value.get("name") in tuple(PRECISIONS):
         return {name: dtype for name, dtype in value.items() if name != "name"}
     if not isinstance(value, str):

@@ -99,7 +99,7 @@ class _BoundedLoader(yaml.SafeLoader):
         """Construct the value of a node.
 
         Raises:
-            MarkedYAMLError: it is no value, also where its tag says another type than its text, as in `!!int x`.
+            MarkedYAMLError: it cannot be read as a value, or its tag contradicts its text, as in `!!int x`.
         """
         try:
             return super().construct_object(node, deep)

@@ -60,5 +60,6 @@ class ForeseenRun:
         return replace(self, plan=self.plan.model_copy(update={"short_steps": None}))
 
     def whole_steps_s(self, start_s: float) -> float:
-        """Seconds of the two runs that time whole steps after the verdict; 0 where all runs do."""
+        """Seconds of the two runs after the verdict that time a whole step, with all its micro batches; 0 where the study's other
+        runs time whole steps, too."""
         return 2 * (start_s + _WHOLE_STEPS * self.step_s) if self.plan.is_extended else 0.0

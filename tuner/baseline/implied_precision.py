@@ -47,7 +47,7 @@ def _implied(baseline: dict[str, JsonValue]) -> tuple[str, str] | None:
 
 
 def _autocasting_program(baseline: dict[str, JsonValue]) -> str | None:
-    """Name of the program that would train the baseline with autocast, None where none would."""
+    """Name of the library that trains with autocast when a user runs it with this baseline file; None if none does."""
     # bf16 under DDP is autocast in the Trainer and in Accelerate; their other backends have mixed precision of their
     # own, and so has DeepSpeed unless its JSON enables `torch_autocast`.
     top = Section(baseline, "baseline")

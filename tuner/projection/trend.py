@@ -35,7 +35,7 @@ class Forecast:
 
     seconds: float
     communication_width: float
-    """Half-width of the 90 % band in logarithm of time that the unknown factor on communication causes."""
+    """Half-width of the 90 % band, in the logarithm of time, as far as it comes from the unknown factor on communication."""
 
 
 def forecast(anchors: Sequence[MeasuredSize], target: PredictedSize, drift: float) -> Forecast:

@@ -235,7 +235,7 @@ class LaunchEnded(Schema):
     order: int
     survivors: str | None = None
     conditions: Conditions = Conditions()
-    """Conditions on the host since the launch."""
+    """Conditions on the host since the ranks were launched, such as other programs' CPU use and throttling."""
 
 
 NodeMessage = Annotated[

@@ -8,7 +8,7 @@ from shardtune.api_schemas.training.sample_lengths import SampleLengths
 Row = tuple[int, ...]
 """Lengths of the samples in one packed row, the longest first."""
 _MOST_TRIES = 8
-"""Maximum number of guesses at the number of samples that fill the rows."""
+"""Maximum number of times that a number of samples is tried until the packed rows are full."""
 
 
 def pack(lengths: Sequence[int], row_length: int) -> list[Row]:

@@ -51,9 +51,10 @@ def with_complete_target(spec: StudyRequest, whole: TuneOptions) -> StudyRequest
 
 
 def _check_is_larger(shown: str, there: tuple[int, int | None], here: tuple[str, int, int | None]) -> None:
-    """Reject a target that is no larger than the whole study, before the smaller sizes run.
+    """Reject a target with no more nodes or GPUs than the study itself, before the smaller sizes run.
 
-    `there`, and `here` after its option: nodes, and GPUs of a node as far as they are known.
+    `there`: nodes of the target, and GPUs of each, None if unknown. `here`: the option that sets the study's own size,
+    followed by its nodes and GPUs of each.
     """
     option, nodes, per_node = here
     if there == (nodes, per_node) or there[0] < nodes or (there[1] or 1) < (per_node or 1):

@@ -28,7 +28,7 @@ class Purpose:
     outcome: str = ""
     """Outcome of a retune that ended with this study, as a sentence; else empty."""
     is_kept: bool = False
-    """Whether that outcome keeps the recommendation."""
+    """Whether the retune's outcome leaves the recommendation as it was."""
 
 
 _SEARCH = Purpose("search", "A user's search for the fastest configuration.")

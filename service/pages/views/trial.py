@@ -83,9 +83,9 @@ class TrialContext:
     nodes: tuple[NodeFigures, ...]
     """Figures of each host, where there were several."""
     warnings: tuple[tuple[str, str], ...]
-    """Tone and sentence of each condition of the search run that deserves a warning."""
+    """Tone (colour) and sentence of each condition of the search run that deserves a warning, such as a busy machine."""
     circumstances: tuple[tuple[str, str], ...]
-    """Tone and sentence of each other condition of the search run."""
+    """Tone (colour) and sentence of each condition of the search run that needs no warning."""
     troubles: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     """Name and warnings of each later run on a disturbed machine."""
     log_tail: str | None

@@ -35,7 +35,8 @@ def sentences(projection: StudyProjection) -> list[str]:
 
 
 def outcome(confirmation: TargetConfirmation) -> str:
-    """Say what study found what, with the ratio of the two choices."""
+    """Say which study confirmed or changed the answer for the target, with the speed of the first choice divided by the
+    second's."""
     by = f"study {confirmation.study_id} ran on the target"
     if confirmation.outcome == "undecided":
         return f"{by}, and its pairs did not decide{_ratio(confirmation)}: the projected order stays"

@@ -99,7 +99,7 @@ def _percent(share: float) -> str:
 
 
 def order(projection: StudyProjection) -> str:
-    """Say whether another configuration is the fastest on the target than on the measured GPUs."""
+    """Say whether the fastest configuration on the target differs from the fastest one on the measured GPUs."""
     best, measured = projection.best, f"on the measured {_gpus(projection.measured_gpus)}"
     if not projection.order_changes:
         return f"the same trial is the fastest {measured}"

@@ -28,7 +28,7 @@ _CLOSE = 0.85
 
 
 def recognised(values: Mapping[str, JsonValue]) -> Tool | None:
-    """Tool whose file an object is; None for any other."""
+    """Fine-tuning tool that the content of a configuration file belongs to, by its keys; None if it belongs to none of them."""
     # A script's own file of TrainingArguments may have keys of these tools beside the Trainer's.
     return next(
         (

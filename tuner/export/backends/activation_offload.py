@@ -57,7 +57,7 @@ def in_trainer(config: TrialConfig, *, has_mesh: bool = False) -> bool:
 
 
 def trainer_notes(source: ExportSource, consumer: str, *, has_mesh: bool = False) -> tuple[str, ...]:
-    """Notes on the offload for programs with transformers' Trainer; `has_mesh` as in `in_trainer`."""
+    """Notes on activation offload for programs with transformers' Trainer; `has_mesh` as in `in_trainer`."""
     config = source.config
     if not config.activation_offload:
         return ()

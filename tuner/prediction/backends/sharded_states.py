@@ -140,7 +140,7 @@ def fully_sharded(
 
 
 def _gradient_bytes(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
-    """Bytes of the trained parameters' gradients, from the beginning of backward to its end."""
+    """Bytes of the trained parameters' gradients by phase, from the beginning of backward to its end."""
     accumulates = c.accumulation > 1
     unsharded = np.where(accumulates & (c.sync_last > 0), d.reduce * s.trained, 0.0)
     # Gradients reduced within the shard group replace sharded gradients until the last micro batch makes these, unit by

@@ -65,10 +65,10 @@ class LossPlan:
 
 
 def of(spec: ModelSpec, workload: Workload) -> LossPlan:
-    """Build the model without memory for weights and plan its chunked loss.
+    """Build the model on the meta device and plan its chunked loss.
 
     Raises:
-        ValueError: the head cannot compute the loss; the message is the end of a sentence.
+        ValueError: the head cannot compute the loss; the message ends a sentence that the caller begins.
     """
     eager = workload.model_copy(update={"attention": "eager"})
     return of_model(models.build(spec, eager, experts=shared_heads.on_meta(spec)).to("meta"))

@@ -16,7 +16,7 @@ _NEEDS_VALUES = ("data pointer", "data_ptr", ".numpy()", "doesn't have storage",
 
 
 def failure_of(error: BaseException) -> TraceFailure:
-    """Reason of an exception that ended a trace."""
+    """Code and text of the reason for which a user's own code could not be traced with fake tensors, from its exception."""
     text = " ".join(str(error).split())
     code: TraceFailureCode = "error"
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):

@@ -136,7 +136,8 @@ class TargetRehearsalTask(DerivedTrialTask):
 
     kind: Literal["rehearsal"] = "rehearsal"
     parts: Annotated[tuple[RehearsalTask, ...], Since(2)] = Field(min_length=1, max_length=8)
-    """Tasks of the rehearsing processes, one after the other: the fullest ranks at one or two depths of the model."""
+    """Tasks of the processes that build and step the configuration with fake tensors, one after the other: the ranks that need
+    most memory, each at one or two depths of the model."""
     part_limit_s: float = Field(default=300.0, gt=0, le=3600)
     """Seconds after which one rehearsing process is ended."""
 

@@ -100,7 +100,7 @@ class Measurement(Schema):
     """Measurements of each host; empty with a single host."""
     trajectory: tuple[StepRecord, ...] = Field(max_length=MOST_RECORDS)
     losses: tuple[float, ...] = Field(max_length=MOST_TIMES)
-    """Loss of every step in order, beginning with the fully recorded first steps."""
+    """Loss of every step in order, beginning with the steps of `trajectory`."""
     gradient_accumulation: int = Field(ge=1, le=MOST_SAMPLES)
     elapsed_s: float = Field(ge=0, le=1e9)
     """Seconds from the launch of the ranks to the exit of the last one."""

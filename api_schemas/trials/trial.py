@@ -161,7 +161,8 @@ class Run(Schema):
     measurement: Measurement | None = None
     resume_check: ResumeMeasurement | None = None
     rehearsal: RehearsalReport | None = None
-    """Answers of the processes that rehearsed the trial's configuration at the number of ranks of the study's target."""
+    """Results of the rehearsal: the trial's configuration was built and stepped with fake tensors, as one rank of the study's
+    target."""
     failure: Failure | None = None
     log_tail: str | None = None
     progress: Progress | None = None

@@ -50,7 +50,7 @@ def measure_remedy(
 
 
 def remedy_study(recorded: RecordedTrial, finding: Finding) -> StudyRequest | None:
-    """Return the study that measures a finding's remedy; None where it changes no knob or the space rules it out."""
+    """Return the study that measures a finding's remedy; None if the remedy changes no knob, or the study's search space excludes it."""
     spec, task = recorded.study.spec, recorded.task
     trial = traced_trial.of_study(recorded.study, task.config, recorded.measured)
     limits = trial.limits_to(finding.knobs) if trial is not None and finding.knobs else None

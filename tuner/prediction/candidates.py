@@ -178,8 +178,8 @@ class Candidates:
     """Number of tokens whose logits a rank holds at once; 0: those of a whole micro batch."""
     compiled: Array
     regather: Array
-    """Number of ranks that share one copy of FSDP's parameters between forward and backward; `shard` frees most, 1
-    keeps whole parameters."""
+    """Number of ranks over which FSDP's parameters are sharded between forward and backward (`reshard_after_forward`). The
+    value of `shard` frees most; 1 keeps whole parameters."""
     backward_prefetch: Array
     blocks_per_unit: Array
     sync_last: Array

@@ -108,8 +108,7 @@ def _slowness_of_others(used: Sequence[MeasuredSize], target: PredictedSize) -> 
 
 
 def _memory(used: Sequence[MeasuredSize], target: PredictedSize, doublings: float, same_layout: bool) -> ProjectedValue:
-    """Projected memory peak: the prediction, and the excess of measurement over prediction at the largest measured
-    size."""
+    """Projected memory peak: the prediction, plus what was measured beyond the prediction at the largest measured size."""
     measured = [size for size in used if size.memory_gib is not None]
     if not measured:
         spread = math.exp(1.64 * 0.10)

@@ -44,8 +44,8 @@ class OnTarget:
 
 
 def grown_configs(sizes: TargetSizes, measured: Sequence[Contender], rungs: RungAnchors | None = None) -> list[Grown]:
-    """Ways in which the measured configurations grow to the target, each with what was measured, here and on smaller
-    clusters."""
+    """Measured configurations with the fields that must change on the target, such as the shard group's size. Each has what
+    was measured on the study's own cluster and on smaller ones."""
     here = sizes.predict([contender.config for contender in measured], sizes.cluster)
     return [
         Grown(

@@ -12,7 +12,7 @@ from shardtune.tuner.prediction.calibration import Calibrations
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 
 Search = Callable[[ResolvedRequest, Calibrations, int], tuple[Prediction, ...]]
-"""Search for the fastest configurations of a request, such as `fastest.fastest_configs`."""
+"""Function that finds the fastest configurations of a request, such as `fastest.fastest_configs`."""
 
 _AXES = {
     "context_parallel": "share each sequence among {} ranks",

@@ -37,7 +37,7 @@ class DevicesUnfit(Exception):
 
 
 class DeviceWatch:
-    """Watch on some GPUs: collects observations of them from `start` to `close`."""
+    """Watch on some GPUs: records their clocks, temperatures and other programs' use of them from `start` to `close`."""
 
     def __init__(
         self, uuids: Sequence[str], work_dir: Path, command: Sequence[str] = WATCH_COMMAND, patience_s: float = 60.0

@@ -63,7 +63,7 @@ class HostCounters:
 
 def busy_on(cores: Collection[int]) -> float:
     """CPU time in seconds that all processes have used since boot on the given cores, or on the whole machine where
-    /proc lists fewer cores."""
+    /proc lists fewer cores than these numbers need."""
     each = psutil.cpu_times(percpu=True)
     counted = [each[core] for core in cores] if max(cores) < len(each) else each
     # Named parts, not a sum of all: `guest` is counted in `user` as well.

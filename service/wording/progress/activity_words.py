@@ -96,7 +96,7 @@ def describe_step(progress: Progress | None) -> str:
 
 
 def _waiting_text(progress: Progress) -> str:
-    """Describe what a run waits for until the machine is quiet, and for how long it has waited."""
+    """Describe the wait of a run for a quiet machine: which programs keep it busy, and how long the wait has taken."""
     text = "waiting until the machine is quiet"
     if progress.foreign_cpu_cores is not None:
         named = f": {program_names(progress.foreign_programs)}" if progress.foreign_programs else ""

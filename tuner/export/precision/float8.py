@@ -5,9 +5,9 @@ from shardtune.api_schemas.training.float8 import title
 from shardtune.tuner.export.source import ExportSource
 
 _TORCHTITANS = "rowwise"
-"""Scaling of torchtitan 0.3 on GPUs (`Float8LinearConverter.Config.recipe_name`)."""
+"""Granularity of float8 scales in torchtitan 0.3 on GPUs (`Float8LinearConverter.Config.recipe_name`)."""
 _TORCHTITANS_EMULATED = "tensorwise"
-"""Scaling of torchtitan 0.3 on CPU ranks: its emulation forgets `recipe_name`."""
+"""Granularity of float8 scales in torchtitan 0.3 on CPU ranks: its emulation forgets `recipe_name`."""
 
 
 def is_used(source: ExportSource) -> bool:

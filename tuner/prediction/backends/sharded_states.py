@@ -17,8 +17,8 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 class _Sizes:
     """Sizes of one rank's part of the model under FSDP: numbers of elements, or bytes of one element where stated.
 
-    Expert parallel ranks gather experts over fewer ranks than share a copy: `Candidates.shard` ranks together have all
-    the experts.
+    One copy of the model is sharded over `Candidates.shard` ranks. With expert parallelism, these ranks divide into smaller
+    groups that gather an expert; all of them together hold all experts.
     """
 
     count: Array

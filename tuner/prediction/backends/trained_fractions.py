@@ -40,7 +40,7 @@ def compute_bytes(shape: ModelShape, d: Dtypes) -> float:
 
 
 def block_bytes(shape: ModelShape, d: Dtypes) -> float:
-    """Mean bytes of a block's parameter as forward and backward read it."""
+    """Mean bytes of one element of a block's parameters, in the dtype in which forward and backward read it."""
     return _mixed_bytes(d, shape.packed_parameters / max(shape.block_parameters, 1))
 
 

@@ -13,11 +13,11 @@ from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.training.step_runs import StepResult, Steps
 
 MOST_TRIES = 16
-"""Most tries of one step. Each halves the loss scale, from 65,536 to 1, at which DeepSpeed gives up: gradients that overflow
+"""Maximum number of tries of one step. Each halves the loss scale, from 65,536 to 1, at which DeepSpeed gives up: gradients that overflow
 then do so without any scale."""
 MOST_WINDOWS = 8
-"""Most timed windows that a run measures again, since a step in them was skipped. A scale that fits grows, and overflows,
-once in 2,000 steps."""
+"""Maximum number of timed windows that a run measures again because a step in them was skipped. A settled loss scale still
+doubles once in 2,000 steps, and may overflow then."""
 
 
 class SkippedSteps:

@@ -22,7 +22,7 @@ class LayoutCost:
 
 @dataclass(frozen=True)
 class LengthsView:
-    """Samples' lengths as a picture, and the padding of each layout."""
+    """Chart of the samples' lengths, and the share of padding under each layout (padded, grouped, packed)."""
 
     samples: int
     chart: Plot | None

@@ -50,7 +50,7 @@ class PlansPage:
     errors: tuple[FieldError, ...]
     plan: Plan | None
     choices: tuple[tuple[str, str], ...]
-    """Pairs of name and words of each choice."""
+    """Value and label of each choice of the form's menu."""
     lines: tuple[PlanLine, ...]
     plots: tuple[Plot, ...]
     has_cost: bool

@@ -7,7 +7,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.tuner.prediction import catalogue
 
 _VARIANTS = ("pcie", "nvl", "mig")
-"""Words by which one product's variants of other speed differ."""
+"""Words in a GPU's name that tell a slower or faster variant of the product, as in `H100 PCIe` and `H100 NVL`."""
 
 
 def has_same_shape(available: Cluster, cluster: Cluster) -> bool:

@@ -141,7 +141,7 @@ class ComparisonBlocks:
         return is_like and self._search[trial] - self._search[other] < least
 
     def scores(self, trials: Sequence[int]) -> dict[int, float]:
-        """Log speed of each trial, by which trials are ranked: the mean of the faster half of its runs."""
+        """Score of each trial, by which trials are ranked: the mean of the logarithms of speed of the faster half of its runs."""
         undisturbed = [self._search[trial] for trial in trials if trial not in self._disturbed_searches]
         # A disturbance only slows a run down, so a disturbed search run says nothing against a trial beside undisturbed
         # ones: it counts as a typical one. Where all were disturbed, they are alike.

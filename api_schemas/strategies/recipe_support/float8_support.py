@@ -17,7 +17,7 @@ ZERO_STAGES = (1, 2)
 
 
 def check(config: TrialConfig, recipe: Float8Recipe | None) -> None:
-    """Reject a configuration that cannot train in float8 as the other backends do.
+    """Reject a configuration under which float8 training would differ from that of the other backends.
 
     Raises:
         ValueError: names the field, its value and the remedy.

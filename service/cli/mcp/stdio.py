@@ -27,7 +27,7 @@ class StdioHost:
 
     @contextmanager
     def product(self, _context: Context) -> Iterator[Product]:
-        """Functions of this process, the same for each call."""
+        """Shardtune's functions in this process, for which a tool needs no service. Each call gets the same object."""
         yield self._product
 
     @asynccontextmanager

@@ -167,6 +167,7 @@ def upcast_notes(source: ExportSource, tool: str) -> list[str]:
 
 
 def _storage(source: ExportSource) -> str:
-    """Dtype of the words that hold packed weights: FSDP2 gathers a unit whose parameters have one dtype at once."""
+    """Dtype in which packed weights are stored. FSDP2 gathers a unit in one collective only if its parameters have one dtype,
+    so there it is the dtype of the other weights."""
     is_sharded = isinstance(source.config.strategy, Fsdp2Config)
     return torch_dtype(source.workload.precision.weights_dtype) if is_sharded else "torch.uint8"

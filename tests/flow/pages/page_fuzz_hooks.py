@@ -18,7 +18,10 @@ def a_page_for_a_person(ctx, response, case):
     if response.status_code == 400 and _TOO_LONG in response.text:
         assert len(response.request.url) > 8000, response.request.url
         return
-    assert response.status_code in _STATUSES, f"{response.status_code} {response.text[:300]}"
+    # The coverage of the document sends other methods than it has.
+    described = case.operation.schema.raw_schema["paths"][case.operation.path]
+    statuses = _STATUSES if response.request.method.lower() in described else (*_STATUSES, 405)
+    assert response.status_code in statuses, f"{response.status_code} {response.text[:300]}"
     assert "Traceback (most recent" not in response.text
     kind = (response.headers.get("content-type") or [""])[0]
     assert response.status_code < 400 or kind.startswith("text/html"), kind

@@ -104,7 +104,11 @@ def _unused_answer(recommended: Recommended, link: str) -> NextStep | None:
 
 def _without_answer(study: Study, link: str) -> NextStep:
     if study.state is StudyState.FAILED and study.rejected and not study.trials:
-        return NextStep("Nothing fits, so more trials would not help. Plan with other hardware.", "Plan", "/new")
+        text = (
+            "Nothing fits, so more trials would not help. If the memory above is what a GPU really has, choose more or larger "
+            "GPUs, a smaller model or a shorter sequence. The form predicts what fits."
+        )
+        return NextStep(text, "Change the study", new_study_link(study))
     if study.reason_code == StudyReasonCode.NOTHING_FEASIBLE:
         text = (
             "Running it again would fail again. Change the study: a shorter sequence, a smaller model, or more or larger "
@@ -113,7 +117,9 @@ def _without_answer(study: Study, link: str) -> NextStep:
         return NextStep(text, "Change the study", new_study_link(study))
     if study.state is StudyState.CANCELLED:
         return NextStep(
-            "Its measurements are kept. Run the study again for an answer.", "Run again", action=f"{link}/rerun"
+            "Run it again for an answer, as a new study. This one and its figures stay.",
+            "Run again",
+            action=f"{link}/rerun",
         )
     return NextStep(
         "Remove the cause that is named above, then run the study again.", "Run again", action=f"{link}/rerun"

@@ -58,9 +58,9 @@ class StudyRequest(Schema):
     """Cluster to tune for: in full, by its short form (`8xh100`, `4x8xa100-80gb`), or `local`: the hardware of the only
     registered worker."""
     target: TargetChoice | None = None
-    """Larger cluster of the same GPUs that the answer is projected to, in full or by its short form `NODESxGPUS`, such as
-    `64x8`. `workload.global_batch` is then the target's, and the study replaces it by the cluster's part. null: no
-    projection."""
+    """Larger cluster of the same GPUs that the answer is projected to, in full or by its short form `NODESxGPUS`, such
+    as `64x8`. `workload.global_batch` is then the target's, and the study trains with the part of it that falls to its
+    smaller cluster. null: no projection."""
     confirms: str | None = Field(
         default=None, max_length=32, pattern=r"^[A-Za-z0-9._-]+$", examples=["study-0123456789ab"]
     )
@@ -75,15 +75,15 @@ class StudyRequest(Schema):
     consider: tuple[ConsideredName, ...] = Field(
         default=(), max_length=MOST_CONSIDERED, examples=[["bf16-true", "muon"]]
     )
-    """Recipes (other precisions and optimizers) to run beside the answer: what each brings in speed and memory, and what
-    it costs in losses. They change what is trained, so none of them becomes the answer. Each takes 3 to 10 pairs of
-    runs, and its first run begins with `consider_steps` steps."""
+    """Recipes (other precisions and optimizers) to compare with the answer in speed, memory and losses. They change
+    what is trained, so none of them becomes the answer. Each takes 3 to 10 pairs of runs, and its first run begins with
+    `consider_steps` steps."""
     consider_steps: int = Field(default=200, ge=FEWEST_LOSS_STEPS, le=MOST_LOSS_STEPS)
-    """Number of steps over which the losses of considered recipes are compared with the stated one's, on the same
-    data."""
+    """Number of steps over which the losses of considered recipes are compared with those of the workload's stated
+    recipe, on the same data."""
     most_loss_difference: float = Field(default=0.02, gt=0, le=10)
-    """Loss by which a considered recipe may be worse, as a mean over the last half of the steps. A recipe beyond it is
-    said to train worse."""
+    """Maximum increase of the loss with a considered recipe, as a mean over the last half of the steps. A recipe whose
+    increase is certainly larger is reported to train worse."""
     sampler: SamplerName = "guided"
     """Algorithm that proposes trials: `guided` uses predictions and the study's measurements, `tpe` and `gp` are
     Optuna's, `random` samples each knob. `guided` falls back to `tpe` if nothing can be predicted."""

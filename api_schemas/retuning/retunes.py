@@ -76,7 +76,7 @@ class Retune(Schema):
     reason: str | None = None
     """Reason why the retune waits, or why it ended with its outcome, as text."""
     waits_for_budget: bool = False
-    """Whether the running retune waits for GPU-seconds of the day."""
+    """Whether the running retune waits because the day's limit of GPU-seconds is reached."""
     challenge_study_id: str | None = None
     """Id of the study that compares the recommended configuration with a few challengers in validation runs."""
     search_study_id: str | None = None

@@ -14,7 +14,7 @@ QUANTIZATION_SINCE = 2
 QUANTIZATION_PACKAGE = "bitsandbytes"
 """Python package with which ranks quantise weights, and multiply with them."""
 QLORA: Literal["qlora"] = "qlora"
-"""Word for LoRA beside 4-bit weights: as a kind of adapter, and among the adapters that a worker trains."""
+"""Name for LoRA on 4-bit weights (QLoRA), as a kind of adapter and in a worker's list of adapters."""
 BLOCK = 64
 """Number of weights that share one scale, which bitsandbytes calls `absmax`."""
 PACKED_BYTES = 0.5
@@ -37,7 +37,7 @@ def scale_bytes(double_quantization: bool) -> float:
 
 
 def check_foreign_names(value: Mapping[str, object]) -> None:
-    """Reject settings of quantization under the names of other libraries, with this field's name for each.
+    """Reject quantization settings with the names of other libraries; the error gives this field's name for each.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -55,8 +55,8 @@ def check_foreign_names(value: Mapping[str, object]) -> None:
 
 
 def check_precision(name: str, autocast: bool, quantization: Quantization | None) -> None:
-    """Reject autocast beside quantised weights: layers of bitsandbytes give outputs in the dtype of their inputs, and not in
-    autocast's.
+    """Reject autocast together with quantised weights: layers of bitsandbytes give outputs in the dtype of their
+    inputs, and not in autocast's.
 
     Raises:
         ValueError: names the field, its value and the remedy.

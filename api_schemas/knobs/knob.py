@@ -62,9 +62,9 @@ class Knob:
     """Whether the knob decides where model states or samples are placed: memory of two configurations is comparable
     only where the knob is equal."""
     makes_twins: bool = False
-    """Whether configurations that differ in this knob alone count as one candidate where the predictor gives them the
-    same step: the knob only divides or copies the same work. False for a knob whose effect the predictor does not
-    know."""
+    """Whether configurations that differ only in this knob count as one candidate if the predictor predicts the same
+    step for them, because the knob only divides or copies the same work. False for a knob whose effect the predictor
+    does not know."""
     without_term: str = ""
     """Reason why no prediction changes with the knob; empty if predictions depend on it."""
 

@@ -89,7 +89,7 @@ class DecisionAction(StrEnum):
     RENEWED = "renewed"
     """A retune measured the recommended configuration again and confirmed it."""
     SUPERSEDED = "superseded"
-    """The recommendation is continued under the key in the note."""
+    """The recommendation is continued under another tuning target key, which the note names."""
     INCONCLUSIVE = "inconclusive"
     """A retune was inconclusive and left the recommendation unchanged."""
     REGRESSION = "regression"

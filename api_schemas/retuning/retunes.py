@@ -122,8 +122,8 @@ class RetunePolicy(Schema):
     """Limits of a project's automatic retuning; the operator's limits for all projects apply in addition."""
 
     gpu_seconds_per_day: float | None = Field(default=None, ge=0)
-    """Maximum GPU-seconds (seconds × ranks) of retunes and canaries between two midnights of `timezone`. None: no limit
-    by the project."""
+    """Maximum GPU-seconds (seconds × ranks) of retunes and canaries (speed checks) between two midnights of `timezone`.
+    None: no limit by the project."""
     timezone: TimeZone = "UTC"
     """IANA time zone in which days and time windows are defined."""
     windows: DailyWindows = ()

@@ -38,7 +38,8 @@ class Budget(Schema):
     The trial's state is then `pruned`: its speed guides the search, but no result uses it."""
     short_steps: bool = True
     """Whether steps that are predicted to take seconds are timed with fewer micro batches, and their times extended to
-    the whole step. As a check, the winner and its opponent run whole steps once after the verdict."""
+    the whole step. As a check, the two configurations of the final comparison run whole steps once after the
+    verdict."""
     resume_check: bool = True
     """Whether the best configuration must pass a resume check before it becomes the result: it trains, saves a
     checkpoint and continues from it in new processes (takes seconds, and 16 bytes of disk per parameter)."""
@@ -48,9 +49,9 @@ class Budget(Schema):
     fastest are rehearsed; each takes one to four minutes of a core."""
 
     profile: bool = False
-    """Whether to run the best configuration and its opponent once more after the verdict, with some steps under torch's
-    profiler: `GET /v1/studies/{id}/trials/{n}/diagnosis`. Each run takes about as long as a trial; the result does not
-    wait for it."""
+    """Whether to run the best configuration and the one compared with it once more after the verdict, with some steps
+    under torch's profiler: `GET /v1/studies/{id}/trials/{n}/diagnosis`. Each run takes about as long as a trial; the
+    result does not wait for it."""
 
     @model_validator(mode="after")
     def _one_end(self) -> "Budget":

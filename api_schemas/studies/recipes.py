@@ -102,7 +102,7 @@ class RecipeRun(Schema):
     name: str | None
     """Name of the considered recipe; None: the recipe that the study's workload states."""
     config: TrialConfig
-    """Configuration of the run: the study's answer, or the fastest trial that can train with the recipe."""
+    """Configuration of the run: the study's best configuration, or the fastest trial that can train with the recipe."""
     loss_steps: int = 0
     """Number of first steps whose losses are compared; 0 in all but the first run of a recipe."""
 
@@ -111,10 +111,11 @@ class LossVerdict(StrEnum):
     """Verdict on a considered recipe from its losses and those of the workload's stated recipe, over the same data."""
 
     AS_WELL = "as_well"
-    """The recipe trains as well as the stated one: the interval of the loss difference ends below the allowed bound."""
+    """The considered recipe trains as well as the one that the workload states: the interval of the loss difference
+    ends below the allowed bound."""
     WORSE = "worse"
-    """The recipe trains worse than the stated one: the interval of the loss difference begins above the allowed
-    bound."""
+    """The considered recipe trains worse than the one that the workload states: the interval of the loss difference
+    begins above the allowed bound."""
     UNDECIDED = "undecided"
     """The interval of the loss difference contains the allowed bound, so that nothing is decided."""
 
@@ -130,10 +131,10 @@ class LossComparison(Schema):
     loss: float
     """Mean loss of the considered recipe over the compared steps."""
     stated_loss: float
-    """Mean loss of the stated recipe over the compared steps."""
+    """Mean loss of the recipe that the workload states, over the compared steps."""
     difference: float
-    """Mean of the paired differences: the considered recipe's loss minus that of the stated recipe; above 0 the
-    considered recipe trains worse."""
+    """Mean of the paired differences: the considered recipe's loss minus that of the recipe which the workload states;
+    above 0 the considered recipe trains worse."""
     interval: tuple[float, float]
     """95 % interval of the loss difference over the compared steps by batch means (`tuner.verdict.loss_difference`).
     Another seed or a longer training may differ by more."""
@@ -146,7 +147,8 @@ class RecipeSpeed(Schema):
     """Speed of a considered recipe relative to the workload's stated recipe, in paired runs."""
 
     value: float
-    """Median over the pairs of the considered recipe's speed divided by that of the stated recipe."""
+    """Median over the pairs of the considered recipe's speed divided by that of the recipe which the workload
+    states."""
     ci95: tuple[float, float]
     """95 % interval of the speed ratio, by the tests of the final comparison."""
     pairs: int
@@ -162,20 +164,23 @@ class ConsideredRecipe(Schema):
     description: str | None = None
     """Short description of the configuration."""
     is_winners_config: bool = True
-    """Whether the configuration is the study's answer; otherwise it is the fastest trial that can train with the
+    """Whether the configuration is the study's best one; otherwise it is the fastest trial that can train with the
     recipe."""
     tokens_per_s_per_gpu: float | None = None
     """Median speed of the considered recipe's runs in tokens per second and GPU."""
     stated_tokens_per_s_per_gpu: float | None = None
-    """Median speed, in tokens per second and GPU, of the stated recipe's runs beside those of the considered recipe."""
+    """Median speed, in tokens per second and GPU, of the runs that train the workload's stated recipe for
+    comparison."""
     speed: RecipeSpeed | None = None
-    """Speed of the considered recipe relative to the stated one, with its interval; None with too few pairs."""
+    """Speed of the considered recipe relative to the workload's stated recipe, with its interval; None with too few
+    pairs."""
     ratios: tuple[float, ...] = ()
-    """Ratio of the considered recipe's speed to that of the stated recipe in each pair."""
+    """Ratio of the considered recipe's speed to that of the workload's stated recipe in each pair."""
     peak_gib: float | None = None
     """Peak GiB of the considered recipe's runs: reserved on a GPU, allocated on CPU ranks."""
     stated_peak_gib: float | None = None
-    """Peak GiB of the stated recipe's runs: reserved on a GPU, allocated on CPU ranks."""
+    """Peak GiB of the runs that train the workload's stated recipe for comparison: reserved on a GPU, allocated on CPU
+    ranks."""
     loss: LossComparison | None = None
     """Comparison of the losses of considered and stated recipe; None if a run failed before its losses were known."""
     failure: str | None = Field(default=None, examples=["loss is nan at step 12"])

@@ -13,25 +13,25 @@ class ForetoldTrial(Schema):
     from_gpus: tuple[int, ...]
     """Numbers of GPUs on which earlier studies measured the trial's configuration."""
     tokens_per_s_per_gpu: Band
-    """Speed that the smaller clusters foretell for the trial on the study's cluster, with its 90 % band."""
+    """Speed of the trial on the study's cluster as projected from smaller clusters, with its 90 % band."""
     measured_tokens_per_s_per_gpu: float
     """Measured speed of the trial on the study's cluster."""
 
     @property
     def relative_error(self) -> float:
-        """Speed foretold from smaller clusters divided by the measured speed, minus 1: positive where the trial was
-        slower than foretold."""
+        """Speed projected from smaller clusters divided by the measured speed, minus 1: positive if the trial was
+        slower than projected."""
         return self.tokens_per_s_per_gpu.expected / self.measured_tokens_per_s_per_gpu - 1.0
 
     @property
     def is_inside(self) -> bool:
-        """Whether the measured speed lies within the 90 % band foretold from smaller clusters."""
+        """Whether the measured speed lies within the 90 % band projected from smaller clusters."""
         speed = self.tokens_per_s_per_gpu
         return speed.low <= self.measured_tokens_per_s_per_gpu <= speed.high
 
 
 class RungTest(Schema):
-    """Comparison of the speeds that smaller clusters foretold for a study's cluster with the speeds that the study
+    """Comparison of speeds projected from smaller clusters to a study's cluster with the speeds that the study
     measured."""
 
     from_gpus: tuple[int, ...]
@@ -39,13 +39,13 @@ class RungTest(Schema):
     studies: tuple[str, ...] = Field(examples=[["study-0a1b2c3d4e5f"]])
     """Ids of the studies that measured on the smaller clusters."""
     trials: tuple[ForetoldTrial, ...]
-    """Trials whose speed smaller clusters foretold, in the order of their numbers."""
+    """Trials whose speed was projected from smaller clusters, in the order of their numbers."""
     median_error: float
-    """Median absolute error of the foretold speeds, relative to the measured ones."""
+    """Median absolute error of the speeds projected from smaller clusters, relative to the measured ones."""
     largest_error: float
-    """Largest absolute error of the foretold speeds, relative to the measured ones."""
+    """Largest absolute error of the speeds projected from smaller clusters, relative to the measured ones."""
     inside_band: int
-    """Number of trials whose measured speed lies within the 90 % band foretold from smaller clusters."""
+    """Number of trials whose measured speed lies within the 90 % band projected from smaller clusters."""
     band_factor: float = 1.0
     """Factor by which the target's bands are wider than the errors of published runs alone make them, because measured
     trials lay outside of their bands; never below 1."""

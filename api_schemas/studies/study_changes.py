@@ -27,8 +27,8 @@ class Extension(Schema):
     add_pairs: int | None = Field(default=None, ge=1, le=MOST_PAIRS)
     """Additional pairs of validation runs that the study may use before its verdict."""
     wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
-    """Additional seconds that workers may wait before the study's runs until the machine is quiet; given with one of
-    the other fields, since it adds no runs."""
+    """Additional seconds that workers may wait before the study's runs until the machine is quiet; only allowed with
+    another field of the request, since waiting adds no runs."""
 
     @model_validator(mode="after")
     def _check_any_field(self) -> "Extension":

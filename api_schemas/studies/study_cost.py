@@ -19,7 +19,7 @@ class ExpectedGain(Schema):
     speed of the baseline."""
 
     value: float
-    """Ratio of the two predicted speeds, at least 1."""
+    """Predicted speed of the fastest configuration divided by that of the baseline, at least 1."""
     low: float
     """Lower end of the 90 % band of the gain, at least 1: a study never recommends less than its baseline."""
     high: float

@@ -25,7 +25,7 @@ from shardtune.api_schemas.trials.measure_plan import MOST_LOSS_STEPS
 MOST_WAIT_S = 30 * 86_400.0
 """Longest time in seconds that a study may wait for a worker."""
 MOST_QUIET_WAIT_S = 7 * 86_400.0
-"""Longest time in seconds that a study may wait in all until machines are quiet."""
+"""Longest total time in seconds that the runs of a study may wait until other programs leave the machines."""
 
 
 SamplerName = Literal["guided", "tpe", "gp", "random"]
@@ -36,7 +36,8 @@ class Objective(Schema):
 
     metric: Literal["tokens_per_s_per_gpu"] = "tokens_per_s_per_gpu"
     memory_headroom: float = Field(default=0.05, ge=0, lt=0.9)
-    """Fraction of memory that the best configuration must leave free; a run that uses more fails as `over_limit`."""
+    """Fraction of memory that the best configuration must leave free; a run that leaves less free fails as
+    `over_limit`."""
 
 
 class StudyRequest(Schema):
@@ -96,8 +97,8 @@ class StudyRequest(Schema):
     """Seconds to wait for a worker if none has the cluster (`GET /v1/demand` shows the demand); then the study fails.
     null: the study is rejected at once."""
     wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
-    """Seconds, summed over all runs, that workers may wait before runs until other programs leave the machine; then
-    the runs take place anyway. null: no waiting. Workers that wait at the same time may each use the rest."""
+    """Seconds, summed over all runs, that workers may wait before runs until other programs leave the machine; then the
+    runs take place anyway. null: no waiting. Workers that wait at the same time may each use all remaining seconds."""
 
     @field_validator("baseline", mode="before")
     @classmethod
@@ -129,8 +130,8 @@ class StudySpec(StudyRequest):
     workload: Workload
 
     def with_possible_backends(self) -> "StudySpec":
-        """Return the specification without the backends that cannot train with the workload's optimizer, or beside
-        its quantised weights.
+        """Return the specification without the backends that cannot train with the workload's optimizer, or with its
+        quantised weights.
 
         Raises:
             ValueError: none of them can.

@@ -100,8 +100,8 @@ class StudyResult(Schema):
     search_runs: int = 0
     """Number of search runs with a measurement, of feasible trials."""
     disturbed_search_runs: int = 0
-    """Number of these search runs that count although other programs disturbed the machine: the trials may be faster
-    than measured. A disturbed run never ends early and ends no other run."""
+    """Number of search runs that count although other programs disturbed the machine: the trials may be faster than
+    measured. A disturbed run is never pruned, and no other run is pruned because of it."""
     undecided: OpenVerdict | None = None
     """Further paired runs that would settle an `undecided` verdict; None for other verdicts, and if no second configuration
     could be compared."""

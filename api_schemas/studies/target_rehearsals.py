@@ -11,8 +11,8 @@ from shardtune.api_schemas.trials.rehearsals import RehearsalProblem
 
 RehearsalOutcome = Literal["built", "rejected", "not_rehearsed"]
 """Outcome of a rehearsal. `built`: the configuration was built and stepped, and fits where its memory was compared;
-`rejected`: it cannot be built at the target, or needs more memory than a GPU may use, so that it is no answer;
-`not_rehearsed`: nothing is known, and the projection stands."""
+`rejected`: it cannot be built at the target, or needs more memory than a GPU may use, so that it cannot be the answer;
+`not_rehearsed`: nothing is known about it, and the projection remains the answer."""
 
 
 class TargetRehearsal(Schema):

@@ -20,7 +20,7 @@ MOST_RUNGS = 4
 """Maximum number of smaller clusters whose trials an answer is projected from, the largest first: the nearest sizes count
 most."""
 NOT_PROJECTED = "nothing is projected to the target: "
-"""Beginning of the note of a result that says why it has no projection."""
+"""First words of the note with which a result says why it has no projection to the target."""
 _TEXT = r"^\s*([0-9]{1,9})(?:x([0-9]{1,9}))?(?:x([A-Za-z0-9][A-Za-z0-9 ._-]{0,99}))?\s*$"
 
 
@@ -133,7 +133,7 @@ class ScaledField(Schema):
 
 
 class CurvePoint(Schema):
-    """Speed of one configuration on one number of nodes, with the same work for each rank."""
+    """Speed of one configuration on one number of nodes, where each rank has as much work as on the study's cluster."""
 
     nodes: int
     """Number of nodes; 1 if there are fewer GPUs than one node has."""
@@ -187,7 +187,7 @@ class BestAtSize(Schema):
     gpus: int
     """Number of GPUs."""
     global_batch: int
-    """Samples per optimizer step, with the same work for each rank."""
+    """Samples per optimizer step at this size, so that each rank has as much work as on the study's cluster."""
     evidence: Literal["measured", "projected"]
     """`measured`: the study measured this number of nodes; `projected`: the row is projected."""
     trial_number: int
@@ -208,7 +208,7 @@ class StudyProjection(Schema):
     """Kind of the answer. `projected`: nothing decided on the target. `confirmed`: pairs of runs there confirmed `best`.
     `changed`: the first of `runners_up` is the answer there (`confirmation` says why)."""
     cluster: Cluster
-    """Target, with what the study's cluster says about its GPUs."""
+    """Target cluster, completed with the facts about its GPUs that the study's cluster states."""
     global_batch: int
     """Samples per optimizer step on the target."""
     measured_gpus: int
@@ -241,8 +241,8 @@ class StudyProjection(Schema):
     notes: tuple[str, ...] = ()
     """Assumptions behind the projection, and which of them are not measured."""
     rung_test: RungTest | None = None
-    """Comparison of the speeds that smaller clusters foretold with those that the study measured; null where no earlier
-    study measured the same work on fewer GPUs."""
+    """Comparison of the speeds projected from smaller clusters with those that the study measured; null where no
+    earlier study measured the same work on fewer GPUs."""
     confirmation: TargetConfirmation | None = None
     """Comparison of the first two choices on the target itself; null until a study has run there (`confirm.sbatch`)."""
 

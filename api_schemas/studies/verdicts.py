@@ -18,8 +18,8 @@ class OpenVerdict(Schema):
     """Number of further pairs that would confirm the candidate if they resemble the pairs so far (`add_pairs` of an
     extension); None if more than a study may have."""
     is_extension_off: bool = False
-    """Whether the pairs decide nothing because a measured whole step took another time than was extended from its short
-    steps (fewer micro batches)."""
+    """Whether the pairs decide nothing because the measured time of a whole step differs from the time extended from
+    short steps (fewer micro batches)."""
     disturbed_pairs: int = 0
     """Number of the final comparison's pairs in which other programs disturbed at least one run."""
     disturbed_runs: int = 0

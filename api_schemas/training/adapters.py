@@ -175,7 +175,7 @@ ADAPTER_KINDS = tuple(ADAPTERS)
 
 
 def quantization_of(adapter: AdapterSchema | None) -> Quantization | None:
-    """Return the number format of the quantised weights beside an adapter; None where no weight is quantised."""
+    """Return the number format of the quantised base weights under an adapter; None where no weight is quantised."""
     return adapter.quantization if isinstance(adapter, Lora) else None
 
 

@@ -122,7 +122,7 @@ class AdamWBf16(AdamSettings):
 
 
 EIGHT_BIT_SINCE = 2
-"""First protocol version whose workers know the 8-bit AdamW."""
+"""First protocol version whose workers can train with the 8-bit AdamW."""
 EIGHT_BIT_BLOCK = 256
 """Elements that share one scale in bitsandbytes' blockwise quantisation (`Optimizer2State.init_state`, 0.50)."""
 

@@ -20,7 +20,7 @@ class Padding(Schema):
     """Tokens of a run's steps with samples of several lengths; each figure is a mean over the steps until the sequence of samples repeats."""
 
     samples: str = Field(max_length=64, pattern=r"^[0-9a-f]+$", examples=["85516b4aad773dc2"])
-    """Hash of the samples' lengths in order; all trials of a study have the same."""
+    """Hash of the samples' lengths in order; all trials of a study have the same hash."""
     cycle_steps: int = Field(ge=1, le=1000)
     """Number of steps after which the samples' lengths repeat; timed windows hold whole cycles."""
     real_tokens: float = Field(gt=0, le=_MOST_TOKENS)

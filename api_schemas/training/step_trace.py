@@ -44,7 +44,7 @@ class StepWork(Schema):
     attention_flops: Annotated[float, Field(ge=0, le=MOST_WORK)] = 0.0
     """FLOPs of fused attention for each sample, counted in full (not halved for causality)."""
     traffic: Scaled = Scaled()
-    """Bytes that all other operators read and write."""
+    """Bytes that all operators except matrix products, convolutions and fused attention read and write."""
     kernels: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     """Number of operators that run."""
 
@@ -71,7 +71,8 @@ class StepTrace(Schema):
     """Bytes, in addition to the weights, at the peak of a first forward and backward pass, with the gradients that
     exist then."""
     outside: Scaled
-    """Bytes of the batch and of activations that stand while the repeated blocks run, but belong to none of them."""
+    """Bytes of the batch and of activations that exist while the repeated blocks run, but belong to none of the
+    blocks."""
     block: Scaled
     """Bytes that one repeated block keeps for its backward, on average over the blocks."""
     boundary: Scaled

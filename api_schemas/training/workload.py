@@ -140,8 +140,8 @@ AUTO = "auto"
 
 
 def _by_name(value: object) -> object:
-    """Replace the name of a known precision by its dtypes. Where dtypes stand beside the name, drop the name and keep them.
-    Return any other value unchanged for validation."""
+    """Replace the name of a known precision by its dtypes. If dtypes are given together with the name, drop the name
+    and keep the dtypes. Return any other value unchanged for validation."""
     if isinstance(value, Mapping) and value.get("name") in tuple(PRECISIONS):
         return {name: dtype for name, dtype in value.items() if name != "name"}
     if not isinstance(value, str):

@@ -42,8 +42,8 @@ class MeasurePlan(Schema):
     """Range of step times in seconds that needs a precise measurement. Timing also stops once the 95 % interval over
     windows lies outside the range. None: no range."""
     prune_above_s: float | None = Field(default=None, gt=0)
-    """Step time in seconds above which a run is pruned: it ends during warm-up once all of its steps (at least three),
-    and the lower end of the 95 % interval of their mean, are longer. None: never pruned."""
+    """Step time in seconds above which a run is pruned: it ends during warm-up once each of its steps (at least three)
+    has taken longer, and the lower end of the 95 % interval of their mean is also longer. None: never pruned."""
     loss_steps: Annotated[int, Since(LOSS_STEPS_SINCE)] = Field(default=0, ge=0, le=MOST_LOSS_STEPS)
     """Number of first steps whose losses are kept; they run untimed before the warm-up, and include the `parity_steps`
     fully recorded steps. With a value up to `parity_steps`, only the losses of the fully recorded steps are kept."""

@@ -93,7 +93,8 @@ class Measurement(Schema):
     window_step_times_s: tuple[float, ...] = Field(max_length=MOST_TIMES)
     """Seconds per step in each timed window, on the slowest rank."""
     warmup_step_times_s: tuple[float, ...] = Field(default=(), max_length=MOST_TIMES)
-    """Seconds of each warm-up step, on the slowest rank; the fully recorded first steps come before them."""
+    """Seconds of each warm-up step, on the slowest rank; the first steps, whose losses and checksums are recorded, come
+    before them."""
     ranks: tuple[RankFigures, ...] = Field(default=(), max_length=64)
     """Measurements of each rank, or of the first 64 if there are more."""
     nodes: tuple[NodeFigures, ...] = Field(default=(), max_length=1000)

@@ -21,10 +21,11 @@ class ShortSteps(Schema):
     """Numbers of micro batches per step in a run whose steps have fewer of them than the workload's whole step."""
 
     parity_samples: int = Field(ge=1, le=MOST_SAMPLES)
-    """Number of different samples in each fully recorded first step. All runs of a study use the same number, so that
-    their losses can be compared. Each sample is repeated as often as the configuration's micro batches need."""
+    """Number of different samples in each of the first steps, whose losses are recorded. All runs of a study use the
+    same number, so that their losses can be compared. Each sample is repeated as often as the configuration's micro
+    batches need."""
     parity_accumulation: MicroBatches
-    """Number of micro batches in each fully recorded first step."""
+    """Number of micro batches in each of the first steps, whose losses are recorded to compare runs."""
     accumulations: Accumulations | None = None
     """Two numbers of micro batches per timed step, from whose times the time of the whole step is extended; None: whole
     steps are timed."""
@@ -41,9 +42,9 @@ class ShortStepTimes(Schema):
     """Step times at two numbers of micro batches, from which the time of the run's whole step was extended."""
 
     parity_samples: int = Field(ge=1, le=MOST_SAMPLES)
-    """Number of different samples in each fully recorded first step."""
+    """Number of different samples in each of the first steps, whose losses are recorded to compare runs."""
     parity_accumulation: MicroBatches
-    """Number of micro batches in each fully recorded first step."""
+    """Number of micro batches in each of the first steps, whose losses are recorded to compare runs."""
     accumulations: Accumulations | None = None
     """Two numbers of micro batches per timed step; None: whole steps were timed."""
     fewer_s: tuple[float, ...] = Field(default=(), max_length=_MOST_TIMES)

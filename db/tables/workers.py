@@ -28,8 +28,8 @@ class WorkerRow(Row):
     register."""
     session: Mapped[str] = mapped_column(String(64), unique=True)
     protocol_version: Mapped[int | None]
-    """Protocol version in which the worker reads leases. None: unknown until the worker asks for work, since a release
-    before this column registered it."""
+    """Protocol version in which the worker reads leases. None: unknown until the worker asks for work, since an older
+    release, whose table lacked this column, registered it."""
     offer: Mapped[Offer] = mapped_column(Stored(Offer))
     """Part of the worker's inventory that is read for all workers at once."""
     inventory: Mapped[Inventory] = mapped_column(Stored(Inventory), deferred=True)

@@ -108,7 +108,7 @@ def can_train(config: TrialConfig, workload: WorkloadRequest) -> bool:
 
 
 def check_limits(knobs: Mapping[str, object], precision: Precision) -> None:
-    """Reject limits of a search that leave only offloaded shards, or DeepCompile, for a precision in float16.
+    """Reject limits of a search that allow only offloaded shards, or only DeepCompile, if the precision is float16.
 
     Raises:
         ValueError: names the knob, its values and the remedy.

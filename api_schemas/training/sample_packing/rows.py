@@ -58,7 +58,8 @@ def fill_rows(data: SampleLengths, count: int, row_length: int) -> list[Row]:
 
 
 def strata(data: SampleLengths, count: int) -> list[int]:
-    """Mean length of each of `count` equal parts of the samples in ascending order, so that their mean is the data's."""
+    """Mean length of each of `count` equal parts of the samples in ascending order, so that the mean of the parts is
+    that of the data."""
     bins, samples = iter(data.lengths), data.samples
     length, left = next(bins)
     # Whole numbers alone: a part has `samples` units of 1 / count of a sample.

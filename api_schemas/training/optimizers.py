@@ -22,11 +22,11 @@ class OptimizerSchema(Schema):
     excluded: ClassVar[Mapping[str, str]] = {}
     """Reasons why backends cannot train with the optimizer although it is elementwise, by the backend's kind."""
     offloads: ClassVar[bool] = True
-    """Whether the host can step the optimizer's part of an offloaded training."""
+    """Whether the optimizer can update states that are offloaded to the host."""
     package: ClassVar[str | None] = None
-    """Python package beside torch that the optimizer is from."""
+    """Python package, other than torch, that provides the optimizer."""
     master_dtype: ClassVar[str | None] = None
-    """Only dtype of master weights that the optimizer can update; None: it takes those of every precision."""
+    """Only dtype of master weights that the optimizer can update; None: it can update those of every precision."""
 
     def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
         """Return the bytes of the state that the optimizer keeps for the trained parameters. `matrix_elements`: elements
@@ -122,7 +122,7 @@ class AdamWBf16(AdamSettings):
 
 
 EIGHT_BIT_SINCE = 2
-"""First protocol version whose workers know the 8-bit AdamW."""
+"""First protocol version whose workers can train with the 8-bit AdamW."""
 EIGHT_BIT_BLOCK = 256
 """Elements that share one scale in bitsandbytes' blockwise quantisation (`Optimizer2State.init_state`, 0.50)."""
 
@@ -218,7 +218,8 @@ def _with_kind(value: object) -> object:
 
 
 def _class_name(value: object) -> str:
-    """Return the name of the class for validated or raw settings, which error paths leave out as a union's branch."""
+    """Return the class name of validated or raw settings, which selects the member of the union; paths in errors leave
+    it out."""
     return type(value if isinstance(value, OptimizerSchema) else OPTIMIZERS[str(value["kind"])]).__name__  # type: ignore[index]
 
 

@@ -32,7 +32,7 @@ CachedValue = TypeVar("CachedValue")
 
 # A budget in seconds may run out without any change of the study, so the entry must expire by itself.
 _IDLE_S = 5.0
-"""Seconds for which a study's plan to wait is reused without planning again."""
+"""Seconds for which the decision that a study has nothing to do is reused without planning again."""
 _MAX_SPACES = 64
 _MAX_POOLS = 16
 """Maximum number of cached candidate pools; each takes up to 10 MB."""

@@ -22,7 +22,7 @@ _STATE_DIR = ".shardtune"
 
 @dataclass(frozen=True, repr=False)
 class Predictions(Result):
-    """Predicted configurations: the table `fastest`, unless none was asked for, and the table `strategies`."""
+    """Predicted configurations: the table `fastest`, if a global batch is known, and the table `strategies`."""
 
     values: PredictionTable | None = None
     """All predicted values: terms of the memory, parts of the step, assumptions."""
@@ -30,7 +30,9 @@ class Predictions(Result):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedConfig(Result):
-    """Explained configuration: the table `configuration`, with the fastest one, then `memory` and `step`."""
+    """Explained configuration, with the tables `configuration` (together with the fastest one), `memory`, `step` and
+    `differences`.
+    """
 
     values: ExplainConfigAnswer | None = None
     """All values of the explanation."""
@@ -117,13 +119,14 @@ def explain_config(
     state_dir: str | Path = _STATE_DIR,
     **workload: Unpack[WorkloadFields],
 ) -> ExplainedConfig:
-    """Predict one configuration: the terms of its memory, the parts of its step, and how far the fastest one is.
+    """Predict one configuration: the terms of its memory, the parts of its step, and how it differs from the fastest
+    one.
 
     Args:
         model: as for `predict`.
         cluster: as for `predict`.
-        config: configuration in Shardtune's format, or the content or path of a DeepSpeed, Accelerate or TrainingArguments
-            file, which needs `sequence_length` and `global_batch` beside it.
+        config: configuration in Shardtune's format, or the content or path of a DeepSpeed, Accelerate or
+            TrainingArguments file, which needs `sequence_length` and `global_batch` beside it.
         hardware: as for `predict`.
         state_dir: as for `predict`.
         workload: as for `predict`; without `global_batch`, one forward pass a step.

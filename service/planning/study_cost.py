@@ -48,7 +48,9 @@ class CostPredictions:
     fastest: Sequence[Prediction]
     """Fastest configurations of the study's search space; empty: nothing fits or nothing is known."""
     baselines: Sequence[Prediction]
-    """Predictions of the study's baseline, or, if it has none, of the default configurations in the documentation."""
+    """Predictions of the study's baseline, or, if it has none, of the default configurations that each backend's
+    documentation gives.
+    """
 
 
 @dataclass(frozen=True)

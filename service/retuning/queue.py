@@ -42,7 +42,8 @@ _RETRY_AFTER = timedelta(minutes=5)
 MAX_TRIES = 5
 """Maximum number of attempts at the failing start or step of a retune (repeated measurement of a recommendation)."""
 _TRIGGERS = {RetuneCause.FINGERPRINT: Trigger.FINGERPRINT, RetuneCause.DRIFT: Trigger.DRIFT}
-"""Trigger of the schedules that are responsible for each cause of a retune (repeated measurement of a recommendation).
+"""Trigger that a schedule must have to be responsible for a retune (repeated measurement of a recommendation), by the
+retune's cause.
 """
 
 
@@ -131,8 +132,8 @@ def start_due(context: Context, start: Start) -> int:
     """Start the queued retunes that are due, in order of how often their recommendation is used; returns the number
     started.
 
-    A retune that waits for budget or a time window also delays retunes of less used recommendations, and stores its
-    `reason`.
+    A retune that waits for budget or a time window stores its `reason`, and delays retunes of recommendations that are
+    used less often.
     """
     with context.db.read() as session:
         rows = retunes.due(session, context.now())

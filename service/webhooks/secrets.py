@@ -29,7 +29,8 @@ def master_key(settings: Settings) -> bytes:
     `SHARDTUNE_SECRET_KEY`, or a key file beside a SQLite database that is created on first use.
 
     Raises:
-        Conflict: another database without a key. Replicas share no file, so the key must be set.
+        Conflict: the database is not SQLite, and no key is set. Replicas of the service share no key file, so the key
+            must be set.
     """
     if settings.secret_key is not None:
         return settings.secret_key.get_secret_value().encode()

@@ -113,8 +113,9 @@ class Settings(BaseSettings):
     """Maximum number of event streams that all clients together may keep open at one service process. One project can
     open at most as many as it leaves free, that is, half of them."""
     secret_key: SecretStr | None = Field(default=None, min_length=32)
-    """Key from which the secrets of webhooks and the keys of agents' confirmations are derived; at least 32
-    characters, the same for every replica of the service. Without it, a key file is created beside a SQLite database.
+    """Key from which the secrets of webhooks are derived, and the key that signs the confirmation codes for coding
+    agents; at least 32 characters, the same for every replica of the service. Without it, a key file is created beside
+    a SQLite database.
     """
     webhook_allow_private: bool = False
     """Allow webhooks to send to private and loopback addresses, such as a receiver in the same network."""

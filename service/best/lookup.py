@@ -75,8 +75,8 @@ def find_by_target(
     is_exact: bool = False,
     accepts_projections: bool = False,
 ) -> BestConfig:
-    """Recommendation for the first of these tuning targets that has one, measured on any fingerprint, fresh before
-    stale; else the recommendation nearest to the first target.
+    """Recommendation for the first of these tuning targets that has one, measured on any fingerprint (hardware and
+    software versions), fresh before stale; else the recommendation nearest to the first target.
 
     `lowest`: minimum confidence of a nearest recommendation, and of one from a machine that was too busy. `is_exact`:
     return no nearest recommendation. `accepts_projections`: where nothing was measured for exactly these targets,

@@ -37,8 +37,8 @@ def lease_run(
 ) -> Granted | NoRun | StudyBusy | HostBusy:
     """Lease a worker a run of one study: a waiting run if there is one, else a new run.
 
-    `open_study`: the study as just listed. Returns `StudyBusy` if another process is still planning the study's next
-    run after `patience_s`.
+    `open_study`: the study, as the caller has just read it. Returns `StudyBusy` if another process is still planning
+    the study's next run after `patience_s`.
     """
     # A waiting run needs no plan, so it is taken without the ask lock, which another process may hold for the seconds
     # that sampling takes.

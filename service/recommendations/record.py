@@ -36,12 +36,12 @@ from shardtune.service.recommendations.target_report import report_confirmation
 
 @dataclass(frozen=True)
 class DecidedBy:
-    """Key or service that made a decision."""
+    """API key that made a decision about a recommendation, or the service itself."""
 
     name: str
     """Name of the API key, or `service`."""
     key_id: str | None = None
-    """Id of the API key, which tells keys of one name apart; None: the service, or a request without a key."""
+    """Id of the API key, which distinguishes keys with the same name; None: the service, or a request without a key."""
 
 
 SERVICE = DecidedBy("service")

@@ -170,8 +170,8 @@ def _admit_and_start(context: Context, row: RetuneRow, start: Start, held_up: se
 
 
 def begin_challenge(context: Context, retune_id: str, start: Start) -> bool:
-    """Create the challenge study of a running retune that this replica has claimed; also after a crash. Returns False
-    if the retune has to wait.
+    """Create the challenge study of a running retune (it compares the recommendation with up to three other
+    configurations), also after a crash. This replica has claimed the retune. Returns False if the retune has to wait.
     """
     # Outside any transaction: choosing challengers predicts the search space. The id is stored afterwards, so a crash
     # in between repeats the start, which returns the same study.

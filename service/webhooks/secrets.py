@@ -25,8 +25,8 @@ without losing a message.
 
 
 def master_key(settings: Settings) -> bytes:
-    """Key from which webhook secrets and the keys of agents' confirmations are derived: the setting
-    `SHARDTUNE_SECRET_KEY`, or a key file beside a SQLite database that is created on first use.
+    """Key from which the secrets of webhooks are derived, and the key that signs the confirmation codes for coding
+    agents: the setting `SHARDTUNE_SECRET_KEY`, or a key file beside a SQLite database that is created on first use.
 
     Raises:
         Conflict: the database is not SQLite, and no key is set. Replicas of the service share no key file, so the key

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SHORTEST_PREFIX = 8
-"""Minimum prefix length of a trusted network, such as 8 in 10.0.0.0/8. It prevents that two networks with half of all
-addresses each would trust everybody.
+"""Minimum prefix length of a trusted network; 8 allows 10.0.0.0/8. Without it, a setting could trust everybody by
+naming the two halves of all addresses.
 """
 _MOST_WARNED = 64
 """Number of proxy addresses for which it is remembered that a warning was logged; with more addresses, warnings repeat.

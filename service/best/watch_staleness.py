@@ -42,7 +42,7 @@ _MAX_INTERVAL_S = 30.0
 
 @dataclass(frozen=True)
 class _MarkChange:
-    """Planned change of the freshness marks in one recommendation's row."""
+    """Planned change to the columns of a recommendation's row that say whether the recommendation is fresh or stale."""
 
     case: TargetFreshness
     was: StoredFreshness

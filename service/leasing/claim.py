@@ -45,7 +45,7 @@ pass over the studies, and in the second pass.
 
 @dataclass(frozen=True)
 class Idle:
-    """Result for a worker without a lease for which no work exists at the moment."""
+    """Result of a request for work: the worker has no lease, and no work exists for it at the moment."""
 
     worker: WorkerRow
     worker_kind: str

@@ -71,8 +71,8 @@ class Subject:
 class PlannerCache:
     """Caches for planning in one process, and one ask lock per study.
 
-    Spaces never change once the model summary is known; calibrations change with every measured run; each snapshot is
-    valid for one version of its study.
+    Search spaces never change once the model summary is known; calibrations change with every measured run; each
+    snapshot is valid for one version of its study.
     """
 
     def __init__(self) -> None:

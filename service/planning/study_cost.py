@@ -46,7 +46,7 @@ class CostPredictions:
     """Predictions from which a study's cost is estimated."""
 
     fastest: Sequence[Prediction]
-    """Fastest configurations of the study's search space; empty: nothing fits or nothing is known."""
+    """Fastest configurations of the study's search space; empty if nothing fits or no speed can be predicted."""
     baselines: Sequence[Prediction]
     """Predictions of the study's baseline, or, if it has none, of the default configurations that each backend's
     documentation gives.

@@ -59,7 +59,7 @@ class NewRecipeRun:
     """
 
     trial_number: int
-    """Number of the trial that is the study's answer."""
+    """Number of the trial whose configuration is the study's answer."""
     recipe: RecipeRun
     comparison_block: int
 

@@ -93,7 +93,9 @@ class DecayedUsage:
         self._total = 0.0
         # Growing weights cost nothing per sender; all sums are scaled back only when the weight becomes large.
         self._weight = 1.0
-        """Weight with which a second is added now; growing weights replace the decay of older seconds."""
+        """Weight of a second of slot use that is added now. The weight grows with time, which has the same effect as
+        letting older seconds decay.
+        """
 
     def count(self, in_use: Counter[str]) -> None:
         """Add the time since the last call to the senders' usage; must be called before the slots in use change."""

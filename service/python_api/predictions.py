@@ -57,15 +57,16 @@ def predict(
 
     Args:
         model: preset, Hugging Face id, path, content of a `config.json`, or a study file.
-        cluster: such as `8xh100`, or `local` for the machine that `shardtune measure-hardware` measured (default: the study
-            file's, or `local`).
+        cluster: such as `8xh100`, or `local` for the machine that `shardtune measure-hardware` measured (default: the
+            study file's, or `local`).
         top: number of fastest configurations.
         space: limits of the search space, as in a study file: `{"backends": ["fsdp2"]}`.
         micro_batch: samples per forward pass and GPU of the table `strategies`.
         gradient_accumulation: micro batches per step (default: as many as `global_batch` takes).
         checkpointing: activation checkpointing of the table `strategies`: `none`, `selective` or `full`.
         hardware: output file of `shardtune measure-hardware --json`, in place of `cluster`.
-        trace: whether to count the built model even where its architecture has a closed form; needs torch.
+        trace: whether to build the model and count its operations even if formulas for its architecture are known;
+            needs torch.
         allow_models: names of your own models that may run here to be traced.
         state_dir: folder of `shardtune tune`, for `cluster="local"`.
         workload: `sequence_length`, `global_batch`, `precision`, `optimizer`, `adapter`, `attention`, `data`, `float8`.

@@ -81,8 +81,8 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
 
 
 def _is_faster(recommendation: RecommendationRow, recommended: RecommendationRow) -> bool:
-    """Whether a new result replaces the recommendation of another study: it is faster, or the other one came from a
-    machine that was too busy.
+    """Whether a new result replaces the recommendation of another study: it is faster, or the other study's machine was
+    too busy for an answer.
     """
     was_too_busy = recommended.answer.result.verdict is Verdict.TOO_BUSY
     return was_too_busy or recommended_speed(recommendation) > recommended_speed(recommended)

@@ -104,8 +104,7 @@ def free_name(context: Context, worker_id: str, idempotency: IdempotencyKey = NO
 
 
 def forget(context: Context, worker_id: str) -> None:
-    """Remove a worker that has disappeared from all lists and counts. Its measurements are kept, and it may register
-    again.
+    """Remove a silent worker from all lists and counts. Its measurements are kept, and it may register again.
 
     Raises:
         NotFound: no such worker, or the worker serves more than the sender's project.

@@ -40,10 +40,11 @@ _JSON = ("application/json", "application/*", "*/*")
 
 
 def requested_format(request: Request, response: Response, stated: str | None) -> str:
-    """Return `json` or the name of a file: as stated, else as the Accept header prefers.
+    """Return the response format, `json` or a configuration file's name: the one stated in the query, else the one that
+    the Accept header prefers.
 
     Raises:
-        NotAcceptable: the header names no format that there is.
+        NotAcceptable: the Accept header names no format that the service can produce.
     """
     # One URL has several representations, so caches must store them apart.
     response.headers["Vary"] = "Accept"
@@ -53,10 +54,11 @@ def requested_format(request: Request, response: Response, stated: str | None) -
 def file_response(
     request: Request, response: Response, value: BaseModel, tag: str, files: Mapping[str, str], name: str
 ) -> Response:
-    """Respond with one of a configuration's files, whose entity tag follows from the configuration's.
+    """Respond with one of the ready-to-use files of a configuration. The file's entity tag is derived from the
+    configuration's.
 
     Raises:
-        Invalid: there is no such file.
+        Invalid: the configuration has no file of this name.
     """
     if name not in files:
         raise invalid("format", name, f"format ({name}) is not json or one of {', '.join(files)}; use one of these")

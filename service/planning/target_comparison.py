@@ -11,11 +11,12 @@ from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.tuner.search.space.flat import flatten
 
 _IMPLIED = ("backend", "dp_replicate")
-"""Knobs that follow from other limits."""
+"""Knobs that are not limited explicitly, because other limits already determine them."""
 
 
 def comparing_study(study_id: str, spec: StudySpec, projection: StudyProjection) -> StudyRequest:
-    """Return the study that compares the first choice with the second on the target, in pairs of runs.
+    """Return the request for a study on the target that compares a projection's first and second choice in pairs of
+    runs.
 
     The second choice is the baseline, and all knobs are limited to the first choice.
     """
@@ -40,9 +41,10 @@ def comparing_study(study_id: str, spec: StudySpec, projection: StudyProjection)
 
 
 def difference(spec: StudySpec, cluster: Cluster, expected: StudyRequest) -> str | None:
-    """Name the field in which a study on a cluster is not the one that compares the choices; None if it is that study.
+    """Name the first field in which a study differs from the study that compares a projection's choices; None if there
+    is no such field.
 
-    Budget and objective may differ: they change how long it takes, and not what is compared.
+    Budget and objective may differ: they change how long the study takes, but not what it compares.
     """
     assert isinstance(expected.cluster, Cluster)
     fields = (

@@ -8,8 +8,9 @@ from shardtune.service.http.errors import invalid
 
 
 def trains_adapter(offer: Offer, workload: WorkloadRequest) -> bool:
-    """Whether a worker can train the workload's adapter. Workers of older releases would train all weights instead, or
-    beside weights that are not quantised."""
+    """Whether a worker can train the workload's adapter. Older workers do not know adapters or quantised weights: they
+    would train all weights instead, or leave the frozen weights unquantised.
+    """
     return workload.adapter is None or workload.adapter.requirement in offer.adapters
 
 

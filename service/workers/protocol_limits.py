@@ -17,7 +17,7 @@ from shardtune.db.tables.workers import WorkerRow
 
 
 def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int) -> str | None:
-    """Reason why a task on a workload cannot be expressed in a protocol version; None if it can."""
+    """Reason why a task on a workload cannot be expressed in messages of a protocol version; None if it can."""
     if protocol_version >= PROTOCOL_VERSION:
         return None
     precision, optimizer = workload.precision, workload.optimizer
@@ -46,10 +46,10 @@ def why_not_repeatable(
     workload: Workload, config: TrialConfig, protocol_version: int | None, *, has_short_steps: bool = False
 ) -> str | None:
     """Reason why a worker of a protocol version cannot run a configuration again; None if it can, or if the version is
-    unknown (None): a request for work tells it before the worker gets a lease.
+    not known yet (None): the worker's next request for work contains it.
 
-    `has_short_steps`: whether the runs that it is compared with share samples of short steps, so that the run must,
-    too.
+    `has_short_steps`: whether the runs that it is compared with timed short steps (fewer micro batches), so that the
+    repeated run must do so, too.
     """
     if protocol_version is None:
         return None

@@ -64,8 +64,8 @@ class Workplace:
 
     @contextmanager
     def devices(self, is_exclusive: bool, give_up: Callable[[], bool]) -> Iterator[bool]:
-        """Acquire the devices for the duration of a run; yields false if `give_up` ended the wait. On a shared host no
-        run touches the devices before."""
+        """Acquire the devices for the duration of a run; yields false if `give_up` ended the wait. On a host that several
+        workers share, no run uses the devices before it has acquired them."""
         if self.acquire_devices is None:
             yield True
             return

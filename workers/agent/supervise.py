@@ -111,7 +111,7 @@ class _Watch:
         self._deadline_s, self._no_progress_s = limits.deadline_s, limits.no_progress_s
 
     def end(self, interrupted: str | None) -> _End | None:
-        """Reason for ending the attempt now; None while the ranks may continue."""
+        """Reason why the attempt must be ended now; None while its ranks may continue."""
         all_ended = len(self._launcher.exits) == self._ranks
         # Ranks that ended themselves because the lease expired are no result; ranks that are done are one.
         if interrupted is not None and not (all_ended and all(exit.code == 0 for exit in self._launcher.exits)):

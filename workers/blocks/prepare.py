@@ -10,10 +10,11 @@ from shardtune.workers.blocks.host_inputs import HostInputs
 
 
 def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "inductor") -> HostInputs | None:
-    """Apply activation checkpointing, then compilation by a backend of `torch.compile`, to each repeated block of a
-    model, in place.
+    """Apply activation checkpointing, then compilation by a backend of `torch.compile`, to each repeated block of a model, in
+    place.
 
-    Returns the blocks' inputs in host memory, which count what goes there and back; None where they stay on the device.
+    Returns the object that moves the blocks' inputs to host memory and counts the bytes; None where the inputs stay on the
+    device.
     """
     blocks = [block for _, block in repeated_blocks(model)]
     checkpointed = checkpointing.apply(blocks, config.activation_checkpointing, config.checkpoint_every)

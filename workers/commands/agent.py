@@ -93,8 +93,8 @@ def workplace(settings: WorkerSettings, hosts: HostPool, allowed: Allowed) -> Wo
 
 
 def _partition_devices(work_dir: Path, partition: HostPartition) -> AcquireDevices:
-    """Function that acquires the devices of a host partition for each run; the workers of a machine have their locks
-    beside their work directories."""
+    """Return a function that acquires the devices of a host partition for each run. The lock files, which all workers of the
+    machine share, are beside the workers' work directories."""
     return lambda is_exclusive, give_up: device_locks.hold_for_run(
         work_dir.parent / "locks", partition, is_exclusive, give_up
     )

@@ -25,7 +25,7 @@ _ANY = Fingerprint(
     cpu_count=1,
     host_memory_gib=1,
 )
-"""Fingerprint against which override values are checked before the hardware is detected."""
+"""Placeholder fingerprint against which override values are checked, before the real hardware is detected."""
 _TYPES = get_type_hints(Fingerprint)
 
 

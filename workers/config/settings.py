@@ -33,7 +33,8 @@ class WorkerSettings(BaseSettings):
     """Numbers of ranks of several workers that divide this machine, separated by commas. As many workers of each size
     are started as fit: `1,8` on eight GPUs starts one worker per GPU, and one of all. Default: one worker of all ranks."""
     host_partition: HostPartition | None = None
-    """Host partition of this worker on a machine that several divide; set by the process that starts them."""
+    """Host partition (part of the machine) of this worker, where several workers divide the machine; set by the process that
+    starts them."""
     memory_gib: float | None = Field(default=None, gt=0)
     """Declared memory of one CPU rank in GiB. Default: an equal part of the host's memory. GPUs report their own."""
     cold: bool = False
@@ -44,8 +45,8 @@ class WorkerSettings(BaseSettings):
     """Training scripts that studies may use: command (a Python script and its arguments) by name; in the environment
     NAME=COMMAND separated by semicolons."""
     fingerprint_override: Annotated[dict[str, str], NoDecode] = {}
-    """Other values for fields of the fingerprint, to try out the effects of a change; marked in every record. In the
-    environment FIELD=VALUE separated by semicolons."""
+    """Values that replace fields of the detected fingerprint (hardware and software versions), to try out the effects of a
+    change. Every record marks them. In the environment FIELD=VALUE separated by semicolons."""
     look_again_s: float = Field(default=60, gt=0)
     """Seconds between inspections of the fingerprint, which take place between runs; a change is reported to the service."""
     keep_trials: int = Field(default=20, ge=0)
@@ -77,11 +78,12 @@ class WorkerSettings(BaseSettings):
     ray_address: str | None = None
     """Address of the Ray cluster. Default: RAY_ADDRESS, or the cluster of this host."""
     node_lease_s: float = Field(default=8, ge=2, le=60)
-    """Seconds of a host's lease: after three quarters of it without an answer the host ends its ranks; at its end they
-    are gone. Longer leases mean fewer false alarms of hosts under load, and a later notice of lost ones."""
+    """Seconds of a host's lease: a host that gets no answer from the agent for three quarters of it ends its ranks, which are
+    gone at the lease's end. Longer leases mean fewer false alarms of hosts under load, and a later notice of lost ones."""
     exit_when_idle_minutes: float | None = Field(default=None, gt=0, le=525_600)
-    """Minutes without a run after which the worker ends, with exit code 0; 1 where the service does not answer then.
-    Machines that are started for their work end by it. Default: the worker waits for runs until it is stopped."""
+    """Minutes without a run after which the worker ends, with exit code 0, or 1 where the service does not answer then. Set it
+    on machines that are started for pending work and should end after it. Default: the worker waits for runs until it is
+    stopped."""
     measure_rates: bool = True
     """Measure the ranks' rates at the first start on a machine that the catalogue lacks (CPU ranks, other GPUs): half a
     minute, kept in `work_dir`. Without them, the first searches there are guided by a guess, or not at all."""

@@ -51,7 +51,7 @@ class Launch(Schema):
 
     @property
     def has_rendezvous(self) -> bool:
-        """Whether the launch names the address at which its ranks meet."""
+        """Whether the launch already names an address at which its ranks meet (rendezvous)."""
         return "MASTER_ADDR" in self.environment
 
     def started(self) -> "Launch":

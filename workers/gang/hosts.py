@@ -149,7 +149,7 @@ class GangHosts:
     def prepare(self, gang: Gang) -> bool:
         """Prepare every host of the gang to launch.
 
-        A host that cannot be prepared is given up, and hosts that are no longer equal are no gang any more.
+        A host that cannot be prepared is given up, and hosts that are no longer equal are not used as a gang any more.
         """
         inspects = now_s() - self._inspected_s >= self._plan.inspect_again_s
         answers = ask_all(

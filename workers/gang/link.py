@@ -85,7 +85,7 @@ class NodeLink:
         self.helper_lost: HelperLost | None = None
         """Helper process that the host lost during the launch in progress."""
         self.progress: tuple[int, Progress | None] = (0, None)
-        """Change counter and progress of the launch in progress."""
+        """Counter that changes with each progress of a rank, and the last reported progress, of the launch in progress."""
         pipe.send(to_line(begin))
         threading.Thread(target=self._read_messages, name=f"node-{self.host}", daemon=True).start()
 

@@ -54,7 +54,8 @@ class NodeHeartbeatAnswer(Schema):
 
 
 class PrepareOrder(Schema):
-    """Order to a node agent to get ready to launch: the fork server started, the GPUs healthy and free."""
+    """Order to a node agent to get ready to launch: to start the fork server, and to wait until the GPUs are healthy and
+    free."""
 
     kind: Literal["prepare"] = "prepare"
     order: int
@@ -94,7 +95,7 @@ class SharedOrder(Schema):
 
 
 class StageOrder(Schema):
-    """Order to a node agent to prepare the folder of a launch, and a store on the host of the rendezvous."""
+    """Order to a node agent to prepare the folder of a launch and, on the host where the ranks meet, the rendezvous store."""
 
     kind: Literal["stage"] = "stage"
     order: int

@@ -19,8 +19,8 @@ class Prepared:
     """Library facts from `workers.rank.inventory`, collected by a process like the ranks'; None where the launcher has
     not collected any."""
     isolation: str = "none: ranks are started one by one"
-    """`pid_namespace` where every process that a rank starts dies with the launcher's helper process; else the reason
-    why there is no such namespace."""
+    """Text `pid_namespace` where every process that a rank starts dies with the launcher's helper process; else the reason why
+    PID namespaces cannot be used."""
     operators_built: bool | None = None
     """Whether DeepSpeed's C++ operators are in torch's extension cache; None where unknown."""
 

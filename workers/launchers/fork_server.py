@@ -90,7 +90,8 @@ class ForkServerLauncher(Unobserved):
 
     @property
     def lost(self) -> LostProcess | None:
-        """Fork server if it died during this launch, or the server or rank that was stopped (SIGSTOP) for too long."""
+        """Fork server if it died during this launch, or any process (fork server or rank) that was stopped (SIGSTOP) for too
+        long."""
         return self._lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:

@@ -92,9 +92,11 @@ class LocalLauncher:
         self._current.launch(directory, self._with_store(directory, launch))
 
     def _with_store(self, directory: Path, launch: Launch) -> Launch:
-        """Launch with a rendezvous store at a loopback address, where the ranks run a script and nothing else serves one.
+        """Copy of the launch with a rendezvous store at a loopback address, if the ranks run a user's script and the launch
+        has no store yet.
 
-        Rank 0 of a script would serve it at all addresses of the host. Our own ranks meet at a file.
+        Otherwise rank 0 of the script would open a store at all addresses of the host. Ranks that run no script meet at a
+        file.
         """
         if not TrialDir(directory).has_script or launch.has_rendezvous:
             return launch

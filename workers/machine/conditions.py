@@ -28,8 +28,8 @@ from shardtune.workers.machine.oom_counter import oom_kills
 from shardtune.workers.trial_dir import TrialDir
 
 _STRAGGLER = 1.2
-"""Ratio of a rank's time to the median rank's above which its GPU is a straggler, for the same calculation on idle,
-equal GPUs."""
+"""Ratio to the median rank's time above which a rank's GPU counts as a straggler. All ranks time the same calculation while no
+training runs, on equal GPUs."""
 
 Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | RehearsalReport | Failure
 
@@ -38,7 +38,7 @@ class HostObserver:
     """Observer that reads the host's counters before the ranks start and after they have ended."""
 
     def __init__(self, watch: DeviceWatch | None, host: str | None = None) -> None:
-        """Prepare the observer; `watch` is on the GPUs (None for CPU ranks), `host` defaults to the machine's name."""
+        """Prepare the observer. `watch` observes the GPUs (None for CPU ranks); `host` defaults to the machine's name."""
         self._watch = watch
         self._host = (host or platform.node())[:200]
         self._before, self._kills = HostCounters.now(), oom_kills()

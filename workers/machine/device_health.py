@@ -29,8 +29,7 @@ _BAD_XIDS = _BROKEN_XIDS | {63, 92, 94}
 """Xids (NVIDIA driver errors) that end a run: those of a broken device, and some that leave the device usable. Other
 Xids (13, 31, 43, 45 …) are faults of a program."""
 _SLACK_BYTES = 256 << 20
-"""Bytes over the base level of memory use up to which a GPU counts as free: the driver itself allocates and frees
-memory."""
+"""Bytes above its lowest observed memory use up to which a GPU counts as free: the driver itself allocates and frees memory."""
 
 
 class Process(BaseModel):
@@ -109,8 +108,8 @@ def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> lis
 
 
 def summarize_devices(looks: Sequence[GpuObservation], foreign: Collection[int]) -> tuple[DeviceSeen, ...]:
-    """Summary of each GPU over a run, from the last observation before the run to the run's last; `foreign` are pids of
-    other programs."""
+    """Summary of each GPU over a run, from the last observation before the run to the last one in the run; `foreign` are pids
+    of other programs."""
     # Xids and ECC errors of a run are differences between two observations.
     if len(looks) < 2:
         return ()

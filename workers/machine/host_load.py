@@ -20,7 +20,7 @@ from shardtune.workers.machine.oom_counter import cgroups
 
 _ROOT = Path("/sys/fs/cgroup")
 _LEAST_CORES = 0.05
-"""Number of cores below which a program is not named."""
+"""Number of busy cores below which a program is not named among the causes of a host's load."""
 _LONGEST_NAME = 64
 
 _Process = tuple[int, float]

@@ -111,7 +111,7 @@ class Libraries(BaseModel):
     cpu_dtypes: str | None = None
     """Dtypes that this processor computes natively, as torch uses the processor."""
     matmul_flops: dict[Dtype, float] = {}
-    """FLOP/s of one rank's matrix products by dtype; empty where not measured."""
+    """FLOP/s that one rank reaches in matrix products, by dtype; empty where not measured."""
 
 
 def find_gpus() -> Gpus:

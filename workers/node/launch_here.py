@@ -25,7 +25,7 @@ class NodeLaunch:
         self._sent_exits, self._is_loss_sent = 0, False
 
     def move_deadline(self, ranks_end_s: float) -> None:
-        """Change the deadline of this host's ranks; called in a thread, after each answer of the agent."""
+        """Change the deadline of this host's ranks. A thread calls this after each answer of the agent to a heartbeat."""
         with self._directory_lock:
             if self._directory is not None:
                 self._directory.write_deadline(ranks_end_s)

@@ -19,7 +19,7 @@ def wait_for_all(give_up: Callable[[], bool]) -> bool:
 
 
 def receives(pipe: IO[bytes], word: bytes, give_up: Callable[[], bool]) -> bool:
-    """Whether the other end of a pipe sends a word before the pipe is closed and before `give_up` ends the wait."""
+    """Whether the other end of a pipe sends a line before the pipe is closed and before `give_up` ends the wait."""
     while not give_up():
         # Short waits: a signal only sets a flag, which `give_up` reads.
         if select.select([pipe], [], [], _LOOK_S)[0]:

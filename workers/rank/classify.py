@@ -95,7 +95,8 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
 
 
 def _is_recompile_limit(error: BaseException) -> bool:
-    """Whether Dynamo gave up compiling a function anew; by name, since its module takes seconds to import."""
+    """Whether Dynamo reached its limit of recompilations of a function. The exception is recognised by name, since its module
+    takes seconds to import."""
     return type(error).__name__ == "FailOnRecompileLimitHit"
 
 

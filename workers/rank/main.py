@@ -96,7 +96,8 @@ class RankAttempt:
         trial_dir.write_model_summary(self._folder, summary)
 
     def write_rehearsal(self, task: TargetRehearsalTask) -> None:
-        """Rehearse the task's parts in processes of their own, and write their answers into the trial directory."""
+        """Rehearse the task's parts (each builds and steps one rank without values) in processes of their own, and write their
+        reports into the trial directory."""
         # Each process has a limit of its own, beyond that of runs without progress.
         with self._progress.refreshed(Progress(phase="building")):
             report = rehearsal_parts.rehearse(task)
@@ -173,7 +174,7 @@ class RankAttempt:
         return report.model_copy(update={"wrap_time_s": wrap_time})
 
     def _require_frozen_weights(self) -> None:
-        """Raise a NumericsError where training has changed quantised base weights."""
+        """Raise a NumericsError where training has changed quantised base weights, which must stay frozen."""
         if self._frozen_weights is not None:
             self._frozen_weights.require_unmoved()
 

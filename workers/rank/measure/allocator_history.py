@@ -10,8 +10,8 @@ from shardtune.workers.rank.measure.memory import Recording
 _ENDLESS = 1 << 63
 """Time of release that is recorded for a storage that was never released."""
 _MOST_EVENTS = 2_000_000
-"""Largest number of recorded allocator events, for two steps; beyond it the oldest would be lost, and with them
-storages still in use."""
+"""Largest number of recorded allocator events, for two steps; beyond it torch drops the oldest events, and with them the
+allocation of storages still in use."""
 
 
 class AllocatorEvent(NamedTuple):

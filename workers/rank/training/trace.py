@@ -93,10 +93,10 @@ def run(
 
 
 def _profiled(loop: "TraceLoop", steps: int, trainer: "NamedTrainer", place: RankContext) -> profile:
-    """Trace steps until the loss scale skips none of them; returns the profiler of these alone.
+    """Trace the steps, again if the loss scale skips one of them, and return the profiler of the last try.
 
     Raises:
-        NumericsError: as `TraceLoop.record`.
+        NumericsError: a loss is not finite, or too many traces had skipped steps.
     """
     while True:
         # Shapes are recorded because a trace shows the bytes of gloo's collectives in no other way.
@@ -128,8 +128,8 @@ class TraceLoop(StepLoop):
             self._report_progress("warming_up")
 
     def record(self, count: int) -> Steps[None]:
-        """Yield the traced steps back to back; their batches are made beforehand, as in a timed window. Where a loss scale
-        skipped one, none is recorded, and the caller traces all again.
+        """Yield the traced steps back to back; their batches are made beforehand, as in a timed window. Where the loss scale
+        skipped a step, no figure is recorded, and the caller traces all steps again.
 
         Raises:
             NumericsError: a loss is not finite, or too many traces had skipped steps.

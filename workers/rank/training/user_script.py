@@ -43,8 +43,8 @@ _PROFILE_CONFIGS: dict[Backend, TrialConfig] = {
     "fsdp1": TrialConfig(strategy=Fsdp1Config(dp_shard=1)),
     "fsdp2": TrialConfig(strategy=Fsdp2Config(dp_shard=1)),
 }
-"""Configurations for a model summary task, which has none of its own; the script is ended as soon as its model is
-known."""
+"""Configurations under which a script runs for a model summary, since such a task has no configuration; the script is ended as
+soon as its model is known."""
 
 _NOT_TRACED = TraceFailure(
     code="script",
@@ -53,8 +53,8 @@ _NOT_TRACED = TraceFailure(
 
 
 class ScriptRecorder:
-    """Receiver of a user script's reports; once it is `complete`, `loop` contains the measurements. The memory meter
-    runs from its creation."""
+    """Receiver of a user script's reports; once it is `complete`, `loop` contains the measurements. It measures memory from
+    its creation on."""
 
     def __init__(self, task: TrialTask, place: RankContext, folder: Path, progress: trial_dir.ProgressFile) -> None:
         setting = base.TrainingSetup.of(task, place)
@@ -73,21 +73,21 @@ class ScriptRecorder:
 
     def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
         """Trial configuration for the script; rejects a configuration whose backend the script does not accept (see
-        `ScriptTrial.takes`)."""
+        `ScriptTrial.config_for`)."""
         if self._config.backend not in backends:
             raise adapter.Rejected(f"the script takes {' and '.join(backends)} only, not {self._config.backend}")
         return self._config
 
     def prepare(self, model: nn.Module) -> None:
         """Prepare the blocks of the script's model as configured, and count its trained parameters (see
-        `Trial.prepare`)."""
+        `ScriptTrial.prepare`)."""
         self._inputs = prepare_blocks(model, self._config)
         self._model = model
         self._trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
 
     def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
         """Record a step's loss and gradient norm from the script; ends the script when the plan is satisfied (see
-        `Trial.report`)."""
+        `ScriptTrial.report`)."""
         faulthandler.dump_traceback_later(_SILENT_S)
         if self.complete:
             raise adapter.Stopped
@@ -161,7 +161,7 @@ def run_trial(recorder: ScriptRecorder, task: TrialTask, place: RankContext, fol
     """Run the user's script until the trial's plan is satisfied.
 
     Raises:
-        AdapterError: the script ended before that, or trained in processes of its own.
+        AdapterError: the script ended before the plan was satisfied, or trained in processes of its own.
         Exception: any exception of the script.
     """
     trial = adapter.ScriptTrial(

@@ -152,7 +152,7 @@ def clip_gradients_(
 
     Args:
         parameters: all parameters of this rank; their gradients are scaled.
-        counted: the parameters that enter the norm; without it all. A parameter that two stages hold counts in one.
+        norm_parameters: the parameters that enter the norm; None: all. One that two stages hold is given in one of them.
         stages: the group of pipeline stages over whose ranks the squares are summed.
     """
     norms = [_norm_of(group) for group in group_by_mesh(parameters if norm_parameters is None else norm_parameters)]
@@ -175,8 +175,8 @@ def _norm_of(parameters: list[nn.Parameter]) -> torch.Tensor:
 
 
 _SUMMED_AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 24}
-"""Number of elements converted to fp64 at a time, by device type. Small on the CPU: the first checksums lie within the
-steps whose memory is profiled."""
+"""Number of elements converted to fp64 at a time, by device type. It is small on the CPU, since the first checksums are taken
+while the steps' peak memory is measured."""
 
 
 @torch.no_grad()

@@ -94,7 +94,7 @@ class Pipeline:
         self._batches: list[torch.Tensor] = []
 
     def begin_step(self, micro_batches: int) -> None:
-        """Run the next step in the order that the schedule has for this number of micro batches."""
+        """Prepare the next step with the schedule for this number of micro batches."""
         self._accumulation = micro_batches
         self._buffers.hold_for(micro_batches)
         for stage in self._stages:

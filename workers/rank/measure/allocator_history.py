@@ -54,7 +54,7 @@ class CpuHistory:
 
 
 class CudaHistory:
-    """Recorder of the current GPU's allocations. Start it before the model is built: earlier allocations are in no event."""
+    """Recorder of the current GPU's allocations. Start it before the model is built: earlier allocations are not recorded."""
 
     def __init__(self) -> None:
         self._before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()

@@ -44,8 +44,8 @@ def native_on_cpu() -> str:
 
 
 def matmul_flops(ranks: int) -> dict[Dtype, float]:
-    """FLOP/s of one of `ranks` ranks, by dtype, for the dtypes between which a device chooses; the caller must have
-    locked the devices."""
+    """FLOP/s of one rank on a machine with `ranks` ranks, for each dtype that training may choose. The caller must have locked
+    the devices."""
     kind = device_kind()
     device = of_kind(kind, 0)
     torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), ranks))

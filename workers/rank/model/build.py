@@ -85,7 +85,8 @@ def attention_of(config: Any, workload: Workload) -> str:
 
 
 def search_packed_samples(is_packed: bool) -> None:
-    """Let transformers find packed samples by their positions in this process, or turn its search off."""
+    """Turn on or off, for this process, transformers' search for packed samples, which reads their bounds from the
+    positions."""
     # transformers would search in each forward without a mask, and wait for the device (5.x, `masking_utils`).
     masking_utils.find_packed_sequence_indices = _FIND_PACKED if is_packed else lambda position_ids: None
 
@@ -146,8 +147,8 @@ def materialize(
     seed: int,
     round_to: torch.dtype,
 ) -> None:
-    """Give every parameter of a model its whole initial value on `device`, and move the buffers there. `dtype`: that of
-    all parameters, or a function that returns each one's; weights of 4-bit layers are packed, one at a time."""
+    """Give every parameter of a model its whole initial value on `device`, and move the buffers there. `dtype`: dtype of all
+    parameters, or a function that returns the dtype of each; weights of 4-bit layers are packed, one at a time."""
 
     def make(name: str, old: nn.Parameter) -> nn.Parameter:
         if quantised.is_unpacked(old):

@@ -22,8 +22,8 @@ from shardtune.workers.rank.model.chunked_loss import ChunkedHead
 from shardtune.workers.rank.model.tensor_styles import GatherAtInput, Replicated, SplitAtInput
 
 _INSIDE_WHOLE = {"colwise_gather_output", "rowwise_split_input"}
-"""Styles of a block's child of which only the matrices are split: every rank computes the modules between them
-whole."""
+"""Parallel styles that split only a matrix itself. In a child of a block with such a style, every rank computes the modules
+between the matrices (such as norms) whole."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ def of(model: nn.Module) -> TensorPlan:
 def _child_styles(
     path: str, child: nn.Module, style_words: dict[str, str]
 ) -> tuple[dict[str, ParallelStyle], list[int]]:
-    """Parallel styles of a block's child, and the widths that they split.
+    """Parallel styles of a block's child (such as attention or MLP), and the widths that they split.
 
-    Norms work on a part of the sequence; a child with splits gathers the sequence at its input.
+    Norms work on a part of the sequence; a child with split matrices gathers the whole sequence at its input.
     """
     modules = {f"{path}.{name}" if name else path: module for name, module in child.named_modules()}
     words = {name: word for name in modules if (word := _style_word(name, style_words)) is not None}

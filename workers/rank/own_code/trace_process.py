@@ -23,7 +23,7 @@ from shardtune.workers.rank.process import bounded_child, parent_death
 from shardtune.workers.rank.training import step as steps
 
 LIMIT_S = 120.0
-"""Seconds after which a trace is ended, imports included."""
+"""Time limit in seconds of a trace (one traced step of a user's model), imports included."""
 _MOST_MEMORY = 8 << 30
 _LEAST_MEMORY = 1 << 30
 
@@ -38,7 +38,7 @@ def trace(spec: ModelSpec, workload: Workload, limit_s: float = LIMIT_S) -> Step
 
 
 def _read(end: bounded_child.ChildEnd) -> StepTrace | TraceFailure:
-    """Read the answer of a process that has ended."""
+    """Read the result of a tracing process that has ended."""
     try:
         content = json.loads(end.answer)
         if "trace" in content:

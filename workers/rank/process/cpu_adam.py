@@ -52,7 +52,7 @@ def is_built() -> bool:
 def ensure_built(task: TrialTask | ResumeTask | TraceTask, report_progress: Callable[[], None]) -> None:
     """Build CPU Adam if the task needs it and it is not built.
 
-    `moving` is called every second meanwhile, so that the build does not count as a standstill.
+    `moving` is called every second during the build, so that the agent does not end the run as hanging.
 
     Raises:
         SetupError: there is no compiler, or the build failed.

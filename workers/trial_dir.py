@@ -140,7 +140,7 @@ class TrialDir:
             return float("inf")
 
     def model_summary(self) -> ModelSummary | None:
-        """Result of a model summary task; None where there is none."""
+        """Result of a model summary task; None where there is no readable one."""
         try:
             return ModelSummary.model_validate_json((self.path / "model_summary.json").read_bytes())
         except (OSError, ValidationError):

@@ -23,8 +23,8 @@ from shardtune.workers.blocks.prepare import prepare_blocks
 
 SERVICE, TARGET_KEY = "SHARDTUNE_SERVICE_URL", "SHARDTUNE_TARGET_KEY"
 _PATIENCE_S = 10.0
-"""Time limit in seconds of a request to the service: a training must not hang on the service, since it has the file or
-its defaults."""
+"""Time limit in seconds of a request to the service: a training job must not hang when the service does not answer, since it
+can use the file or its defaults."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,8 @@ class ScriptTrial:
         self.device = device
         """Device on which this rank trains."""
         self.source = "a trial"
-        """Source of the configuration: `a trial`, or the source that `adapter.configuration` found outside of one."""
+        """Name of the source of the configuration: `a trial` inside of one, else the source that `adapter.configuration`
+        used."""
         self._recorder = recorder
         # A forked copy would report, too, and the collectives of the two processes would mix.
         self._pid = os.getpid()

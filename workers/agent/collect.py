@@ -89,8 +89,8 @@ def resume_measurement(
 
 
 def _writers(saved: Sequence[CheckpointPart]) -> int | None:
-    """Number of ranks that wrote a substantial part of the checkpoint; None where the kernel's counters of written
-    bytes cover too little."""
+    """Number of ranks that wrote a substantial part of the checkpoint; None where the kernel's counters of written bytes
+    account for less than half of it."""
     # A file system in memory writes nothing to a disk, so that the kernel's counters stay near zero there.
     parts = [part.written_bytes for part in saved if part.written_bytes is not None]
     if len(parts) < len(saved) or sum(parts) < saved[0].checkpoint_bytes / 2:

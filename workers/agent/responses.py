@@ -42,7 +42,7 @@ def expect(response: httpx.Response, answer: type[Answer]) -> Answer:
     """Parse a response of the service.
 
     Raises:
-        Unreachable: the response is no such message.
+        Unreachable: the response is not a message of the expected kind.
     """
     try:
         return answer.read(response.content)

@@ -110,7 +110,7 @@ def _check_version(version: int) -> None:
     """Check that a service chose a protocol version that this worker speaks.
 
     Raises:
-        RequestRejected: it did not; names both versions.
+        RequestRejected: the worker does not speak that version; the message names both versions.
     """
     if agreed_version(SPOKEN, VersionRange(version, version)) is None:
         raise RequestRejected(

@@ -23,7 +23,7 @@ Cause = Literal["deadline", "no_progress", "host_lost", "node_lost", "interrupte
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Time limits of an attempt. Steps slower than the limits foresaw extend them, up to ten times."""
+    """Time limits of an attempt. Steps slower than expected extend the limits, at most tenfold."""
 
     deadline_s: float
     """Deadline of the attempt, in seconds from the launch."""

@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Start the workers one by one, let them request work once all have measured, and end all of them when a signal
-    arrives or one of them fails. Workers that were idle for as long as allowed end one by one."""
+    """Start the workers one by one, let them request work once all have measured their hardware, and end all of them when a
+    signal arrives or one of them fails. Workers that were idle for as long as allowed end one by one."""
     Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
     gpus = find_gpus().for_ranks(settings.ranks)

@@ -27,7 +27,7 @@ class WorkerSettings(BaseSettings):
     name: str | None = None
     """Stable name of this resource pool. Default: host name and work directory."""
     ranks: int | None = Field(default=None, ge=1, le=1024)
-    """Ranks of a trial. Default: every visible GPU, or 2 CPU ranks where there is no GPU."""
+    """Number of ranks of a trial. Default: one for each visible GPU, or 2 CPU ranks where there is no GPU."""
     # NoDecode: pydantic-settings would parse a variable of a complex type as JSON; the validators below split text.
     split: Annotated[tuple[int, ...], NoDecode] = ()
     """Numbers of ranks of several workers that divide this machine, separated by commas. As many workers of each size
@@ -38,7 +38,8 @@ class WorkerSettings(BaseSettings):
     memory_gib: float | None = Field(default=None, gt=0)
     """Declared memory of one CPU rank in GiB. Default: an equal part of the host's memory. GPUs report their own."""
     cold: bool = False
-    """Start one interpreter per rank instead of forking ranks from a fork server: slower, but nothing is shared."""
+    """Start one interpreter per rank instead of forking ranks from a fork server: slower, but the ranks share no process
+    state."""
     allowed_models: Annotated[tuple[str, ...], NoDecode] = ()
     """Names of the entry-point group `shardtune.models` that studies may use; in the environment separated by commas."""
     allowed_scripts: Annotated[dict[str, str], NoDecode] = {}
@@ -48,13 +49,14 @@ class WorkerSettings(BaseSettings):
     """Values that replace fields of the detected fingerprint (hardware and software versions), to try out the effects of a
     change. Every record marks them. In the environment FIELD=VALUE separated by semicolons."""
     look_again_s: float = Field(default=60, gt=0)
-    """Seconds between inspections of the fingerprint, which take place between runs; a change is reported to the service."""
+    """Seconds between inspections of the machine's hardware and software versions, which take place between runs; the service
+    is told of a change."""
     keep_trials: int = Field(default=20, ge=0)
     """Number of the newest trial directories of successful runs that are kept."""
     keep_failed: int = Field(default=200, ge=0)
     """Number of the newest trial directories of failed runs that are kept."""
     min_free_gib: float = Field(default=1.0, ge=0)
-    """GiB that must be free on the work directory's disk; with less, a run fails as `setup`."""
+    """GiB that must be free on the work directory's disk; with less, a run fails with the failure kind `setup`."""
     host_ready_s: float = Field(default=600, gt=0)
     """Seconds that the fork server may take to import torch, deepspeed and transformers."""
     launcher: Literal["local", "slurm", "ray"] = "local"
@@ -68,9 +70,10 @@ class WorkerSettings(BaseSettings):
     """Folder that every host sees, for the checkpoints of resume checks, in a folder of this user. Without it, a gang runs
     no resume checks."""
     interface: str | None = None
-    """Network interface between the hosts. Default: the one by which they reach the first of them."""
+    """Network interface between the hosts. Default: the interface by which the hosts reach the first host."""
     meet_ports: Annotated[tuple[int, int] | None, NoDecode] = None
-    """FIRST-LAST: ports of the store for the ranks' rendezvous, for firewalls. Default: any. gloo and NCCL use any port."""
+    """Port range FIRST-LAST for the store of the ranks' rendezvous, where a firewall restricts ports. Default: any port. It
+    does not limit gloo and NCCL."""
     gang_wait_s: float = Field(default=600, gt=0)
     """Seconds to wait for lost hosts to come back, and for hosts that have not started yet."""
     srun_options: Annotated[tuple[str, ...], NoDecode] = ()

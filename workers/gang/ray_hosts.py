@@ -62,7 +62,7 @@ class NodeHolder:
         return received, True
 
     def log_end(self) -> str:
-        """End of the node agent's log."""
+        """Last lines of the node agent's log."""
         return self._pipe.log_end()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ _STORE_S = 120.0
 
 
 class ColdLauncher(Unobserved):
-    """Launcher that starts `COMMAND TRIAL_DIR PROGRAM` once per rank."""
+    """Launcher that starts each rank in a fresh interpreter, by the command `COMMAND TRIAL_DIR PROGRAM`."""
 
     def __init__(
         self,

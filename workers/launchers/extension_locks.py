@@ -34,7 +34,8 @@ def remove_stale(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _is_private(lock: Path) -> bool:
-    """Whether only processes of this user can hold the lock: it and its folder are the user's, and no links."""
+    """Whether only processes of this user can hold the lock: the lock file and its folder belong to the user and are no
+    symbolic links."""
     try:
         file, folder = lock.lstat(), lock.parent.lstat()
     except OSError:

@@ -48,7 +48,7 @@ class HostObserver:
         """Wait until the GPUs are healthy and free.
 
         Raises:
-            DevicesUnfit: one is broken, or is not free in time.
+            DevicesUnfit: a GPU is broken, or is not free in time.
         """
         if self._watch is not None:
             self._watch.require_fit(give_up)
@@ -83,7 +83,7 @@ def observe(
     ranks: range,
     kills: int,
 ) -> Conditions:
-    """Conditions on this host during a launch whose ranks have ended."""
+    """Conditions on this host (such as load, throttling and GPU faults) during a launch whose ranks have ended."""
     load = before.until(after, [report.cpu_s if report else None for report in reports])
     pids = {process.pid for look in looks for device in look.devices for process in device.processes or ()}
     # All ranks have ended, so a process that still lives was none of them.
@@ -107,7 +107,7 @@ def observe(
 
 
 def with_conditions(task: Task, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
-    """Add the host's conditions to a run's result.
+    """Add the hosts' conditions (such as load and throttling) to a run's result.
 
     A fault of the device replaces the result by a failure, and an implausible measurement is marked as suspect.
     """

@@ -92,7 +92,8 @@ def broken_devices(look: GpuObservation) -> list[str]:
 
 
 def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> list[str]:
-    """GPUs on which processes or remains of a run hold memory, while no rank of this worker runs."""
+    """GPUs in use by other processes, or whose memory from an earlier run is not freed yet, while no rank of this worker
+    runs."""
     problems = []
     for device in look.devices:
         over = device.memory_used_bytes - base_bytes.get(device.uuid, device.memory_used_bytes)

@@ -106,7 +106,8 @@ def _path(work_dir: Path, offered: Inventory) -> Path:
 
 
 def with_bandwidth(fingerprint: Fingerprint, measured: MeasuredHardware | None, ranks: int) -> Fingerprint:
-    """Add to a fingerprint the measured bandwidths within a host and across hosts, each rounded to a band."""
+    """Add to a fingerprint the measured bandwidths within a host and across hosts, each rounded to a band 10 % wide, so that
+    small deviations do not change the fingerprint."""
     reduced = [item for item in measured.collectives if item.operation == "all_reduce"] if measured else []
     bands = {}
     for field, is_across in (("intra_node_gb_per_s", False), ("inter_node_gb_per_s", True)):

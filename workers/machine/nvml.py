@@ -86,7 +86,7 @@ def _rejection(setting: str | None, count: int, permitted: int) -> str | None:
 
 
 def _permitted(nvml: Any) -> list[Any]:
-    """NVML handles of the GPUs that this process may use, in the order of their PCI addresses."""
+    """NVML handles of the GPUs that this process may use, ordered by PCI address."""
     # NVML counts forbidden GPUs too; CUDA does not, so that its indices (by CUDA_DEVICE_ORDER=PCI_BUS_ID) are positions
     # in this list.
     handles = []

@@ -15,7 +15,7 @@ from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 
 
 class NodeLaunch:
-    """Part of a launch on this host, from the preparation of its folder to its end."""
+    """Part of a launch that runs on this host, from the preparation of its folder to the end of its ranks."""
 
     def __init__(self, settings: WorkerSettings, allowed: Allowed, launcher: LocalRanks, line: AgentConnection) -> None:
         self._settings, self._allowed, self._launcher, self._line = settings, allowed, launcher, line

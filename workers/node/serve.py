@@ -45,8 +45,8 @@ _IDLE_S, _BUSY_S = 0.5, 0.05
 """Seconds that the main thread waits for an order while no ranks run, and for events of the ranks while they run, before it
 checks for the other."""
 _FORMER = 3
-"""Number of leases that a former node agent of this host may take until it has ended: its own lease, and the time to
-end its ranks."""
+"""Number of leases for which a new node agent waits for an earlier one on this host to end: its lease, and the time to end its
+ranks."""
 
 log = logging.getLogger(__name__)
 

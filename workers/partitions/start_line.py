@@ -11,8 +11,8 @@ _LOOK_S = 0.2
 
 
 def wait_for_all(give_up: Callable[[], bool]) -> bool:
-    """Report to the parent process that this worker has measured, and return once all workers have; False when
-    `give_up` ended the wait."""
+    """Report to the parent process that this worker has measured its hardware, and return once all workers of the machine
+    have; False when `give_up` ended the wait."""
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
     return receives(sys.stdin.buffer, GO, give_up)

@@ -21,7 +21,7 @@ _STAND_IN |= {"num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 64, 
 
 
 def read_axolotl(folder: Path) -> str:
-    """Read the export with axolotl's own schema."""
+    """Read the exported file with axolotl's own schema, to check it."""
     schemas = importlib.import_module("axolotl.utils.schemas.config")
     sections = importlib.import_module("axolotl.utils.schemas.fsdp")
     values = yaml.safe_load((folder / "axolotl.yaml").read_text())
@@ -35,7 +35,7 @@ def read_axolotl(folder: Path) -> str:
 
 
 def read_llama_factory(folder: Path) -> str:
-    """Read the export with LLaMA-Factory's own parser, which refuses unknown keys, in a process of one rank."""
+    """Read the export with LLaMA-Factory's own parser, which rejects unknown keys, in a process of one rank."""
     values = yaml.safe_load((folder / "llama_factory.yaml").read_text())
     values |= {"report_to": "none", **_without_gpu()}
     if not torch.cuda.is_available() and values.pop("pure_bf16", False):

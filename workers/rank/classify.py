@@ -23,7 +23,8 @@ Phase = Literal["starting", "building", "training"]
 
 
 class NumericsError(Exception):
-    """Loss or gradient norm is not finite (NaN or infinite), or states have another dtype than the precision's."""
+    """Loss or gradient norm is not finite (NaN or infinite), or optimizer states do not have the dtype of the study's
+    precision."""
 
 
 class OverLimitError(Exception):

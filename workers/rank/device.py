@@ -121,8 +121,8 @@ class CudaDevice:
         torch._C._accelerator_setAllocatorSettings(settings)
 
     def bind(self, mode: NumaBinding) -> None:
-        """Bind this process to cores near the GPU by torchrun's own function (torch 2.13), so that an exported job has
-        the same cores."""
+        """Bind this process to cores near the GPU by torchrun's own function (torch 2.13), so that an exported job, started by
+        torchrun, gets the same cores."""
         options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
         binding._maybe_apply_numa_binding_to_current_process(gpu_index=self.tensors.index, numa_options=options)
 
@@ -135,7 +135,7 @@ class CudaDevice:
         return True
 
     def memory_peaks(self) -> Memory | None:
-        """Peaks that CUDA's caching allocator has counted."""
+        """Peak memory figures that CUDA's caching allocator has counted."""
         stats = torch.cuda.memory_stats(self.tensors)
         free, total = torch.cuda.mem_get_info(self.tensors)
         most_reserved = torch.cuda.max_memory_reserved(self.tensors)

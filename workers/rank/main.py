@@ -179,8 +179,8 @@ class RankAttempt:
             self._frozen_weights.require_unmoved()
 
     def leave(self) -> None:
-        """Leave the process group after the report is written. The time is bounded, since an error here costs no
-        measurement."""
+        """Leave the process group after the report is written. It takes a bounded time: an error or a hang here must not cost
+        the measurement."""
         signal.alarm(_LEAVE_S)
         dist.barrier()
         # On CPU the process ends without destroying the group: gloo has hung there (torch 2.13, one run in about a
@@ -232,6 +232,6 @@ def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time
 
 
 def _since_launch_s() -> float | None:
-    """Seconds since the launch, on the clock of this host, which the launcher read as well."""
+    """Seconds since the launch. The launcher read the same host's clock when it received the order."""
     launched_s = os.environ.get(LAUNCHED)
     return None if launched_s is None else now_s() - float(launched_s)

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 _DRIVER = "cuda"
-"""Beginning of the names of the threads of NVIDIA's driver (580: `cuda00001800007`)."""
+"""Beginning of the names that NVIDIA's driver gives its threads (driver 580: `cuda00001800007`)."""
 _LOOKS = 3
 _BETWEEN_LOOKS_S = 0.05
 

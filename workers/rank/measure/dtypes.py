@@ -18,8 +18,8 @@ the dtype."""
 _LOOK_S = 0.1
 """Seconds for which products are repeated per dtype."""
 _RATED: tuple[Dtype, ...] = ("bfloat16", "float32")
-"""Dtypes whose products are timed. Float16 is not: no device chooses it, and services of the first protocol version know
-no such rate."""
+"""Dtypes whose products are timed. Float16 is not timed: no device would choose it for training, and services of the first
+protocol version know no rate of float16."""
 _ISA_WITHOUT_BFLOAT16 = ("AVX512_CORE", "AVX512_CORE_VNNI")
 """Values of ONEDNN_MAX_CPU_ISA with which oneDNN's check reports bfloat16 support although products are converted to
 float32."""

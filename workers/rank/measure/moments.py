@@ -62,8 +62,8 @@ class MomentRecorder:
         self._history = CudaHistory() if is_cuda else CpuHistory()
 
     def watch_modules(self, model: nn.Module) -> None:
-        """Record when each module's forward and backward run; call this before wrapping, so that names are the model's
-        own."""
+        """Record when each module's forward and backward run; call this before wrapping, so that the recorded names are those
+        of the plain model."""
         if self._is_compiled:
             return  # A hook inside what is compiled would break its graph.
         for name, module in model.named_modules():
@@ -153,7 +153,7 @@ class MomentRecorder:
         return kinds, holders
 
     def _kind(self, allocation: Allocation, notes: _Notes, begins: Sequence[int], ends: Sequence[int]) -> str:
-        """Kind of a storage: as recorded during its life, else derived from the phase that allocated the storage and
+        """Kind of a storage: as recorded while the storage existed, else derived from the phase that allocated the storage and
         from its lifetime."""
         noted_kinds = [
             note.kind for note in notes.get(allocation.pointer, ()) if allocation.born <= note.at < allocation.died

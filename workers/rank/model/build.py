@@ -77,8 +77,8 @@ def build(spec: ModelSpec, workload: Workload, experts: str | None = None) -> nn
 
 
 def attention_of(config: Any, workload: Workload) -> str:
-    """Attention implementation for a model: the workload's, or `eager` where the architecture lacks fused attention
-    (sinks, soft caps, none at all)."""
+    """Attention implementation for a model: the workload's, or `eager` where transformers has no fused attention for the
+    architecture (such as with attention sinks or soft caps)."""
     model_class = transformers.AutoModelForCausalLM._model_mapping[type(config)]
     lacks = workload.attention == "sdpa" and not getattr(model_class, "_supports_sdpa", False)
     return "eager" if lacks else workload.attention

@@ -108,7 +108,7 @@ class TokenExchange:
     """Forward pass of a layer's experts when each rank of a mesh holds an equal part of them."""
 
     def __init__(self, layer: nn.Module, mesh: DeviceMesh) -> None:
-        """Prepare the exchange of a layer, whose own forward is kept; call this before the forward is replaced."""
+        """Prepare the exchange of tokens for a layer. Call this before the layer's own forward, which is kept, is replaced."""
         self._layer, self._run = layer, layer.forward
         self._group, self._ranks = mesh.get_group(), mesh.size()
         expert_count: Any = layer.num_experts

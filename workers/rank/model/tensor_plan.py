@@ -34,7 +34,8 @@ class TensorPlan:
     first_block: str
     """Name of the block at whose input the sequence is split."""
     divisor: int
-    """Number that the count of ranks must divide, from the numbers of heads and the widths of the blocks' matrices."""
+    """Number that must be divisible by the number of tensor-parallel ranks, from the numbers of heads and the widths of the
+    matrices."""
 
     def apply(self, model: nn.Module, mesh: DeviceMesh) -> None:
         """Make every parameter a DTensor over the mesh, still without values, and have modules exchange what they need."""
@@ -52,14 +53,14 @@ class SplitWidths(NamedTuple):
     """Fields of `ModelSummary` that say whether tensor parallelism is possible."""
 
     tensor_divisor: int
-    """Number that the count of tensor-parallel ranks must divide; 1 where the model cannot be split."""
+    """Number that must be divisible by the number of tensor-parallel ranks; 1 where the model cannot be split."""
     tensor_note: str | None
     """Reason why the model's matrices cannot be split among ranks; None where they can."""
 
 
 def widths_of(model: nn.Module) -> SplitWidths:
-    """Number that the count of tensor-parallel ranks must divide, or a note with the reason why no ranks can split the
-    model."""
+    """Number that must be divisible by the number of tensor-parallel ranks, or a note with the reason why no ranks can split
+    the model."""
     try:
         return SplitWidths(of(model).divisor, None)
     except ValueError as error:

@@ -52,7 +52,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.gradients = 0
         """Bytes of gradients of weights."""
         self.peak = 0
-        """Largest sum of both."""
+        """Largest sum so far of live bytes and bytes of gradients of weights."""
         self.selective = 0
         """Bytes of those results in blocks that selective checkpointing keeps."""
         self._interval_peak = 0

@@ -50,7 +50,7 @@ def _read(end: bounded_child.ChildEnd) -> StepTrace | TraceFailure:
 
 
 def limit_memory(most: int = _MOST_MEMORY) -> None:
-    """Bound the memory that this process can allocate, to at most this number of bytes beyond what it has."""
+    """Limit the memory that this process can allocate to the given number of bytes beyond what it already has."""
     pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     limit = max(_LEAST_MEMORY, min(most, pages * size // 2))
     # Beyond what is mapped already: torch's libraries count as well.
@@ -63,7 +63,7 @@ def limit_memory(most: int = _MOST_MEMORY) -> None:
 
 
 def main() -> int:
-    """Trace the step of the task on standard input, and write the answer into the file that the argument names."""
+    """Trace the step of the task read from standard input, and write the result into the file that the argument names."""
     parent_death.tie_to_parent()
     task = ModelSummaryTask.model_validate_json(sys.stdin.read())
     limit_memory()

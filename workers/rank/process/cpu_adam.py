@@ -90,7 +90,7 @@ def load(task: TrialTask | ResumeTask | TraceTask) -> None:
 
 
 def build() -> None:
-    """Compile CPU Adam (about 50 s) under a lock of this machine.
+    """Compile CPU Adam (about 50 s) while holding a lock, so that only one process of this machine compiles.
 
     Raises:
         SetupError: there is no compiler, or the build failed.

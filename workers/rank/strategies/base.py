@@ -26,8 +26,8 @@ class Trainer(Protocol):
     """
 
     def begin_step(self, micro_batches: int) -> None:
-        """Begin a step of this number of micro batches, over which gradients are averaged; each step may have
-        another."""
+        """Begin a step of this number of micro batches, over which gradients are averaged; the number may differ from step to
+        step."""
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """Run forward and backward of one micro batch; returns its mean loss on the device, detached."""
@@ -40,10 +40,11 @@ class Trainer(Protocol):
         """Sum and sum of squares of all master weights of the whole model, in fp64."""
 
     def save(self, folder: Path) -> None:
-        """Write master weights and optimizer state into a folder that all ranks see. Collective."""
+        """Write master weights and optimizer state into a folder that all ranks see. All ranks must call this together."""
 
     def load(self, folder: Path) -> None:
-        """Load the state that a trainer of the same configuration saved, before the first step. Collective."""
+        """Load the state that a trainer of the same configuration saved. All ranks must call this together, before the first
+        step."""
 
     def close(self) -> None:
         """Release the trainer's resources that would outlive the process or make other ranks wait."""
@@ -89,7 +90,7 @@ class TrainingSetup:
 
     @property
     def split(self) -> Split:
-        """Division of a step's samples among groups of ranks and their micro batches."""
+        """Division of a step's samples among data-parallel groups, and of each group's samples into micro batches."""
         return self.task.config.split(self.task.workload.global_batch, self.context.world_size)
 
     @property

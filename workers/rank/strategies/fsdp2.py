@@ -103,7 +103,7 @@ class Fsdp2Trainer:
         return mean_loss.full_tensor() if isinstance(mean_loss, DTensor) else mean_loss
 
     def _begin_backward(self, root: nn.Module, last: bool) -> None:
-        """Set in FSDP2 whether this backward pass is the last of the step, and which gradients are reduced after it."""
+        """Tell FSDP2 whether this backward pass is the last of the step, and which gradients to reduce after it."""
         sharded = cast(FSDPModule, root)
         sharded.set_is_last_backward(last)
         if self._grad_sync == "last":

@@ -11,7 +11,7 @@ from shardtune.workers.rank.strategies.optimizers import OptimizerSet
 
 
 class LossScale:
-    """Scale of a trainer's loss; it changes nothing in precisions that need none."""
+    """Dynamic scale of a trainer's loss against float16 underflow; precisions that need no scale train without one."""
 
     def __init__(self, setting: TrainingSetup, *, has_flat_shards: bool = False) -> None:
         """Prepare the scale. `has_flat_shards`: gradients are plain tensors that differ between ranks, so that only some may

@@ -110,7 +110,7 @@ class Pipeline:
             )
 
     def run_when_complete(self, batch: torch.Tensor, last: bool) -> torch.Tensor:
-        """Collect micro batches and train on all of them when the step's last arrives.
+        """Collect micro batches; when the step's last micro batch arrives, run the pipeline on all of them.
 
         Returns losses whose mean over micro batches and ranks is the step's loss; zero on stages that do not compute
         it.

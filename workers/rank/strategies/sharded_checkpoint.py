@@ -91,7 +91,6 @@ def _unwrapped_failure() -> Iterator[None]:
 
 
 def _state(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], options: StateDictOptions) -> dict[str, Any]:
-    """Views of the weights and optimizer moments on this rank; optimizers without state get theirs by this
-    call."""
+    """Views of the weights and optimizer moments on this rank; an optimizer without state creates its state in this call."""
     weights, moments = get_state_dict(model, optimizers, options=options)
     return {"model": weights, "optimizer": moments}

@@ -16,7 +16,7 @@ PROFILED_STEPS = 2
 """Number of first steps in which memory is profiled: the optimizer creates its state in the first, and has all of it in
 the second."""
 _STEPS_PER_REPORT = 10
-"""Number of untimed steps after which their progress is written at the latest."""
+"""Maximum number of untimed steps between two writes of the progress file."""
 
 
 class Loop(StepLoop):

@@ -26,7 +26,7 @@ class SkippedSteps:
     def __init__(self, place: RankContext, *, scales_loss: bool) -> None:
         self._place, self._scales_loss = place, scales_loss
         self.count = 0
-        """Number of steps that were skipped so far."""
+        """Number of steps that the loss scale has skipped so far."""
         self._windows = 0
 
     def trained(self, batches: list[Any], step: int) -> Steps[StepResult]:

@@ -56,7 +56,7 @@ class LoopRecord:
     """Number of losses before the warm-up: of the fully recorded steps, and of the steps of which only the loss is kept."""
     warmup_step_times_s: list[float] = field(default_factory=list)
     is_steady: bool = False
-    """Whether the warm-up's last steps took the same time."""
+    """Whether the last steps of the warm-up took equally long."""
     is_pruned: bool = False
     """Whether the trial was ended early as too slow to win; see `Measurement.is_pruned`."""
     window_step_times_s: list[float] = field(default_factory=list)

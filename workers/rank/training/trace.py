@@ -116,11 +116,11 @@ class TraceLoop(StepLoop):
     """Loop over the steps of a trace task."""
 
     is_traced = False
-    """Whether all traced steps updated the weights."""
+    """Whether all traced steps updated the weights, that is, the loss scale skipped none."""
 
     def warm_up(self, count: int) -> Steps[None]:
-        """Yield warm-up steps, each timed with its skipped tries but not recorded; their number is fixed, whether or not
-        they get faster."""
+        """Yield warm-up steps, each timed, including tries that the loss scale skipped, but not traced. Their number is fixed:
+        the loop does not wait for steady times."""
         self._planned = count
         for _ in range(count):
             seconds = yield from self._train_step(self._micro_batches.of_step(self._step))

@@ -104,7 +104,8 @@ class ScriptRecorder:
             raise adapter.Stopped from None
 
     def _checksum(self) -> tuple[float | None, float | None]:
-        """Sum and sum of squares of the trained parameters over all ranks; None where the script's sharding hides elements."""
+        """Sum and sum of squares of the trained parameters over all ranks; None where the script's sharding hides
+        parameters."""
         assert self._model is not None
         total = torch.zeros(3, dtype=torch.float64)
         for parameter in self._model.parameters():
@@ -238,7 +239,7 @@ def _run(folder: Path, rank: int, trial: adapter.ScriptTrial) -> None:
 
 
 def _end_if_forked(trial: adapter.ScriptTrial, note: Path) -> None:
-    """End this process if it is a copy of the rank that the script has forked, and save its traceback for the rank."""
+    """End this process if it is a fork that the script made of the rank, and save its traceback for the rank's report."""
     if trial.is_forked_copy:
         if sys.exc_info()[0] is not None:
             note.write_text(traceback.format_exc()[-10_000:])
@@ -263,7 +264,7 @@ def _require_group(place: RankContext, folder: Path) -> None:
 
 
 def _local_part(parameter: nn.Parameter, world_size: int) -> tuple[torch.Tensor, int]:
-    """Part of a parameter that lies on this rank, and the number of ranks that have the same part."""
+    """Part of a parameter that this rank holds, and the number of ranks that hold the same part."""
     if not isinstance(parameter, DTensor):
         return parameter, world_size
     axes = parameter.device_mesh

@@ -31,8 +31,8 @@ def is_installed() -> bool:
 
 
 def convert(blocks: Sequence[nn.Module], lora: Lora, dtype: torch.dtype) -> None:
-    """Put 4-bit layers in place of the linear layers of a model's repeated blocks, on the meta device; biases, norms and
-    the names of parameters stay. `dtype`: that of the computation.
+    """Put 4-bit layers in place of the linear layers of a model's repeated blocks, on the meta device; biases, norms and the
+    names of parameters stay. `dtype`: dtype of the computation.
 
     Raises:
         SetupError: bitsandbytes is missing.

@@ -41,13 +41,14 @@ class RanksEnd:
     exits: tuple[RankExit, ...]
     """Ranks that ended before the others were killed, in the order in which their ends were noticed."""
     cause: Cause | None
-    """Reason for killing the remaining ranks; None when all ended by themselves, or when one had failed first."""
+    """Reason for which the agent killed the remaining ranks; None when all ended by themselves, or when one rank's failure
+    came first."""
     detail: str
     started_at_s: float
     """Time at which the ranks were launched, on `clock.now_s`."""
     elapsed_s: float
     conditions: Conditions = field(default_factory=Conditions)
-    """Conditions that each host observed during the launch."""
+    """Conditions (such as load of other programs and throttling) that each host observed during the launch."""
 
 
 def supervise(
@@ -97,7 +98,7 @@ def _with_lost_node(end: _End, exits: Sequence[RankExit], ranks: int, lost: Lost
 
 
 class _Watch:
-    """Checker of the conditions that end an attempt: exited ranks, lost hosts and time limits."""
+    """Check of everything that ends an attempt: exited ranks, lost hosts and exceeded time limits."""
 
     def __init__(self, launcher: Launcher, directory: TrialDir, ranks: int, limits: RunLimits, started_s: float):
         self._launcher = launcher
@@ -144,7 +145,7 @@ class _Watch:
         return None
 
     def _extend_limits(self, progress: Progress | None, spent_s: float) -> None:
-        """Extend the limits by the last reported step time; never below the limits given."""
+        """Extend the time limits to fit the duration of the last reported step; they never fall below the original limits."""
         if progress is None or progress.step_s is None or progress.steps_left is None:
             return
         slow_s, limits = _SLOWER * progress.step_s, self._limits

@@ -83,7 +83,7 @@ class HostInputs:
         """Context in which a block's checkpoint saves its input to host memory.
 
         Raises:
-            OffloadError: the input is no tensor, the block changes it, or the checkpoint saves something else.
+            OffloadError: the input is no tensor, the block changes it, or the checkpoint saves another tensor than this input.
         """
         if not args or not isinstance(args[0], torch.Tensor):
             raise OffloadError(

@@ -19,7 +19,7 @@ class HostLink(Protocol):
         freed."""
 
     def fetch(self, copy: torch.Tensor) -> torch.Tensor:
-        """Begin to copy a tensor that was sent back to the device; returns the tensor there."""
+        """Begin to copy a tensor from host memory back to the device; returns the tensor on the device."""
 
     def wait_until_fetched(self) -> None:
         """Make later computation wait until all copies back to the device are complete."""
@@ -51,7 +51,7 @@ class HostBuffers:
         return torch.empty(0, dtype=tensor.dtype).set_(storage, 0, tensor.shape, strides)
 
     def free(self, copy: torch.Tensor) -> None:
-        """Take a tensor's buffer back for the next one; its bytes may be overwritten at once."""
+        """Take back the buffer of a tensor for later tensors; its bytes may be overwritten at once."""
         storage = copy.untyped_storage()
         if storage.nbytes() == self._bytes:
             self._free.append(storage)
@@ -60,8 +60,8 @@ class HostBuffers:
 class CudaLink:
     """Link of a GPU, with a stream for each direction and page-locked host memory.
 
-    Tensors on the device are allocated and freed on the computation's stream, which waits for each copy before its
-    tensor is freed. `record_stream` would keep them from reuse for as long as the host runs ahead.
+    Tensors on the device are allocated and freed on the computation's stream, which waits for each copy before its tensor is
+    freed. With `record_stream` instead, their memory could not be reused for as long as the host runs ahead of the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -79,7 +79,7 @@ class CudaLink:
         return copy
 
     def wait_until_sent(self) -> None:
-        """Let later kernels of the current stream wait for all copies to the host."""
+        """Make later kernels of the current stream wait for all copies to the host."""
         torch.cuda.current_stream(self._device).wait_stream(self._out)
 
     def fetch(self, copy: torch.Tensor) -> torch.Tensor:
@@ -93,7 +93,7 @@ class CudaLink:
         return tensor
 
     def wait_until_fetched(self) -> None:
-        """Let later kernels of the current stream wait for all copies from the host."""
+        """Make later kernels of the current stream wait for all copies from the host."""
         torch.cuda.current_stream(self._device).wait_stream(self._back)
         # The next tensor sent comes after this wait, and so overwrites a buffer only once it has been read.
         while self._fetched:
@@ -126,7 +126,7 @@ class CpuLink:
 
 
 def link_of(device: torch.device) -> HostLink:
-    """Link of a device with host memory."""
+    """Return the link between a device and host memory that suits the device."""
     return CudaLink(device) if device.type == "cuda" else CpuLink()
 
 

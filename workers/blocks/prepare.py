@@ -31,8 +31,8 @@ def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "induct
 
 
 def forbid_eager_blocks() -> None:
-    """Make Dynamo fail where it would run further blocks uncompiled: by default it does so after eight recompilations of
-    one function (torch 2.13, `recompile_limit`), without a word, and the trial would pass as compiled."""
+    """Make Dynamo fail where it would run further blocks uncompiled. By default it silently does that after eight
+    recompilations of one function (torch 2.13, `recompile_limit`), and the trial would count as compiled."""
     # torch imports Dynamo at this first use: it takes a second, which a trial without compilation need not spend.
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     # ZeRO-3's hooks run inside the blocks. Dynamo would compile the hooks too, anew for each module and dtype until their

@@ -55,8 +55,8 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
 def with_rates(
     settings: WorkerSettings, hosts: HostPool, interrupt: Interrupt, measure: Measure = hardware_speed.measure
 ) -> Inventory:
-    """Inventory of the hosts, with rates measured now where neither the GPU catalogue nor an earlier start provides
-    them."""
+    """Inventory of the hosts, with rates (such as FLOP/s) that are measured now where neither the GPU catalogue nor an earlier
+    start provides them."""
     offered = hosts.offered
     # Before registering: measured bandwidths are part of the fingerprint, under which every study is kept.
     is_known = offered.measured is not None or offered.peak_flops is not None

@@ -19,10 +19,11 @@ import psutil
 from shardtune.workers.launchers import parent_death
 
 PYTHON = (sys.executable, *(["-P"] if sys.flags.safe_path else []))
-"""Command that starts the interpreter for the project's modules. -P is passed on: it prevents the import of a folder
-`workers` in the current directory."""
+"""Command that starts the interpreter for the project's modules. If this process was started with -P, so is the interpreter:
+-P prevents the import of a folder `workers` in the current directory."""
 LAUNCH_TAG = "SHARDTUNE_POOL"
-"""Environment variable with the launch tag, which names the device pool on which a process works."""
+"""Environment variable with the launch tag: it marks all processes that work on a set of devices, so that they can be found
+and killed."""
 
 
 DYING_S = 3.0

@@ -60,8 +60,8 @@ class HostObserver:
         self._before, self._kills = HostCounters.now(), oom_kills()
 
     def conditions(self, directory: Path, launch: Launch) -> Conditions:
-        """Conditions on the host since `begin`, once the ranks have ended and their reports are in the trial
-        directory."""
+        """Conditions on the host (such as load and throttling) since `begin`, once the ranks have ended and their reports are
+        in the trial directory."""
         after = HostCounters.now()
         looks = self._watch.between(self._before.at_s, after.at_s) if self._watch else []
         ranks = range(launch.first_rank, launch.first_rank + launch.ranks)

@@ -69,7 +69,7 @@ class Fault:
 
     message: str
     excuses_failures: bool
-    """Whether the fault may have caused an error of the run, an out-of-memory error included; false if it affects only
+    """Whether the fault may have caused an error of the run, an out-of-memory error included; false if the fault affects only
     the run's speed."""
 
 

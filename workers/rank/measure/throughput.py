@@ -44,8 +44,8 @@ def is_hopeless(step_times: Sequence[float], plan: MeasurePlan) -> bool:
 
 
 def steps_per_window(warm_up_s: Sequence[float], plan: MeasurePlan) -> int:
-    """Number of steps in a timed window: the plan's number, raised or lowered so that the fewest windows keep the
-    plan's time limits."""
+    """Number of steps in a timed window: the plan's number, raised or lowered so that the plan's minimum number of windows
+    fits its time limits."""
     one_step_windows_s = plan.min_windows * statistics.median(warm_up_s[-3:])
     fewest, largest = math.ceil(plan.min_measure_s / one_step_windows_s), int(plan.max_measure_s / one_step_windows_s)
     return max(1, min(max(plan.window_steps, min(fewest, _MOST_STEPS)), largest))

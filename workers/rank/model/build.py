@@ -100,7 +100,7 @@ def without_values() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Move each parameter to the meta device as it is registered; its memory is never written to."""
+    """Move each parameter to the meta device as it is registered; the parameter's own memory is never written to."""
     # Building on `torch.device("meta")` would lose the buffers that a constructor computes, such as rotary frequencies.
     original: Callable[..., None] = nn.Module.register_parameter
 
@@ -131,8 +131,8 @@ def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], nn.
 
 
 def cast_trained(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give the trained parameters of a model on the meta device another dtype; buffers, such as rotary frequencies, keep
-    theirs."""
+    """Give the trained parameters of a model on the meta device another dtype; buffers, such as rotary frequencies, keep their
+    dtype."""
 
     def make(_name: str, old: nn.Parameter) -> nn.Parameter:
         return nn.Parameter(old.to(dtype)) if old.requires_grad else old

@@ -95,7 +95,7 @@ class ContextGroup:
 
 
 def group_of(task: TrialTask, place: RankContext) -> ContextGroup | None:
-    """Group of neighbouring ranks that share samples; None without context parallelism. Collective.
+    """Group of neighbouring ranks that share samples; None without context parallelism. All ranks must call this together.
 
     Raises:
         ValueError: the model's heads or the sequence cannot be divided among that many ranks.

@@ -140,7 +140,7 @@ def _repeated(numbers: Sequence[int], trials: Mapping[int, Observation]) -> tupl
 
 
 def _comparison_notes(ranking_state: RankingState, result: StudyResult) -> tuple[str, ...]:
-    """Notes for the user on a comparison with fewer pairs than the sign test needs: why it ended."""
+    """Notes for the user on why a comparison ended with fewer pairs than the sign test needs."""
     if ranking_state.is_far_behind:
         return (_far_behind_note(ranking_state),)
     if ranking_state.is_settled_early:

@@ -24,8 +24,8 @@ _UNFIT = {
     FailureKind.CRASH,
     FailureKind.RANK_LOST,
 }
-"""Failure kinds of a resume run that reject the configuration (a platform's failure only after a second try); a full
-disk or a lost worker does not."""
+"""Failure kinds of a resume run that reject the configuration (a failure of the platform only if a second try fails,
+too); a full disk or a lost worker does not."""
 
 
 @dataclass(frozen=True)

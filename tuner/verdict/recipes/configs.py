@@ -13,7 +13,7 @@ from shardtune.tuner.history import Observation
 
 
 def workload_of(spec: StudySpec, recipe: RecipeRun) -> Workload:
-    """Workload that a run of a recipe trains."""
+    """Workload of a recipe's run: the study's, with the recipe's precision or optimizer."""
     return spec.workload if recipe.name is None else changed(spec.workload, recipe.name)
 
 

@@ -54,8 +54,8 @@ def _fold(name: str) -> str:
 
 
 def _by_product_name(name: str, gpus: Mapping[str, GpuModel]) -> GpuModel | None:
-    """Catalogue's GPU for an NVML product name such as `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`, `NVIDIA H100
-    80GB HBM3` or `NVIDIA H200`; None where it has none."""
+    """Find the catalogue's GPU for an NVML product name such as `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`,
+    `NVIDIA H100 80GB HBM3` or `NVIDIA H200`; None where the catalogue has no such GPU."""
     words = re.findall(r"[a-z]*\d+[a-z]*|pcie|nvl|sxm\d?", name.lower())
     ranked = [(float(sum(word in gpu.name.lower() for word in words)), gpu) for gpu in gpus.values()]
     model = next((word for word in words if re.fullmatch(r"(gh|gb|mi|[a-z])\d{1,3}[a-z]?", word)), None)
@@ -74,7 +74,7 @@ def _by_short_name(folded_name: str, gpus: Mapping[str, GpuModel]) -> GpuModel |
 
 
 def on_cluster(cluster: Cluster) -> GpuModel:
-    """Catalogue's GPU of a cluster, with the cluster's own bandwidths and memory where it states them."""
+    """Catalogue's entry for a cluster's GPU, with bandwidths and memory replaced by those that the cluster states."""
     gpu = find(cluster.gpu, "cluster.gpu")
     stated: dict[str, float] = {"memory_gib": cluster.memory_gib}
     known_fields = {"memory_gb"}

@@ -51,7 +51,8 @@ def with_adapter(shape: Shape, model_type: str | None, adapter: AdapterSchema | 
     """Shape of the model with an adapter on its blocks.
 
     Raises:
-        ValueError: a target matches nothing, or the model has fewer layers.
+        ValueError: a target module of the adapter matches no layer, or the model has fewer layers than the adapter
+            trains.
     """
     if adapter is None:
         return shape
@@ -61,7 +62,7 @@ def with_adapter(shape: Shape, model_type: str | None, adapter: AdapterSchema | 
 
 
 def why_unpredictable(config: Mapping[str, Any]) -> str | None:
-    """Reason why no memory and speed of an architecture is predicted; None where both can be."""
+    """Reason why memory and speed cannot be predicted for an architecture; None where both can be."""
     rank = config.get("kv_lora_rank")
     if rank is None:
         return None

@@ -12,7 +12,7 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.stages import StageLayout, StageShape
 
 _LOG_SOFTMAX = 4.0
-"""Bytes per logit that the loss of a micro batch keeps until the micro batch's backward."""
+"""Bytes per logit that the loss of a micro batch keeps until that micro batch's backward."""
 
 
 def peak_memory(
@@ -65,8 +65,8 @@ def in_flight(stage: StageShape, c: Candidates) -> tuple[Array, Array]:
 def _waiting_and_buffer_bytes(
     stage: StageShape, c: Candidates, dtypes: Dtypes, impl: Implementation, in_flight_count: Array
 ) -> tuple[Array, Array]:
-    """Bytes of other micro batches' activations that wait for backward, and bytes of the buffers for hidden states and
-    gradients."""
+    """Bytes of the activations of other micro batches that wait for backward, and bytes of the buffers in which stages
+    receive hidden states and gradients."""
     # torch 2.13 has a buffer for each micro batch of a step, from the first step on, and where a rank has several
     # stages it keeps what was sent until the step's end.
     boundary = c.tokens * stage.hidden * dtypes.under(impl).compute

@@ -49,8 +49,8 @@ def _series(was: str, now: str) -> Effect | None:
 
 
 def _by_more_than(stale: float, confidence: float) -> Judge:
-    """Build a rule on two amounts: it returns the effect of their difference, which depends on its size as a fraction
-    of the larger amount."""
+    """Return a function that compares two amounts and returns the effect of their difference, which depends on the
+    difference as a fraction of the larger amount."""
 
     def judge(was: float, now: float) -> Effect | None:
         difference = abs(was - now) / max(was, now)

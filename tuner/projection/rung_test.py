@@ -72,7 +72,8 @@ def run(sizes: TargetSizes, anchors: RungAnchors, measured: Sequence[Contender])
     measurements.
 
     Returns:
-        The comparison; None if no smaller cluster measured one of the trials' configurations, with groups of its size.
+        The comparison; None if no smaller cluster measured one of the trials' configurations, with its shard groups
+            scaled down.
     """
     here = sizes.predict([contender.config for contender in measured], sizes.cluster)
     foretold: list[ForetoldTrial] = []

@@ -27,8 +27,8 @@ class ExportedOptimizer(Generic[Settings]):
     """Function that returns the lines of `train_snippet.py` that define the optimizer's settings."""
     make: Callable[[str, str, bool, str], str]
     """Function that returns the source of an expression that makes the optimizer. Its arguments are the sources of the
-    parameters, a flag whether these are on several device meshes, and further sources: the model's repeated blocks and
-    the index of a rank's shard."""
+    parameters and of the model's repeated blocks, a flag whether the parameters are on several device meshes, and the
+    source of the index of a rank's shard."""
     torchtitan: Callable[[Settings], dict[str, Any]]
     """Function that returns the arguments of torchtitan's `default_adamw`."""
     helpers: Callable[[bool], str] = no_helpers

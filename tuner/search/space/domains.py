@@ -62,8 +62,8 @@ class Domains:
 
     @property
     def offloads_optimizer(self) -> bool:
-        """Whether the host's CPU may run the optimizer step: only for GPU ranks, and with an optimizer that has a CPU
-        implementation."""
+        """Whether the host's CPU may run the optimizer step: only for GPU ranks, and with an optimizer that the CPU can
+        run."""
         return self.on_gpu and self.workload.optimizer.offloads
 
     @property

@@ -59,8 +59,8 @@ def too_many_events(name: str, most_events: int) -> UnreadableTrace:
 
 
 def _rank_trace(table: EventTable, name: str, about: dict[str, Any]) -> RankTrace:
-    """Return the complete table, with times on the clock common to all ranks if the trace contains its offset
-    (`baseTimeNanoseconds`)."""
+    """Return the rank's complete trace table, with times on the clock common to all ranks if the trace contains its
+    offset (`baseTimeNanoseconds`)."""
     distributed = json_fields.mapping(about.get("distributedInfo"))
     world_size = json_fields.count(distributed.get("world_size"), nccl.MOST_RANKS) or None
     first, last = table.bounds()

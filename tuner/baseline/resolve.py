@@ -15,7 +15,7 @@ from shardtune.tuner.prediction.shapes import config_shape
 
 
 class ResolvedBaseline(NamedTuple):
-    """Baseline as a configuration, with notes on ignored keys and conversions of its file."""
+    """Baseline that was read as a configuration, with notes on its file's ignored keys and conversions."""
 
     config: TrialConfig | None
     notes: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
 _INTERPRETER = 'python="${PYTHON:-python}"\n'
-"""Line of `launch.sh` and `confirm.sbatch` that chooses the interpreter."""
+"""Line of `launch.sh` and `confirm.sbatch` that chooses the Python interpreter."""
 _HAS_MODULE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)"
 
 

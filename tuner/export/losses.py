@@ -35,14 +35,16 @@ def is_chunked(source: ExportSource) -> bool:
 
 
 def constants(source: ExportSource) -> list[str]:
-    """Line of `train_snippet.py` that defines the number of tokens in a chunk; empty for a loss of all logits."""
+    """Line of `train_snippet.py` that defines the number of tokens in a chunk; empty for a loss over all logits at
+    once."""
     if not is_chunked(source):
         return []
     return [f"LOSS_CHUNK = {source.config.loss_chunk}  # tokens whose logits exist at once"]
 
 
 def helpers(source: ExportSource, splits_vocabulary: bool) -> str:
-    """Source of the functions that `train_snippet.py` defines for a loss in chunks; empty for a loss of all logits.
+    """Source of the functions that `train_snippet.py` defines for a loss in chunks; empty for a loss over all logits at
+    once.
 
     `splits_vocabulary`: whether the logits are split over tensor-parallel ranks.
     """

@@ -121,7 +121,7 @@ class ExportSource:
         return f"{nodes}{self.cluster.gpus_per_node} {kind}"
 
     def task(self) -> TrialTask:
-        """Exported trial as a task for the command `run-trial`."""
+        """Exported trial as a task that the command `run-trial` can run."""
         headroom = self.study.spec.objective.memory_headroom
         return TrialTask(
             model=self.study.spec.model,

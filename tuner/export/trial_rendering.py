@@ -62,7 +62,7 @@ def comment(lines: tuple[str, ...], prefix: str, quoted: Callable[[str], str] = 
 
 
 def keywords(options: dict[str, Any]) -> str:
-    """Source text of keyword arguments in a Python call."""
+    """Source text of the keyword arguments of a Python call."""
     return ", ".join(f"{name}={literal(value)}" for name, value in options.items())
 
 

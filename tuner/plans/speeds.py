@@ -144,7 +144,7 @@ def _global_batch(measurement: PlanMeasurement) -> int:
     """Samples per step of a measured run.
 
     Raises:
-        ValueError: its GPUs cannot run the configuration.
+        ValueError: the measured number of GPUs cannot run the configuration.
     """
     config, gpus = measurement.config, measurement.gpus
     config.strategy.check_ranks(gpus)

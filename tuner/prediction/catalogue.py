@@ -29,7 +29,7 @@ def find(name: str, field: str = "gpu") -> GpuModel:
     the request's field, for the error.
 
     Raises:
-        ValueError: unknown, with close matches.
+        ValueError: the GPU is unknown; names close matches.
     """
     gpus = models()
     folded_name = _fold(name)
@@ -110,7 +110,7 @@ def parse_cluster(text: str) -> Cluster:
     """Parse a cluster's short form, such as `8xh100` or `4x8xa100-80gb` (nodes × GPUs per node × model).
 
     Raises:
-        ValueError: not of that form, or an unknown GPU.
+        ValueError: the text has another form, or names an unknown GPU.
     """
     match = re.fullmatch(r"(?:(\d{1,5})x)?(\d{1,4})x([^x].*)", text.strip(), re.IGNORECASE)
     if match is None:

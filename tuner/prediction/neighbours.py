@@ -20,7 +20,7 @@ _LEVELS: tuple[_Level, ...] = (
     ("full", 1, False), ("full", 1, True),
 )  # fmt: skip
 """Levels of activation checkpointing, as (mode, `checkpoint_every`, `activation_offload`), by rising amount of
-recomputation; the last keeps blocks' inputs in host memory."""
+recomputation; the last level also keeps blocks' inputs in host memory."""
 _OFFLOAD_WEIGHT = 3
 """Weight of activation offload when the distance to another configuration is computed: more than a change of strategy
 weighs, less than offloaded model states."""

@@ -69,7 +69,8 @@ def predict(
     take longest to compute.
 
     Raises:
-        ValueError: a mesh that does not multiply up to the cluster, or a GPU the catalogue does not have.
+        ValueError: the axes of the mesh do not multiply up to the cluster's ranks, or the catalogue does not have the
+            GPU.
     """
     config.strategy.check_ranks(cluster.world_size)
     sample_groups.check(config, cluster, workload)

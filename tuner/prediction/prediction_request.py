@@ -187,7 +187,7 @@ def cluster_of(request: PredictionRequest) -> Cluster:
     """Cluster of a request.
 
     Raises:
-        ValueError: its short form names an unknown GPU.
+        ValueError: the cluster's short form (such as `8xh100`) names an unknown GPU.
     """
     return catalogue.parse_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
 

@@ -97,8 +97,8 @@ def blocks_by_cost(shape: ModelShape, stages: int) -> tuple[int, ...]:
 
 
 def rank_shapes(shape: ModelShape, cut: StageLayout, by_cost: bool = False) -> list[StageShape]:
-    """Shapes of the model parts on all ranks of a pipeline, in order; `by_cost` gives stages as many parameters instead
-    of as many blocks."""
+    """Shapes of the model parts on all ranks of a pipeline, in order; `by_cost` gives the stages about equal numbers of
+    parameters instead of equal numbers of blocks."""
     values = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
     # A tied table has one use in each of its two stages, so neither adds up two gradients.
     values["tied"] = False

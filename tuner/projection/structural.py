@@ -52,7 +52,8 @@ class StructuralError:
 
 @lru_cache(maxsize=64)
 def learnt(without: frozenset[str] = frozenset()) -> StructuralError:
-    """Fit the structural error to the published runs, without those of the owners in `without` (such as `mosaicml`)."""
+    """Fit the error model of projections to the published runs, without sources of the owners in `without` (such as
+    `mosaicml`)."""
     return learn({name: errors for name, errors in PUBLISHED_ERRORS.items() if owner(name) not in without})
 
 

@@ -108,7 +108,8 @@ def answer(trials: ProjectedTrials, rejected: Collection[str] = ()) -> StudyProj
 
 
 def _fitting(trials: ProjectedTrials, rejected: Collection[str]) -> list[OnTarget]:
-    """Configurations that fit on the target and were not rejected there, fastest first."""
+    """Projected configurations that fit on the target and that no rehearsal (a step without GPUs) rejected, fastest
+    first."""
     fitting = [row for row in trials.rows if row.fits and row.config.content_key() not in rejected]
     if not fitting:
         there = trials.sizes.there

@@ -223,7 +223,7 @@ class Ranking:
     pool: Pool
     factors: NDArray[np.float64]
     host: float
-    """Factor on the seconds of a kernel launch."""
+    """Factor on the seconds of a kernel launch by which the host differs from the catalogue's figures."""
     usable_gib: float
 
     def seconds(self) -> NDArray[np.float64]:

@@ -26,8 +26,8 @@ def documented_defaults(cluster: Cluster) -> list[TrialConfig]:
 
 
 def node_aligned(cluster: Cluster) -> list[TrialConfig]:
-    """Configurations whose device mesh follows the cluster's nodes, so that the heaviest traffic stays within a node;
-    none on a cluster of one node."""
+    """Configurations that shard within each node and replicate across nodes, so that the heaviest traffic stays within
+    a node; none on a cluster of one node."""
     return [TrialConfig(strategy=strategy) for backend in BACKENDS.values() for strategy in backend.aligned(cluster)]
 
 
@@ -99,8 +99,8 @@ def _speed(obs: Observation) -> float:
 
 
 def _has_two_axes(config: TrialConfig) -> bool:
-    """Whether a configuration is both sharded and replicated, which among the documented defaults means that its mesh
-    follows the nodes."""
+    """Whether a configuration is both sharded and replicated, which among the documented defaults means that it shards
+    within each node and replicates across nodes."""
     flat = flatten(config)
     return flat.get("dp_replicate", 1) != 1 and flat.get("dp_shard", 1) != 1
 

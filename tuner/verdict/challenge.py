@@ -169,7 +169,7 @@ def challengers(
     incumbent: TrialConfig,
 ) -> tuple[TrialConfig, ...]:
     """Choose at most three configurations to run against the incumbent: another study's recommendation for the same
-    tuning target, two runner-ups, predicted favourites, then more runner-ups."""
+    tuning target, two runner-ups of this study, configurations predicted to be faster, then more runner-ups."""
     candidates = [
         *([other_recommended] if other_recommended is not None else []),
         *ranked_trials[:RUNNER_UPS],

@@ -62,7 +62,7 @@ class Pair:
 
     @property
     def disturbed_runs(self) -> int:
-        """Number of the two runs that other programs disturbed."""
+        """Number of the pair's runs (0 to 2) that other programs disturbed."""
         return sum(load.is_disturbed for load in self.loads)
 
     @property

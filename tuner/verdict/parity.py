@@ -137,8 +137,8 @@ def group_by_parity(
 
 
 def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> str | None:
-    """Description of the first step and figure in which two trials differ by more than the tolerance; None where the
-    trials agree."""
+    """Description of the first step and figure (such as loss or gradient norm) in which two trials differ by more than
+    the tolerance; None where the trials agree."""
     assert reference.measurement is not None and obs.measurement is not None
     expected_batch, actual_batch = (_recorded_batch(item) for item in (reference, obs))
     if expected_batch != actual_batch:
@@ -163,8 +163,8 @@ def _recorded_batch(obs: Observation) -> str:
 
 
 def largest_differences(history: Sequence[Observation], groups: ParityGroups) -> dict[str, float]:
-    """Largest relative difference of each figure between the reference and the trials that agree with it; empty where
-    there is no reference or no such trial."""
+    """Largest relative difference of each compared figure (such as the loss) between the reference trial and the trials
+    that agree with it; empty where there is no reference or no such trial."""
     by_number = {obs.number: obs for obs in history if _has_trajectory(obs) and obs.number not in groups.infeasible}
     reference = by_number.pop(groups.reference, None) if groups.reference is not None else None
     largest: dict[str, float] = {}
@@ -180,8 +180,8 @@ def largest_differences(history: Sequence[Observation], groups: ParityGroups) ->
 def step_difference(
     expected_step: StepRecord, actual_step: StepRecord, bounds: Tolerance, other_name: str
 ) -> str | None:
-    """Description of the first figure in which a training step differs from the same step of the trial `whose`; None
-    where the two agree."""
+    """Description of the first figure (such as loss or gradient norm) in which a training step differs from the same
+    step of the trial `whose`; None where the two agree."""
     for label, expected, actual, apart, bound in _compared_figures(expected_step, actual_step, bounds):
         if not apart <= bound:
             return (

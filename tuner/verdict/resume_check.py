@@ -98,8 +98,8 @@ def notes(runs: Sequence[ResumeRun]) -> tuple[str, ...]:
 
 
 def notes_of_projected(spec: StudySpec, runs: Sequence[ResumeRun], projected: int, recommended: int) -> tuple[str, ...]:
-    """Note where the trial that is projected to be the fastest on the target is not the recommended one, which alone is
-    checked."""
+    """Note that the resume check covers only the recommended trial, where another trial is projected to be the fastest
+    on the target."""
     passed = {run.trial for run in runs if run.measurement is not None and run.failure is None}
     if projected == recommended or projected in passed or not spec.budget.resume_check:
         return ()

@@ -31,7 +31,7 @@ class RunLoad:
 
 
 PairLoads = tuple[RunLoad, RunLoad]
-"""Loads during the two runs of a pair."""
+"""Loads of other programs during the two runs of a pair."""
 UNDISTURBED = RunLoad()
 """Load during a run that no other program disturbed."""
 

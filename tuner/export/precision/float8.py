@@ -11,7 +11,7 @@ _TORCHTITANS_EMULATED = "tensorwise"
 
 
 def is_used(source: ExportSource) -> bool:
-    """Whether the exported trial multiplied in float8."""
+    """Whether the exported trial computed matrix products in float8."""
     return source.workload.float8 is not None
 
 

@@ -58,8 +58,8 @@ class PredictedBackend(Generic[S]):
     traffic: Callable[[ModelShape, Candidates, Dtypes, Implementation, Network], Traffic]
     """Function that returns the seconds of the backend's communication as if none of it overlapped with computation."""
     launches: Callable[[ModelShape, Candidates, Dtypes, Implementation], Array]
-    """Function that returns the host cost of the backend's hooks and loops in one micro batch, on average over the
-    step, in kernel launches."""
+    """Function that returns the host time of the backend's hooks and loops in one micro batch, on average over the
+    step, in units of one kernel launch."""
     step_launches: float
     """Kernel launches per parameter of an optimizer step: norm, clipping and update."""
     lighter_strategies: Callable[[S, Cluster], list[Lighter]]

@@ -66,7 +66,7 @@ def step_launches(shape: ModelShape, c: Candidates) -> Array:
 
 
 def number_of_backend(c: Candidates, value: Callable[[PredictedBackend[Any]], float]) -> Array:
-    """Array with one number per candidate, which the candidate's backend defines, such as launches per parameter."""
+    """Array with one number for each candidate, taken from the candidate's backend, such as launches per parameter."""
     return _select(c, lambda backend: np.full_like(c.tokens, value(backend)))
 
 

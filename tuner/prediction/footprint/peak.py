@@ -50,9 +50,9 @@ SOURCES = {
 }
 
 CONTEXT_GIB = 0.8
-"""GiB of the CUDA context and library workspaces: 0.5-1.8 GiB by torch version (shared reference, README constants)."""
+"""GiB of the CUDA context and library workspaces: 0.5-1.8 GiB by torch version (published constants)."""
 COMMUNICATION_GIB = 1.2
-"""GiB of NCCL's buffers and channels once ranks communicate: 1-2 GiB (same source as the context)."""
+"""GiB of NCCL's buffers and channels once ranks communicate: 1-2 GiB (published constants)."""
 
 
 @dataclass(frozen=True)

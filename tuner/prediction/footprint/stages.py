@@ -41,10 +41,10 @@ def in_flight(stage: StageShape, c: Candidates) -> tuple[Array, Array]:
     Returns the number during the first backward of a step, and the largest number during later ones. On a rank with
     several stages, a micro batch's pass through one stage counts as a fraction of a micro batch.
 
-    1F1B: arXiv:2006.09503, section 3. Interleaved: arXiv:2104.04473, section 2.2, with torch's rounds for any number of
-    micro batches (2.13, `_get_warmup_ops`); with zero bubble each rank starts with fewer, by the number of weight
-    gradients that it postpones (`_get_1f1b_rank_ops`). In a V: arXiv:2401.10241, section 6 (as 1F1B's first rank), and
-    one part more under DualPipeV (github.com/deepseek-ai/DualPipe).
+    Sources: 1F1B: arXiv:2006.09503, section 3. Interleaved: arXiv:2104.04473, section 2.2, with torch's rounds for any
+    number of micro batches (2.13, `_get_warmup_ops`); with zero bubble each rank starts with fewer, by the number of
+    weight gradients that it postpones (`_get_1f1b_rank_ops`). V-shaped schedules: arXiv:2401.10241, section 6 (each
+    rank as many as 1F1B's first rank), and one stage's part more under DualPipeV (github.com/deepseek-ai/DualPipe).
     """
     all_of_step = np.maximum(c.accumulation, 1.0)
     ranks, virtual, schedule = stage.cut

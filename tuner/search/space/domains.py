@@ -181,8 +181,8 @@ class Domains:
         return self._once(("micro_batch", sharing, stages, schedule), list_sizes)
 
     def accumulation(self, micro_batch: int, sharing: int) -> int:
-        """Number of micro batches per step of a rank, at least 1 (a micro batch from outside the space need not
-        divide)."""
+        """Number of micro batches per step of a rank, at least 1 (a micro batch that is not from the space need not
+        divide the batch)."""
         return max(1, self.workload.global_batch * sharing // (micro_batch * self.world))
 
     @property

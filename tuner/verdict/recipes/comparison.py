@@ -153,7 +153,8 @@ class _Comparison:
         return RecipeRun(name=arm.name, config=arm.config, loss_steps=loss_steps)
 
     def _is_open(self, number: int) -> bool:
-        """Whether a recipe needs further runs."""
+        """Whether the comparison needs further runs of a recipe: it can train and has not failed, and its pairs are not
+        enough yet."""
         arm = self._arms[number]
         if arm.config is None or arm.failure is not None:
             return False

@@ -20,11 +20,11 @@ class Arm:
     """Arm of a comparison of recipes: one recipe with its configuration and runs."""
 
     name: str | None
-    """Name of the considered recipe; None: the stated one."""
+    """Name of the considered recipe; None for the recipe that the study states."""
     config: TrialConfig | None
-    """Configuration of the runs; None if no trial of the study can train with the recipe."""
+    """Configuration of the recipe's runs; None if no trial of the study can train with the recipe."""
     why_not_answer: str | None
-    """Reason why the recipe cannot train with the answer's configuration; None if it can."""
+    """Reason why the recipe cannot train with the configuration that is the study's answer; None if it can."""
     measured: tuple[Measurement, ...]
     """Measurements of the runs, in order."""
     failure: Failure | None

@@ -15,12 +15,12 @@ S = TypeVar("S", bound=Strategy)
 
 
 def fields_as_knobs(strategy: Strategy) -> Flat:
-    """Knob values, by name, of a strategy whose every field is a knob of the same name."""
+    """Return the knob values, by name, of a strategy all of whose fields are knobs of the same name."""
     return {name: getattr(strategy, name) for name in type(strategy).model_fields if name != "kind"}
 
 
 def knobs_as_fields(own: Flat) -> dict[str, Any]:
-    """Field values of a strategy whose every knob is a field of the same name."""
+    """Return the field values of a strategy all of whose knobs are fields of the same name."""
     return dict(own)
 
 
@@ -44,8 +44,8 @@ class SearchedBackend(Generic[S]):
     cannot state. It must choose knobs in an order in which each depends on earlier ones only. Its flag says whether
     gradients are accumulated. All other knobs are drawn afterwards, by their declarations."""
     defaults: Callable[[Cluster], list[S]]
-    """Function that returns the configurations documented as the backend's defaults; beside a user's baseline, only the
-    first runs."""
+    """Function that returns the configurations documented as the backend's defaults; where the user has a baseline,
+    only the first of them runs."""
     split: Callable[[DefineByRun], int] = one_rank
     """Function that chooses how many ranks compute one copy of the model, before any knob that depends on this
     number."""

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding, FindingKind
 
 _LEAST_FRACTION = 0.15
-"""Fraction of the step below which an unexplained part is not worth a note."""
+"""Minimum fraction of the step for which an unexplained part is worth a note."""
 _PARTS: Mapping[str, tuple[str, tuple[FindingKind, ...]]] = {
     "transferring": (
         "communication that no computation hides",
@@ -21,11 +21,12 @@ _PARTS: Mapping[str, tuple[str, tuple[FindingKind, ...]]] = {
     "host": ("the host, which launches nothing,", ("host_bound",)),
     "idle": ("idle time without any event", ("host_bound",)),
 }
-"""Parts of a step besides computing, each with its words and the kinds of findings about it."""
+"""Parts of a step besides computing, each with its description and the kinds of findings that explain it."""
 
 
 def note(diagnosis: Diagnosis, findings: Collection[Finding]) -> str | None:
-    """Return a note if the largest part of the step besides computing is large and no finding is about it."""
+    """Return a note if the largest part of the step besides computing takes much of the step and no finding explains
+    it; else None."""
     if not diagnosis.step_s:
         return None
     part = max(_PARTS, key=lambda name: float(getattr(diagnosis.parts, f"{name}_s")))

@@ -28,7 +28,7 @@ _LAUNCHERS = {
     "trainjob": trainjob.render,
     "ray": ray_job.render,
 }
-"""Renderers of formats that start the standard files on machines."""
+"""Functions that render files for launchers (programs that start the standard files on machines), by export format."""
 
 
 def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
@@ -36,7 +36,7 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
     settings that the files cannot express.
 
     Raises:
-        ValueError: the study has measured nothing yet, or the program exported for lacks the backend.
+        ValueError: the study has measured nothing yet, or the program that the files are for lacks the backend.
     """
     if form == "standard":
         source = ExportSource.of(study, contender)

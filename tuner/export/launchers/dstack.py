@@ -13,13 +13,13 @@ from shardtune.tuner.export.trial_rendering import Rendered
 RELEASE = "dstack 0.22"
 FILE = "train.dstack.yml"
 _FOLDER = "/shardtune"
-"""Folder of the exported files in the container."""
+"""Path of the folder with the exported files in the container."""
 _SHM_SIZE = "16GB"
-"""Shared memory for NCCL and data loaders; containers have 64 MB."""
+"""Size of shared memory that the file requests for NCCL and data loaders; by default containers have 64 MB."""
 
 
 def render(source: ExportSource, files: Mapping[str, str]) -> Rendered:
-    """Render the exported file for dstack."""
+    """Render the exported file for dstack, which starts the training in the cloud or on a cluster."""
     lossy = _notes(source)
     nodes = {"nodes": source.cluster.nodes} if source.cluster.nodes > 1 else {}
     values: dict[str, Any] = {

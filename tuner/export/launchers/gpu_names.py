@@ -10,12 +10,14 @@ from shardtune.tuner.prediction import catalogue
 
 @dataclass(frozen=True)
 class LauncherNames:
-    """Names of one GPU model; None where the program has none. Models that differ in form or memory may share a name."""
+    """Names of one GPU model in the launchers SkyPilot and dstack; None where a launcher does not know it. Models that
+    differ in form or memory may share a name."""
 
     skypilot: str | None
-    """Accelerator of SkyPilot 0.14, such as `A100-80GB`."""
+    """Name of the accelerator in SkyPilot 0.14, such as `A100-80GB`."""
     dstack: str | None
-    """Name of gpuhunt 0.1, which dstack 0.22 reads, with the memory where a name has several, such as `A100:80GB`."""
+    """Name of the GPU in gpuhunt 0.1, which dstack 0.22 uses. It includes the memory where GPUs with several sizes
+    share a name, such as `A100:80GB`."""
 
 
 _NAMES = {
@@ -52,7 +54,7 @@ _NAMES = {
     "MI355X-288GB": LauncherNames(None, "MI355X"),
 }
 _AMD = re.compile(r"\b(amd|instinct|radeon|mi\d{2,3}[a-z]?)\b", re.IGNORECASE)
-"""Words of an AMD GPU's product name."""
+"""Pattern of words in a product name that show an AMD GPU."""
 _NVIDIA = re.compile(r"\b(nvidia|tesla|geforce|quadro|rtx)\b", re.IGNORECASE)
 _UNNAMED = LauncherNames(None, None)
 
@@ -73,7 +75,7 @@ def extended_resource(gpu: str) -> str:
 
 
 def kubernetes_notes(source: ExportSource) -> tuple[str, ...]:
-    """Note on the extended resource where nothing tells whose GPU it is; empty elsewhere."""
+    """Note that the Kubernetes resource is a guess, where the GPU's name does not show its vendor; empty elsewhere."""
     name = _any_name(source)
     if source.on_cpu or _catalogue_name(source) or _AMD.search(name) or _NVIDIA.search(name):
         return ()
@@ -83,7 +85,7 @@ def kubernetes_notes(source: ExportSource) -> tuple[str, ...]:
 def shared_name_notes(
     source: ExportSource, program: str, name_of: Callable[[LauncherNames], str | None]
 ) -> tuple[str, ...]:
-    """Note on the other GPU models that a program's name of the measured GPU means, too; empty without any."""
+    """Note on other GPU models that have the same name in a launcher as the measured GPU; empty where there are none."""
     own, name = _catalogue_name(source), name_of(launcher_names(source))
     others = [model for model, names in _NAMES.items() if name is not None and name_of(names) == name and model != own]
     if source.on_cpu or not others:
@@ -92,7 +94,7 @@ def shared_name_notes(
 
 
 def _any_name(source: ExportSource) -> str:
-    """Name of the measured cluster's GPU: that of the catalogue, else the device's own."""
+    """Name of the measured cluster's GPU: its name in the catalogue, else the name that the device reports."""
     return _catalogue_name(source) or source.cluster.gpu
 
 

@@ -16,7 +16,7 @@ _COMMAND = f"sky launch --cluster train {FILE}"
 
 
 def render(source: ExportSource, files: Mapping[str, str]) -> Rendered:
-    """Render the exported file for SkyPilot."""
+    """Render the exported file for SkyPilot, which starts the training in the cloud or on a cluster."""
     lossy = _notes(source)
     values: dict[str, Any] = {
         "name": launch_facts.task_name(source),

@@ -99,7 +99,8 @@ class _BoundedLoader(yaml.SafeLoader):
         """Construct the value of a node.
 
         Raises:
-            MarkedYAMLError: the node cannot be read as a value, or its tag contradicts its text, as in `!!int x`."""
+            MarkedYAMLError: the node cannot be read as a value, or its tag contradicts its text, as in `!!int x`.
+        """
         try:
             return super().construct_object(node, deep)
         # PyYAML's constructors take the text apart without a look at it: `!!int` of nothing, `!!bool x`, `!!timestamp x`.
@@ -124,7 +125,8 @@ def _within_limits(value: Any) -> Any:
     nested aliases would become gigabytes of JSON.
 
     Raises:
-        ValueError: the value has too many entries."""
+        ValueError: the value has too many entries.
+    """
     left, waiting = _MOST_ENTRIES, [value]
     while waiting:
         entry = waiting.pop()

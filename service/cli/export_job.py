@@ -41,7 +41,8 @@ def write_and_check(
     use this Python interpreter, and the job that confirms the answer on its target may report to the study.
 
     Raises:
-        PlatformFailure: a run that measures the lossy form failed."""
+        PlatformFailure: a run that measures the lossy form failed.
+    """
     files = export.files if local_state is None else reporting_here(runnable_here(export.files), local_state)
     answer: dict[str, Any] = {
         "format": export.format,

@@ -132,8 +132,7 @@ def _sends_environments_key() -> bool:
 def local_service(state_dir: Path) -> Iterator[ServiceClient]:
     """Start the service on a free port of 127.0.0.1 and wait until it is ready.
 
-    The client gets a key for this service alone, so that API keys in the database cannot lock out commands on this
-    machine.
+    The client gets a key for this service alone, so that API keys in the database cannot lock out commands.
     """
     url, own_key = database_url(state_dir), _own_key()
     prepare_database_at(url)
@@ -237,7 +236,7 @@ class LocalWorker:
         self._child.stop(patience_s=15)
 
     def _registration_times(self) -> set[datetime]:
-        """Return the registration times of workers with this worker's name; a new time shows that it has registered."""
+        """Return the registration times of workers with this name; a new time shows that this worker has registered."""
         return {worker.registered_at for worker in self._client.workers() if worker.name == self.name}
 
 

@@ -31,7 +31,8 @@ Request = TypeVar("Request", PredictionRequest, PlanRequest)
 def local_product(state_dir: Path, client: ServiceClient | None) -> Product:
     """Return the functions that the MCP tools call: those of the service if one is given, else those of this machine.
 
-    A service is preferred: it knows calibrations from its workers' measurements, which this machine does not."""
+    A service is preferred: it knows calibrations from its workers' measurements, which this machine does not.
+    """
     if client is not None:
         return product_of_service(client, _diagnose_folder)
     return Product(_predictor(state_dir), _plan, _diagnose_folder)

@@ -18,7 +18,8 @@ def run(
     """Run a command and return its exit code, stdout and stderr; all processes that it started end with this process.
 
     Raises:
-        TimeoutExpired: the command took longer than `limit_s` seconds."""
+        TimeoutExpired: the command took longer than `limit_s` seconds.
+    """
     # Files, not pipes: a process that the user's code left behind would hold a pipe open for ever.
     with TemporaryFile("w+") as asked, TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
         asked.write(question)

@@ -43,7 +43,8 @@ def rehearse(
 ) -> Rehearsal:
     """Rehearse a trial: build, without GPUs, its ranks that need most memory, with two numbers of blocks.
 
-    `available_gib`: memory that a GPU may use, which the peak must not exceed; None: the peak is not compared."""
+    `available_gib`: memory that a GPU may use, which the peak must not exceed; None: the peak is not compared.
+    """
     seen: list[RehearsedRank] = []
     tasks = rehearsal.plan(trial)
     if isinstance(tasks, RehearsalProblem):

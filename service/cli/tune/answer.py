@@ -72,7 +72,8 @@ def write_all_files(client: ServiceClient, study: Study, options: TuneOptions) -
 def _write_target(client: ServiceClient, study: Study, options: TuneOptions) -> list[str]:
     """Write the files for the study's target, or remove the target files of an earlier study; return the written paths.
 
-    They have a separate folder, as they are for more GPUs than this machine has, and no run has confirmed them."""
+    They have a separate folder, as they are for more GPUs than this machine has, and no run has confirmed them.
+    """
     assert study.result is not None
     folder = options.out / TARGET_FOLDER
     if study.result.projection is not None:

@@ -106,7 +106,8 @@ def _check_ranks(cluster: Cluster, options: TuneOptions) -> None:
 def pause_others(client: ServiceClient, study: Study | None, *, is_one_of_several: bool = False) -> None:
     """Pause all other running studies of the state directory, because the service would run older studies first.
 
-    `is_one_of_several`: the command runs several studies, and may itself continue a paused one later."""
+    `is_one_of_several`: the command runs several studies, and may itself continue a paused one later.
+    """
     # A database of the environment may be shared: other people's studies keep running.
     if local_stack.DATABASE_VARIABLE not in os.environ:
         for other in client.studies():

@@ -100,7 +100,8 @@ class TuneOptions:
     def after_interrupt(self, *, has_begun: bool) -> tuple[str, str]:
         """Return two lines: what is kept, and the command that continues.
 
-        `has_begun`: whether the service has stored the study, or its additional paired runs."""
+        `has_begun`: whether the service has stored the study, or its additional paired runs.
+        """
         kept = f"interrupted; results so far are kept in {self.state_dir}"
         if self.rungs:
             # `--resume` would finish one size; the command itself goes on with all of them.

@@ -57,7 +57,8 @@ def check(sizes: Sequence[int], options: TuneOptions) -> None:
     """Reject `--rungs` with an option that excludes it, or with sizes that are not below the study's own.
 
     Raises:
-        InputError: names `--rungs`, the other option, and the remedy."""
+        InputError: names `--rungs`, the other option, and the remedy.
+    """
     shown = ",".join(map(str, sizes))
     others = {"--resume": options.resume, "--add-pairs": options.add_pairs, "--cost": options.cost}
     for name, is_given in others.items():

@@ -25,7 +25,8 @@ _FORMAT = "give one JSON value a line: a number of tokens, a list of token ids, 
 
 
 def read(path: Path) -> list[JsonValue]:
-    """Read a file and return its histogram as a study contains it: pairs of length and number of samples.
+    """Read a file of sample lengths and return their histogram in a study's format: pairs of length and number of
+    samples.
 
     Raises:
         InputError: the file cannot be read, is too large, or a line holds no sample.

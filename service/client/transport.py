@@ -125,7 +125,8 @@ class Calls:
     ) -> Any:
         """Send a request and return the JSON of the response; None for an empty response.
 
-        A POST without an idempotency key gets one of its own. `patience_s`: fewer seconds of patience than the client's.
+        A POST without `idempotency_key` gets a new random key. `patience_s`: shorter patience than the client's, in
+        seconds.
 
         Raises:
             ServiceUnreachable: the service does not answer.

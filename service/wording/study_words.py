@@ -197,7 +197,7 @@ def disturbed_searches(result: StudyResult) -> str:
 
 
 def count_disturbed(disturbed: int, search_runs: int) -> str:
-    """Count disturbed search runs in words, as `disturbed_searches` does for a result."""
+    """Format a count of disturbed search runs: `3 of 12 search runs were disturbed`; empty for 0."""
     if not disturbed:
         return ""
     return (

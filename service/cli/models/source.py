@@ -35,7 +35,8 @@ def complete(model: JsonValue, folder: Path) -> JsonValue:
 
 
 def named_model(name: str) -> JsonValue:
-    """Return the model that a command's argument names, as a request contains it; the argument is no existing file.
+    """Return the model that a command's argument names (a preset, a folder, or a hub repository), in a request's
+    format.
 
     Raises:
         InputError: nothing has this name; suggests similar names.

@@ -35,7 +35,7 @@ def with_complete_target(spec: StudyRequest, whole: TuneOptions) -> StudyRequest
 
     Raises:
         InputError: the study has no target to project to; the target is no larger than the full-size study; or
-        `--nodes` or `--ranks` is not the size of the study's cluster.
+            `--nodes` or `--ranks` is not the size of the study's cluster.
     """
     shown = ",".join(map(str, whole.rungs))
     target = spec.target

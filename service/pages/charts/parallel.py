@@ -124,7 +124,8 @@ def _key(value: Any) -> str:
 
 
 def _ordered(values: Sequence[Any]) -> list[Any]:
-    """Return the distinct values: absent first, then text, then ascending numbers."""
+    """Return the distinct values of a knob in the order of its axis: absent first, then text, then ascending
+    numbers."""
     distinct = {_key(value): value for value in values}.values()
     numbers = sorted(v for v in distinct if isinstance(v, int | float) and not isinstance(v, bool))
     words = sorted((v for v in distinct if isinstance(v, str | bool)), key=str)

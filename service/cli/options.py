@@ -120,7 +120,7 @@ LayoutName = Annotated[
 def adapter_options(
     lora: int | None, last_layers: int | None, qlora: int | None = None, dora: int | None = None
 ) -> AdapterSchema | None:
-    """Return the adapter that the options ask for; None without them.
+    """Return the adapter that `--lora`, `--qlora`, `--dora` or `--last-layers` asks for; None without these options.
 
     Raises:
         InputError: several are given, or a number is out of range.
@@ -144,7 +144,7 @@ def adapter_options(
 
 
 def stated_workload(seq_len: int | None, global_batch: int | None, precision: str | None) -> dict[str, int | str]:
-    """Return the workload's fields that were given: a null would replace those of a study file."""
+    """Return the workload fields that options set. Others are left out: a null would replace a study file's value."""
     values = {"sequence_length": seq_len, "global_batch": global_batch, "precision": precision}
     return {name: value for name, value in values.items() if value is not None}
 

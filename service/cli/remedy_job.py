@@ -35,7 +35,8 @@ _NO_REMEDY = "no finding proposes a change of knobs that could be measured"
 def measure_remedy(
     recorded: RecordedTrial, diagnosis: Diagnosis, state_dir: Path, worker_options: Sequence[str]
 ) -> Diagnosis:
-    """Measure the first remedy that changes knobs and return the diagnosis with its result, or with a note without one."""
+    """Measure a diagnosis's first remedy that changes knobs; return the diagnosis with the result, or with a note if
+    no remedy does."""
     for index, finding in enumerate(diagnosis.findings):
         request = remedy_study(recorded, finding)
         if request is not None:
@@ -107,7 +108,7 @@ def _run_study(
 
 
 def remedy_result(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> RemedyResult:
-    """Return the remedy's result in its study: the verdict, or the reason for none."""
+    """Return the result of the study that measured a remedy: the verdict, or the reason why there is none."""
     result = study.result
     if result is not None and result.speedup is not None:
         measured = result.speedup

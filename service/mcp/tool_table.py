@@ -23,7 +23,7 @@ class ToolEntry:
     arguments: type[Schema]
     answer: type[Schema]
     function: Callable[..., Schema]
-    """Function of the product and the validated arguments."""
+    """Function that answers a call, from the available functions (`Product`) and the validated arguments."""
     can_cost: bool = False
     """Whether a call can start a run on a worker; such a call needs the user's budget."""
 

@@ -17,9 +17,10 @@ from shardtune.service.client import ServiceClient, ServiceRejected
 from shardtune.service.wording.more_pairs import more_pairs
 
 FOLDER = "studies"
-"""Folder of the state directory with the files of studies that are to be run again."""
+"""Folder of the state directory for study files that `tune` writes, so that a command can name them to run a study
+again."""
 _NO_WORKER = "no_worker"
-"""Code of the service's answer where no live worker could continue a study."""
+"""Error code of the service when no live worker can continue a study."""
 
 
 def check_unchanged(options: TuneOptions) -> None:
@@ -65,10 +66,11 @@ def find(client: ServiceClient, options: TuneOptions) -> Study:
 
 
 def earlier_confirmation(client: ServiceClient, spec: StudyRequest) -> Study | None:
-    """Find the newest study that compares the same choices on the same target, if it is unfinished or more pairs would
-    decide it; None for studies that confirm nothing.
+    """Find an earlier study that compares the same configurations on the same target, if it is unfinished or more
+    paired runs would decide it; None if `spec` is not such a comparison.
 
-    The job of such a study may have been ended by its time limit, or requeued: its measurements must not be lost.
+    The cluster job that ran the earlier study may have reached its time limit or been requeued: the study's
+    measurements must not be lost.
     """
     # In a shared database another job may be at work on that study.
     if spec.confirms is None or local_stack.DATABASE_VARIABLE in os.environ:
@@ -80,7 +82,8 @@ def earlier_confirmation(client: ServiceClient, spec: StudyRequest) -> Study | N
 
 
 def deciding_pairs(study: Study) -> Extension | None:
-    """Return the extension by the pairs that should decide a finished study; None where nothing is left to decide."""
+    """Return the extension by the number of paired runs that should decide a finished study; None for a decided
+    study."""
     more = None if study.result is None or study.state.is_open else more_pairs(study, study.result)
     return None if more is None else Extension(add_pairs=more.pairs)
 
@@ -101,9 +104,9 @@ def _check_ranks(cluster: Cluster, options: TuneOptions) -> None:
 
 
 def pause_others(client: ServiceClient, study: Study | None, *, is_one_of_several: bool = False) -> None:
-    """Pause the other running studies of the state directory; the service would run older ones first.
+    """Pause all other running studies of the state directory, because the service would run older studies first.
 
-    `is_one_of_several`: the command runs further studies, which may be those that it pauses.
+    `is_one_of_several`: the command runs several studies, and may itself continue a paused one later.
     """
     # A database of the environment may be shared: other people's studies keep running.
     if local_stack.DATABASE_VARIABLE not in os.environ:
@@ -123,10 +126,10 @@ def begin_or_continue(
     options: TuneOptions,
     say: Callable[[str], None],
 ) -> Study:
-    """Create the study, or extend the stored one by the paired runs that are due.
+    """Create the study, or extend the stored study by the paired runs that it lacks or that `--add-pairs` asks for.
 
-    A comparison on a target begins anew where this machine can no longer extend it, such as after an update of torch:
-    measurements of both would not compare.
+    A comparison on a target begins anew if this machine can no longer extend it, such as after an update of torch: old
+    and new measurements would not be comparable.
 
     Raises:
         InputError: the service rejects the request.

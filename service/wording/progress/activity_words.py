@@ -31,7 +31,8 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
 
 
 def final_comparison_position(study: Study, trials: Sequence[Trial]) -> str:
-    """Describe the progress of a study's final comparison, and of the recipes beside its answer."""
+    """Describe the progress of a study's final comparison, and of the runs that compare recipes (precisions,
+    optimizers)."""
     if any(run.purpose == RunPurpose.RECIPE for trial in trials for run in trial.runs) and study.result is None:
         return "recipes beside the answer"
     complete, most = len(validation_runs(study, trials)), most_validation_runs(study)

@@ -17,7 +17,7 @@ class LayoutCost:
     layout: str
     padding: Padding
     computed_per_own: float
-    """Tokens that are computed for each token of the samples' own."""
+    """Number of computed tokens, padding included, for each token that is no padding."""
 
 
 @dataclass(frozen=True)

@@ -158,8 +158,8 @@ class Run(Schema):
     """Name of the considered recipe (precision or optimizer) that a run of purpose `recipe` trains; None: the recipe
     that the workload states."""
     is_whole_step: bool = False
-    """Whether the validation run timed whole steps after the verdict, to check the step times that other runs extended
-    from short steps (fewer micro batches); such a run is in no comparison block."""
+    """Whether this validation run, which follows the study's verdict, timed whole steps. It checks the step times that
+    other runs extrapolated from short steps (fewer micro batches), and takes no part in the comparison."""
     state: TrialState
     measurement: Measurement | None = None
     resume_check: ResumeMeasurement | None = None

@@ -14,7 +14,8 @@ from shardtune.tuner.projection.rung_test import Rung
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _REHEARSED = 2
-"""Number of projected configurations to rehearse (run their first steps untimed): the first choice and the second."""
+"""Number of configurations that are rehearsed (built and stepped with fake tensors) for a study's target: the projected
+best and its runner-up."""
 _MOST_REHEARSED = 4
 """Maximum number of rehearsals; after that, no replacement of a rejected configuration is rehearsed."""
 

@@ -119,8 +119,8 @@ class Implementation:
     splits_logits: bool = True
     """Whether tensor-parallel ranks compute the loss over their part of the vocabulary; otherwise each has all logits."""
     masked_rows: int = 0
-    """Minimum number of rows of a micro batch from which fused attention gets a mask (of padding or of packed samples);
-    0: it never gets one."""
+    """Number of rows of a micro batch from which on fused attention gets a mask (of padding or of packed samples); 0: it
+    never gets one."""
     step_host_s: float = 0.0
     """Host seconds of a step during which nothing else happens, in addition to `Rates.optimizer_host_s`."""
 

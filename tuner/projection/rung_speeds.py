@@ -24,7 +24,7 @@ class BelievableRungs:
 
     rungs: tuple[Rung, ...]
     notes: tuple[str, ...]
-    """Sentences for the user, one about each smaller cluster of which trials were left out, with the reason."""
+    """Sentences for the user: for each smaller cluster, which of its trials the projection does not use, and why."""
 
 
 def believable(sizes: TargetSizes, rungs: Sequence[Rung]) -> BelievableRungs:

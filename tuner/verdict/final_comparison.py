@@ -212,7 +212,8 @@ def _find_fastest_default(field: Finalists, blocks: ComparisonBlocks) -> int | N
 
 
 def _screen(field: Finalists, baseline: int, blocks: ComparisonBlocks) -> int | NextRun:
-    """Number of the candidate to pair with the baseline, or the next validation run that screening needs."""
+    """Choose the candidate that runs in pairs with the baseline and return its trial number, once screening has ended; until
+    then return the next validation run of the screening."""
     rivals = tuple(trial for trial in field.members if trial != baseline)
     alive = _near_baseline(rivals, baseline, blocks)
     for count, kept_count in ROUNDS:

@@ -19,7 +19,7 @@ import torch
 from shardtune.workers.rank import check_finetuning, check_launchers
 
 Consumers = dict[str, tuple[str, Callable[[Path], str]]]
-"""Package that reads an export format, and the function that checks with it, by format."""
+"""Package that reads an export format, and function that checks an exported file with this package; keys are formats."""
 
 
 def check(form: str, folder: Path, consumers: Consumers | None = None) -> dict[str, Any]:

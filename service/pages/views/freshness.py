@@ -25,8 +25,8 @@ class StudyFreshness:
 
 
 def of(study: Study, workers: Sequence[OfferedMachine], stale_fields: Sequence[str] = ()) -> StudyFreshness:
-    """Return the freshness of a study's answer. It is stale if the service marked it (`stale_fields`), or if all
-    matching workers have other hardware or software.
+    """Return the freshness of a study's answer. It is stale if the service marked it (`stale_fields`), or if every
+    worker of the study's project that could run it has other hardware or software than the one that measured.
 
     Only workers that serve the study's project are compared.
     """

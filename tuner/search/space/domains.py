@@ -52,7 +52,7 @@ class Domains:
 
     @property
     def world(self) -> int:
-        """Number of ranks in every trial, counting ranks that share samples one by one."""
+        """Number of ranks in every trial; ranks that share samples count individually."""
         return self.cluster.world_size
 
     @property

@@ -31,11 +31,11 @@ class ExportedOptimizer(Generic[Settings]):
     device meshes."""
     torchtitan: Callable[[Settings], dict[str, Any]]
     """Function that returns the arguments of torchtitan's `default_adamw`."""
+    known_in: frozenset[str] | None
+    """Other training programs (`Trainer`, `torchtitan`) that have a name for the optimizer; None: all have."""
     helpers: Callable[[bool], str] = no_helpers
     """Function that returns the source of what `train_snippet.py` defines for the optimizer. Its flag is that of `make`."""
     needs_blocks: bool = False
     """Whether the exported script uses the list of the model's repeated blocks to make the optimizer."""
     differs_in_trainer: Callable[[ExportSource], tuple[str, ...]] = no_differences
     """Function that returns how Hugging Face's Trainer, and what is built on it, trains the optimizer otherwise."""
-    known_in: frozenset[str] | None = None
-    """Other training programs (`Trainer`, `torchtitan`) that have a name for the optimizer; None: all have."""

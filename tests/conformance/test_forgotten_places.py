@@ -71,7 +71,9 @@ def test_every_place_knows_every_kind() -> None:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_planted_kind_is_missed_in_the_place_that_forgot_it(place: str) -> None:
-    planted = {name: ({*kinds, "planted"}, {*listed, "planted"}) for name, (kinds, listed) in PLACES.items()}
+    planted: dict[str, tuple[Iterable[str], Iterable[str]]] = {
+        name: ({*kinds, "planted"}, {*listed, "planted"}) for name, (kinds, listed) in PLACES.items()
+    }
     planted[place] = ({*PLACES[place][0], "planted"}, PLACES[place][1])
     assert lacking(planted) == [f"{place} lacks 'planted'"]
 

@@ -42,7 +42,7 @@ def test_every_room_knows_every_optimizer() -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_planted_optimizer_is_missed_in_the_room_that_forgot_it(room: str) -> None:
-    planted = {other: {**rows, "planted": None} for other, rows in ROOMS.items()}
+    planted: dict[str, Mapping[str, Any]] = {other: {**rows, "planted": None} for other, rows in ROOMS.items()}
     planted[room] = ROOMS[room]
     assert lacking(planted, {*OPTIMIZERS, "planted"}) == [f"{room} lacks 'planted'"]
 

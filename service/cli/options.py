@@ -26,7 +26,7 @@ Service = Annotated[
 RunningService = Annotated[
     str, typer.Option("--service", "--url", envvar="SHARDTUNE_SERVICE_URL", help="Address of a running service.")
 ]
-_LAUNCHER_VARIABLE = "SHARDTUNE_WORKER_LAUNCHER"
+LAUNCHER_VARIABLE = "SHARDTUNE_WORKER_LAUNCHER"
 """Variable from which the worker reads its launcher where the command line names none."""
 DEFAULT_SERVICE = "http://127.0.0.1:8470"
 """Default address of `shardtune serve`."""
@@ -158,7 +158,7 @@ def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]
     # Checked here: the worker would say the same, but only after the service has started.
     if launcher not in (None, "local", "slurm", "ray"):
         raise InputError(f"--launcher ({launcher}) must be local, slurm or ray")
-    if (nodes or 1) > 1 and (launcher or os.environ.get(_LAUNCHER_VARIABLE) or "local") == "local":
+    if (nodes or 1) > 1 and (launcher or os.environ.get(LAUNCHER_VARIABLE) or "local") == "local":
         raise InputError(f"--nodes ({nodes}) must be 1 without a launcher over hosts; add --launcher slurm or ray")
     options = [*(("--launcher", launcher) if launcher else ()), *(("--nodes", str(nodes)) if nodes else ())]
     return tuple(options)

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from uuid import uuid4
 
 from shardtune.api_schemas.studies.budget import FEWEST_PAIRS, Budget
@@ -29,6 +29,13 @@ _OUTCOMES: dict[Verdict, Literal["faster", "not_faster", "undecided", "too_busy"
     Verdict.UNDECIDED: "undecided",
     Verdict.TOO_BUSY: "too_busy",
 }
+LEFT_OUT = frozenset(
+    {
+        *("target", "confirms", "consider", "consider_steps", "most_loss_difference"),
+        *("seed", "checkpoint_every_s", "wait_for_worker_s", "wait_for_quiet_s"),
+    }
+)
+"""Fields of the traced trial's study that the remedy's study has with their defaults."""
 _NO_REMEDY = "no finding proposes a change of knobs that could be measured"
 
 
@@ -64,16 +71,15 @@ def remedy_study(recorded: RecordedTrial, finding: Finding) -> StudyRequest | No
         short_steps=spec.budget.short_steps,
         resume_check=False,
     )
-    return StudyRequest(
-        model=spec.model,
-        workload=spec.workload,
-        cluster=recorded.study.cluster,
-        objective=spec.objective,
-        budget=budget,
-        baseline=task.config,
-        space=limits,
-        sampler="random",
-    )
+    kept = {name: getattr(spec, name) for name in StudyRequest.model_fields if name not in LEFT_OUT}
+    changes: dict[str, Any] = {
+        "cluster": recorded.study.cluster,
+        "budget": budget,
+        "baseline": task.config,
+        "space": limits,
+        "sampler": "random",
+    }
+    return StudyRequest(**kept | changes)
 
 
 def _run_study(

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.studies.exports import ExportFormat
 from shardtune.service.mcp import computed_tools, study_tools
 from shardtune.service.mcp.create_tool import studies_create
 from shardtune.service.mcp.diagnose_tool import diagnose
@@ -133,9 +134,8 @@ _ENTRIES = (
     ToolEntry(
         "export",
         "Export a configuration",
-        "Return the files that run a measured configuration: launch script, DeepSpeed JSON, Accelerate YAML, "
-        "TrainingArguments, torchtitan, Lightning, TRL, axolotl, LLaMA-Factory or ms-swift, and the settings that each "
-        "cannot express. Needs a service.",
+        "Return the files that run a measured configuration, and the settings that they cannot express. Formats: "
+        f"{', '.join(get_args(ExportFormat))} (standard: launch script, DeepSpeed JSON and Accelerate YAML). Needs a service.",
         study_arguments.ExportArguments,
         study_answers.ExportAnswer,
         study_tools.export,

@@ -8,7 +8,6 @@ from shardtune.api_schemas.protocol import PROTOCOL_VERSION, CannotExpress, expr
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.float8 import FLOAT8_SINCE
-from shardtune.api_schemas.training.optimizers import EIGHT_BIT_SINCE, AdamW8bit
 from shardtune.api_schemas.training.quantization import QUANTIZATION_SINCE
 from shardtune.api_schemas.training.workload import FP16_SINCE, LOW_STATES_SINCE, Workload
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
@@ -26,8 +25,8 @@ def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int
         return f"precision ({precision.name}) came with version {LOW_STATES_SINCE} of the protocol; upgrade the worker"
     if precision.scales_loss and protocol_version < FP16_SINCE:
         return f"precision ({precision.name}) came with version {FP16_SINCE} of the protocol; upgrade the worker"
-    if isinstance(optimizer, AdamW8bit) and protocol_version < EIGHT_BIT_SINCE:
-        return f"optimizer ({optimizer.kind}) came with version {EIGHT_BIT_SINCE} of the protocol; upgrade the worker"
+    if protocol_version < optimizer.since:
+        return f"optimizer ({optimizer.kind}) came with version {optimizer.since} of the protocol; upgrade the worker"
     if workload.float8 is not None and protocol_version < FLOAT8_SINCE:
         return f"float8 ({workload.float8}) came with version {FLOAT8_SINCE} of the protocol; upgrade the worker"
     quantization = quantization_of(workload.adapter)

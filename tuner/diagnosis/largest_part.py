@@ -6,7 +6,7 @@ from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding, FindingKi
 
 _LEAST_FRACTION = 0.15
 """Minimum fraction of the step for which an unexplained part is worth a note."""
-_PARTS: Mapping[str, tuple[str, tuple[FindingKind, ...]]] = {
+PARTS: Mapping[str, tuple[str, tuple[FindingKind, ...]]] = {
     "transferring": (
         "communication that no computation hides",
         (
@@ -22,6 +22,8 @@ _PARTS: Mapping[str, tuple[str, tuple[FindingKind, ...]]] = {
     "idle": ("idle time without any event", ("host_bound",)),
 }
 """Parts of a step besides computing, each with its description and the kinds of findings that explain it."""
+ABOUT_NO_PART: frozenset[FindingKind] = frozenset({"checkpointed_without_need", "out_of_memory"})
+"""Kinds of findings about computing or memory. Every other kind is about a part."""
 
 
 def note(diagnosis: Diagnosis, findings: Collection[Finding]) -> str | None:
@@ -29,9 +31,9 @@ def note(diagnosis: Diagnosis, findings: Collection[Finding]) -> str | None:
     it; else None."""
     if not diagnosis.step_s:
         return None
-    part = max(_PARTS, key=lambda name: float(getattr(diagnosis.parts, f"{name}_s")))
+    part = max(PARTS, key=lambda name: float(getattr(diagnosis.parts, f"{name}_s")))
     fraction = getattr(diagnosis.parts, f"{part}_s") / diagnosis.step_s
-    words, kinds = _PARTS[part]
+    words, kinds = PARTS[part]
     if fraction < _LEAST_FRACTION or any(finding.kind in kinds for finding in findings):
         return None
     return f"no rule explains the largest part besides computing: {words} takes {fraction:.0%} of the step"

@@ -13,7 +13,7 @@ from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
 from shardtune.tuner.export.trainer import training_arguments, trl
 
-_RENDERERS = {
+RENDERERS = {
     "training-arguments": training_arguments.render,
     "torchtitan": torchtitan.render,
     "lightning": lightning.render,
@@ -22,7 +22,8 @@ _RENDERERS = {
     "llama-factory": llama_factory.render,
     "ms-swift": ms_swift.render,
 }
-_LAUNCHERS = {
+"""Renderers of formats of training programs."""
+LAUNCHERS = {
     "skypilot": skypilot.render,
     "dstack": dstack.render,
     "trainjob": trainjob.render,
@@ -43,13 +44,13 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
         lossy = () if study.spec.model.is_own else sample_lengths.snippet_notes(source)
         return Export(format=form, files=files(study, contender), lossy=lossy)
     source = ExportSource.of(study, contender)
-    loss_scale.check_format(source, form)
-    if form in _LAUNCHERS:
+    if form in LAUNCHERS:
         beside = {name: text for name, text in files(study, contender).items() if name != "launch.sbatch"}
-        rendered = _LAUNCHERS[form](source, beside)
+        rendered = LAUNCHERS[form](source, beside)
     else:
+        loss_scale.check_format(source, form)
         beside = {"config.json": _task_json(source)}
-        rendered = _RENDERERS[form](source)
+        rendered = RENDERERS[form](source)
     return Export(
         format=form,
         files=beside | rendered.files,

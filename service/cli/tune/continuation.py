@@ -12,7 +12,9 @@ from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.service.cli import local_stack
 from shardtune.service.cli.errors import InputError, PlatformFailure
+from shardtune.service.cli.options import LAUNCHER_VARIABLE
 from shardtune.service.cli.tune.options import TuneOptions
+from shardtune.service.cli.tune.quiet_options import WAIT_FOR_QUIET
 from shardtune.service.client import ServiceClient, ServiceRejected
 from shardtune.service.wording.more_pairs import more_pairs
 
@@ -30,29 +32,21 @@ def check_unchanged(options: TuneOptions) -> None:
         InputError: names the option, its value and the remedy.
     """
     flag = _flag(options)
-    options_given = (
-        ("file", options.study),
-        ("--max-trials", options.max_trials),
-        ("--memory-gib", options.memory_gib),
-        ("--cost", options.cost or None),
-        ("--data", options.data),
-        ("--layout", options.layout),
-        ("--target", options.target),
-        *([(options.adapter_words()[0], options.adapter_words()[1])] if options.adapter else []),
-    )
-    for name, value in options_given:
-        if value is not None:
-            raise InputError(
-                f"{name} ({value}) would change the study that {flag} continues as it was stored; leave it out, or "
-                "start a new study without " + flag
-            )
+    for name, value in options.of_a_new_study():
+        # Further pairs may wait; a search that goes on keeps its own wait.
+        if name == WAIT_FOR_QUIET and options.add_pairs:
+            continue
+        raise InputError(
+            f"{name} ({value}) would change the study that {flag} continues as it was stored; leave it out, or "
+            "start a new study without " + flag
+        )
 
 
 def find(client: ServiceClient, options: TuneOptions) -> Study:
     """Find the newest unfinished study for `--resume`, or the newest with an answer for `--add-pairs`.
 
     Raises:
-        InputError: there is no such study, or `--ranks` is not its number of ranks.
+        InputError: there is no such study, or the options offer other ranks or too few nodes.
     """
     kind = "unfinished" if options.resume else "finished"
     candidates = [study for study in client.studies() if (study.state.is_open if options.resume else study.result)]
@@ -62,6 +56,7 @@ def find(client: ServiceClient, options: TuneOptions) -> Study:
         )
     study = max(candidates, key=lambda study: study.created_at)
     _check_ranks(study.cluster, options)
+    _check_nodes(study.cluster, options)
     return study
 
 
@@ -100,6 +95,21 @@ def _check_ranks(cluster: Cluster, options: TuneOptions) -> None:
     raise InputError(
         f"--ranks ({offered}) would change the study that {_flag(options)} continues, which has {needed} ranks; "
         "leave it out, or start a new study"
+    )
+
+
+def _check_nodes(cluster: Cluster, options: TuneOptions) -> None:
+    # A worker of fewer nodes would wait for ever. Without --nodes it gets the study's own number, if it has a launcher.
+    is_local = not options.hosts and LAUNCHER_VARIABLE not in os.environ
+    offered = 1 if is_local else options.nodes
+    if offered is None or offered >= cluster.nodes or local_stack.DATABASE_VARIABLE in os.environ:
+        return
+    shown, remedy = f"--nodes ({offered})", "leave it out"
+    if is_local:
+        shown, remedy = "--launcher (missing)", "add --launcher slurm or ray"
+    raise InputError(
+        f"{shown} offers {offered} of the {cluster.nodes} nodes of the study that {_flag(options)} continues; {remedy}, "
+        "or start a new study"
     )
 
 

@@ -1,13 +1,17 @@
 """The command line of `tune`, as it was given and as the next one has to be."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers, Lora
 from shardtune.service.cli.tune.quiet_options import WAIT_FOR_QUIET
 
 DEFAULT_STATE_DIR, DEFAULT_OUT = Path(".shardtune"), Path("best")
+OF_EVERY_RUN = frozenset({"ranks", "state_dir", "out", "as_json", "allowed", "hosts"})
+"""Fields of options that hold for every run: `again` repeats them, and a stored study takes them."""
+_OF_A_STORED_STUDY = frozenset({"resume", "add_pairs"})
+"""Fields of options that continue a stored study."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,24 @@ class TuneOptions:
     def nodes(self) -> int | None:
         """Number of nodes that the command line gives; None without it."""
         return int(self.hosts[self.hosts.index("--nodes") + 1]) if "--nodes" in self.hosts else None
+
+    def of_a_new_study(self) -> list[tuple[str, object]]:
+        """Return the options that only a new study can take, each with its value: all that are given but those of every
+        run."""
+        given = [
+            (field.name, getattr(self, field.name))
+            for field in fields(self)
+            if field.name not in OF_EVERY_RUN | _OF_A_STORED_STUDY
+        ]
+        return [self._as_given(name, value) for name, value in given if not (value is None or value in (False, ()))]
+
+    def _as_given(self, name: str, value: object) -> tuple[str, object]:
+        """Return an option's name on the command line, with its value there."""
+        if name == "adapter":
+            option, text = self.adapter_words()
+            return option, text
+        names = {"study": "file", "wait_for_quiet_min": WAIT_FOR_QUIET}
+        return names.get(name, f"--{name.replace('_', '-')}"), value
 
     def again(self, *first: str) -> str:
         """Return a `shardtune tune` command, quoted for a shell: the words of `first`, then the options that every

@@ -56,7 +56,10 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     lines.append("image: dstack's own with CUDA; set image instead of python for yours")
     if source.cluster.nodes > 1:
         lines.append("fleet: several nodes need a fleet with placement: cluster")
-    if not source.on_cpu and launcher_names(source).dstack is None:
-        lines.append(f"gpu: set {SET_ME} in resources.gpu; dstack has no name for {source.cluster.gpu}")
+    names = launcher_names(source)
+    if not source.on_cpu and names.dstack is None:
+        lines.append(
+            f"gpu: set {SET_ME} in resources.gpu; dstack has no name for {source.cluster.gpu}: {names.no_name}"
+        )
     lines += shared_name_notes(source, "dstack", lambda names: names.dstack)
     return (*lines, *launch_facts.notes(source, "dstack"))

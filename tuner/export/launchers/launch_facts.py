@@ -48,8 +48,8 @@ def requirements(source: ExportSource) -> list[str]:
     names = ["torch", "transformers", *(["deepspeed"] if source.config.backend == "zero" else [])]
     packages = [_pinned(name, getattr(fingerprint, name, None)) for name in names]
     packages += ["peft"] if source.workload.adapter is not None else []
-    needs_bitsandbytes = source.workload.optimizer.kind == "adamw-8bit" or quantization.is_used(source)
-    packages += ["bitsandbytes"] if needs_bitsandbytes else []
+    further = {source.workload.optimizer.package, "bitsandbytes" if quantization.is_used(source) else None}
+    packages += sorted(name for name in further if name is not None)
     packages += [_pinned("torchao", getattr(fingerprint, "torchao", None))] if float8.is_used(source) else []
     packages += [_FLASH_PACKAGE] if source.attention == FLASH else []
     return [*packages, SET_ME] if is_own(source) else packages

@@ -31,6 +31,8 @@ class ExportedOptimizer(Generic[Settings]):
     source of the index of a rank's shard."""
     torchtitan: Callable[[Settings], dict[str, Any]]
     """Function that returns the arguments of torchtitan's `default_adamw`."""
+    known_in: frozenset[str] | None
+    """Names of other training programs (`Trainer`, `torchtitan`) that support the optimizer; None: all do."""
     helpers: Callable[[bool], str] = no_helpers
     """Function that returns the source of what `train_snippet.py` defines for the optimizer. Its flag is whether the
     parameters are on several device meshes."""
@@ -39,5 +41,3 @@ class ExportedOptimizer(Generic[Settings]):
     differs_in_trainer: Callable[[ExportSource], tuple[str, ...]] = no_differences
     """Function that returns notes on how Hugging Face's Trainer, and programs built on it, run the optimizer in another
     way than measured."""
-    known_in: frozenset[str] | None = None
-    """Names of other training programs (`Trainer`, `torchtitan`) that support the optimizer; None: all do."""

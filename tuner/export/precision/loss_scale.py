@@ -1,5 +1,7 @@
 """Loss scale of float16 in exported files: lines of `train_snippet.py`, and programs that have no such training."""
 
+from dataclasses import dataclass
+
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
@@ -10,16 +12,26 @@ _REJECTED = {
     "ms-swift": "nobody has compared ms-swift's float16",
 }
 """Reason why a training measured in float16 cannot be exported at all, by export format."""
-_PER_BACKEND = {"lightning": ("ddp",), "training-arguments": ("ddp", "zero"), "trl": ("ddp", "zero")}
-"""Backends for which a training measured in float16 can be exported, for export formats that do not support every
-backend."""
 
-_NOT_ON_CPU = {
-    "lightning": "Lightning trains bfloat16 on CPU ranks in place of float16",
-    "training-arguments": "the Trainer trains float32 on CPU ranks in place of float16",
-    "trl": "TRL trains float32 on CPU ranks in place of float16",
+
+@dataclass(frozen=True)
+class _ComparedFormat:
+    """Format whose float16 was compared with the trial's, as far as it was."""
+
+    backends: tuple[str, ...]
+    """Backends with which it trains the same."""
+    not_on_cpu: str | None
+    """Reason why its program cannot train on CPU ranks what was measured in float16; None where it can."""
+
+
+_COMPARED = {
+    "lightning": _ComparedFormat(("ddp",), "Lightning trains bfloat16 on CPU ranks in place of float16"),
+    "training-arguments": _ComparedFormat(
+        ("ddp", "zero"), "the Trainer trains float32 on CPU ranks in place of float16"
+    ),
+    "trl": _ComparedFormat(("ddp", "zero"), "TRL trains float32 on CPU ranks in place of float16"),
 }
-"""Reason why a training measured in float16 on CPU ranks cannot be exported, by export format."""
+"""Formats whose program can train in float16, by name. A format that is in neither table is rejected."""
 
 
 def is_used(source: ExportSource) -> bool:
@@ -28,17 +40,18 @@ def is_used(source: ExportSource) -> bool:
 
 
 def check_format(source: ExportSource, form: str) -> None:
-    """Reject an export of a float16 training to a format whose program cannot train it in the same way.
+    """Reject an export of a float16 training to a format whose program cannot train it in the same way. Formats that start
+    the standard files need no check.
 
     Raises:
         ValueError: names the precision and the remedy.
     """
     backend = source.config.backend
-    reason = _REJECTED.get(form)
-    if reason is None and backend not in _PER_BACKEND.get(form, (backend,)):
+    reason, compared = _REJECTED.get(form), _COMPARED.get(form)
+    if reason is None and (compared is None or backend not in compared.backends):
         reason = f"nobody has compared the float16 of {form} with {backend}"
-    if reason is None and source.on_cpu:
-        reason = _NOT_ON_CPU.get(form)
+    if reason is None and compared is not None and source.on_cpu:
+        reason = compared.not_on_cpu
     if is_used(source) and reason is not None:
         raise ValueError(
             f"precision ({source.workload.precision.name!r}) cannot be exported as {form}: {reason}; take the standard files"

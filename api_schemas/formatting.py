@@ -1,9 +1,14 @@
-"""Format memory sizes and validation errors of a request for people."""
+"""Format counts, memory sizes and validation errors of a request for people."""
 
 from collections.abc import Mapping
 from typing import Any
 
 _SMALL_GIB = 0.1
+
+
+def counted(number: int, noun: str) -> str:
+    """Format a number with its noun in the singular or plural: `1 rank`, `16 ranks`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def memory(gib: float) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, StudyResult, Verdict
 from shardtune.api_schemas.studies.study_state import StudyState
@@ -125,7 +126,7 @@ def _describe(contender: Contender) -> str:
         parts.append(f"{study_words.memory(contender.peak_allocated_gib)} allocated at the peak")
     if contender.mfu is not None:
         parts.append(f"MFU {contender.mfu:.1%}")
-    runs = f"{contender.runs} runs" if contender.runs != 1 else "1 run"
+    runs = counted(contender.runs, "run")
     if contender.spread is not None:
         runs += ", {} to {}".format(*map(study_words.rate, contender.spread))
     return f"{contender.description}: {', '.join(parts)} ({runs})"
@@ -152,7 +153,7 @@ def _without_interval(result: StudyResult) -> str:
     comparison = result.final_comparison
     if comparison is None:
         return "nothing to compare: keep the baseline"
-    count = f"{comparison.pairs} pair{'s' if comparison.pairs != 1 else ''}"
+    count = counted(comparison.pairs, "pair")
     if result.verdict is Verdict.NOT_FASTER:
         return f"not faster: keep the baseline (candidate {median(comparison.ratios):.2f}x in {count})"
     kept = "keep the baseline until it is decided" if result.candidate else "the faster of the two is recommended"
@@ -170,7 +171,7 @@ def _too_busy(result: StudyResult) -> str:
 
 def _final_comparison(final_comparison: FinalComparison) -> str:
     count = len(final_comparison.candidates)
-    named = "1 candidate" if count == 1 else f"{count} candidates"
+    named = counted(count, "candidate")
     cost = f"{final_comparison.runs} validation runs, {final_comparison.gpu_seconds:,.0f} GPU-seconds"
     return f"{named} and the baseline were run again: {cost}" if count else cost
 
@@ -178,7 +179,7 @@ def _final_comparison(final_comparison: FinalComparison) -> str:
 def _trial_counts_text(study: Study) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in trial_counts(study.trials).items())
     if study.rejected:
-        counts += f", and {study.rejected} configurations rejected before they ran"
+        counts += f", and {counted(study.rejected, 'configuration')} rejected before they ran"
     counts += f"; search ended: {study.reason}" if study.reason else ""
     return counts
 
@@ -188,7 +189,7 @@ def study_row(study: Study) -> str:
     done = sum(count for state, count in study.trials.items() if not TrialState(state).is_open)
     state = f"{study.state.value} ({study.phase.value})" if study.state is StudyState.RUNNING else study.state.value
     state += ", deleted" if study.deleted_at is not None else ""
-    return f"{study.study_id}  {state:<17}  {study.spec.model.name}  {done} trials  {study.created_at:%Y-%m-%d %H:%M}"
+    return f"{study.study_id}  {state:<17}  {study.spec.model.name}  {counted(done, 'trial')}  {study.created_at:%Y-%m-%d %H:%M}"
 
 
 def study_text(study: Study, trials: Sequence[Trial] = ()) -> str:

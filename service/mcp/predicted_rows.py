@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable, SpeedPrediction
 from shardtune.service.mcp.configs import short_config
 from shardtune.service.mcp.schemas.answers import MemoryRow, PredictedConfig, Term
@@ -81,7 +82,7 @@ def speed_figure(speed: SpeedPrediction) -> Figure:
 def speed_source(speed: SpeedPrediction) -> str:
     """Describe the origin of a predicted speed."""
     if speed.calibrated_on:
-        return f"predictor, calibrated on {speed.calibrated_on} trials"
+        return f"predictor, calibrated on {counted(speed.calibrated_on, 'trial')}"
     return "predictor, no trial"
 
 

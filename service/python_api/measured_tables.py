@@ -1,6 +1,7 @@
 """Rows and tables of measured configurations: trials, recommended configurations, projections to a target."""
 
 from shardtune.api_schemas.base import Band
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.recommendations.best import BestConfig
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
@@ -112,7 +113,7 @@ def projected(projection: StudyProjection | None) -> RowTable:
     """Return the table of the configurations that a study projects to its target, which nothing has measured."""
     if projection is None:
         return RowTable("target", "", [])
-    source = f"projection from measurements on {projection.measured_gpus} GPUs"
+    source = f"projection from measurements on {counted(projection.measured_gpus, 'GPU')}"
     status = confirmation_words.status(projection)
     rows = [_projected_row(config, source) for config in (projection.best, *projection.runners_up)]
     return RowTable("target", f"On {cluster_words.cluster(projection.cluster)}: {status}", rows)

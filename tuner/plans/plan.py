@@ -7,6 +7,7 @@ from datetime import date, timedelta
 from typing import Literal
 
 from shardtune.api_schemas.base import Band
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.trials.plans import DateBand, ImpossibleRow, Plan, PlanRequest, PlanRow
 from shardtune.api_schemas.trials.predictions import PredictionRequest
@@ -131,15 +132,15 @@ def _rows_of_kind(
 
 def _impossible(kind: _Kind, count: int, batch: int) -> ImpossibleRow:
     reason = (
-        f"no layout of {count} GPUs has about {batch} samples a step; raise global_batch, or use a number of GPUs that "
-        "divides it"
+        f"no layout of {counted(count, 'GPU')} has about {counted(batch, 'sample')} a step; raise global_batch, or use a "
+        "number of GPUs that divides it"
     )
     return ImpossibleRow(gpu=kind.name, gpus=count, reason=reason)
 
 
 def _too_small(kind: _Kind, count: int) -> ImpossibleRow:
     gib = kind.resolved.cluster.memory_gib
-    reason = f"no layout is predicted to fit into {gib:.1f} GiB on each of {count} GPUs; use more GPUs, or larger ones"
+    reason = f"no layout is predicted to fit into {gib:.1f} GiB on each of {counted(count, 'GPU')}; use more GPUs, or larger ones"
     return ImpossibleRow(gpu=kind.name, gpus=count, reason=reason)
 
 
@@ -224,7 +225,7 @@ def _chance(band: Band, limit: float | None) -> Literal["surely", "likely", "unl
 def _notes(request: PlanRequest, kinds: Sequence[_Kind], batch: int) -> tuple[str, ...]:
     goodput = request.goodput
     notes = [
-        f"{batch} samples a step for every number of GPUs, as near as the ranks divide it",
+        f"{counted(batch, 'sample')} a step for every number of GPUs, as near as the ranks divide it",
         f"goodput: {goodput.overhead:.0%} over step time, {goodput.failures_per_gpu_hour:g} failures per GPU-hour, "
         f"{goodput.checkpoint_s:g} s a checkpoint, {goodput.restart_s:g} s a restart",
         "predicted or projected, never measured at these sizes; bands are 90 %",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.tuner.prediction.evaluation import machine
 from shardtune.tuner.projection.rung_test import Rung
@@ -62,7 +63,7 @@ def most_tokens_per_s(sizes: TargetSizes, cluster: Cluster) -> float | None:
 
 
 def _note(rung: Rung, speed: float, trials: int, limit: float) -> str:
-    gpus = "1 GPU" if rung.cluster.world_size == 1 else f"{rung.cluster.world_size} GPUs"
+    gpus = counted(rung.cluster.world_size, "GPU")
     named = "a trial" if trials == 1 else f"{trials} trials"
     return (
         f"{named} on {gpus} ({', '.join(rung.studies)}) left out: {speed:,.0f} tokens/s/GPU, where the device's peak allows at "

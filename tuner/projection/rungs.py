@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.hardware import MOST_RANKS, Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study_request import StudyRequest
@@ -47,7 +48,8 @@ def for_rung(
     except ValidationError as error:
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise ValueError(
-            f"target.global_batch ({batch}) leaves {share} samples a step to the cluster's {cluster.world_size} ranks: {problem}"
+            f"target.global_batch ({batch}) leaves {counted(share, 'sample')} a step to the cluster's "
+            f"{counted(cluster.world_size, 'rank')}: {problem}"
         ) from None
     return request.model_copy(
         update={"target": target.model_copy(update={"global_batch": batch}), "workload": workload}

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.rung_tests import RungTest
@@ -186,7 +187,8 @@ def _count_fitting(sizes: TargetSizes, configs: Sequence[TrialConfig], there: Cl
 def _notes(sizes: TargetSizes, there: Cluster) -> tuple[str, ...]:
     here = sizes.cluster
     notes = [
-        f"the same work for each rank: {sizes.workload.global_batch} samples a step on {here.world_size} ranks, "
+        f"the same work for each rank: {counted(sizes.workload.global_batch, 'sample')} a step on "
+        f"{counted(here.world_size, 'rank')}, "
         f"{sizes.global_batch(there)} on {there.world_size}"
     ]
     if there.nodes > 1 and here.nodes == 1:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import ValidationError
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import CloneRequest, Extension
 from shardtune.api_schemas.studies.study_state import StudyState
@@ -270,7 +271,7 @@ def to_optuna(
         print(json.dumps(asdict(written)))
     else:
         waiting = f"; {written.waiting} have not ended yet" if written.waiting else ""
-        print(f"study {written.name!r}: {written.added} trials added, {written.kept} were there{waiting}")
+        print(f"study {written.name!r}: {counted(written.added, 'trial')} added, {written.kept} were there{waiting}")
 
 
 def _change_study(

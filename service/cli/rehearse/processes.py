@@ -7,6 +7,7 @@ import sys
 
 from pydantic import ValidationError
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.trials.leases import RehearsalTask, TrialTask
 from shardtune.api_schemas.trials.rehearsals import (
     Rehearsal,
@@ -51,7 +52,8 @@ def rehearse(
         return rehearsal.combine(trial, (), tasks, predicted_gib)
     for number, task in enumerate(tasks, start=1):
         sys.stderr.write(
-            f"rehearsing {trial.config.describe()} on {trial.cluster.world_size} ranks: process {number} of {len(tasks)}\n"
+            f"rehearsing {trial.config.describe()} on {counted(trial.cluster.world_size, 'rank')}: "
+            f"process {number} of {len(tasks)}\n"
         )
         answer = ask(task, limit_s)
         if answer.seen is None:

@@ -1,13 +1,13 @@
 """Sentences about a rehearsal at a cluster's full number of ranks."""
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.formatting import counted, memory
 from shardtune.api_schemas.trials.rehearsals import Rehearsal, RehearsedRank
 
 
 def sentence(rehearsal: Rehearsal) -> str:
     """Describe a rehearsal in one sentence: whether the model builds, and its memory beside the predicted memory."""
-    begin = f"rehearsed at {rehearsal.ranks} ranks: "
+    begin = f"rehearsed at {counted(rehearsal.ranks, 'rank')}: "
     if rehearsal.problem is not None and not rehearsal.builds:
         verb = "cannot be built" if rehearsal.problem.code == "misfit" else "was not rehearsed"
         return f"{begin}{verb} ({rehearsal.problem.code}): {rehearsal.problem.message}"
@@ -46,6 +46,6 @@ def _seen(one: RehearsedRank) -> str:
         f"{name} {memory(size / GIB)}" for name, size in sorted(one.parts.items(), key=lambda part: -part[1])
     )
     return (
-        f"rank {one.rank}, {one.blocks} blocks: {memory(one.peak_bytes / GIB)} ({parts}); "
+        f"rank {one.rank}, {counted(one.blocks, 'block')}: {memory(one.peak_bytes / GIB)} ({parts}); "
         f"{one.cpu_s:.0f} s of a core, {one.peak_rss_mib:.0f} MiB"
     )

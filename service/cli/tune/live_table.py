@@ -7,6 +7,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_state import StudyPhase
 from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
@@ -96,10 +97,10 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
         )
     limit = study.spec.budget.max_trials
     ended = sum(study_words.is_done(trial) for trial in trials)
-    counts = [f"{ended} of {limit} trials" if limit else f"{ended} trials"]
+    counts = [f"{ended} of {limit} trials" if limit else counted(ended, "trial")]
     if study.phase is StudyPhase.FINAL_COMPARISON:
-        complete, most = len(activity_words.validation_runs(study, trials)), activity_words.most_validation_runs(study)
-        counts += [f"{complete} of at most {most} validation runs"] if most else []
+        shown = activity_words.of_most_validation_runs(study, len(activity_words.validation_runs(study, trials)))
+        counts += [f"{shown} validation runs"] if activity_words.most_validation_runs(study) else []
     elif study.phase is not StudyPhase.DONE:
         counts.append(f"then about {time_left.validation_runs_expected(study)} validation runs")
     remaining = time_left.estimate(study, time_left.count_runs(study, trials), elapsed_s)

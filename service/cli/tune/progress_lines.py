@@ -60,7 +60,7 @@ class LineView:
                 self._confirmed.add(run.run_id)
                 figure = study_words.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
                 self._write(
-                    f"validation run {len(self._confirmed)} of at most {activity_words.most_validation_runs(study)}: "
+                    f"{activity_words.validation_run(study, len(self._confirmed))}: "
                     f"trial {trial.number}, {figure} tokens/s/GPU{_disturbance_note(run)}"
                 )
         self._print_resume_checks(trials)

@@ -1,5 +1,6 @@
 """Chart of projected speeds per GPU over the number of GPUs, with their 90 % bands."""
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.targets import CurvePoint, StudyProjection
 from shardtune.service.pages.charts.plot import (
     BOTTOM,
@@ -44,7 +45,7 @@ def curve(projection: StudyProjection) -> Plot:
     labelled = sorted({point.gpus for point in points if point.nodes & (point.nodes - 1) == 0} | {counts[-1]})
     return Plot(
         name="projection",
-        summary=f"Projected tokens per second and GPU of {len(configs)} configurations on {counts[0]} to {counts[-1]} GPUs.",
+        summary=f"Projected tokens per second and GPU of {counted(len(configs), 'configuration')} on {counts[0]} to {counts[-1]} GPUs.",
         x_label=titled("GPUs", across),
         y_label="tokens/s/GPU",
         x_ticks=_count_ticks(across, labelled),
@@ -62,7 +63,7 @@ def _whisker(point: CurvePoint, across: Position, up: Scale) -> str:
 
 def _mark(point: CurvePoint, across: Position, up: Scale, kind: str, index: int, description: str) -> Mark:
     speed = projection_words.speed(point.tokens_per_s_per_gpu)
-    title = f"{description} on {point.gpus} GPUs, {point.evidence}: {speed} tokens/s/GPU"
+    title = f"{description} on {counted(point.gpus, 'GPU')}, {point.evidence}: {speed} tokens/s/GPU"
     at = across(point.gpus), up(point.tokens_per_s_per_gpu.expected)
     return Mark(*at, _SHAPES[index % len(_SHAPES)], kind, title, radius=5 if index == 0 else 4)
 

@@ -48,15 +48,25 @@ def validation_position(study: Study, complete: int) -> str:
     most = most_validation_runs(study)
     if not most:
         return "no validation runs, because there is only one configuration"
-    return (
-        f"validation run {complete + 1} of at most {most}"
-        if complete < most
-        else f"all {complete} validation runs are done"
-    )
+    # Not "all": pairs under unequal load may still run again.
+    return validation_run(study, complete + 1) if complete < most else f"{complete} validation runs are done"
+
+
+def validation_run(study: Study, number: int) -> str:
+    """Name a validation run by its number: `validation run 3 of at most 14`."""
+    return f"validation run {of_most_validation_runs(study, number)}"
+
+
+def of_most_validation_runs(study: Study, number: int) -> str:
+    """Compare a number of validation runs with their maximum: `3 of at most 14`."""
+    most = most_validation_runs(study)
+    # The maximum counts each pair once; a pair that was left out for its unequal load runs again.
+    return f"{number} of at most {most}" if number <= most else f"{number} (at most {most} under equal load)"
 
 
 def most_validation_runs(study: Study) -> int:
-    """Return the maximum number of validation runs of a final comparison, which ends earlier if the pairs decide it."""
+    """Return the maximum number of validation runs of a final comparison whose pairs all have equal load. It ends earlier
+    if the pairs decide it."""
     if study.final_comparison_runs is not None:
         return study.final_comparison_runs
     return final_comparison.max_runs(study.spec.budget.most_trials - 1, study.spec.budget.max_pairs)

@@ -60,7 +60,8 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
 
 
 def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
-    """Estimate the remaining time of a study: `about 5 min`; empty before the first search run is complete."""
+    """Estimate the remaining time of a study: `about 5 min`; empty before the first search run is complete,
+    and where pairs of the final comparison run again for their unequal load."""
     if runs.shortest_search_s is None or study.phase is StudyPhase.DONE:
         return ""
     budget = study.spec.budget
@@ -77,7 +78,8 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
     # Recipes run once the verdict is known: then no validation run is left.
     is_verdict_known = runs.recipe_runs > 0
     is_over = runs.validation_runs >= expected and not is_verdict_known
-    left = 0 if is_verdict_known else (most if is_over else expected) - runs.validation_runs
+    # Pairs that run again for their unequal load exceed the maximum.
+    left = 0 if is_verdict_known else max(0, (most if is_over else expected) - runs.validation_runs)
     # Without `max_trials` the search may stop earlier, and beyond the expected runs only the maximum is certain.
     is_bound = (
         is_over
@@ -85,7 +87,7 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
         or 0 < recipe_runs_expected(study) <= runs.recipe_runs
     )
     seconds = search_s + left * per_fresh + _recipe_seconds(study, runs.recipe_runs, per_fresh, is_bound=is_bound)
-    return f"{'at most' if is_bound else 'about'} {study_words.duration(seconds)}"
+    return f"{'at most' if is_bound else 'about'} {study_words.duration(seconds)}" if seconds else ""
 
 
 def _recipe_seconds(study: Study, done: int, per_run: float, *, is_bound: bool) -> float:

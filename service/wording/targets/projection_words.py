@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from shardtune.api_schemas.base import Band
-from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.formatting import counted, memory
 from shardtune.api_schemas.studies.targets import BestAtSize, ProjectedConfig, StudyProjection
 from shardtune.service.wording import plan_words, study_words
 from shardtune.service.wording.targets import confirmation_words, rehearsal_words
@@ -52,9 +52,12 @@ def assumptions(projection: StudyProjection) -> list[str]:
 def size(projection: StudyProjection) -> str:
     """Describe the target: nodes, GPUs and global batch."""
     cluster = projection.cluster
-    unit = "CPU ranks" if cluster.device == "cpu" else f"× {cluster.gpu}"
-    nodes = f"{cluster.nodes} node{'s' if cluster.nodes > 1 else ''}"
-    return f"{nodes} of {cluster.gpus_per_node} {unit}, {projection.global_batch} samples a step"
+    each = (
+        counted(cluster.gpus_per_node, "CPU rank")
+        if cluster.device == "cpu"
+        else f"{cluster.gpus_per_node} × {cluster.gpu}"
+    )
+    return f"{counted(cluster.nodes, 'node')} of {each}, {counted(projection.global_batch, 'sample')} a step"
 
 
 def describe(projection: StudyProjection, config: ProjectedConfig) -> str:

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
@@ -50,7 +51,7 @@ def study_progress(session: Session, row: StudyRow, study: Study, now: datetime)
     is_running = study.state is StudyState.RUNNING
     cancelled = study.trials.get(TrialState.CANCELLED, 0)
     activity = _activity(session, study, runs.validation_runs) if is_running else ""
-    trials = "1 trial" if done == 1 else f"{done} trials"
+    trials = counted(done, "trial")
     took, cost = study_words.duration(elapsed_s), study_words.duration(study.gpu_seconds)
     facts = [
         _trials(study, done, cancelled),
@@ -76,7 +77,7 @@ def _validation_runs(study: Study, complete: int) -> tuple[ProgressFact, ...]:
     if not complete and study.phase is not StudyPhase.FINAL_COMPARISON:
         return ()
     most, result = activity_words.most_validation_runs(study), study.result
-    text = f"{complete} of at most {most}"
+    text = activity_words.of_most_validation_runs(study, complete)
     is_decided = result is not None and result.verdict not in (Verdict.UNDECIDED, Verdict.TOO_BUSY)
     if is_decided and study.state is StudyState.COMPLETE and complete < most:
         text += ": enough for the verdict"
@@ -84,7 +85,7 @@ def _validation_runs(study: Study, complete: int) -> tuple[ProgressFact, ...]:
     if spent is not None and len(spent.candidates) > 1 and complete > 2 * spent.pairs:
         text += f"; {2 * spent.pairs} in pairs; the others chose the trial to pair"
     explained = "Paired runs of candidate and baseline in new processes; only they decide the verdict"
-    return (ProgressFact("Validation runs", text, explained, (complete, most)),)
+    return (ProgressFact("Validation runs", text, explained, (complete, max(complete, most))),)
 
 
 def _time_left(session: Session, row: StudyRow, study: Study, estimate: str) -> tuple[ProgressFact, ...]:
@@ -127,6 +128,6 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
         return f"rehearsing the projection of trial {run.trial.number} at the target's number of ranks"
     if run.purpose == RunPurpose.RECIPE:
         return f"recipes beside the answer, {where}"
-    if study.phase is StudyPhase.FINAL_COMPARISON:
-        return f"{activity_words.validation_position(study, confirmed)}, {where}"
+    if run.purpose == RunPurpose.VALIDATION:
+        return f"{activity_words.validation_run(study, confirmed + 1)}, {where}"
     return where

@@ -151,3 +151,10 @@ def test_the_best_and_its_figures_are_in_words() -> None:
     assert texts[1].startswith("1. ") and "chance to be the fastest" in texts[1]
     assert any(text.startswith("predicted, not measured: ") for text in texts)
     assert not any("confirmed" in text for text in texts)
+
+
+def test_one_sample_and_one_rank_are_singular() -> None:
+    sizes = sizes_of("2x1", model="gpt2", cluster="1x1xh100", global_batch=2)
+    projection = projection_of(sizes, measured(sizes, [TrialConfig(strategy=DdpConfig())], 1.0), [])
+    assert projection.notes[0] == "the same work for each rank: 1 sample a step on 1 rank, 2 on 2"
+    assert projection_words.size(projection).startswith("2 nodes of 1 × ")

@@ -1,0 +1,68 @@
+"""Counts of validation runs where pairs under unequal load run again, so that there are more than planned."""
+
+import pytest
+from rich.console import Console
+
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.studies.budget import Budget
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
+from shardtune.api_schemas.trials.trial import Run, Trial, TrialState
+from shardtune.service.cli.tune import live_table
+from shardtune.service.cli.tune.progress_lines import LineView
+from shardtune.service.wording.progress import activity_words, time_left
+from shardtune.service.wording.progress.time_left import RunCounts
+from tests.support.values.synthetic_studies import study_of
+
+
+def comparing(most: int) -> Study:
+    changes = {"state": StudyState.RUNNING, "phase": StudyPhase.FINAL_COMPARISON, "result": None}
+    study = study_of().model_copy(update=changes | {"final_comparison_runs": most, "final_comparison": 1})
+    return study.model_copy(update={"spec": study.spec.model_copy(update={"budget": Budget(max_trials=8)})})
+
+
+def with_validation_runs(count: int) -> list[Trial]:
+    runs = tuple(
+        Run(run_id=f"r{number}", purpose="validation", final_comparison=1, state=TrialState.COMPLETE)
+        for number in range(count)
+    )
+    config = TrialConfig(strategy=DdpConfig())
+    return [
+        Trial(
+            number=0,
+            state=TrialState.COMPLETE,
+            origin="default",
+            config=config,
+            description=config.describe(),
+            runs=runs,
+        )
+    ]
+
+
+def test_a_repeated_pair_is_no_run_beyond_the_maximum() -> None:
+    study = comparing(18)
+    assert activity_words.validation_run(study, 18) == "validation run 18 of at most 18"
+    assert activity_words.validation_run(study, 20) == "validation run 20 (at most 18 under equal load)"
+    assert activity_words.validation_position(study, 17) == "validation run 18 of at most 18"
+    assert activity_words.validation_position(study, 18) == "18 validation runs are done"
+
+
+def test_live_lines_and_the_live_table_count_repeated_pairs() -> None:
+    lines: list[str] = []
+    view = LineView(lines.append)
+    for count in (0, 2):
+        view.show(comparing(1), with_validation_runs(count)[:count], [], 1.0)
+    assert [line.partition(": ")[0] for line in lines if line.startswith("validation run")] == [
+        "validation run 1 of at most 1",
+        "validation run 2 (at most 1 under equal load)",
+    ]
+    console = Console(width=140)
+    with console.capture() as captured:
+        console.print(live_table.render(comparing(1), with_validation_runs(2), [], 1.0, rows=5))
+    assert "2 (at most 1 under equal load) validation runs" in captured.get()
+
+
+@pytest.mark.parametrize("complete", [18, 20])
+def test_no_time_is_left_known_while_pairs_run_again(complete: int) -> None:
+    """`at most -20 s left` was said."""
+    assert time_left.estimate(comparing(18), RunCounts(8, 5.0, complete, 10.0), 99.0) == ""

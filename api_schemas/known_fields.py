@@ -22,7 +22,7 @@ _WORDS = (
     (r"be a valid boolean.*", "be true or false"),
     (r"be a valid string.*", "be text"),
 )
-"""Words of pydantic's messages, as patterns, and the words of this project's errors in their place."""
+"""Patterns of phrases in pydantic's messages, each with the phrase that this project's errors use instead."""
 _ARRAYS = (list, tuple, set, frozenset, Sequence)
 
 
@@ -48,7 +48,8 @@ def suggest_field(name: str, known: Sequence[str]) -> str:
 
 
 def _place_of_knob(name: str, known: Sequence[str]) -> str | None:
-    """Suggest the right place for a setting of trials that stands in the wrong object, whose fields are `known`."""
+    """Suggest where a setting of trials belongs that was given in the wrong object; `known`: names of that object's
+    fields."""
     of_strategy = {field for kind in _strategies() for field in kind.model_fields} - {"kind"}
     of_config = set(TrialConfig.model_fields) - {"strategy"}
     if name in known or name not in of_strategy | of_config:

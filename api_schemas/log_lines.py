@@ -39,7 +39,8 @@ def configure(level: str) -> None:
 
 
 def as_text(line: str) -> str:
-    """Return a log line for a person: level, message and exception; a line that is no log entry stays as it is."""
+    """Convert a JSON log line to text for people: level, message and exception. A line that is no log entry stays as it
+    is."""
     try:
         entry: Any = json.loads(line)
     except ValueError:

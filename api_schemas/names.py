@@ -72,7 +72,7 @@ def printable(value: JsonValue) -> JsonValue:
 
 
 PrintableText = Annotated[str, BeforeValidator(printable)]
-"""Words for people that a worker chose: one line, in which control characters are replaced."""
+"""Text for people that a worker sent: one line, in which control characters are replaced."""
 
 
 def model_name_of(text: str) -> str:

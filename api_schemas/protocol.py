@@ -42,7 +42,7 @@ def agreed_version(worker: VersionRange, service: VersionRange = SPOKEN) -> int 
 
 
 def is_readable(version: int, spoken: VersionRange = SPOKEN) -> bool:
-    """Whether a message written in a version can be read: one that is spoken, or the next one.
+    """Whether this release can read a message written in a protocol version: one that it speaks, or the next one.
 
     The next version is included because a service may go back to its former release while workers of the newer one
     run; these workers also read the former version.
@@ -101,7 +101,8 @@ class ProtocolMessage(Schema):
 
 
 class _IgnoresUnknownFields:
-    """Annotation of a message in a route's signature: makes FastAPI read it as `ProtocolMessage.read` does."""
+    """Annotation of a message in a route's signature: makes FastAPI ignore unknown fields, as `ProtocolMessage.read`
+    does."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         # The inner schema stays for the OpenAPI document; the validation below replaces it, with its messages unchanged.

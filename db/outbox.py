@@ -32,7 +32,8 @@ an event."""
 
 class _NewEvent(NamedTuple):
     order: int
-    """Sort key of an event within one flush: ends before their consequences, studies last."""
+    """Sort key of an event within one flush: events about an end come before their consequences, events of studies come
+    last."""
     study_id: str
     type: EventType
     data: dict[str, Any]

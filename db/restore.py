@@ -27,9 +27,9 @@ class Restored:
     """Outcome of a restore."""
 
     former: Path | None
-    """Backup of the contents that were replaced; None: the database was empty."""
+    """Path of the backup of the contents that were replaced; None: the database was empty."""
     revoked_again: tuple[str, ...]
-    """Names of API keys that the backup holds as valid, and that had been revoked since."""
+    """Names of API keys that the backup holds as valid, although they had been revoked since it was made."""
     valid_keys: tuple[str, ...]
     """Names of API keys that are valid in the restored database."""
 
@@ -192,7 +192,7 @@ def _dumped_sql(source: Path) -> bytes:
 
 
 def _reject_other_connections(engine: Engine) -> None:
-    """Reject a database that other programs are connected to: they would go on with rows that are gone."""
+    """Reject a database to which other programs are connected: they would go on with rows that no longer exist."""
     # Postgres lists a closed connection until its process has ended, which takes a moment.
     deadline = time.monotonic() + _CLOSING_S
     while count := _count_other_connections(engine):

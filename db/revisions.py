@@ -46,8 +46,8 @@ def revision_problem(connection: Connection, subject: str = "the database") -> s
 
 
 def unknown_revision_problem(connection: Connection, subject: str = "the database") -> str | None:
-    """Return a sentence with the reason why no upgrade leads from the database's revision to this code's; None if one
-    does."""
+    """Return a sentence with the reason why no upgrade leads from the database's schema revision to that of this code;
+    None if an upgrade does."""
     unknown = _current_revisions(connection) - _known_revisions()
     if not unknown or _is_usable(connection):
         return None

@@ -242,7 +242,8 @@ def migration_config(url: str) -> Iterator[Config]:
 
 
 def upgrade(url: str) -> None:
-    """Upgrade the database to the newest schema revision; no effect if it is there, or at a later usable one.
+    """Upgrade the database to the newest schema revision; no effect if the database has that revision, or a later
+    usable one.
 
     Raises:
         DatabaseNotMigrated: no upgrade leads from the database's revision to this code's.

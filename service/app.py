@@ -96,8 +96,9 @@ def create_app(
     migrate: bool = True,
     tracer_provider: TracerProvider | None = None,
 ) -> FastAPI:
-    """Create the FastAPI application of the service. `context` replaces database and clock in tests, `tracer_provider`
-    the export of spans; with `migrate` False, not even a SQLite database is migrated.
+    """Create the FastAPI application of the service. For tests, `context` replaces the database and the clock, and
+    `tracer_provider` the export of spans. With `migrate` False, the database is not migrated at startup, even if it is
+    SQLite.
     """
     settings = settings or (context.settings if context else Settings())
     context = context or Context.opened(settings)

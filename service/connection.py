@@ -18,26 +18,32 @@ from shardtune.service.process.peer_user import PEER_USER, PeerUser
 from shardtune.service.request_parser import RequestParser
 
 _LINGER_S = 2.0
-"""Seconds to wait for the rest of a small request that was answered before it had arrived completely, so that its
-connection can be used again.
+"""Seconds to wait for the rest of a small request that was answered before it had arrived completely. If the rest
+arrives, the connection can be used again.
 """
 _DROPPED_BYTES = 32 << 20
-"""Maximum bytes that are read, and dropped unparsed, of a sender whose connection closes."""
+"""Maximum bytes of an unfinished request that are read and discarded before its connection is closed."""
 _DROP_EVERY_S = 0.02
-"""Seconds between two reads of what is dropped, at most `_READ_BYTES` each. Unread bytes hold their sender back."""
+"""Seconds between two reads of data that is discarded; each read takes at most `_READ_BYTES`. The pauses slow the
+sender down, because its send buffer fills.
+"""
 _DROP_LINGER_S = 5.0
-"""Seconds to wait for the end of what is dropped; 32 MiB take half of them."""
+"""Maximum seconds for discarding the rest of a request; 32 MiB take half of them."""
 _READ_BYTES = 256 << 10
-"""Maximum bytes that are read at a time of a body of an announced size, or of what is dropped."""
+"""Maximum bytes of one read where little is parsed: of a request body with a Content-Length, or of data that is
+discarded.
+"""
 # A chunk of one byte takes six on the wire and a dozen microseconds of the event loop: 256 KiB of them took 0.5 s before
 # their sender's key had been looked at.
 _PARSED_READ_BYTES = 4 << 10
-"""Maximum bytes that are read at a time of a request's head, and of a body in chunks."""
+"""Maximum bytes of one read where every byte is parsed: of a request's head, or of a body in chunks."""
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Limits of all connections of a server, and what they share. Used in the event loop's thread only."""
+    """Limits that apply to all connections of a server together, and their shared state. Used in the event loop's
+    thread only.
+    """
 
     receive_s: float
     """Seconds within which a request must arrive completely."""
@@ -46,11 +52,11 @@ class ConnectionLimits:
     arriving: "dict[Connection, None]" = field(default_factory=dict)
     """Connections whose request has not arrived completely, oldest first."""
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(_READ_BYTES)))
-    """Buffer that the connections read into, one after the other."""
+    """Buffer that all connections read into, one after the other."""
 
 
 class ConnectionConfig(uvicorn.Config):
-    """uvicorn configuration with limits of connections."""
+    """uvicorn configuration that also has the limits of connections."""
 
     limits: ConnectionLimits
 
@@ -71,9 +77,9 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.conn = self._parser = RequestParser()
         self._deadline: asyncio.TimerHandle | None = None
         self._is_answered_early = False
-        """Whether the rest of a small request that was answered already is parsed."""
+        """Whether the connection reads the rest of a small request that has already been answered."""
         self._droppable_bytes: int | None = None
-        """Bytes that are still dropped of a sender whose connection closes; None: requests are parsed."""
+        """Bytes that the connection still reads and discards before it closes. None: it parses what it reads."""
         self._is_stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -93,21 +99,23 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             next(iter(self._limits.arriving)).abort()
 
     def get_buffer(self, _size_hint: int) -> memoryview:
-        """Part of the shared buffer into which the next bytes are read: large where they cost little."""
+        """Part of the shared buffer that the next bytes are read into: large for bytes that cost little to parse."""
         is_cheap = self._droppable_bytes is not None or (
             self.conn.their_state is h11.SEND_BODY and not self._parser.has_chunks
         )
         return self._limits.buffer[: _READ_BYTES if is_cheap else _PARSED_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Parse or drop the bytes that were read."""
+        """Parse the bytes that were read, or discard them if the connection is about to close."""
         if self._droppable_bytes is None:
             self.data_received(bytes(self._limits.buffer[:nbytes]))
         else:
             self._drop(nbytes)
 
     def data_received(self, data: bytes) -> None:
-        """Restart the connection's time limit if its request has not arrived completely."""
+        """Parse received bytes, and restart or stop the connection's time limit, depending on whether its request has
+        arrived completely.
+        """
         super().data_received(data)
         if self._droppable_bytes is not None:
             return
@@ -126,7 +134,9 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self._start_deadline(self._limits.receive_s)
 
     def on_response_complete(self) -> None:
-        """Wait a moment for the rest of a small request that was answered already. A large one has closed the transport."""
+        """Wait a moment for the rest of a small request whose response was complete before the request had arrived. For
+        a large request, the connection is already closing.
+        """
         # Asked before uvicorn begins the next request of a client that sends several at once.
         is_early = self.conn.their_state is h11.SEND_BODY
         super().on_response_complete()
@@ -137,7 +147,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self._start_deadline(_LINGER_S, self.transport.close)
 
     def send_400_response(self, _msg: str) -> None:
-        """Answer what is no valid HTTP request, and close the connection."""
+        """Answer bytes that are no valid HTTP request with 400, and close the connection."""
         # Once a response has begun, only the end of the connection can tell its client.
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             answer = problem(
@@ -150,7 +160,9 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.transport.close()
 
     def shutdown(self) -> None:
-        """End the connection as soon as its response is complete; nobody is waited for any more."""
+        """Close the connection as soon as its response is complete, without waiting for the rest of a request. Called
+        when the server stops.
+        """
         self._is_stopping = True
         super().shutdown()
         if self._droppable_bytes is not None:
@@ -167,11 +179,12 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.transport.abort()
 
     def _linger(self, transport: asyncio.Transport) -> bool:
-        """End the stream of responses and drop what comes, instead of closing a connection whose sender still sends.
+        """Shut down only the sending direction and discard incoming bytes, instead of closing a connection whose client
+        still sends. Returns whether it did so.
 
-        Closing with unread data would reset the connection before its sender has read the response. After the end of
-        the stream, a sender whose connection is reset finds its body unwanted (EPIPE), and not a connection that broke
-        (ECONNRESET).
+        Closing a socket with unread data would reset the connection, and the client would lose the response. If the
+        reset comes after the end of the response, the client sees that its body is unwanted (EPIPE), and not a broken
+        connection (ECONNRESET).
         """
         still_sends = self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
         if self._is_stopping or self._droppable_bytes is not None or not still_sends:
@@ -189,7 +202,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         return True
 
     def _drop(self, size: int) -> None:
-        """Count dropped bytes, and read on a moment later; no more after the last that may be dropped."""
+        """Count discarded bytes and pause reading for a moment; stop reading for good after the maximum."""
         assert self._droppable_bytes is not None
         self._droppable_bytes -= size
         self.flow.pause_reading()
@@ -208,21 +221,21 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 
 
 class _LingeringTransport:
-    """Transport whose first `close` may wait for the sender; it is closing from then on."""
+    """Transport whose first `close` may first read the rest of the request. From that moment on, `is_closing` is true."""
 
     def __init__(self, transport: asyncio.Transport, linger: Callable[[asyncio.Transport], bool]) -> None:
         self._transport, self._linger = transport, linger
         self._lingers = False
 
     def close(self) -> None:
-        """Close the transport, unless its connection begins to linger now."""
+        """Close the transport, or let the connection first discard the rest of its request."""
         if self._transport.is_closing() or not self._linger(self._transport):
             self._transport.close()
         else:
             self._lingers = True
 
     def is_closing(self) -> bool:
-        """Whether the transport closes, or lingers before."""
+        """Whether the transport closes, or will close after the rest of a request has been discarded."""
         return self._lingers or self._transport.is_closing()
 
     def __getattr__(self, name: str) -> Any:

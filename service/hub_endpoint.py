@@ -8,7 +8,9 @@ _PUBLIC = "https://huggingface.co"
 
 
 def endpoint_of(stated: str | None) -> str:
-    """Return the URL of the hub: the operator's, that of Hugging Face's own variable, or the public one."""
+    """Return the URL of the model hub: `stated` (the operator's setting), else the environment variable HF_ENDPOINT,
+    else https://huggingface.co.
+    """
     return stated or os.environ.get("HF_ENDPOINT") or _PUBLIC
 
 
@@ -16,7 +18,7 @@ def check_endpoint(stated: str | None, hosts: Collection[str]) -> None:
     """Reject an address of the hub that the service could not, or may not, request.
 
     Raises:
-        ValueError: it is no URL of a host, has a password, or its host is not one of the allowed ones.
+        ValueError: the address is not http(s)://HOST, contains a user name or password, or its host is not allowed.
     """
     url = urlsplit(endpoint_of(stated))
     # The value is not repeated: it may hold a password.

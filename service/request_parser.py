@@ -5,22 +5,26 @@ from typing import Any
 import h11
 
 _MAX_CHUNKS = 20_000
-"""Maximum number of chunks of a body: a quarter of a second of the event loop. 32 MiB in them have 1.6 KiB each."""
+"""Maximum number of chunks of a request body; parsing them takes the event loop a quarter of a second. A body of 32 MiB
+needs chunks of at least 1.6 KiB.
+"""
 _HEAD_BYTES = 64 << 10
-"""Maximum bytes of a request's line and headers."""
+"""Maximum bytes of a request's first line and headers together."""
 _PARSED_BYTES = 1 << 20
-"""Largest announced body of which the rest is parsed after an early response, so that its connection can be used again."""
+"""Maximum Content-Length of a request whose rest is still parsed after an early response, so that the connection can be
+used again.
+"""
 
 
 class RequestParser(h11.Connection):
-    """h11's parser of a connection's requests."""
+    """Parser of one connection's HTTP requests, based on h11."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, _HEAD_BYTES)
         self.mistake = ""
-        """Reason why the last request is no valid one; empty if it is."""
+        """Reason why the last request is not valid HTTP; empty if it is valid."""
         self.announced_bytes: int | None = None
-        """Bytes of the current request's body as announced; None if it comes in chunks."""
+        """Content-Length of the current request; None if its body comes in chunks."""
         self._chunks = 0
 
     @property
@@ -30,14 +34,15 @@ class RequestParser(h11.Connection):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of a next request has arrived."""
+        """Whether nothing of the next request has arrived yet."""
         return self.our_state is h11.IDLE and self.their_state is h11.IDLE and not self.trailing_data[0]
 
     def send(self, event: Any) -> Any:
-        """Convert an event of a response into bytes, and announce that the connection closes where it will.
+        """Convert a response event into bytes; adds `Connection: close` if the connection will close after the
+        response.
 
-        A body that is large, or that comes in chunks, is not parsed after a response that does not wait for its end. A
-        client that is not told may send its next request into that connection.
+        This is the case if the response begins before the end of a request body that is large or comes in chunks: the
+        rest of the body is not parsed. Without the header, the client might send its next request on this connection.
         """
         is_parsed = self.announced_bytes is not None and self.announced_bytes <= _PARSED_BYTES
         if isinstance(event, h11.Response) and self.their_state is h11.SEND_BODY and not is_parsed:
@@ -49,7 +54,7 @@ class RequestParser(h11.Connection):
         """Parse the next event out of the received bytes.
 
         Raises:
-            h11.RemoteProtocolError: the request is no valid one.
+            h11.RemoteProtocolError: the request is not valid HTTP.
         """
         try:
             event = super().next_event()

@@ -25,11 +25,11 @@ _CROWDED_FRACTION = 0.9
 _GC_THRESHOLD = 5_000
 """Number of newly created objects between two runs of Python's garbage collection."""
 _OTHER_FILES = 256
-"""Number of open files that the process may need in addition to its connections."""
+"""Number of open files that the process may need besides its connections."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn server that passes the stop signal (SIGTERM) on to everything in the process that waits."""
+    """uvicorn server that passes the stop signal (SIGTERM) on to every request and background task that waits."""
 
     def __init__(self, config: uvicorn.Config, context: Context) -> None:
         super().__init__(config)
@@ -70,7 +70,9 @@ class ServerConfig(ConnectionConfig):
 
 
 def allow_files(connections: int) -> None:
-    """Raise the process's limit of open files to the number that its connections need, as far as the system allows."""
+    """Raise the process's limit of open files so that it suffices for the process's connections, as far as the system
+    allows.
+    """
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + _OTHER_FILES
     if soft_limit != resource.RLIM_INFINITY and soft_limit < needed:

@@ -113,18 +113,22 @@ class Settings(BaseSettings):
     """Maximum number of event streams that all clients together may keep open at one service process. One project can
     open at most as many as it leaves free, that is, half of them."""
     secret_key: SecretStr | None = Field(default=None, min_length=32)
-    """Key from which the secrets of webhooks and the keys of agents' confirmations are derived; at least 32
-    characters, the same for every replica of the service. Without it, a key file is created beside a SQLite database.
+    """Key from which the secrets of webhooks are derived, and the key that signs the confirmation codes for coding
+    agents; at least 32 characters, the same for every replica of the service. Without it, a key file is created beside
+    a SQLite database.
     """
     webhook_allow_private: bool = False
     """Allow webhooks to send to private and loopback addresses, such as a receiver in the same network."""
     hub: bool = False
     """Let users name models by their repository on a Hugging Face hub, whose `config.json` the service reads without a
-    token. Otherwise only the command line reads the hub."""
+    token. Otherwise only the command line reads models from the hub.
+    """
     hub_endpoint: str | None = None
-    """URL of the hub or of a mirror. Default: the variable `HF_ENDPOINT`, else `https://huggingface.co`."""
+    """URL of the Hugging Face hub or of a mirror. Default: the variable `HF_ENDPOINT`, else `https://huggingface.co`.
+    """
     hub_hosts: tuple[str, ...] = ("huggingface.co",)
-    """Hosts that the service may request to read models, redirects included; must contain that of `hub_endpoint`."""
+    """Hosts that the service may request to read models, redirects included; must contain the host of `hub_endpoint`.
+    """
     hub_allow_private: bool = False
     """Allow hosts of the hub with private and loopback addresses, such as a mirror in the same network."""
     keep_events_days: float = Field(default=90, gt=0)

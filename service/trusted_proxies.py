@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SHORTEST_PREFIX = 8
-"""Shortest prefix of a trusted network, such as 10.0.0.0/8: two halves of all addresses would trust everybody."""
+"""Minimum prefix length of a trusted network; 8 allows 10.0.0.0/8. Without it, a setting could trust everybody by
+naming the two halves of all addresses.
+"""
 _MOST_WARNED = 64
-"""Number of addresses that are remembered as warned about; more addresses cause repeated warnings."""
+"""Number of proxy addresses for which it is remembered that a warning was logged; with more addresses, warnings repeat.
+"""
 
 
 def check_proxies(proxies: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the addresses and networks of the setting `trusted_proxies`.
+    """Check the addresses and networks in the setting `trusted_proxies`, and return them.
 
     Raises:
-        ValueError: an entry is no address or network, or it contains every address.
+        ValueError: an entry is no address or network, or the network is too large.
     """
     for entry in proxies:
         try:
@@ -44,9 +47,11 @@ def check_proxies(proxies: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def warn_of_untrusted(request: Request) -> None:
-    """Log a warning, once for each address, where an untrusted proxy reports a TLS connection.
+    """Log a warning if a proxy that is not trusted reports a TLS connection (`X-Forwarded-Proto: https`); once for each
+    address.
 
-    The cookies of such a connection are not `Secure`, which nobody would notice otherwise.
+    Because the proxy is not trusted, the connection's cookies do not become `Secure`, which nobody would notice without
+    the warning.
     """
     reports_tls = request.headers.get("x-forwarded-proto", "").strip() == "https"
     if reports_tls and request.url.scheme != "https" and request.client is not None:

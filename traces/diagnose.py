@@ -31,7 +31,7 @@ _LEAST_WAIT = 0.01
 """Fraction of a step's time below which waiting is not attributed to a late rank."""
 _MOST_RANKS_TOLD = 3
 _CELLS, _MOST_LANES = 200, 16
-"""Number of cells in a timeline's longest lane, and maximum number of ranks in a timeline."""
+"""Number of cells in the longest row of a timeline, and maximum number of ranks (one row each) in a timeline."""
 
 
 def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
@@ -113,8 +113,8 @@ def _rank_step(rank: int, step: StepTimes) -> RankStep:
 def _figures(
     traces: Sequence[RankTrace], times: Sequence[RankTimes], steps: Sequence[StepTimes]
 ) -> list[CollectiveFigures]:
-    """Return the figures of the collectives of each kind, purpose and group size, those with the longest
-    non-overlapping time first."""
+    """Return the figures of the collectives, one entry for each kind, purpose and group size; those with the longest
+    time that overlaps with no computation come first."""
     called: dict[Use, list[tuple[int | None, float | None]]] = defaultdict(list)
     for trace, own in zip(traces, times, strict=True):
         for collective, use, step in zip(trace.collectives, own.uses, steps_of(trace), strict=True):
@@ -147,7 +147,7 @@ def _use_figures(
 
 
 def _timeline(steps: Sequence[tuple[int, StepTimes]]) -> Timeline | None:
-    """Return a timeline of the step whose moments were kept, on one time scale for all ranks."""
+    """Return a timeline of the one step for which activity was recorded in detail, on one time scale for all ranks."""
     shown = [(rank, step, step.moments) for rank, step in steps if step.moments is not None][:_MOST_LANES]
     longest = max((step.parts.step_s for _, step, _ in shown), default=0.0)
     if longest <= 0:
@@ -163,7 +163,7 @@ def _timeline(steps: Sequence[tuple[int, StepTimes]]) -> Timeline | None:
 def _late_rank(
     traces: Sequence[RankTrace], waited: dict[int, dict[int, int]], rank_steps: Sequence[RankStep], step_s: float
 ) -> LateRank | None:
-    """Return the rank for which the others wait most; None if the waiting time is too short to report."""
+    """Return the late rank, for which the other ranks wait most; None if the waiting time is too short to report."""
     by_trace: Counter[int] = Counter()
     for step in waited.values():
         by_trace.update(step)

@@ -17,7 +17,8 @@ from shardtune.traces.rank_trace import StepMark, Work
 from shardtune.traces.spans import Spans, spans
 
 _MOST_COLLECTIVES, _MOST_STEPS, _MOST_THREADS, _MOST_GROUPS = 200_000, 256, 4096, 4096
-"""Maximum numbers in one trace, each far above what a job records in some steps."""
+"""Maximum numbers of collectives, steps, threads and process groups in one trace, each far above what a job records in
+a few steps."""
 _STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")
 _CATEGORIES = {
     "operator": "cpu_op",
@@ -27,11 +28,11 @@ _CATEGORIES = {
     "cuda_driver": "cuda_runtime",
     "user_annotation": "range",
 }
-"""Event categories by their names in other torch versions (torch before 1.13 wrote `Operator`, `Kernel`, `Memcpy`,
-`Runtime`)."""
+"""Standard names of event categories, by the names that other torch versions write (torch before 1.13 wrote `Operator`,
+`Kernel`, `Memcpy`, `Runtime`)."""
 _READ_CATEGORIES = {"cpu_op", "range", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime"}
 _UNKNOWN = -1
-"""Correlation of an event that has none."""
+"""Value that stands for a missing correlation id (the number that links a kernel to the host call that launched it)."""
 
 Pair = tuple[int, int]
 
@@ -95,7 +96,8 @@ class EventTable:
         return Work(np.ascontiguousarray(rows[:, :2]), self.launches(rows[:, 2], rows[:, 0]))
 
     def launches(self, correlations: NDArray[np.int64], starts: NDArray[np.int64]) -> Spans:
-        """Return the host call of each correlation; a start twice where the trace has none."""
+        """Return the start and end of the host call with each correlation id; for an id without a recorded call, the
+        kernel's own start twice."""
         calls = np.asarray(self._launches, dtype=np.int64).reshape(-1, 3)
         launched = np.stack((starts, starts), axis=1)
         if len(calls):

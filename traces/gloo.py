@@ -23,7 +23,7 @@ class GlooOperation(NamedTuple):
 
 
 class HostCall(NamedTuple):
-    """Collective call `c10d::…` on the training thread."""
+    """Call of a collective on the training thread, recorded by torch as an operator `c10d::…`."""
 
     moment: int
     kind: str
@@ -31,7 +31,7 @@ class HostCall(NamedTuple):
     """Number of elements of all inputs together."""
     largest: int
     smallest: int
-    """Number of elements of the largest and the smallest input; inputs without elements do not count."""
+    """Number of elements of the largest and of the smallest input; empty inputs do not count."""
 
 
 def gloo_operation(start: int, end: int, name: str, arguments: dict[str, Any]) -> GlooOperation:
@@ -42,7 +42,7 @@ def gloo_operation(start: int, end: int, name: str, arguments: dict[str, Any]) -
 
 
 def host_call(moment: int, name: str, arguments: dict[str, Any]) -> HostCall:
-    """Return torch's call of a collective from its event."""
+    """Return the call of a collective from its event on the training thread."""
     sizes = [size for size in _sizes(arguments) if size]
     return HostCall(moment, collective_kind(name), sum(sizes), max(sizes, default=0), min(sizes, default=0))
 
@@ -50,8 +50,9 @@ def host_call(moment: int, name: str, arguments: dict[str, Any]) -> HostCall:
 def collectives_of(
     operations: Sequence[GlooOperation], host_calls: Sequence[HostCall], base: int, group_size: int | None
 ) -> list[Collective]:
-    """Return each gloo operation as a collective with its torch call, matched by number of elements in call order.
-    `group_size`: size of the group, if all ranks form a single one."""
+    """Return gloo's operations as collectives, each combined with the torch call that caused it. Operations and calls
+    are matched by their number of elements, in call order. `group_size`: size of the process group, if all ranks form a
+    single one."""
     calls = _Calls(host_calls)
     return [
         _collective(operation, calls.of(operation.elements), base, group_size)
@@ -95,7 +96,8 @@ class _Call(NamedTuple):
 
 
 class _Calls:
-    """Torch's collective calls by the number of elements passed to gloo; each is used once, in call order."""
+    """Queue of torch's collective calls, by the number of elements that they pass to gloo; each call is used once, in
+    call order."""
 
     def __init__(self, host_calls: Sequence[HostCall]) -> None:
         self._by_elements: dict[int, deque[_Call]] = defaultdict(deque)
@@ -117,7 +119,8 @@ class _Calls:
 
 
 def _sizes(arguments: dict[str, Any]) -> list[int]:
-    """Return the number of elements of each tensor among an operator's inputs, summed for a list; 0 for other inputs."""
+    """Return the number of elements of each of an operator's inputs: of a tensor, or of all tensors of a list; 0 for
+    any other input."""
     shapes, types = (json_fields.items(arguments.get(name)) for name in ("Input Dims", "Input type"))
     return [_elements(shape, json_fields.text(of)) for shape, of in zip(shapes, types, strict=False)]
 

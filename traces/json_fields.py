@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 MOST_NS = 1 << 61
-"""Largest moment in nanoseconds (the year 2043): the sum and the difference of two moments fit into 64 bits."""
+"""Largest accepted time in nanoseconds (the year 2043): the sum and the difference of two such times fit into 64 bits."""
 _MOST_COUNT = 1 << 53
 _MOST_DIMENSIONS = 64
 """Maximum number of dimensions of a tensor in torch."""
@@ -28,13 +28,13 @@ def count(value: Any, most: int = _MOST_COUNT) -> int | None:
 
 
 def text(value: Any) -> str:
-    """Return the start of a string; empty for a value of any other type."""
+    """Return a string, cut to a maximum length; empty for a value of any other type."""
     return value[:_NAME_CHARS] if isinstance(value, str) else ""
 
 
 def label(value: Any) -> str:
-    """Return a text, number or truth value as text; empty for nothing and for containers, whose text may have any
-    depth."""
+    """Return a string, number or truth value as text; empty for null, and for lists and objects, which may be nested to
+    any depth."""
     return text(str(value)) if isinstance(value, str | int | float) else ""
 
 
@@ -48,7 +48,7 @@ def nanoseconds(microseconds: Any) -> int | None:
 
 
 def elements(shape: Any) -> int:
-    """Return the number of elements of a tensor with this shape; 0 if it is no shape."""
+    """Return the number of elements of a tensor with this shape; 0 if the value is not a shape."""
     dimensions = items(shape)
     if len(dimensions) > _MOST_DIMENSIONS or any(count(size) is None for size in dimensions):
         return 0

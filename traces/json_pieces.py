@@ -28,7 +28,7 @@ class UnreadableTrace(ValueError):
 
 
 def too_large(name: str, most_bytes: int) -> UnreadableTrace:
-    """Return the error for a trace with more text than is read."""
+    """Return the error for a trace that is larger than `most_bytes` once unpacked."""
     return UnreadableTrace(
         f"trace ({name}) has more than {most_bytes >> 20:,} MiB of JSON, the most that is read; record fewer steps "
         "(torch.profiler.schedule, active=3) without stacks and memory"

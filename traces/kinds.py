@@ -17,7 +17,7 @@ KINDS = {
     "gather": "gather",
     "scatter": "scatter",
 }
-"""Kinds of collectives by a part of their name without punctuation, longer parts first."""
+"""Kinds of collectives, by a part of the collective's name in lower case without punctuation; longer parts come first."""
 
 _BYTES = {
     **dict.fromkeys(("double", "long", "long int", "int64", "uint64"), 8),
@@ -67,7 +67,7 @@ def is_collective_kernel(name: str) -> bool:
 
 
 def computes(operator: str) -> bool:
-    """Whether an operator does computation of its own: it is no collective, and no mere frame around other operators."""
+    """Whether an operator computes something itself: it is neither a collective nor a wrapper around other operators."""
     return "::" in operator and not _COMMUNICATES.match(operator) and not _CONTAINS_OTHERS.match(operator)
 
 

@@ -18,7 +18,7 @@ MOST_EVENTS = 4_000_000
 _MOST_VALUES = 16_000_000
 """Maximum number of values in a trace, events of other kinds included; reading so many takes about half a minute."""
 _FACTS = ("baseTimeNanoseconds", "distributedInfo")
-"""Top-level keys that are read; a trace may have any others, of any size."""
+"""Top-level keys of a trace file that are read; other keys, of any size, are skipped."""
 _MOST_STEP_EVENTS = 1 << 26
 """Maximum product of steps and events: each step looks at every event."""
 
@@ -59,8 +59,8 @@ def too_many_events(name: str, most_events: int) -> UnreadableTrace:
 
 
 def _rank_trace(table: EventTable, name: str, about: dict[str, Any]) -> RankTrace:
-    """Return the complete table, with times on the clock common to all ranks if the trace contains its offset
-    (`baseTimeNanoseconds`)."""
+    """Return the rank's complete trace table, with times on the clock common to all ranks if the trace contains its
+    offset (`baseTimeNanoseconds`)."""
     distributed = json_fields.mapping(about.get("distributedInfo"))
     world_size = json_fields.count(distributed.get("world_size"), nccl.MOST_RANKS) or None
     first, last = table.bounds()
@@ -114,7 +114,8 @@ def _launches(table: EventTable) -> Spans:
 
 
 def _disjoint_steps(marks: list[StepMark], base: int) -> tuple[StepMark, ...]:
-    """Return the steps in order on the common clock; one that overlaps the next ends where that begins."""
+    """Return the trace's steps in order, on the clock common to all ranks; a step that overlaps the next one ends where
+    that step begins."""
     ordered = sorted(set(marks), key=lambda mark: (mark.start, mark.end))
     ends = [*(mark.start for mark in ordered[1:]), json_fields.MOST_NS][: len(ordered)]
     return tuple(

@@ -10,9 +10,10 @@ import numpy as np
 from shardtune.traces.rank_trace import Collective, RankTrace, StepMark
 
 _NOT_OF_ALL = ("send_recv", "other")
-"""Kinds of collectives between two ranks, or with unknown members, whose order may differ between ranks."""
+"""Kinds of collectives that are not matched across ranks: those between two ranks, or with unknown members, whose order
+may differ between ranks."""
 _LEAST_FOR_CLOCK = 8
-"""Minimum number of collective ends from which a clock offset can be estimated."""
+"""Minimum number of collectives from whose ends the offset between two ranks' clocks is estimated."""
 _CLOCK_NOISE = 200_000
 """Nanoseconds by which the ends of a collective differ between ranks on the same clock (gloo: up to 60 µs in the
 median)."""
@@ -20,7 +21,8 @@ median)."""
 
 @dataclass(frozen=True)
 class CollectiveInstance:
-    """One collective operation on all ranks where it was found, as pairs (trace, index among the trace's collectives)."""
+    """One collective operation, matched across the ranks in whose traces it was found; each member is a pair (trace,
+    index among the trace's collectives)."""
 
     members: tuple[tuple[int, int], ...]
     is_complete: bool
@@ -61,8 +63,8 @@ def steps_of(trace: RankTrace) -> list[int | None]:
 
 
 def clock_offsets(traces: Sequence[RankTrace], instances: Sequence[CollectiveInstance]) -> list[int]:
-    """Return the offset to add to each trace's times, assuming that a collective ends on all ranks at about the same
-    time."""
+    """Return for each trace the offset that corrects its clock, assuming that a collective ends on all ranks at about
+    the same time."""
     apart: dict[int, list[int]] = defaultdict(list)
     for instance in instances:
         ends = {at: traces[at].collectives[index].end for at, index in instance.members}
@@ -73,7 +75,7 @@ def clock_offsets(traces: Sequence[RankTrace], instances: Sequence[CollectiveIns
 
 
 def _offset(differences: list[int]) -> int:
-    """Return the median of the time differences if it exceeds their spread, else 0."""
+    """Return the median of the time differences between two clocks if it clearly exceeds their spread, else 0."""
     if len(differences) < _LEAST_FOR_CLOCK:
         return 0
     middle = float(np.median(differences))
@@ -116,8 +118,8 @@ def join_moments(traces: Sequence[RankTrace], instances: Sequence[CollectiveInst
 def waits_by_late_rank(
     traces: Sequence[RankTrace], instances: Sequence[CollectiveInstance]
 ) -> dict[int, dict[int, int]]:
-    """Return for each step the total nanoseconds that the other ranks waited, by the trace of the rank that joined
-    last."""
+    """Return, for each step, the total nanoseconds that other ranks waited for a late rank, by the trace of that rank
+    (the one that joined last)."""
     waited: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     steps = [steps_of(trace) for trace in traces]
     for instance in instances:

@@ -12,7 +12,7 @@ from shardtune.traces.spans import Spans
 MOST_RANKS = 1 << 20
 """Maximum number of ranks of a job or a group."""
 _GROUP_CHARS = 8192
-"""Maximum length of a text with a group's ranks; torch shortens it with dots from a few dozen ranks on."""
+"""Maximum length of a text that lists a group's ranks; torch abbreviates it with dots from a few dozen ranks on."""
 
 
 class NcclKernel(NamedTuple):

@@ -16,7 +16,8 @@ from shardtune.traces.spans import Segments, Spans, clip, contains, spans, union
 _S = 1e-9
 _MOST_USES = 256
 _MOST_CELLS = 1 << 27
-"""Maximum number of pieces of a step, times the number of layers of intervals; each takes a byte or more."""
+"""Maximum size of the table for one step: number of pieces into which the step is cut, times number of layers of
+intervals; each cell takes a byte or more."""
 Pieces = NDArray[np.bool_]
 Use = tuple[str, str, int | None]
 """Kind, purpose and group size of a collective, by which collectives are grouped."""
@@ -33,7 +34,7 @@ class UseTimes:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of one step of one rank: its parts, and the times of its collectives."""
+    """Times of one step on one rank: how long each part of it took, and how long its collectives took."""
 
     step: int
     parts: StepParts
@@ -41,7 +42,7 @@ class StepTimes:
     hidden_s: float
     uses: dict[Use, UseTimes]
     moments: "Moments | None"
-    """The step cut into pieces, from which a timeline is drawn; None for steps that no timeline shows."""
+    """Pieces into which the step is cut, from which a timeline is drawn; None for steps that no timeline shows."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Moments:
     communicates: Pieces
 
     def lane(self, length: int, cell: float) -> tuple[str, str]:
-        """Return the part and the communication at the middle of each timeline cell, as letters."""
+        """Return two rows of letters for a timeline: for each cell, the part of the step at the cell's middle, and
+        whether the rank communicates then."""
         if length <= 0 or not len(self.pieces.lengths):
             return "", ""
         count = max(1, round(length / cell))
@@ -68,9 +70,9 @@ class Moments:
 
 
 def windows(trace: RankTrace) -> tuple[StepMark, ...]:
-    """Return the start and end of each step on the device that does the work: on CPU ranks the host's own step marks;
-    on a GPU, which runs behind its host, from the step's first kernel to the next step's first kernel (or its own last
-    end)."""
+    """Return the start and end of each step on the device that does the work. On CPU ranks these are the profiler's
+    step marks. A GPU runs behind its host, so there a step lasts from its first kernel to the next step's first kernel;
+    the last step ends with its last kernel."""
     marks = trace.steps or (StepMark(0, trace.first, trace.last),)
     if trace.device == "cpu":
         return marks
@@ -116,8 +118,8 @@ class RankTimes:
         return [window.number for window in self._windows]
 
     def steps(self, shown: int | None) -> Iterator[StepTimes]:
-        """Times of every step recorded in the trace, with the moments of the step with the number `shown` only: those
-        of all steps would take gigabytes for a long trace."""
+        """Yield the times of every recorded step. Only for the step with the number `shown`, the pieces for a timeline
+        are kept: those of all steps of a long trace would take gigabytes."""
         for window in self._windows:
             yield self._step(window, is_shown=window.number == shown)
 
@@ -151,7 +153,8 @@ class RankTimes:
         )
 
     def _check_size(self, intervals: Sequence[Spans], start: int, end: int) -> None:
-        """Reject a step that would be cut into too many pieces of too many layers; both grow with what a file says."""
+        """Reject a step whose table of pieces and layers would be too large; the size of both follows from what a file
+        contains, which is not trusted."""
         pieces = sum(2 * len(clip(layer, start, end)) for layer in intervals)
         if len(self._uses) > _MOST_USES or len(intervals) * pieces > _MOST_CELLS:
             raise UnreadableTrace(
@@ -165,7 +168,8 @@ class RankTimes:
             yield use, pieces.active[before + i], pieces.active[before + count + i]
 
     def _layers(self, waited: Spans, moved: Spans, start: int, end: int) -> list[tuple[str, Spans]]:
-        """Return the layers of the trace in order of precedence. On CPU ranks, creating a batch runs operators, and an
+        """Return the layers of the trace (such as computation or collectives) in order of precedence: a moment belongs
+        to the first layer that is active. The order differs on CPU ranks, where creating a batch runs operators, and an
         optimizer in C++ records none."""
         trace = self._trace
         first = [("data", trace.data)] if trace.device == "cpu" else []

@@ -23,11 +23,11 @@ class Work:
 
     spans: Spans
     launched: Spans
-    """Time interval of the host call that launched each entry of `spans`; without such a call (CPU ranks, not
-    recorded), the entry's own start twice."""
+    """Time interval of the host call that launched each entry of `spans`. If there is no such call (on CPU ranks, or
+    not recorded), both ends are the entry's own start."""
 
     def shifted(self, by: int) -> "Work":
-        """Return the work with its times shifted by an offset, to another clock."""
+        """Return the work with all its times shifted by an offset, to convert them to another clock."""
         return Work(self.spans + by, self.launched + by)
 
 

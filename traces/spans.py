@@ -10,8 +10,8 @@ Spans = NDArray[np.int64]
 
 
 def spans(pairs: Sequence[tuple[int, int]] | Sequence[int]) -> Spans:
-    """Return an array of time intervals from (start, end) pairs, or from starts and ends in turn; an empty one without
-    pairs."""
+    """Return an array of time intervals from (start, end) pairs, or from a flat sequence in which starts and ends
+    alternate; an empty array for an empty sequence."""
     return np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
 
 

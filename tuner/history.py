@@ -23,7 +23,8 @@ class Observation:
     validation_runs: tuple[Measurement, ...] = ()
     """Measurements of the trial's complete validation runs, in the order in which they ran."""
     whole_step_run: Measurement | None = None
-    """Measurement of the validation run that timed whole steps, where the other runs' steps were extended."""
+    """Measurement of the validation run that timed whole steps; the other runs' step times were extrapolated from short
+    steps (with fewer micro batches)."""
 
     @property
     def is_measured(self) -> bool:
@@ -33,7 +34,8 @@ class Observation:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether the trial's search run counts although other programs disturbed its machine: it may be faster."""
+        """Whether the trial's search run counts although other programs disturbed its machine; undisturbed, the trial
+        may be faster."""
         return self.measurement is not None and self.measurement.disturbed is not None
 
     @property

@@ -8,14 +8,14 @@ from shardtune.api_schemas.trials.measurements import Measurement
 
 
 def available_gib(cluster: Cluster, objective: Objective) -> float:
-    """GiB of memory that one rank may use: all of its memory without the fraction that must stay free."""
+    """GiB of memory that one rank may use: its device's memory, less the fraction that must stay free."""
     return cluster.memory_gib * (1 - objective.memory_headroom)
 
 
 def allocator_retry_failure(retries: int | None, ooms: int | None, period: str) -> Failure | None:
     """Failure of a run in which the CUDA allocator had to empty its cache to continue; None where it did not have to.
 
-    `period`: words for the part of the run, with which the message begins.
+    `period`: name of the part of the run, with which the message begins.
     """
     # A retry synchronises the device and slows the run, and the next run with the same memory may fail outright.
     times = (retries or 0) + (ooms or 0)

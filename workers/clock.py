@@ -10,7 +10,7 @@ def now_s() -> float:
 
 
 class LeaseClock:
-    """Clock of a lease's end, as the holder of the lease can know it.
+    """Clock that tells the lease's holder when the lease ends, without a comparison of the clocks of holder and service.
 
     The lease counts from the *sending* of the last request that was answered: the service counts from a time between
     sending and answer, so its lease never ends before the holder's.

@@ -20,7 +20,7 @@ RESUMES = "SHARDTUNE_RESUMES"
 CHECKPOINT = "SHARDTUNE_CHECKPOINT"
 """Environment variable with the folder of the resume check's checkpoint, where that is not in the trial directory."""
 ANY_PORT = range(1)
-"""Port range for a rendezvous store that lets the kernel choose a free port."""
+"""Port range of one port, 0: the kernel chooses a free port for the rendezvous store."""
 
 
 class Launch(Schema):
@@ -32,7 +32,7 @@ class Launch(Schema):
     """Number of ranks that this launcher starts; on one host they are its local ranks."""
     world_size: int = Field(ge=1)
     environment: dict[str, str] = {}
-    """Environment variables besides the launcher's own, such as those of the rendezvous of several hosts."""
+    """Additional environment variables of the ranks, such as those for the rendezvous of several hosts."""
     program: Program = "trial"
     resumes: bool = False
     """Whether this is the second launch of a resume check, which loads the checkpoint that the first launch saved."""
@@ -51,7 +51,7 @@ class Launch(Schema):
 
     @property
     def has_rendezvous(self) -> bool:
-        """Whether the launch names the address at which its ranks meet."""
+        """Whether the launch already names an address at which its ranks meet (rendezvous)."""
         return "MASTER_ADDR" in self.environment
 
     def started(self) -> "Launch":
@@ -60,7 +60,8 @@ class Launch(Schema):
         return self.model_copy(update={"environment": {**defaults, **self.environment}})
 
     def variables(self, local_rank: int) -> dict[str, str]:
-        """Environment variables that torchrun would set for a rank, and those that only the project's ranks read."""
+        """Environment variables that torchrun would set for a rank, and further ones that only Shardtune's own rank programs
+        read."""
         return {
             **self.environment,
             **({RESUMES: "1"} if self.resumes else {}),

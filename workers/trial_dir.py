@@ -25,8 +25,8 @@ _SCRIPT = "script.json"
 _OUTCOME = "outcome.json"
 _FIRST_LAUNCH = "first_life"
 CHECKPOINT = "checkpoint"
-"""Name of the folder for a resume check's checkpoint; the largest part of a trial directory, so that it is never
-kept."""
+"""Name of the folder for a resume check's checkpoint; the largest part of a trial directory, so that it is removed after each
+attempt."""
 TRACES = "traces"
 """Name of the folder for the profiler traces of the ranks, one file each."""
 LOG_TAIL_CHARACTERS = 8000
@@ -117,7 +117,7 @@ class TrialDir:
         return _read_report(self.path / f"rank_{rank}.json")
 
     def first_report(self, rank: int) -> RankReport | None:
-        """Report of a rank from the first launch of a resume check, once the second launch has begun."""
+        """Report that a rank wrote in the first launch of a resume check; it is kept when the second launch begins."""
         return _read_report(self.path / _FIRST_LAUNCH / f"rank_{rank}.json")
 
     def begin_resume_phase(self) -> None:
@@ -140,7 +140,7 @@ class TrialDir:
             return float("inf")
 
     def model_summary(self) -> ModelSummary | None:
-        """Result of a model summary task; None where there is none."""
+        """Result of a model summary task; None where there is no readable one."""
         try:
             return ModelSummary.model_validate_json((self.path / "model_summary.json").read_bytes())
         except (OSError, ValidationError):
@@ -206,7 +206,8 @@ def tail(path: Path, characters: int = LOG_TAIL_CHARACTERS) -> str | None:
 
 
 def prune(root: Path, keep_succeeded: int, keep_failed: int) -> None:
-    """Remove the oldest trial directories beyond the newest `keep_…` of each kind, and checkpoints of killed agents."""
+    """Remove the oldest trial directories, beyond the newest `keep_succeeded` and `keep_failed` ones, and checkpoints of
+    killed agents."""
     newest_first = sorted(
         (path.parent for path in root.glob("*/task.json")), key=lambda path: path.stat().st_mtime, reverse=True
     )

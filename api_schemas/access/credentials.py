@@ -59,7 +59,8 @@ class KeySource:
         """Read the API key and remove it from the environment, so that child processes do not inherit it and other
         processes cannot read it from /proc, neither from the environment nor from the memory of this process.
 
-        A descriptor is read before a file, for at most `patience_s` seconds, and is closed.
+        If the environment names an open file descriptor, the key is read from it instead of from a file, for at most
+        `patience_s` seconds, and the descriptor is closed.
 
         Raises:
             ValueError: the file or the descriptor cannot be read, is empty or does not end; or there is both a key and
@@ -95,7 +96,8 @@ class KeySource:
 
 def _overwrite(name: str) -> None:
     """Overwrite the value of an environment variable in the process's memory: /proc/PID/environ keeps the initial
-    environment even after a removal, and ranks that run third-party code have the same user."""
+    environment even after a removal, and ranks that run third-party code could read it, because they have the same
+    user."""
     libc = ctypes.CDLL(None)
     libc.getenv.argtypes, libc.getenv.restype = [ctypes.c_char_p], ctypes.c_void_p
     address = libc.getenv(name.encode())

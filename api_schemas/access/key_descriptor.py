@@ -47,7 +47,7 @@ def read(text: str, patience_s: float) -> str:
 
 
 def _read_to_its_end(descriptor: int, patience_s: float) -> bytes:
-    """Content of the descriptor, or its first bytes if these are too many for a key.
+    """Return the content of the descriptor, or only its first bytes if there are too many for a key.
 
     Raises:
         TimeoutError: the end did not come in time, such as of a pipe whose writing end somebody keeps open.

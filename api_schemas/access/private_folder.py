@@ -15,16 +15,16 @@ _MAX_LINKS = 40
 
 
 def of_this_user(parent: Path) -> Path:
-    """Path of this user's folder in a folder that several users share, such as /tmp; `make` makes it."""
+    """Path of this user's own folder in a folder that several users share, such as /tmp; `make` creates it."""
     return parent / f"shardtune-{os.geteuid()}"
 
 
 def make(path: Path, field: str, *, is_shared_place: bool = False) -> Path:
     """Make a folder that only this user can write, with its parents, and return its absolute path.
 
-    A folder that exists must belong to this user and deny writing to others; where `is_shared_place`, its name was not
-    chosen by a person, and it must deny reading, too. Links and folders on the way that lie in a folder of all users
-    must belong to this user or to root.
+    A folder that exists must belong to this user and deny writing to others. With `is_shared_place`, for a folder whose
+    name no person chose, it must deny reading, too. Links and folders on the path that lie in a folder where everyone
+    can write must belong to this user or to root.
 
     Args:
         field: name of the setting that names the folder, for the error.
@@ -51,7 +51,7 @@ def make(path: Path, field: str, *, is_shared_place: bool = False) -> Path:
 
 
 def _walk(path: Path, field: str) -> Path:
-    """Follow a path component by component, and make what is missing; returns the path without links."""
+    """Follow a path component by component, and make missing folders; return the path without links."""
     here, rest, links = Path("/"), deque(path.absolute().parts[1:]), 0
     while rest:
         name = rest.popleft()
@@ -84,9 +84,11 @@ def _status_or_make(path: Path) -> os.stat_result:
 
 
 def _require_trusted(child: Path, status: os.stat_result, parent: Path, path: Path, field: str) -> None:
-    """Reject what another user has placed in a folder of all users, as the kernel's `protected_symlinks` does.
+    """Reject a link or folder that another user has placed in a folder where everyone can write, as the kernel's
+    `protected_symlinks` does for links.
 
-    A folder that others cannot write is trusted whoever owns it: the person who named the path chose that owner.
+    A link or folder in a directory where not everyone can write is trusted, whoever owns it: the person who named the
+    path chose that directory.
     """
     if status.st_uid in (os.geteuid(), 0) or not stat.S_IMODE(parent.stat().st_mode) & stat.S_IWOTH:
         return

@@ -21,19 +21,20 @@ _KINDS = {
 
 
 class IrregularFile(ValueError):
-    """The path names no regular file, or one that is too large; the message is the reason."""
+    """Error: the path names no regular file, or one that is too large; the message is the reason."""
 
 
 class TooLarge(IrregularFile):
-    """The file has more bytes than are read."""
+    """Error: the file has more bytes than its reader accepts."""
 
 
 def open_regular(path: Path, most_bytes: int = MOST_BYTES) -> BinaryIO:
-    """Open a regular file of at most `most_bytes` for reading, at once whatever the path names.
+    """Open a regular file of at most `most_bytes` for reading, without waiting even if the path names a pipe or a
+    device.
 
     Raises:
         IrregularFile: it is a folder, a pipe, a device or a socket, or no file can have its name.
-        TooLarge: it has more bytes.
+        TooLarge: the file has more than `most_bytes`.
         OSError: it cannot be opened.
     """
     # Python's own error, "embedded null byte", helps nobody.

@@ -19,11 +19,11 @@ class When:
     is_named: bool = False
     """Whether the search tries the knob only where the user limits it."""
     or_named: bool = False
-    """Whether a user's limit on the knob suffices without the other parts."""
+    """Whether a user's limit on the knob fulfils the condition without its other parts."""
     others: Mapping[str, tuple[KnobValue, ...]] = field(default_factory=dict)
-    """Values of knobs drawn earlier with which the knob has an effect, by knob."""
+    """Values that knobs drawn earlier must have for the knob to have an effect, by name of the earlier knob."""
     above: Mapping[str, int] = field(default_factory=dict)
-    """Numbers that knobs drawn earlier must exceed for the knob to have an effect, by knob."""
+    """Numbers that knobs drawn earlier must exceed for the knob to have an effect, by name of the earlier knob."""
 
     def holds(
         self, *, on_gpu: bool, has_peers: bool, accumulates: bool, is_named: bool, drawn: Mapping[str, KnobValue]
@@ -45,7 +45,7 @@ class When:
         return not self.above or all(int(drawn.get(knob, 0)) > number for knob, number in self.above.items())
 
     def words(self) -> str:
-        """Description of the condition for the reference; empty if it always holds."""
+        """Description of the condition for the reference page of the search space; empty if it always holds."""
         parts = []
         if self.on_gpu is not None:
             parts.append("GPUs" if self.on_gpu else "CPU ranks")

@@ -12,7 +12,7 @@ those of the trial's own trainer. `deepspeed` is `ds_config.json`, which all pro
 
 @dataclass(frozen=True)
 class Key:
-    """Field of the consumer that takes the knob's value unchanged."""
+    """Field in a consumer's file (program of an export) that takes the knob's value unchanged."""
 
     name: str
 
@@ -27,20 +27,21 @@ class Call:
 
 @dataclass(frozen=True)
 class Written:
-    """Form of the knob that only code can write: another shape, several fields, or a note to the user."""
+    """Statement that code must write the knob for an export: in another shape, as several fields, or as a note to the
+    user."""
 
     text: str
-    """Place where the consumer's file has the knob, in the words of the reference (Markdown)."""
+    """Place of the knob in the exported file, as Markdown for the reference page."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Lack of the knob in the consumer, which trains with a value of its own."""
+    """Statement that the consumer (program of an export) cannot express the knob and trains with another value."""
 
     reason: str
     """Reason why the consumer cannot express the knob: a clause without a subject, such as "has no setting"."""
     runs: KnobValue | None = None
-    """Value with which the consumer trains; None: the field's default."""
+    """Value of the knob with which the consumer trains; None: the default of the knob's field."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Unexportable:
     """Rejection of an export: the consumer would train something else with any value but the default."""
 
     reason: str
-    """Reason for the rejection, in the words of the reference."""
+    """Reason for the rejection, as text for the reference page."""
 
 
 Statement = Key | Call | Written | Lost | Unexportable

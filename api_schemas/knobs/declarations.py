@@ -16,7 +16,8 @@ from shardtune.api_schemas.knobs.knob import Knob
 
 @cache
 def knobs_by_field(model: type[BaseModel]) -> dict[str, Knob]:
-    """Return the knobs that a schema class declares, by field, each completed by what its field says."""
+    """Return the knobs that a schema class declares, by field, each completed with the kind, range and default of its
+    field."""
     declared = ((name, info, _declaration(info)) for name, info in model.model_fields.items())
     return {name: _completed(knob, info) for name, info, knob in declared if knob is not None}
 
@@ -38,8 +39,9 @@ def backend_knobs(models: tuple[type[BaseModel], ...]) -> dict[str, Knob]:
 
 
 def keyed(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
-    """Return the consumer's fields that take a knob's value unchanged, by the consumer's name, in the order of the
-    configuration's fields; knobs that do not exist with the configuration's other values are left out."""
+    """Return the fields of an exported file that take a knob's value unchanged, by their names in the consumer (program
+    of the export), in the order of the configuration's fields; knobs that do not exist with the configuration's other
+    values are left out."""
     return {
         statement.name: getattr(config, field)
         for field, knob in knobs_by_field(type(config)).items()
@@ -48,8 +50,8 @@ def keyed(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
 
 
 def calls(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
-    """Return the methods of the sharded model by which the consumer applies a knob, each with its argument; knobs at
-    their default need no call."""
+    """Return the methods of the sharded model by which the consumer (program of an export) applies a knob, each with
+    its argument; knobs at their default need no call."""
     return {
         statement.method: getattr(config, field)
         for field, knob in knobs_by_field(type(config)).items()
@@ -58,7 +60,8 @@ def calls(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
 
 
 def lost_fields(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
-    """Return the values with which the consumer trains instead of the knobs that it cannot express, by field."""
+    """Return the values with which the consumer (program of an export) trains where it cannot express a knob, by
+    field."""
     return {
         field: knob.default if statement.runs is None else statement.runs
         for field, knob in knobs_by_field(type(config)).items()
@@ -67,7 +70,8 @@ def lost_fields(config: BaseModel, consumer: Consumer) -> dict[str, Any]:
 
 
 def reasons(config: BaseModel, consumer: Consumer) -> dict[str, str]:
-    """Return the reasons why the consumer cannot express knobs of the configuration, by field."""
+    """Return the reasons why the consumer (program of an export) cannot express knobs of the configuration, by
+    field."""
     return {
         field: statement.reason
         for field, knob in knobs_by_field(type(config)).items()
@@ -85,7 +89,7 @@ def variables(config: BaseModel) -> dict[str, str]:
 
 
 def phrases(config: BaseModel) -> list[str]:
-    """Return the words of each knob in the configuration's one-line description."""
+    """Return the words with which each knob appears in the configuration's one-line description."""
     words = (knob.phrase(getattr(config, field)) for field, knob in knobs_by_field(type(config)).items())
     return [word for word in words if word]
 
@@ -107,7 +111,7 @@ def _parts(info: FieldInfo, knob: Knob) -> Iterator[tuple[str, Knob]]:
 
 
 def _completed(knob: Knob, info: FieldInfo) -> Knob:
-    """Fill in what the field says of its values: kind, words, range and default."""
+    """Complete a knob from the declaration of its field: kind, words, range and default."""
     kinds = _kinds(info.annotation)
     literals = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
     changes: dict[str, Any] = {"default": None if info.is_required() else info.default}

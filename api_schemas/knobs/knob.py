@@ -31,23 +31,23 @@ class Knob:
     kind: Kind = "word"
     """Type of the knob's values. `group` is a boolean or an integer, as `reshard_after_forward` is."""
     words: tuple[str, ...] = ()
-    """Words that a knob of kind `word` may have as its value; empty: those of the field."""
+    """Words that a knob of kind `word` may have as its value; empty: the literals in the field's type."""
     minimum: float | None = None
-    """Smallest legal number; None: the field's, or 1."""
+    """Smallest legal number; None: the minimum of the knob's field, or 1 if the field has none."""
     maximum: float | None = None
-    """Largest legal number; None: the field's, or none."""
+    """Largest legal number; None: the maximum of the knob's field, if it has one."""
     step: int = 1
     """Number that every integer value must be a multiple of."""
     default: Any = None
-    """Value of the field where nothing is chosen; filled in by `knobs_of`."""
+    """Default value of the knob's field; filled in by `knobs_of`."""
 
     tries: tuple[KnobValue, ...] = ()
     """Candidate values that the search tries in any study; empty: a function of the study computes them."""
     when: When = ALWAYS
     """Condition under which the knob has an effect; elsewhere it has its default, or the user's pinned value."""
     within: Mapping[str, tuple[KnobValue, ...]] = field(default_factory=dict)
-    """Values of other knobs of the backend without which the knob does not exist, by knob: it is then neither drawn nor
-    written for the backend's library."""
+    """Values that other knobs of the backend must have, by those knobs' names. With any other value this knob does not
+    exist: it is neither drawn nor written for the backend's library."""
     accepts_own_values: bool = False
     """Whether a user's own values replace the search's candidates; otherwise they only select among the candidates, so
     that a divisor remains a divisor."""
@@ -62,22 +62,23 @@ class Knob:
     """Whether the knob decides where model states or samples are placed: memory of two configurations is comparable
     only where the knob is equal."""
     makes_twins: bool = False
-    """Whether configurations that differ in this knob alone count as one candidate where the predictor gives them the
-    same step: the knob only divides or copies the same work. False for a knob whose effect the predictor does not
-    know."""
+    """Whether configurations that differ only in this knob count as one candidate if the predictor predicts the same
+    step for them, because the knob only divides or copies the same work. False for a knob whose effect the predictor
+    does not know."""
     without_term: str = ""
-    """Reason why no prediction changes with the knob; empty: one does."""
+    """Reason why no prediction changes with the knob; empty if predictions depend on it."""
 
     variable: str = ""
     """Environment variable of the ranks that takes the knob's value, in trials and in every export, unless the value is
     the default. Code in `rank_environment` sets variables of another form."""
     exports: Mapping[Consumer, Statement] = field(default_factory=dict)
-    """Statement of the knob in each consumer that knows its backend; none is needed for an environment variable."""
+    """Statement about the knob for each consumer (program of an export) that knows the knob's backend. A knob that is
+    an environment variable needs none."""
 
     values_text: str = ""
-    """Candidate values in the words of the reference (Markdown); empty: those of `tries`."""
+    """Candidate values as the reference page prints them (Markdown); empty: the page prints the values of `tries`."""
     when_text: str = ""
-    """Condition in the words of the reference (Markdown); empty: those of `when` and `within`."""
+    """Condition as the reference page prints it (Markdown); empty: the page prints `when` and `within`."""
     upstream: str = ""
     """Library's own name of the knob (Markdown); empty: the field's name."""
 

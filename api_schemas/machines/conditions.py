@@ -30,7 +30,8 @@ def program_names(programs: Sequence[ProgramLoad]) -> str:
 
 MAX_THROTTLED_FRACTION = 0.1
 FEWEST_THROTTLED_SAMPLES = 3
-"""Number of samples at lowered clocks from which a GPU counts as throttled, beside the fraction of the run."""
+"""Minimum number of samples with lowered clocks for a GPU to count as throttled; their fraction of the run must also be
+above `MAX_THROTTLED_FRACTION`."""
 
 
 class DeviceSeen(Schema):
@@ -51,8 +52,8 @@ class DeviceSeen(Schema):
     """Fraction of samples (one per second) at which the software power cap lowered the GPU's clocks; None if the GPU
     does not report it."""
     samples: int | None = Field(default=None, ge=0)
-    """Number of samples (one per second) that these fractions and means rest on; None from workers of older
-    releases."""
+    """Number of samples (one per second) from which the GPU's fractions and means are calculated; None from workers of
+    older releases."""
     sm_clock_mhz: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Mean clock of the GPU's multiprocessors in MHz over the samples; None if the GPU does not report it."""
     power_w: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -66,7 +67,7 @@ class DeviceSeen(Schema):
 
     @property
     def is_throttled(self) -> bool:
-        """Whether heat, power brake or hardware lowered the GPU's clocks for a part of the run that matters."""
+        """Whether heat, power brake or hardware lowered the GPU's clocks for a relevant part of the run."""
         if self.throttled_fraction is None or self.throttled_fraction <= MAX_THROTTLED_FRACTION:
             return False
         # One sample of a short run is a tenth of it, and reports an instant.

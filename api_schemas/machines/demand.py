@@ -11,7 +11,7 @@ class Need(Schema):
     """Group of studies with the same requirements for a worker."""
 
     cluster: Cluster
-    """Cluster that each trial of these studies runs on; a larger cluster of the same kind is also suitable."""
+    """Cluster that each trial of the group's studies runs on; a larger cluster of the same kind is also suitable."""
     entry_point: OwnName | None = None
     """Name of the model entry point that the worker's owner must allow; None if the studies need none."""
     script: OwnName | None = None
@@ -19,9 +19,9 @@ class Need(Schema):
     waiting: tuple[str, ...]
     """Ids of the studies that wait for a worker, longest wait first."""
     running: int
-    """Number of these studies that have started; above 0, their workers have work."""
+    """Number of the group's studies that have started; above 0, workers have runs to execute."""
     live_workers: int
-    """Number of live workers that could run at least one of these studies and accept work."""
+    """Number of live workers that accept work and could run at least one of the group's studies."""
     waiting_since: datetime | None = None
     """Creation time of the oldest waiting study; None if no study waits."""
     until: datetime | None = None
@@ -33,8 +33,8 @@ class Demand(Schema):
 
     needs: tuple[Need, ...]
     studies: int = 0
-    """Number of these studies, waiting or running: the workers of a pool with one worker for each study. For
-    autoscalers, which read one number."""
+    """Number of unfinished studies, waiting or running. An autoscaler, which reads one number, can take it as the size
+    of a pool with one worker for each study."""
     without_worker: int = 0
-    """Number of these studies that no live worker could run, counted for each study: its hardware, model, adapter,
+    """Number of unfinished studies that no live worker could run, judged by each study's hardware, model, adapter,
     optimizer and float8."""

@@ -14,7 +14,8 @@ from shardtune.api_schemas.names import ONE_LINE, DeviceName, OwnName, printable
 from shardtune.api_schemas.protocol import Since
 
 MOST_RANKS = 100_000
-"""Largest number of ranks of a cluster: the time of a search grows with the divisors of the number."""
+"""Maximum number of ranks of a cluster. The time of a search grows with the number of divisors of the number of
+ranks."""
 Fact = Annotated[str, Field(max_length=500, pattern=ONE_LINE)]
 """Text of a hardware or software fact that a machine reports about itself."""
 
@@ -247,7 +248,7 @@ class Offer(Schema):
     own_scripts: tuple[OwnName, ...] = Field(default=(), max_length=1000)
     """Names of training scripts that the worker's owner allows."""
     adapters: tuple[Word, ...] = Field(default=(), max_length=50)
-    """Kinds of adapters that the worker can train (`lora`, `last_layers`), and `qlora` if it can train LoRA beside 4-bit
+    """Kinds of adapters that the worker can train (`lora`, `last_layers`), and `qlora` if it can train LoRA on 4-bit
     weights. Workers of older releases send none, and get no study with an adapter."""
     optimizers: Annotated[tuple[Word, ...], Since(2, may_be_dropped=True)] = Field(default=(), max_length=50)
     """Kinds of optimizers whose package the worker has (`adamw-8bit`). Those of torch need none and are not listed."""

@@ -61,7 +61,8 @@ class EventType(StrEnum):
     BEST_RENEWED = "best.renewed"
     """The recommended configuration was measured again and remains recommended."""
     BEST_TARGET_CHANGED = "best.target_changed"
-    """The answer for a study's target changed: runs there confirmed or replaced it, or what they found was withdrawn."""
+    """The answer for a study's target changed: runs on the target confirmed or replaced it, or their result was
+    withdrawn."""
     BEST_REGRESSION = "best.regression"
     """The recommended configuration has become slower although hardware and software are unchanged."""
 

@@ -89,7 +89,7 @@ class DecisionAction(StrEnum):
     RENEWED = "renewed"
     """A retune measured the recommended configuration again and confirmed it."""
     SUPERSEDED = "superseded"
-    """The recommendation is continued under the key in the note."""
+    """The recommendation is continued under another tuning target key, which the note names."""
     INCONCLUSIVE = "inconclusive"
     """A retune was inconclusive and left the recommendation unchanged."""
     REGRESSION = "regression"
@@ -116,7 +116,8 @@ class Decision(Schema):
     by: str
     """Name of the API key that made the decision; `service` for decisions that follow from the end of a study."""
     key_id: str | None = None
-    """Id of that API key, because keys may share a name; null for decisions of the service, or without keys."""
+    """Id of the API key that made the decision, because keys may share a name; null for decisions of the service, or
+    without keys."""
     note: str | None = None
 
 
@@ -171,8 +172,8 @@ class BestConfig(Schema):
     """Requested key, if the tuning target has been measured on another fingerprint since; the configuration then
     belongs to `target_key`."""
     match: Literal["exact", "nearest", "projected"]
-    """Relation of the measured tuning target to the requested one. `projected`: nothing was measured there; a study on
-    fewer GPUs was projected to it."""
+    """Relation of the measured tuning target to the requested one. `projected`: nothing was measured on the requested
+    target; a study on fewer GPUs was projected to it."""
     differences: tuple[Difference, ...] = ()
     """Differences from the requested tuning target; empty for an exact match."""
     freshness: Freshness
@@ -191,8 +192,8 @@ class BestConfig(Schema):
     verdict: Verdict | Literal["projected"]
     """Verdict of the paired runs; `projected` where no run took place on this target, so that nothing confirms it."""
     projection: StudyProjection | None = None
-    """Projection with its bands, runners-up and sizes, for the verdict `projected`; `baseline` is then that of the cluster
-    that measured. None for other verdicts."""
+    """Projection with its bands, runners-up and sizes, for the verdict `projected`; `baseline` is then the baseline of
+    the smaller cluster that was measured. None for other verdicts."""
     too_busy: BusyMachine | None = None
     """Cause of the verdict `too_busy`; None for other verdicts."""
     speedup: Speedup | None

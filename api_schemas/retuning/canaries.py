@@ -8,11 +8,11 @@ from shardtune.api_schemas.base import Schema
 
 
 class CanaryRole(StrEnum):
-    """Role of a canary run."""
+    """Role of a run in a canary (speed check of a recommended configuration)."""
 
     WATCH = "watch"
     PEER = "peer"
-    """Run on another worker, to distinguish a slow worker from a slow configuration."""
+    """Run of the same configuration on another worker, to distinguish a slow worker from a slow configuration."""
 
 
 class CanaryVerdict(StrEnum):
@@ -36,15 +36,15 @@ class Canary(Schema):
     target_key: str
     recommendation_id: str
     study_id: str
-    """Id of the study that contains the canary's runs."""
+    """Id of the study that contains the runs of the canary (speed check)."""
     worker: str
     role: CanaryRole
     verdict: CanaryVerdict | None = None
-    """Verdict of the canary; None while it runs."""
+    """Verdict of the canary (speed check); None while it runs."""
     tokens_per_s_per_gpu: float | None = None
-    """Speed of the canary's fastest run in tokens per second and GPU."""
+    """Speed of the fastest run of the canary (speed check), in tokens per second and GPU."""
     change: float | None = None
-    """Ratio of the canary's speed to the median of earlier canaries; None if too few exist."""
+    """Ratio of the canary's speed to the median speed of earlier canaries (speed checks); None if too few exist."""
     reason: str | None = None
     created_at: datetime
     ended_at: datetime | None = None

@@ -21,7 +21,7 @@ class CostCause(StrEnum):
 
 
 class Cost(Schema):
-    """GPU-seconds and price of one project in one month for one cause."""
+    """GPU-seconds of one project in one month and their price, for one kind of work (`cause`)."""
 
     project_id: str
     month: str

@@ -76,7 +76,7 @@ class Retune(Schema):
     reason: str | None = None
     """Reason why the retune waits, or why it ended with its outcome, as text."""
     waits_for_budget: bool = False
-    """Whether the running retune waits for GPU-seconds of the day."""
+    """Whether the running retune waits because the day's limit of GPU-seconds is reached."""
     challenge_study_id: str | None = None
     """Id of the study that compares the recommended configuration with a few challengers in validation runs."""
     search_study_id: str | None = None
@@ -122,8 +122,8 @@ class RetunePolicy(Schema):
     """Limits of a project's automatic retuning; the operator's limits for all projects apply in addition."""
 
     gpu_seconds_per_day: float | None = Field(default=None, ge=0)
-    """Maximum GPU-seconds (seconds × ranks) of retunes and canaries between two midnights of `timezone`. None: no limit
-    by the project."""
+    """Maximum GPU-seconds (seconds × ranks) of retunes and canaries (speed checks) between two midnights of `timezone`.
+    None: no limit by the project."""
     timezone: TimeZone = "UTC"
     """IANA time zone in which days and time windows are defined."""
     windows: DailyWindows = ()

@@ -46,7 +46,7 @@ class CatchUp(StrEnum):
 
 
 class TickKind(StrEnum):
-    """Origin of a tick of a schedule: its times, or a manual request."""
+    """Origin of a tick of a schedule: the schedule's own times, or a person's request."""
 
     CRON = "cron"
     MANUAL = "manual"

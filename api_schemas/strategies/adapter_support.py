@@ -8,7 +8,7 @@ _WHY = {
     "pipeline_parallel": "cuts the model into stages, of which the first may have nothing to train",
     "expert_parallel": "divides experts, beside which nobody has trained an adapter",
 }
-"""Reason why the ranks of each axis cannot train an adapter, by the axis's field."""
+"""Reasons why an adapter cannot be trained with several ranks on a parallel axis, by the axis's field."""
 
 
 def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
@@ -24,7 +24,7 @@ def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
 
 
 def check_axis(name: str, size: int, adapter: AdapterSchema | None) -> None:
-    """Reject a size above 1 of one axis, where the workload has an adapter.
+    """Reject a size above 1 of one parallel axis, if the workload has an adapter.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -64,10 +64,10 @@ class StrategySchema(Schema):
     """Interface of every training strategy, used by configurations, baselines, the predictor and the exports."""
 
     flattens: ClassVar[str | None] = None
-    """Reason why the optimizer never sees a whole matrix, or a shard of one, with this backend; None where it does."""
+    """Reason why the optimizer never gets a whole matrix, or a shard of one, with this backend; None if it does."""
 
     def keyed(self, consumer: Consumer) -> dict[str, Any]:
-        """Return the fields of an exported file that take a knob's value unchanged, by the consumer's name."""
+        """Return the fields of an exported file that take a knob's value unchanged, by their names in the consumer."""
         return declarations.keyed(self, consumer)
 
     def calls(self, consumer: Consumer = "script") -> dict[str, Any]:
@@ -76,8 +76,8 @@ class StrategySchema(Schema):
         return declarations.calls(self, consumer)
 
     def as_run_by(self, consumer: Consumer, **changes: Any) -> Self:
-        """Return the strategy as the consumer trains with it: knobs that it cannot express have its own value.
-        `changes`: values that depend on more than one knob."""
+        """Return the strategy with which the consumer (program of an export) trains: knobs that the consumer cannot
+        express have the consumer's own value. `changes`: values that depend on more than one knob."""
         return self.model_validate({**self.model_dump(), **declarations.lost_fields(self, consumer), **changes})
 
     @property

@@ -32,5 +32,5 @@ def check(loss: Loss, model: ModelSpec | None = None, model_summary: ModelSummar
 
 
 def rejected(why: str) -> ValueError:
-    """Error for a model whose loss cannot be computed in chunks; `why` is the end of a sentence."""
+    """Return the error for a model whose loss cannot be computed in chunks; `why` is the end of a sentence."""
     return ValueError(f"loss ('chunked') is not for this model: {why}; use 'full'")

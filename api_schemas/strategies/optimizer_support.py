@@ -43,7 +43,7 @@ def can_train(config: TrialConfig, optimizer: OptimizerSchema) -> bool:
 
 
 def check_limits(knobs: Mapping[str, object], optimizer: OptimizerSchema) -> None:
-    """Reject limits of a search that leave only offloaded states for an optimizer that no host can step.
+    """Reject limits of a search that allow only offloaded states, for an optimizer whose step cannot run on the host.
 
     Raises:
         ValueError: names the knob, its values and the remedy.
@@ -74,7 +74,7 @@ def trainable_backends(backends: Iterable[Backend], optimizer: OptimizerSchema) 
 
 
 def dropped_note(backends: Iterable[Backend], optimizer: OptimizerSchema) -> tuple[str, ...]:
-    """Return the note on backends of a search that cannot train with the optimizer; empty where all can."""
+    """Return the note that names the backends of a search which cannot train with the optimizer; empty if all can."""
     dropped = [kind for kind in backends if _obstacle(kind, optimizer) is not None]
     if not dropped:
         return ()

@@ -61,8 +61,8 @@ def check_blocks(size: int, blocks: int | None, note: str | None, virtual: int =
 
 
 def check_tied(size: int, optimizer: OptimizerSchema) -> None:
-    """Reject pipeline stages of a model with tied weights, of which two stages hold a copy each, under an optimizer that
-    rounds by chance.
+    """Reject pipeline stages of a model with tied weights if the optimizer rounds stochastically: two stages hold a
+    copy of the tied weights each, and the copies would differ.
 
     Raises:
         ValueError: names the field, its value and the remedy.

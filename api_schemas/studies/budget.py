@@ -5,8 +5,8 @@ from pydantic import Field, model_validator
 from shardtune.api_schemas.base import Schema
 
 FEWEST_PAIRS, MOST_PAIRS = 7, 100
-"""Minimum number of pairs of runs for a verdict by signs alone (all of them won), and maximum number of pairs in a study.
-On a quiet machine fewer may be enough (`tuner.verdict.quiet_test`)."""
+"""Minimum number of pairs of runs for a verdict by a sign test (one configuration wins all of them), and maximum number
+of pairs in a study. On a quiet machine fewer pairs may be enough (`tuner.verdict.quiet_test`)."""
 DEFAULT_TRIALS, MOST_TRIALS = 40, 10_000
 """Default maximum number of trials in a search, and the largest number that a budget may set."""
 
@@ -37,19 +37,21 @@ class Budget(Schema):
     where neither run was disturbed by other programs.
     The trial's state is then `pruned`: its speed guides the search, but no result uses it."""
     short_steps: bool = True
-    """Whether steps that are predicted to take seconds are timed with fewer micro batches and extended to the whole step,
-    which the winner and its opponent run once after the verdict."""
+    """Whether steps that are predicted to take seconds are timed with fewer micro batches, and their times extended to
+    the whole step. As a check, the two configurations of the final comparison run whole steps once after the
+    verdict."""
     resume_check: bool = True
     """Whether the best configuration must pass a resume check before it becomes the result: it trains, saves a
     checkpoint and continues from it in new processes (takes seconds, and 16 bytes of disk per parameter)."""
     skip_rehearsal: bool = False
-    """Whether to leave out the rehearsals of a study with a `target`. After the verdict a worker builds the fastest
-    projected configurations at the target's number of ranks, each in one to four minutes of a core, up to four of them."""
+    """Whether to leave out the rehearsals of a study with a `target`. In a rehearsal, after the verdict, a worker
+    builds and steps a projected configuration with fake tensors at the target's number of ranks. Up to four of the
+    fastest are rehearsed; each takes one to four minutes of a core."""
 
     profile: bool = False
-    """Whether to run the best configuration and its opponent once more after the verdict, with some steps under torch's
-    profiler: `GET /v1/studies/{id}/trials/{n}/diagnosis`. Each run takes about as long as a trial; the result does not
-    wait for it."""
+    """Whether to run the best configuration and the one compared with it once more after the verdict, with some steps
+    under torch's profiler: `GET /v1/studies/{id}/trials/{n}/diagnosis`. Each run takes about as long as a trial; the
+    result does not wait for it."""
 
     @model_validator(mode="after")
     def _one_end(self) -> "Budget":

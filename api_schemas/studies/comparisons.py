@@ -59,7 +59,7 @@ class ComparedConfig(Schema):
 
     @property
     def peak_gib(self) -> float | None:
-        """Peak memory in GiB, of the kind that the memory limit applies to."""
+        """Peak memory in GiB: reserved by the allocator (GPUs), or else allocated for tensors (CPU ranks)."""
         return self.peak_allocated_gib if self.peak_reserved_gib is None else self.peak_reserved_gib
 
 

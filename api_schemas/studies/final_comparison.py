@@ -18,7 +18,8 @@ class Finalists:
     """Numbers of the trials that may become the baseline if the user gave none, including `baseline`. Validation runs
     decide, since a single search run may have been disturbed. Empty: the user's baseline is fixed."""
     replaced_baseline: str | None = None
-    """Reason why the user's baseline could not be the comparison's; None: it is, or the user gave none."""
+    """Reason why the user's baseline could not be the baseline of the comparison; None if it is, or if the user gave
+    none."""
 
     @property
     def members(self) -> tuple[int, ...]:

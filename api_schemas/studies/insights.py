@@ -7,7 +7,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 
 
 class ParetoPoint(Schema):
-    """Trial on the Pareto front: no other trial is better in both speed and memory, by search runs."""
+    """Trial on the Pareto front: no other trial is better in both speed and memory, as measured in search runs."""
 
     trial_number: int
     config: TrialConfig

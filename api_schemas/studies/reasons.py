@@ -28,7 +28,7 @@ class StudyReasonCode(StrEnum):
     NO_WORKER = "no_worker"
     """No suitable worker came in time, or none is left."""
     MODEL_REJECTED = "model_rejected"
-    """The worker does not allow or know the model, or its script takes no backend of the study."""
+    """The worker does not know or allow the model, or the model's script supports none of the study's backends."""
     MODEL_NOT_SUMMARIZED = "model_not_summarized"
     """The model could not be built to count its parameters and FLOPs."""
     EMPTY_SPACE = "empty_space"
@@ -36,13 +36,13 @@ class StudyReasonCode(StrEnum):
     NOTHING_FEASIBLE = "nothing_feasible"
     """No configuration fits into memory and trains."""
     NO_AGREEMENT = "no_agreement"
-    """No two configurations train the same thing, so that none can win."""
+    """No two configurations reproduce the same losses, so that none can win."""
     INCUMBENT_FAILED = "incumbent_failed"
     """The recommended configuration of a retune or canary cannot be run any longer, or could not be measured."""
     CANCELLED = "cancelled"
     """A user cancelled or deleted the study, or the service withdrew it."""
     INTERNAL_ERROR = "internal_error"
-    """The service failed at this study; its log has the traceback."""
+    """An internal error of the service ended the study; the service's log has the traceback."""
 
 
 class StudyReason(Schema):
@@ -52,9 +52,9 @@ class StudyReason(Schema):
     text: str
     """Short sentence for people, without a full stop."""
     details: str = ""
-    """Cause in figures, such as the losses that differ; empty: nothing more is known."""
+    """Details of the cause, such as the losses that differ; empty if nothing more is known."""
 
     @property
     def sentence(self) -> str:
-        """Text with the details in brackets."""
+        """Text of the reason, followed by its details in brackets."""
         return f"{self.text} ({self.details})" if self.details else self.text

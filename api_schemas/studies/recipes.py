@@ -17,11 +17,11 @@ from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZ
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload, WorkloadRequest
 
 MOST_CONSIDERED = 4
-"""Maximum number of recipes that a study considers: each takes runs of its own."""
+"""Maximum number of recipes (other precisions and optimizers) that a study considers; each needs additional runs."""
 FEWEST_LOSS_STEPS = 20
-"""Fewest steps over which the losses of two recipes are compared."""
+"""Minimum number of steps over which the losses of two recipes are compared."""
 RECIPES: tuple[str, ...] = (*PRECISIONS, *OPTIMIZERS, *float8_training.CONSIDERED)
-"""Names of recipes: precisions, kinds of optimizers, and float8 beside the stated precision."""
+"""Names of recipes: precisions, kinds of optimizers, and float8 in addition to the workload's precision."""
 
 
 def _known(name: str) -> str:
@@ -31,12 +31,12 @@ def _known(name: str) -> str:
 
 
 ConsideredName = Annotated[str, Field(max_length=50), AfterValidator(_known)]
-"""Name of a recipe that a study considers."""
+"""Name of a recipe (another precision or optimizer) that a study considers."""
 
 
 def changed(workload: Workload, name: str) -> Workload:
-    """Return the workload of a recipe: with another precision and no float8, with another optimizer at the same learning
-    rate (`adamw-bf16` in bf16-true), or with float8 in the stated precision.
+    """Return a copy of the workload changed to a recipe: another precision without float8, another optimizer at the
+    same learning rate (`adamw-bf16` in bf16-true), or float8 in the workload's precision.
 
     Raises:
         ValueError: the workload cannot be trained with the recipe; the message names the field and the remedy.
@@ -57,8 +57,8 @@ def changed(workload: Workload, name: str) -> Workload:
 
 
 def _with_optimizer(workload: Workload, kind: str) -> dict[str, object]:
-    """Return the fields of a workload that another optimizer changes: the precision, too, where it updates weights of one
-    dtype alone."""
+    """Return the fields of a workload to change for another optimizer: the optimizer, and also the precision if the
+    optimizer updates only weights of another dtype."""
     optimizer = replaced(workload.optimizer, kind)
     if optimizer.master_dtype in (None, workload.precision.master_dtype):
         return {"optimizer": optimizer}
@@ -97,61 +97,66 @@ def check_names(names: tuple[str, ...], workload: WorkloadRequest, *, is_script:
 
 
 class RecipeRun(Schema):
-    """Recipe and configuration of one run of a comparison of recipes."""
+    """Recipe (precision or optimizer) and configuration of one run that compares recipes."""
 
     name: str | None
-    """Name of the considered recipe; None: the one that the study states."""
+    """Name of the considered recipe; None: the recipe that the study's workload states."""
     config: TrialConfig
-    """Configuration of the run: the study's answer, or the fastest trial that can train with the recipe."""
+    """Configuration of the run: the study's best configuration, or the fastest trial that can train with the recipe."""
     loss_steps: int = 0
     """Number of first steps whose losses are compared; 0 in all but the first run of a recipe."""
 
 
 class LossVerdict(StrEnum):
-    """Verdict on a recipe from its losses and the stated one's over the same data."""
+    """Verdict on a considered recipe from its losses and those of the workload's stated recipe, over the same data."""
 
     AS_WELL = "as_well"
-    """The interval of the difference ends below the bound: the recipe trains as well within it."""
+    """The considered recipe trains as well as the one that the workload states: the interval of the loss difference
+    ends below the allowed bound."""
     WORSE = "worse"
-    """The interval of the difference begins above the bound: the recipe trains worse."""
+    """The considered recipe trains worse than the one that the workload states: the interval of the loss difference
+    begins above the allowed bound."""
     UNDECIDED = "undecided"
-    """The interval of the difference contains the bound."""
+    """The interval of the loss difference contains the allowed bound, so that nothing is decided."""
 
 
 class LossComparison(Schema):
-    """Losses of a recipe and of the stated one over the same data, from equal initial weights."""
+    """Losses of a considered recipe and of the workload's stated recipe, over the same data and from equal initial
+    weights."""
 
     steps: int
-    """Number of steps that both trained."""
+    """Number of steps that both recipes trained."""
     compared_steps: int
     """Number of last steps whose mean losses are compared."""
     loss: float
-    """Mean loss of the recipe over the compared steps."""
+    """Mean loss of the considered recipe over the compared steps."""
     stated_loss: float
-    """Mean loss of the stated recipe over the compared steps."""
+    """Mean loss of the recipe that the workload states, over the compared steps."""
     difference: float
-    """Mean of the paired differences, the recipe's loss less the stated one's; above 0 the recipe trains worse."""
+    """Mean of the paired differences: the considered recipe's loss minus that of the recipe which the workload states;
+    above 0 the considered recipe trains worse."""
     interval: tuple[float, float]
-    """95 % interval of the difference over these steps by batch means (`tuner.verdict.loss_difference`). Another seed or
-    a longer training may differ by more."""
+    """95 % interval of the loss difference over the compared steps by batch means (`tuner.verdict.loss_difference`).
+    Another seed or a longer training may differ by more."""
     most_difference: float
-    """Bound of the difference (`most_loss_difference`)."""
+    """Allowed bound of the loss difference (`most_loss_difference` of the study)."""
     verdict: LossVerdict
 
 
 class RecipeSpeed(Schema):
-    """Speed of a recipe relative to the stated one, in paired runs."""
+    """Speed of a considered recipe relative to the workload's stated recipe, in paired runs."""
 
     value: float
-    """Median of the pairs' speed ratios, the recipe's over the stated one's."""
+    """Median over the pairs of the considered recipe's speed divided by that of the recipe which the workload
+    states."""
     ci95: tuple[float, float]
-    """95 % interval of the ratio, by the tests of the final comparison."""
+    """95 % interval of the speed ratio, by the tests of the final comparison."""
     pairs: int
 
 
 class ConsideredRecipe(Schema):
-    """A recipe that a study considered: speed, memory and losses beside those of the stated recipe. It changes what is
-    trained, so it is never the study's answer."""
+    """Recipe (precision or optimizer) that a study considered, with speed, memory and losses beside those of the stated
+    recipe. A recipe changes what is trained, so it is never the study's answer."""
 
     name: str
     config: TrialConfig | None
@@ -159,24 +164,27 @@ class ConsideredRecipe(Schema):
     description: str | None = None
     """Short description of the configuration."""
     is_winners_config: bool = True
-    """Whether the configuration is the study's answer; otherwise it is the fastest trial that can train with the
+    """Whether the configuration is the study's best one; otherwise it is the fastest trial that can train with the
     recipe."""
     tokens_per_s_per_gpu: float | None = None
-    """Median speed of the recipe's runs in tokens per second and GPU."""
+    """Median speed of the considered recipe's runs in tokens per second and GPU."""
     stated_tokens_per_s_per_gpu: float | None = None
-    """Median speed of the stated recipe's runs beside them."""
+    """Median speed, in tokens per second and GPU, of the runs that train the workload's stated recipe for
+    comparison."""
     speed: RecipeSpeed | None = None
-    """Ratio of the speeds with its interval; None with too few pairs."""
+    """Speed of the considered recipe relative to the workload's stated recipe, with its interval; None with too few
+    pairs."""
     ratios: tuple[float, ...] = ()
-    """Ratio of the recipe's speed to the stated one's in each pair."""
+    """Ratio of the considered recipe's speed to that of the workload's stated recipe in each pair."""
     peak_gib: float | None = None
-    """Peak GiB of the recipe's runs: reserved on a GPU, allocated on CPU ranks."""
+    """Peak GiB of the considered recipe's runs: reserved on a GPU, allocated on CPU ranks."""
     stated_peak_gib: float | None = None
-    """Peak GiB of the stated recipe's runs, of the same kind."""
+    """Peak GiB of the runs that train the workload's stated recipe for comparison: reserved on a GPU, allocated on CPU
+    ranks."""
     loss: LossComparison | None = None
-    """Comparison of the losses; None if a run failed before they were known."""
+    """Comparison of the losses of considered and stated recipe; None if a run failed before its losses were known."""
     failure: str | None = Field(default=None, examples=["loss is nan at step 12"])
-    """Reason why the recipe could not be compared, or failed after its first pairs, whose figures stand beside it; None
-    if it was compared to the end."""
+    """Reason why the recipe could not be compared, or why it failed after some pairs, whose figures are kept; None if
+    it was compared to the end."""
     notes: tuple[str, ...] = ()
     """Notes for people, such as runs that did not repeat their losses."""

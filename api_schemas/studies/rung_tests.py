@@ -6,44 +6,46 @@ from shardtune.api_schemas.base import Band, Schema
 
 
 class ForetoldTrial(Schema):
-    """Trial of the study that smaller clusters foretold without the study's own measurements."""
+    """Trial of a study whose speed was projected from smaller clusters, without the study's own measurements."""
 
     trial_number: int
     """Number of the trial."""
     from_gpus: tuple[int, ...]
-    """Numbers of GPUs on which earlier studies measured its configuration."""
+    """Numbers of GPUs on which earlier studies measured the trial's configuration."""
     tokens_per_s_per_gpu: Band
-    """Speed that these sizes foretell for the study's cluster, with its 90 % band."""
+    """Speed of the trial on the study's cluster as projected from smaller clusters, with its 90 % band."""
     measured_tokens_per_s_per_gpu: float
-    """Speed of the trial on the study's cluster."""
+    """Measured speed of the trial on the study's cluster."""
 
     @property
     def relative_error(self) -> float:
-        """Foretold over measured speed, less 1: positive where the trial was slower than foretold."""
+        """Speed projected from smaller clusters divided by the measured speed, minus 1: positive if the trial was
+        slower than projected."""
         return self.tokens_per_s_per_gpu.expected / self.measured_tokens_per_s_per_gpu - 1.0
 
     @property
     def is_inside(self) -> bool:
-        """Whether the measured speed lies within the foretold band."""
+        """Whether the measured speed lies within the 90 % band projected from smaller clusters."""
         speed = self.tokens_per_s_per_gpu
         return speed.low <= self.measured_tokens_per_s_per_gpu <= speed.high
 
 
 class RungTest(Schema):
-    """Comparison of what smaller clusters foretold for the study's cluster with what it measured."""
+    """Comparison of speeds projected from smaller clusters to a study's cluster with the speeds that the study
+    measured."""
 
     from_gpus: tuple[int, ...]
     """Numbers of GPUs of the smaller clusters."""
     studies: tuple[str, ...] = Field(examples=[["study-0a1b2c3d4e5f"]])
-    """Ids of the studies that measured on them."""
+    """Ids of the studies that measured on the smaller clusters."""
     trials: tuple[ForetoldTrial, ...]
-    """Foretold trials, in the order of their numbers."""
+    """Trials whose speed was projected from smaller clusters, in the order of their numbers."""
     median_error: float
-    """Median of the errors of foretold speeds, relative to the measured ones, without sign."""
+    """Median absolute error of the speeds projected from smaller clusters, relative to the measured ones."""
     largest_error: float
-    """Largest of these errors."""
+    """Largest absolute error of the speeds projected from smaller clusters, relative to the measured ones."""
     inside_band: int
-    """Number of foretold trials whose measured speed lies within the foretold 90 % band."""
+    """Number of trials whose measured speed lies within the 90 % band projected from smaller clusters."""
     band_factor: float = 1.0
-    """Factor by which the bands of the target are wider than those of published runs, since trials lay outside of
-    theirs; never below 1."""
+    """Factor by which the target's bands are wider than the errors of published runs alone make them, because measured
+    trials lay outside of their bands; never below 1."""

@@ -43,7 +43,7 @@ class Study(Schema):
     deleted_at: datetime | None = None
     """Time at which the study was deleted, after which lists omit it; None if not deleted."""
     best_so_far: Contender | None = None
-    """Fastest configuration of the search so far, by search runs and not yet confirmed."""
+    """Fastest configuration of the search so far, as measured in search runs and not yet confirmed by paired runs."""
     result: StudyResult | None = None
     """Result of the study. If the study is extended, the previous result remains until a new one replaces it."""
     reason: str | None = None

@@ -27,8 +27,8 @@ class Extension(Schema):
     add_pairs: int | None = Field(default=None, ge=1, le=MOST_PAIRS)
     """Additional pairs of validation runs that the study may use before its verdict."""
     wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
-    """Additional seconds that workers may wait before the study's runs until the machine is quiet; given with one of
-    the other fields, since it adds no runs."""
+    """Additional seconds that workers may wait before the study's runs until the machine is quiet; only allowed with
+    another field of the request, since waiting adds no runs."""
 
     @model_validator(mode="after")
     def _check_any_field(self) -> "Extension":
@@ -45,7 +45,7 @@ class Extension(Schema):
 
 
 _REMOVABLE = ("baseline", "target")
-"""Fields whose null takes away what the old study has."""
+"""Fields of a copy request in which null removes the old study's value."""
 
 
 class CloneRequest(Schema):
@@ -53,8 +53,8 @@ class CloneRequest(Schema):
 
     model: ModelChoice | None = None
     workload: WorkloadRequest | None = None
-    """Workload of the new study. With a target, a global batch other than the old study's is the target's; an equal one
-    leaves the target's as it was."""
+    """Workload of the new study. If the study has a target, a global batch that differs from the old study's becomes
+    the target's global batch; an equal one leaves the target's unchanged."""
     cluster: ClusterChoice | None = None
     target: TargetChoice | None = None
     """Larger cluster that the new study's answer is projected to; null: none, even if the old study has one."""
@@ -65,7 +65,7 @@ class CloneRequest(Schema):
     space: SpaceLimits | None = None
     seed: int | None = Field(default=None, ge=0, lt=2**31)
     wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
-    """Seconds that the new study's runs may wait in all until machines are quiet."""
+    """Total seconds that the new study's runs may wait until machines are quiet."""
 
     def applied_to(self, spec: StudyRequest) -> StudyRequest:
         """Return the request for the new study; a copied workload keeps its precision."""
@@ -76,10 +76,11 @@ class CloneRequest(Schema):
         return StudyRequest(**{name: getattr(spec, name) for name in StudyRequest.model_fields} | changed)
 
     def _with_batch(self, target: Target, spec: StudyRequest) -> Target:
-        """Return the new study's target, with the old target's batch while the workload's is the old one.
+        """Return the new study's target, with the old target's global batch if the workload's global batch is
+        unchanged.
 
-        A stored batch is the cluster's part: who repeats it changes another field of the workload. Any other batch is the
-        target's.
+        The workload of a stored study holds only the cluster's part of the target's global batch. A request that
+        repeats this part changes another field of the workload; any other value is the target's global batch.
         """
         if self.workload is None or self.workload.global_batch == spec.workload.global_batch:
             return target.with_batch_of(spec.target)

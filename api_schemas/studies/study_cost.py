@@ -15,10 +15,11 @@ class Range(Schema):
 
 
 class ExpectedGain(Schema):
-    """Predicted speed of the fastest configuration that surely fits, over the predicted speed of the baseline."""
+    """Expected gain of a study: predicted speed of the fastest configuration that surely fits, divided by the predicted
+    speed of the baseline."""
 
     value: float
-    """Ratio of the two predicted speeds, at least 1."""
+    """Predicted speed of the fastest configuration divided by that of the baseline, at least 1."""
     low: float
     """Lower end of the 90 % band of the gain, at least 1: a study never recommends less than its baseline."""
     high: float
@@ -30,14 +31,15 @@ class ExpectedGain(Schema):
 
 
 class StudyCost(Schema):
-    """Estimate of what a study takes and gains, from its budget and the predictor, without a measurement."""
+    """Estimate of a study's cost and gain, from its budget and the predictor, without a measurement."""
 
     trials: Range
     """Number of trials of the search."""
     validation_runs: Range
     """Number of runs of the final comparison."""
     recipe_runs: Range = Range(low=0, high=0)
-    """Number of runs that compare considered recipes with the stated one; 0 if the study considers none."""
+    """Number of runs that compare considered recipes (precisions, optimizers) with the stated one; 0 if the study
+    considers none."""
     minutes: Range | None
     """Minutes on one worker; null: step times cannot be predicted."""
     gpu_hours: Range | None

@@ -25,7 +25,7 @@ from shardtune.api_schemas.trials.measure_plan import MOST_LOSS_STEPS
 MOST_WAIT_S = 30 * 86_400.0
 """Longest time in seconds that a study may wait for a worker."""
 MOST_QUIET_WAIT_S = 7 * 86_400.0
-"""Longest time in seconds that a study may wait in all until machines are quiet."""
+"""Longest total time in seconds that the runs of a study may wait until other programs leave the machines."""
 
 
 SamplerName = Literal["guided", "tpe", "gp", "random"]
@@ -36,7 +36,8 @@ class Objective(Schema):
 
     metric: Literal["tokens_per_s_per_gpu"] = "tokens_per_s_per_gpu"
     memory_headroom: float = Field(default=0.05, ge=0, lt=0.9)
-    """Fraction of memory that the best configuration must leave free; a run that uses more fails as `over_limit`."""
+    """Fraction of memory that the best configuration must leave free; a run that leaves less free fails as
+    `over_limit`."""
 
 
 class StudyRequest(Schema):
@@ -58,9 +59,9 @@ class StudyRequest(Schema):
     """Cluster to tune for: in full, by its short form (`8xh100`, `4x8xa100-80gb`), or `local`: the hardware of the only
     registered worker."""
     target: TargetChoice | None = None
-    """Larger cluster of the same GPUs that the answer is projected to, in full or by its short form `NODESxGPUS`, such as
-    `64x8`. `workload.global_batch` is then the target's, and the study replaces it by the cluster's part. null: no
-    projection."""
+    """Larger cluster of the same GPUs that the answer is projected to, in full or by its short form `NODESxGPUS`, such
+    as `64x8`. `workload.global_batch` is then the target's, and the study trains with the part of it that falls to its
+    smaller cluster. null: no projection."""
     confirms: str | None = Field(
         default=None, max_length=32, pattern=r"^[A-Za-z0-9._-]+$", examples=["study-0123456789ab"]
     )
@@ -75,15 +76,15 @@ class StudyRequest(Schema):
     consider: tuple[ConsideredName, ...] = Field(
         default=(), max_length=MOST_CONSIDERED, examples=[["bf16-true", "muon"]]
     )
-    """Recipes (other precisions and optimizers) to run beside the answer: what each brings in speed and memory, and what
-    it costs in losses. They change what is trained, so none of them becomes the answer. Each takes 3 to 10 pairs of
-    runs, and its first run begins with `consider_steps` steps."""
+    """Recipes (other precisions and optimizers) to compare with the answer in speed, memory and losses. They change
+    what is trained, so none of them becomes the answer. Each takes 3 to 10 pairs of runs, and its first run begins with
+    `consider_steps` steps."""
     consider_steps: int = Field(default=200, ge=FEWEST_LOSS_STEPS, le=MOST_LOSS_STEPS)
-    """Number of steps over which the losses of considered recipes are compared with the stated one's, on the same
-    data."""
+    """Number of steps over which the losses of considered recipes are compared with those of the workload's stated
+    recipe, on the same data."""
     most_loss_difference: float = Field(default=0.02, gt=0, le=10)
-    """Loss by which a considered recipe may be worse, as a mean over the last half of the steps. A recipe beyond it is
-    said to train worse."""
+    """Maximum increase of the loss with a considered recipe, as a mean over the last half of the steps. A recipe whose
+    increase is certainly larger is reported to train worse."""
     sampler: SamplerName = "guided"
     """Algorithm that proposes trials: `guided` uses predictions and the study's measurements, `tpe` and `gp` are
     Optuna's, `random` samples each knob. `guided` falls back to `tpe` if nothing can be predicted."""
@@ -96,8 +97,8 @@ class StudyRequest(Schema):
     """Seconds to wait for a worker if none has the cluster (`GET /v1/demand` shows the demand); then the study fails.
     null: the study is rejected at once."""
     wait_for_quiet_s: float | None = Field(default=None, gt=0, le=MOST_QUIET_WAIT_S, examples=[1800.0])
-    """Seconds, summed over all runs, that workers may wait before runs until other programs leave the machine; then
-    the runs take place anyway. null: no waiting. Workers that wait at the same time may each use the rest."""
+    """Seconds, summed over all runs, that workers may wait before runs until other programs leave the machine; then the
+    runs take place anyway. null: no waiting. Workers that wait at the same time may each use all remaining seconds."""
 
     @field_validator("baseline", mode="before")
     @classmethod
@@ -129,8 +130,8 @@ class StudySpec(StudyRequest):
     workload: Workload
 
     def with_possible_backends(self) -> "StudySpec":
-        """Return the specification without the backends that cannot train with the workload's optimizer, or beside
-        its quantised weights.
+        """Return the specification without the backends that cannot train with the workload's optimizer, or with its
+        quantised weights.
 
         Raises:
             ValueError: none of them can.

@@ -18,9 +18,9 @@ class Contender(Schema):
     description: str
     """Short description of the configuration, such as `FSDP2, HSDP 2×8, full checkpointing, micro batch 4`."""
     tokens_per_s_per_gpu: float
-    """Speed in tokens per second and GPU: that of its run with whole steps where the others were extended
-    (`whole_steps`), else the median of the configuration's validation runs, or the speed of its search run if it has
-    none."""
+    """Speed in tokens per second and GPU: the median of the configuration's validation runs, or the speed of its search
+    run if it has none. Where step times were extended from short steps, it is the speed of the run with whole steps
+    (`whole_steps`)."""
     spread: tuple[float, float] | None = None
     """Speeds of the slowest and the fastest validation run in tokens per second and GPU; None with fewer than two
     runs."""
@@ -48,7 +48,8 @@ class Verdict(StrEnum):
     CONFIRMED = "confirmed"
     """The candidate is faster: the lower end of the 95 % interval of its speed-up is above 1."""
     NOT_FASTER = "not_faster"
-    """The candidate is not faster by a relevant gain (`tuner.verdict.undecided`), by runs beside the baseline's."""
+    """The candidate is not faster by a relevant gain (`tuner.verdict.undecided`), in runs compared with the
+    baseline's."""
     UNDECIDED = "undecided"
     """The candidate may be faster: the pairs were too few, or their ratios vary too much; or no other configuration was
     feasible, so that nothing was compared."""
@@ -88,7 +89,8 @@ class StudyResult(Schema):
     best: Contender
     baseline: Contender
     replaced_baseline: str | None = None
-    """Reason why the baseline that the user gave could not be the result's; None: it is, or the user gave none."""
+    """Reason why the baseline that the user gave could not be the baseline of the result; None if it is, or if the user
+    gave none."""
     candidate: Contender | None = None
     """Challenger of the final comparison if it did not become `best`."""
     speedup: Speedup | None
@@ -98,11 +100,11 @@ class StudyResult(Schema):
     search_runs: int = 0
     """Number of search runs with a measurement, of feasible trials."""
     disturbed_search_runs: int = 0
-    """Number of these search runs that count although other programs disturbed the machine: the trials may be faster
-    than measured. A disturbed run never ends early and ends no other run."""
+    """Number of search runs that count although other programs disturbed the machine: the trials may be faster than
+    measured. A disturbed run is never pruned, and no other run is pruned because of it."""
     undecided: OpenVerdict | None = None
-    """Further paired runs that would settle the verdict; None unless the verdict is `undecided`, and where there was
-    nothing to compare."""
+    """Further paired runs that would settle an `undecided` verdict; None for other verdicts, and if no second configuration
+    could be compared."""
     too_busy: BusyMachine | None = None
     """Cause of a `too_busy` verdict and the runs that it lacks; None for other verdicts."""
     against_defaults: tuple[AgainstDefault, ...] = ()
@@ -110,10 +112,11 @@ class StudyResult(Schema):
     final_comparison: FinalComparison | None = None
     """Details of the final comparison (paired runs that decide); None if there was nothing to compare."""
     whole_steps: tuple[WholeStepCheck, ...] = ()
-    """Whole steps of the compared configurations, timed once, where the study timed short steps and extended them; empty
-    where all runs timed whole steps."""
+    """Times of whole steps of the compared configurations, to check step times that were extended from short steps
+    (fewer micro batches); empty where all runs timed whole steps."""
     recipes: tuple[ConsideredRecipe, ...] = ()
-    """Recipes that the study considered, in the order of `consider`: they stand beside the answer and never replace it."""
+    """Recipes (other precisions and optimizers) that the study considered, in the order of `consider`. They never
+    replace the study's answer."""
     resume_check: ResumeCheck | None = None
     """Result of the resume check of `best`; None if the budget disables it, or there was nothing to compare."""
     projection: StudyProjection | None = None

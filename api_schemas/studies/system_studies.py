@@ -35,7 +35,7 @@ class SystemStudy(Schema):
     worker_id: str | None = Field(default=None, max_length=32)
     """Id of the only worker that may run the study; None: any worker with the fingerprint."""
     repeat_below: float | None = Field(default=None, gt=0)
-    """Speed in tokens per second and GPU: if all runs of a canary were slower, it runs once more. None: no normal range
-    is known yet, and each of the `most_runs` runs becomes part of it."""
+    """Lower limit of normal speed in tokens per second and GPU: if all runs of a canary (speed check) were slower, the
+    canary runs once more. None: no normal range is known yet, and each of the `most_runs` runs becomes part of it."""
     most_runs: int = Field(default=1, ge=1)
     """Maximum number of runs of a canary (speed check of a recommended configuration)."""

@@ -19,11 +19,11 @@ class MeasuredOnTarget(Schema):
     description: str
     """Short description of the configuration."""
     tokens_per_s_per_gpu: float
-    """Median speed of its runs on the target."""
+    """Median speed of the configuration's runs on the target, in tokens per second and GPU."""
     runs: int
-    """Number of these runs."""
+    """Number of the configuration's runs on the target."""
     projected: Band
-    """Speed that had been projected, with its 90 % band."""
+    """Speed that had been projected for the target from the smaller cluster, with its 90 % band."""
     error: float = Field(examples=[0.05])
     """Projected speed relative to the measured one, minus 1: 0.05 means that the projection was 5 % too fast."""
     is_inside_band: bool
@@ -36,19 +36,21 @@ class TargetConfirmation(Schema):
     study_id: str
     """Study that ran on the target."""
     outcome: ConfirmationOutcome
-    """`confirmed`: the first choice is faster there, or the second cannot run. `changed`: it is not, or cannot run, so the
-    second is the answer. A choice cannot run where it ended with `oom`, `over_limit` or `illegal`. `undecided`: the pairs
-    did not decide, or one of the two was not measured for another reason; the projection stands."""
+    """Outcome on the target. `confirmed`: the first choice is faster, or the second cannot run. `changed`: the first
+    choice is not faster or cannot run, so the second is the answer. A choice cannot run where it ended with `oom`,
+    `over_limit` or `illegal`. `undecided`: the pairs did not decide, or one of the two was not measured for another
+    reason; the projection stands."""
     config: TrialConfig
     """Configuration that is the answer for the target."""
     description: str
     """Short description of the answer."""
     measured: tuple[MeasuredOnTarget, ...]
-    """The first and the second choice, as far as they ran."""
+    """Results of the first and the second choice, as far as they ran on the target."""
     speedup: float | None = Field(examples=[1.12])
     """Speed of the first choice relative to the second: median of the pairs' ratios; null without pairs."""
     ci95: tuple[float, float] | None
-    """95 % interval of that ratio; null with too few pairs, such as where one choice is far behind."""
+    """95 % interval of the median speed ratio (first choice over second); null with too few pairs, such as where one
+    choice is far behind."""
     pairs: int
     """Number of pairs of runs; 0 where one of the two could not run."""
     confirmed_at: datetime

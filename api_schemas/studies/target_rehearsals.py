@@ -11,35 +11,39 @@ from shardtune.api_schemas.trials.rehearsals import RehearsalProblem
 
 RehearsalOutcome = Literal["built", "rejected", "not_rehearsed"]
 """Outcome of a rehearsal. `built`: the configuration was built and stepped, and fits where its memory was compared;
-`rejected`: it cannot be built at the target, or needs more memory than a GPU may use, so that it is no answer;
-`not_rehearsed`: nothing is known, and the projection stands."""
+`rejected`: it cannot be built at the target, or needs more memory than a GPU may use, so that it cannot be the answer;
+`not_rehearsed`: nothing is known about it, and the projection remains the answer."""
 
 
 class TargetRehearsal(Schema):
-    """Rehearsal of a projected configuration at the target's number of ranks, in a process of a worker: tensors had sizes
-    and no values, nothing ran on a GPU, and nothing was timed."""
+    """Rehearsal of a projected configuration at the target's number of ranks: a process of a worker builds and steps it
+    with tensors that have sizes and no values, without a GPU and without timing."""
 
     trial_number: int
-    """Number of the trial that stands for the configuration."""
+    """Number of the measured trial from which the configuration is projected."""
     config: TrialConfig
     """Configuration on the target."""
     description: str
     """Short description of the configuration on the target."""
     ranks: int
-    """Number of ranks of the target, all but one of which were played."""
+    """Number of ranks of the target; each process built one of them, and a fake process group simulated the others."""
     outcome: RehearsalOutcome
     problem: RehearsalProblem | None = None
     """Reason why the configuration is rejected, or was not rehearsed; null where it was built and fits."""
     allocated_gib: float | None = Field(default=None, examples=[16.8])
-    """Peak of the tensors of the fullest rehearsed rank in GiB; null where it was not built."""
+    """Peak of tensors in GiB on the rehearsed rank that needs most memory; null where the configuration was not
+    built."""
     predicted_gib: float | None = Field(default=None, examples=[16.5])
-    """Predicted peak of the same tensors in GiB."""
+    """Predicted peak of tensors in GiB, to compare with the rehearsed peak `allocated_gib`."""
     available_gib: float | None = Field(default=None, examples=[76.0])
-    """Memory in GiB that a GPU of the target may use; null where the peak was not compared with it."""
+    """Memory in GiB that a GPU of the target may use; null where the rehearsed peak was not compared with it."""
     process_groups: int | None = None
-    """Largest number of process groups of a rehearsed rank, the one of all ranks included; null where it was not built."""
+    """Largest number of process groups to which a rehearsed rank belongs, including the one of all ranks; null where
+    the configuration was not built."""
     set_up_s: float | None = None
-    """Seconds to make meshes and to wrap the model on one rank, without communication; null where it was not built."""
+    """Seconds to make meshes and to wrap the model on one rank, without communication; null where the configuration was
+    not built."""
     without_compile: bool = False
-    """Whether the configuration compiles its blocks and was rehearsed without: its peak is then not compared with the
-    memory of a GPU, because what compiled blocks keep depends on kernels that only a GPU makes."""
+    """Whether the configuration compiles its blocks but was rehearsed without compilation. Its peak is then not
+    compared with the memory of a GPU, because the tensors that compiled blocks keep depend on kernels that only a GPU
+    makes."""

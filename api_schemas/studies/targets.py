@@ -20,7 +20,7 @@ MOST_RUNGS = 4
 """Maximum number of smaller clusters whose trials an answer is projected from, the largest first: the nearest sizes count
 most."""
 NOT_PROJECTED = "nothing is projected to the target: "
-"""Beginning of the note of a result that says why it has no projection."""
+"""First words of the note with which a result says why it has no projection to the target."""
 _TEXT = r"^\s*([0-9]{1,9})(?:x([0-9]{1,9}))?(?:x([A-Za-z0-9][A-Za-z0-9 ._-]{0,99}))?\s*$"
 
 
@@ -37,8 +37,9 @@ class Target(Schema):
     """Bandwidth between nodes in GB/s, per node and direction; null: the cluster's, as measured or stated, else the usual
     one of this GPU."""
     global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES, examples=[512])
-    """Samples per optimizer step on the target. Null: the workload's. With it, the study replaces the workload's by the
-    cluster's part, so that each rank does the same work on both."""
+    """Samples per optimizer step on the target; null: the workload's `global_batch`. With a target, the study trains
+    with the part of them that falls to its smaller cluster, so that each rank does the same work on cluster and
+    target."""
 
     @field_validator("gpus_per_node")
     @classmethod
@@ -50,25 +51,26 @@ class Target(Schema):
 
     @property
     def short_form(self) -> str:
-        """Short form of the target: `64x8`, or the nodes alone."""
+        """Short form of the target, such as `64x8`; only the number of nodes if the GPUs per node are not stated."""
         return f"{self.nodes}x{self.gpus_per_node}" if self.gpus_per_node else f"{self.nodes}"
 
     @property
     def described(self) -> str:
-        """Short form of the target, with the network that it states."""
+        """Short form of the target, followed by its bandwidth between nodes if the target states one."""
         network = self.inter_node_gb_per_s
         return self.short_form + ("" if network is None else f" with inter_node_gb_per_s {network:g}")
 
     def is_size_of(self, other: "Target | None") -> bool:
-        """Whether another target has the same number of GPUs in the same nodes, of the kind that this one names."""
+        """Whether another target has the same nodes and GPUs per node, and the kind of GPU that this target names, if
+        any."""
         if other is None or self.gpu not in (None, other.gpu):
             return False
         return (self.nodes, self.gpus_per_node) == (other.nodes, other.gpus_per_node)
 
     def with_batch_of(self, stored: "Target | None") -> "Target":
-        """Return the target with the batch of a stored study's target, unless it states its own.
+        """Return the target with the global batch of a stored study's target, unless this target states one itself.
 
-        The workload of a stored study holds only the cluster's part of that batch.
+        The workload of a stored study holds only the cluster's part of the target's global batch.
         """
         if stored is None or self.global_batch is not None:
             return self
@@ -131,23 +133,23 @@ class ScaledField(Schema):
 
 
 class CurvePoint(Schema):
-    """Speed of one configuration on one number of nodes, with the same work for each rank."""
+    """Speed of one configuration on one number of nodes, where each rank has as much work as on the study's cluster."""
 
     nodes: int
-    """Number of nodes; 1 where the GPUs are fewer than those of a node."""
+    """Number of nodes; 1 if there are fewer GPUs than one node has."""
     gpus: int
     """Number of GPUs."""
     evidence: Literal["measured", "projected"]
-    """Whether the study measured this size, or the point is projected."""
+    """`measured`: the study measured this number of nodes; `projected`: the speed is projected."""
     tokens_per_s_per_gpu: Band
     """Speed with its 90 % band; without a band where it was measured."""
 
 
 class ProjectedConfig(Schema):
-    """Configuration on the target, projected from the trial that stands for it."""
+    """Configuration on the target, projected from a measured trial."""
 
     trial_number: int
-    """Number of the trial that was measured."""
+    """Number of the measured trial from which the configuration is projected."""
     config: TrialConfig
     """Configuration on the target."""
     description: str
@@ -155,41 +157,41 @@ class ProjectedConfig(Schema):
     scaled: tuple[ScaledField, ...]
     """Fields with another value on the target than in the trial; their effect is predicted, not measured."""
     measured_tokens_per_s_per_gpu: float
-    """Median speed of the trial on the study's cluster."""
+    """Median measured speed of the trial on the study's cluster."""
     tokens_per_s_per_gpu: Band
     """Projected speed on the target with its 90 % band."""
     memory_gib: Band
-    """Projected peak of the tensors of the fullest GPU in GiB, with its 90 % band."""
+    """Projected peak of tensors in GiB on the GPU that needs most memory, with its 90 % band."""
     may_not_fit: bool
-    """Whether the band of the peak reaches beyond the memory that a GPU may use."""
+    """Whether the 90 % band of the projected peak memory reaches beyond the memory that a GPU may use."""
     chance_of_best: float
-    """Chance that no other measured configuration is faster on the target, by the bands."""
+    """Probability, by the projected bands, that no other measured configuration is faster on the target."""
     chance_of_trial: float | None = None
-    """Chance that the fastest configuration comes from this trial, which may grow to the target in several ways; null in
-    answers of older releases."""
+    """Probability that the fastest configuration on the target is projected from this trial, which may be scaled to the
+    target in several ways; null in answers of older releases."""
     rank_measured: int
     """Rank of the trial by its measured speed among all measured ones, from 1."""
     unseen: tuple[Literal["layout", "nodes", "communication"], ...]
-    """Axes that the study's cluster cannot show, each of which widens the band: groups of another kind (`layout`), the
-    network between nodes (`nodes`), the exchange of gradients where the trial had no data-parallel ranks
-    (`communication`)."""
+    """Properties of the target that the study's cluster cannot measure, each of which widens the band: groups of
+    another kind (`layout`), the network between nodes (`nodes`), the exchange of gradients where the trial had no
+    data-parallel ranks (`communication`)."""
     curve: tuple[CurvePoint, ...] = ()
-    """Speeds from the study's cluster to the target."""
+    """Speeds of the configuration at sizes from the study's cluster up to the target."""
 
 
 class BestAtSize(Schema):
     """Fastest configuration on one number of nodes."""
 
     nodes: int
-    """Number of nodes; 1 where the GPUs are fewer than those of a node."""
+    """Number of nodes; 1 if there are fewer GPUs than one node has."""
     gpus: int
     """Number of GPUs."""
     global_batch: int
-    """Samples per optimizer step, with the same work for each rank."""
+    """Samples per optimizer step at this size, so that each rank has as much work as on the study's cluster."""
     evidence: Literal["measured", "projected"]
-    """Whether the study measured this size, or the row is projected."""
+    """`measured`: the study measured this number of nodes; `projected`: the row is projected."""
     trial_number: int
-    """Number of the trial that was measured."""
+    """Number of the measured trial from which the configuration is projected."""
     config: TrialConfig
     """Configuration on this size."""
     description: str
@@ -206,7 +208,7 @@ class StudyProjection(Schema):
     """Kind of the answer. `projected`: nothing decided on the target. `confirmed`: pairs of runs there confirmed `best`.
     `changed`: the first of `runners_up` is the answer there (`confirmation` says why)."""
     cluster: Cluster
-    """Target, with what the study's cluster says about its GPUs."""
+    """Target cluster, completed with the facts about its GPUs that the study's cluster states."""
     global_batch: int
     """Samples per optimizer step on the target."""
     measured_gpus: int
@@ -218,7 +220,8 @@ class StudyProjection(Schema):
     runners_up: tuple[ProjectedConfig, ...] = ()
     """Next configurations by expected speed on the target."""
     order_changes: bool
-    """Whether another trial is the fastest on the target than on the study's cluster."""
+    """Whether the fastest configuration on the target comes from another trial than the fastest on the study's
+    cluster."""
     sizes: tuple[BestAtSize, ...] = ()
     """Fastest configuration of each size, from the study's cluster to the target; the trial changes where another strategy
     takes over."""
@@ -229,16 +232,17 @@ class StudyProjection(Schema):
     too_large: int
     """Number of measured configurations that are predicted not to fit on the target."""
     without_layout: tuple[int, ...] = ()
-    """Numbers of the measured trials whose groups do not divide the target's ranks, the fastest first; none is projected."""
+    """Numbers of the measured trials, fastest first, that are not projected because their parallel groups do not divide
+    the target's ranks."""
     rehearsals: tuple[TargetRehearsal, ...] = ()
     """Rehearsals of the fastest configurations at the target's number of ranks, in the order in which they were made.
     Rejected ones are neither `best` nor runners-up. Empty where the budget leaves rehearsals out, and in answers of older
     releases."""
     notes: tuple[str, ...] = ()
-    """Assumptions behind the projection, and what of them nobody measured."""
+    """Assumptions behind the projection, and which of them are not measured."""
     rung_test: RungTest | None = None
-    """Comparison of what smaller clusters foretold with what the study measured; null where no earlier study measured the same work on
-    fewer GPUs."""
+    """Comparison of the speeds projected from smaller clusters with those that the study measured; null where no
+    earlier study measured the same work on fewer GPUs."""
     confirmation: TargetConfirmation | None = None
     """Comparison of the first two choices on the target itself; null until a study has run there (`confirm.sbatch`)."""
 
@@ -249,5 +253,5 @@ class StudyProjection(Schema):
 
     @property
     def rehearsal_of_answer(self) -> TargetRehearsal | None:
-        """Rehearsal of the answer for the target; None where there is none."""
+        """Return the rehearsal of the configuration that is the answer for the target; None if it was not rehearsed."""
         return next((one for one in self.rehearsals if one.config == self.answer.config), None)

@@ -18,12 +18,13 @@ class OpenVerdict(Schema):
     """Number of further pairs that would confirm the candidate if they resemble the pairs so far (`add_pairs` of an
     extension); None if more than a study may have."""
     is_extension_off: bool = False
-    """Whether the pairs decide nothing because a whole step took another time than its short steps foretold."""
+    """Whether the pairs decide nothing because the measured time of a whole step differs from the time extended from
+    short steps (fewer micro batches)."""
     disturbed_pairs: int = 0
-    """Number of these pairs in which at least one run was disturbed."""
+    """Number of the final comparison's pairs in which other programs disturbed at least one run."""
     disturbed_runs: int = 0
-    """Number of runs in these pairs that count although other programs disturbed the machine, because they had already
-    been repeated the maximum number of times."""
+    """Number of runs in the final comparison's pairs that count although other programs disturbed the machine, because
+    they had already been repeated the maximum number of times."""
 
 
 class BusyMachine(Schema):
@@ -34,12 +35,12 @@ class BusyMachine(Schema):
     """Runs that were disturbed: the `pairs` of the final comparison, or the runs of the `search` that chose its
     candidates."""
     runs: int
-    """Number of these runs, not counting attempts that were discarded and repeated."""
+    """Number of the runs on which the verdict rests, not counting attempts that were discarded and repeated."""
     disturbed_runs: int
-    """Number of these runs during which other programs disturbed the machine."""
+    """Number of the runs on which the verdict rests that other programs disturbed."""
     uneven_pairs: int
     """Number of pairs that do not count because of unequal load: a run was disturbed, and other programs left the
-    other one more or fewer cores."""
+    pair's other run more or fewer cores."""
     missing_runs: int
     """Number of further runs on a quiet machine that would allow a verdict."""
     foreign_cpu_cores: float | None = None
@@ -66,22 +67,24 @@ class BusyMachine(Schema):
 
 
 class WholeStepCheck(Schema):
-    """Whole step of one configuration, timed once after the verdict, beside the step time extended from short steps."""
+    """Time of a configuration's whole step, measured once after the verdict, beside the time extended from short steps
+    (fewer micro batches)."""
 
     trial_number: int
     accumulations: Accumulations
-    """Micro batches of the short steps from which the step time of its other runs was extended."""
+    """Numbers of micro batches of the short steps from which the configuration's step time was extended in its other
+    runs."""
     micro_batches: int
-    """Micro batches of the whole step on each rank."""
+    """Number of micro batches of the whole step on each rank."""
     step_time_s: float
     """Seconds of the whole step."""
     extended_step_time_s: float
-    """Median over the other runs of the seconds extended from short steps."""
+    """Median, over the configuration's other runs, of the seconds of a whole step as extended from short steps."""
     extension_error: float
-    """Extended step time over that of the whole step, minus 1."""
+    """Step time extended from short steps divided by the measured time of the whole step, minus 1."""
     is_confirmed: bool
-    """Whether the two are at most 3 % apart, or no further than the trial's runs vary by chance. Otherwise the pairs
-    count as undecided."""
+    """Whether the extended and the measured step time are at most 3 % apart, or no further than the trial's runs vary
+    by chance. Otherwise the pairs count as undecided."""
     is_disturbed: bool = False
     """Whether other programs disturbed the run with whole steps, so that it decides nothing."""
 

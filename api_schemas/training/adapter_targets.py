@@ -72,7 +72,7 @@ def check_model(adapter: Adapter, model: ModelSpec) -> None:
     """Reject an adapter that cannot be put on the model, as far as its configuration shows it.
 
     Raises:
-        ValueError: the user's own code builds the model, a target matches nothing, or there are fewer layers.
+        ValueError: the user's own code builds the model, a target matches no layer, or the model has too few layers.
     """
     if adapter is None:
         return

@@ -20,7 +20,7 @@ from shardtune.api_schemas.training.quantization import (
 )
 
 ALL_LINEAR: Literal["all-linear"] = "all-linear"
-"""Word for every linear layer in the model's repeated blocks, as PEFT calls it."""
+"""Value of `targets` that means every linear layer in the model's repeated blocks; PEFT has the same word."""
 _PEFT_NAMES = {
     "r": "rank",
     "lora_alpha": "alpha",
@@ -30,7 +30,7 @@ _PEFT_NAMES = {
     "use_dora": "dora",
 }
 DORA: Literal["dora"] = "dora"
-"""Word for LoRA with trained magnitudes: as a kind of adapter, and among the adapters that a worker trains."""
+"""Name for LoRA with trained magnitudes (DoRA), as a kind of adapter and in a worker's list of adapters."""
 _IMPLIED: Mapping[str, tuple[str, Any]] = {QLORA: ("quantization", "nf4"), DORA: ("dora", True)}
 """Setting of LoRA, and its value, that each further word for a kind means."""
 
@@ -44,7 +44,7 @@ class AdapterSchema(Schema):
 
     @property
     def requirement(self) -> str:
-        """Word among a worker's adapters (`Offer.adapters`) that says that the worker can train this one."""
+        """Name in a worker's list of adapters (`Offer.adapters`) which says that the worker can train this adapter."""
         return self.kind
 
     def describe(self) -> str:
@@ -75,9 +75,9 @@ class Lora(AdapterSchema):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout before the adapters; only 0 is trained, since dropout would make losses depend on the sharding."""
     quantization: Annotated[Quantization | None, Since(QUANTIZATION_SINCE)] = None
-    """Number format of the frozen linear layers in the repeated blocks (`bnb_4bit_quant_type`): `nf4` keeps them in 4 bits
-    by bitsandbytes, as QLoRA does, for a quarter of bfloat16's memory and more time to convert them. Embeddings, norms and
-    output head keep the dtype of the computation. Null: all frozen weights keep it."""
+    """Number format of the frozen linear layers in the repeated blocks (`bnb_4bit_quant_type`): `nf4` keeps them in 4
+    bits by bitsandbytes, as QLoRA does, for a quarter of bfloat16's memory and more time to convert them. Embeddings,
+    norms and output head keep the dtype of the computation. null: all frozen weights keep that dtype."""
     double_quantization: Annotated[bool, Since(QUANTIZATION_SINCE)] = False
     """Whether the scales of 4-bit weights are quantised too (`bnb_4bit_use_double_quant`). It saves 0.37 bits of each weight
     and costs time."""
@@ -139,8 +139,8 @@ class Lora(AdapterSchema):
 
     @property
     def requirement(self) -> str:
-        """Word among a worker's adapters that says that the worker can train this one: 4-bit weights need a package, and
-        workers of earlier releases train no magnitudes."""
+        """Name in a worker's list of adapters which says that the worker can train this adapter: 4-bit weights need a
+        package, and workers of earlier releases train no magnitudes."""
         if self.dora:
             return DORA
         return self.kind if self.quantization is None else QLORA
@@ -181,13 +181,13 @@ ADAPTER_KINDS = tuple(ADAPTERS)
 
 
 def quantization_of(adapter: AdapterSchema | None) -> Quantization | None:
-    """Return the number format of the quantised weights beside an adapter; None where no weight is quantised."""
+    """Return the number format of the quantised base weights under an adapter; None where no weight is quantised."""
     return adapter.quantization if isinstance(adapter, Lora) else None
 
 
 def unsaid_settings(adapter: AdapterSchema) -> set[str]:
-    """Return the settings that later releases added and that this adapter leaves at their defaults: the keys of stored
-    answers have no word about them."""
+    """Return the settings that later releases added and that this adapter leaves at their defaults; the keys of stored
+    answers, which may be older, do not contain them."""
     if not isinstance(adapter, Lora):
         return set()
     of_weights = set() if adapter.quantization else {"quantization", "double_quantization"}
@@ -195,7 +195,7 @@ def unsaid_settings(adapter: AdapterSchema) -> set[str]:
 
 
 def _with_kind(value: object) -> object:
-    """Check the kind, and reject settings that no trial trains with the remedy for each."""
+    """Check the kind of the adapter, and reject other libraries' names of settings, with a remedy for each."""
     if isinstance(value, AdapterSchema):
         return value
     if isinstance(value, str):
@@ -227,7 +227,8 @@ def _with_implied(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _class_name(value: object) -> str:
-    """Return the name of the class for validated or raw settings, which error paths leave out as a union's branch."""
+    """Return the class name of validated or raw settings, which selects the member of the union; paths in errors leave
+    it out."""
     return (type(value) if isinstance(value, AdapterSchema) else ADAPTERS[str(value["kind"])]).__name__  # type: ignore[index]
 
 

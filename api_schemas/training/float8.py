@@ -13,7 +13,7 @@ FLOAT8_SINCE = 2
 FLOAT8_PACKAGE = "torchao"
 """Python package with which ranks train in float8."""
 CONSIDERED: Mapping[str, Float8Recipe] = {"fp8": "tensorwise", "fp8-rowwise": "rowwise"}
-"""Scalings by the names with which a study considers them."""
+"""Float8 scalings by the name of the recipe under which a study considers them."""
 MULTIPLE = 16
 """Number of which each dimension of a float8 matrix product must be a multiple (cuBLAS, `torch._scaled_mm`)."""
 
@@ -26,7 +26,7 @@ def title(recipe: Float8Recipe) -> str:
 def check_workload(
     recipe: Float8Recipe | None, sequence_length: int, adapter: AdapterSchema | None, data: SampleLengths | None
 ) -> None:
-    """Reject a workload that float8 cannot train, or that nobody has compared over backends.
+    """Reject a workload that float8 cannot train, or whose float8 training was not compared between backends.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -14,8 +14,8 @@ _NO_LINEAR = ("gpt2", "openai-gpt", "imagegpt")
 
 
 def check_precision(workload: WorkloadRequest, *, device: str | None) -> None:
-    """Reject a precision on which float8 cannot stand, as far as it is known. `device`: type of the ranks' device;
-    None where that is not known yet.
+    """Reject a precision with which float8 cannot be combined, as far as the precision is known. `device`: type of the
+    ranks' device; None where that is not known yet.
 
     Raises:
         ValueError: names the field, its value and the remedy.

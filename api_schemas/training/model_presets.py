@@ -16,10 +16,11 @@ _FOLDER = files("shardtune.api_schemas.training")
 _PRESETS = _FOLDER / "presets"
 _MOST_SUGGESTIONS = 3
 _CLOSE = 0.75
-"""Similarity (by `difflib`) of two names without punctuation from which one is suggested for the other."""
+"""Minimum similarity (by `difflib`) of two names, without punctuation, for one to be suggested in place of the
+other."""
 
 _LONGEST = 200
-"""Maximum number of characters of a name that others are compared with; the time grows with it."""
+"""Maximum number of characters of an unknown name for which similar names are sought; the time grows with it."""
 
 
 class PresetSource(NamedTuple):

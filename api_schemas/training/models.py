@@ -193,8 +193,8 @@ class ModelSummary(Schema):
     """FLOPs of one token's forward pass through the whole model, at the workload's sequence length; None if not
     counted."""
     training_flops_per_token: float | None = Field(default=None, ge=0, le=MOST_FLOPS)
-    """FLOPs of one token's forward and backward pass, counted where an adapter freezes weights, whose gradients nobody
-    computes; None: three times the forward pass."""
+    """FLOPs of one token's forward and backward pass, counted where an adapter freezes weights, so that their gradients
+    are not computed; None: three times the forward pass."""
     least_flops_per_token: float | None = Field(default=None, ge=0, le=MOST_FLOPS)
     """Minimum FLOPs of one token's forward pass, for attention that skips masked positions as fused kernels do; None if
     not counted."""

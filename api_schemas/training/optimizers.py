@@ -1,7 +1,7 @@
 """Schemas of optimizers: settings that change what is trained, and the state that each optimizer keeps."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
@@ -14,6 +14,8 @@ class OptimizerSchema(Schema):
     kind: str
     title: ClassVar[str]
     """Name of the optimizer for people."""
+    since: ClassVar[int]
+    """First protocol version whose workers know the optimizer."""
     needs_matrices: ClassVar[bool] = False
     """Whether an update needs a whole matrix. Otherwise it is elementwise, so that any shard can be updated alone."""
     rounds_updates: ClassVar[bool] = False
@@ -22,11 +24,11 @@ class OptimizerSchema(Schema):
     excluded: ClassVar[Mapping[str, str]] = {}
     """Reasons why backends cannot train with the optimizer although it is elementwise, by the backend's kind."""
     offloads: ClassVar[bool] = True
-    """Whether the host can step the optimizer's part of an offloaded training."""
+    """Whether the optimizer can update states that are offloaded to the host."""
     package: ClassVar[str | None] = None
-    """Python package beside torch that the optimizer is from."""
+    """Python package, other than torch, that provides the optimizer."""
     master_dtype: ClassVar[str | None] = None
-    """Only dtype of master weights that the optimizer can update; None: it takes those of every precision."""
+    """Only dtype of master weights that the optimizer can update; None: it can update those of every precision."""
 
     def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
         """Return the bytes of the state that the optimizer keeps for the trained parameters. `matrix_elements`: elements
@@ -42,6 +44,15 @@ class OptimizerSchema(Schema):
     def in_trainer(self) -> bool:
         """Whether Hugging Face's Trainer has the optimizer by name."""
         return True
+
+    @classmethod
+    def from_adamw(cls, adamw: "AdamW") -> Self:
+        """Return the optimizer whose updates have the size of this AdamW's."""
+        raise NotImplementedError
+
+    def to_adamw(self) -> "AdamW":
+        """Return the AdamW whose updates have the size of this optimizer's."""
+        raise NotImplementedError
 
 
 class AdamSettings(OptimizerSchema):
@@ -66,12 +77,22 @@ class AdamSettings(OptimizerSchema):
             "optim": self.trainer_name,
         }
 
+    @classmethod
+    def from_adamw(cls, adamw: "AdamW") -> Self:
+        """Return this kind of AdamW with the settings of another."""
+        return cls(**adamw.model_dump(exclude={"kind"}))
+
+    def to_adamw(self) -> "AdamW":
+        """Return the AdamW with these settings."""
+        return AdamW(**{name: getattr(self, name) for name in AdamSettings.model_fields if name != "kind"})
+
 
 class AdamW(AdamSettings):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019), for every backend."""
 
     title: ClassVar[str] = "AdamW"
     trainer_name: ClassVar[str] = "adamw_torch_fused"
+    since: ClassVar[int] = 1
     kind: Literal["adamw"] = "adamw"
 
     def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
@@ -92,6 +113,7 @@ class AdamW8bit(AdamSettings):
     excluded: ClassVar[Mapping[str, str]] = {"fsdp2": _DTENSORS, "fsdp1": _FLAT_STATE}
     offloads: ClassVar[bool] = False
     rounds_updates: ClassVar[bool] = True
+    since: ClassVar[int] = 2
     kind: Literal["adamw-8bit"] = "adamw-8bit"
 
     def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
@@ -109,6 +131,7 @@ class AdamWBf16(AdamSettings):
     offloads: ClassVar[bool] = False
     rounds_updates: ClassVar[bool] = True
     master_dtype: ClassVar[str | None] = "bfloat16"
+    since: ClassVar[int] = 2
     kind: Literal["adamw-bf16"] = "adamw-bf16"
 
     def state_bytes(self, elements: float, matrix_elements: float, master: float) -> float:
@@ -121,8 +144,6 @@ class AdamWBf16(AdamSettings):
         return False
 
 
-EIGHT_BIT_SINCE = 2
-"""First protocol version whose workers know the 8-bit AdamW."""
 EIGHT_BIT_BLOCK = 256
 """Elements that share one scale in bitsandbytes' blockwise quantisation (`Optimizer2State.init_state`, 0.50)."""
 
@@ -135,6 +156,7 @@ class Muon(OptimizerSchema):
     needs_matrices: ClassVar[bool] = True
     offloads: ClassVar[bool] = False
     rounds_updates: ClassVar[bool] = True
+    since: ClassVar[int] = 1
     kind: Literal["muon"] = "muon"
     lr: float = Field(default=3e-4, gt=0)
     momentum: float = Field(default=0.95, ge=0, lt=1)
@@ -163,17 +185,26 @@ class Muon(OptimizerSchema):
         """Whether Hugging Face's Trainer has the optimizer by name: transformers 5.23 has no Muon."""
         return False
 
+    @classmethod
+    def from_adamw(cls, adamw: AdamW) -> Self:
+        """Return Muon at an AdamW's learning rate and weight decay, with this AdamW for the other parameters."""
+        return cls(lr=adamw.lr, weight_decay=adamw.weight_decay, adamw=adamw)
+
+    def to_adamw(self) -> AdamW:
+        """Return the AdamW of the parameters that are no matrices."""
+        return self.adamw
+
 
 DEFAULT_OPTIMIZER = "adamw"
 """Kind of the optimizer of workloads that name none, also of those that were stored without a kind."""
-OPTIMIZERS: dict[str, OptimizerSchema] = {
+AnyOptimizer = AdamW | AdamW8bit | AdamWBf16 | Muon
+OPTIMIZERS: dict[str, AnyOptimizer] = {
     "adamw": AdamW(),
     "adamw-8bit": AdamW8bit(),
     "adamw-bf16": AdamWBf16(),
     "muon": Muon(),
 }
 """Optimizers with their documented defaults, by kind."""
-AnyOptimizer = AdamW | AdamW8bit | AdamWBf16 | Muon
 
 
 def check_masters(optimizer: OptimizerSchema, master_dtype: str | None, precision_name: str) -> None:
@@ -194,14 +225,7 @@ def check_masters(optimizer: OptimizerSchema, master_dtype: str | None, precisio
 def replaced(current: AnyOptimizer, kind: str) -> AnyOptimizer:
     """Return the optimizer of a kind for a workload that states another: with its learning rate and weight decay where it
     has them, so that updates keep their size."""
-    if current.kind == kind:
-        return current
-    adam = current.adamw if isinstance(current, Muon) else current
-    settings = adam.model_dump(exclude={"kind"})
-    if kind == "muon":
-        return Muon(lr=adam.lr, weight_decay=adam.weight_decay, adamw=AdamW(**settings))
-    adams: dict[str, type[AdamW | AdamW8bit | AdamWBf16]] = {"adamw-8bit": AdamW8bit, "adamw-bf16": AdamWBf16}
-    return adams.get(kind, AdamW)(**settings)
+    return current if current.kind == kind else type(OPTIMIZERS[kind]).from_adamw(current.to_adamw())
 
 
 def _with_kind(value: object) -> object:
@@ -218,7 +242,8 @@ def _with_kind(value: object) -> object:
 
 
 def _class_name(value: object) -> str:
-    """Return the name of the class for validated or raw settings, which error paths leave out as a union's branch."""
+    """Return the class name of validated or raw settings, which selects the member of the union; paths in errors leave
+    it out."""
     return type(value if isinstance(value, OptimizerSchema) else OPTIMIZERS[str(value["kind"])]).__name__  # type: ignore[index]
 
 

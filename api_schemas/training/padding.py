@@ -11,19 +11,20 @@ from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.api_schemas.training.sample_plan import PackedPlan, SamplePlan, Split, plan_samples
 
 FLASH = "flash_attention_2"
-"""Implementation of attention that gets the bounds of packed samples, and computes no scores between them."""
+"""Implementation of attention that gets the bounds of packed samples, and computes no scores between different
+samples."""
 _MOST_TOKENS = 1e18
 
 
 class Padding(Schema):
-    """Tokens of a run's steps with samples of several lengths; each figure is a mean over the sample plan's cycle."""
+    """Tokens of a run's steps with samples of several lengths; each figure is a mean over the steps until the sequence of samples repeats."""
 
     samples: str = Field(max_length=64, pattern=r"^[0-9a-f]+$", examples=["85516b4aad773dc2"])
-    """Hash of the samples' lengths in order: the same in all trials of a study."""
+    """Hash of the samples' lengths in order; all trials of a study have the same hash."""
     cycle_steps: int = Field(ge=1, le=1000)
     """Number of steps after which the samples' lengths repeat; timed windows hold whole cycles."""
     real_tokens: float = Field(gt=0, le=_MOST_TOKENS)
-    """Tokens of a step that are no padding: those that speeds count."""
+    """Tokens of a step without padding; only these count in speeds."""
     computed_tokens: float = Field(gt=0, le=_MOST_TOKENS)
     """Tokens of a step with padding, over all ranks."""
     waited_tokens: float = Field(ge=0, le=_MOST_TOKENS)
@@ -78,7 +79,7 @@ def timed_rows(
     sequence_length: int = 0,
     attention: str = "sdpa",
 ) -> TimedRows:
-    """Micro batch that takes as long as the slowest rank's mean one.
+    """Return a micro batch of equal rows that takes as long as the mean micro batch of the slowest rank.
 
     Args:
         meets_once: whether ranks wait for each other once a step, not in every micro batch.
@@ -100,7 +101,8 @@ def timed_rows(
 
 
 def _packed_rows(plan: PackedPlan, split: Split, meets_once: bool, attention: str) -> TimedRows:
-    """All rows have one width, so ranks differ only where a kernel computes the scores of each sample alone."""
+    """Return the micro batch for packed samples. All their rows have one length, so ranks differ in time only if the
+    attention kernel computes the scores of each sample alone."""
     if attention != FLASH:
         # A causal kernel leaves out half of the scores; with a mask of samples, sdpa computes all of the row's.
         scores = 2 if attention == "sdpa" else 1
@@ -112,5 +114,5 @@ def _packed_rows(plan: PackedPlan, split: Split, meets_once: bool, attention: st
 
 
 def _slowest(by_group: list[list[int]], meets_once: bool) -> list[int]:
-    """Work of the slowest rank's micro batches, from the work of each group's."""
+    """Return the work of the slowest rank's micro batches, from the work of each group's micro batches."""
     return max(by_group, key=sum) if meets_once else [max(column) for column in zip(*by_group, strict=True)]

@@ -10,17 +10,17 @@ from typing import Literal
 Quantization = Literal["nf4"]
 """Number format of quantised base weights: 4-bit NormalFloat (Dettmers et al. 2023, arXiv:2305.14314)."""
 QUANTIZATION_SINCE = 2
-"""First protocol version whose workers train adapters beside quantised weights."""
+"""First protocol version whose workers train adapters on quantised base weights."""
 QUANTIZATION_PACKAGE = "bitsandbytes"
 """Python package with which ranks quantise weights, and multiply with them."""
 QLORA: Literal["qlora"] = "qlora"
-"""Word for LoRA beside 4-bit weights: as a kind of adapter, and among the adapters that a worker trains."""
+"""Name for LoRA on 4-bit weights (QLoRA), as a kind of adapter and in a worker's list of adapters."""
 BLOCK = 64
 """Number of weights that share one scale, which bitsandbytes calls `absmax`."""
 PACKED_BYTES = 0.5
 """Bytes that a 4-bit weight takes, without its part of the scales."""
 SCALES_BLOCK = 256
-"""Number of scales that share one scale of their own, where they are quantised too."""
+"""Number of scales that share one second-level scale, where the scales are quantised too (double quantization)."""
 
 _STATED = ("load_in_4bit", "quantization_bit", "quant_bits", "bits", "quantize_base")
 _EIGHT_BIT = ("load_in_8bit",)
@@ -31,13 +31,13 @@ _REMEDY = "use quantization ('nf4'), which is 4-bit and trains as QLoRA does, or
 
 
 def scale_bytes(double_quantization: bool) -> float:
-    """Bytes of a weight's part of the scales: one float32 for each block, or with double quantization one byte, and one
-    float32 for each block of scales."""
+    """Bytes of the scales for each weight: one float32 for each block of weights, or with double quantization one byte,
+    and one float32 for each block of scales."""
     return (1.0 + 4.0 / SCALES_BLOCK) / BLOCK if double_quantization else 4.0 / BLOCK
 
 
 def check_foreign_names(value: Mapping[str, object]) -> None:
-    """Reject settings of quantization under the names of other libraries, with this field's name for each.
+    """Reject quantization settings with the names of other libraries; the error gives this field's name for each.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -55,8 +55,8 @@ def check_foreign_names(value: Mapping[str, object]) -> None:
 
 
 def check_precision(name: str, autocast: bool, quantization: Quantization | None) -> None:
-    """Reject autocast beside quantised weights: layers of bitsandbytes give outputs in the dtype of their inputs, and not in
-    autocast's.
+    """Reject autocast together with quantised weights: layers of bitsandbytes give outputs in the dtype of their
+    inputs, and not in autocast's.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -13,10 +13,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from shardtune.api_schemas.base import Schema
 
 MOST_BINS = 256
-"""Maximum number of bins of a histogram; more different lengths are merged with their neighbours."""
+"""Maximum number of bins of a histogram. If there are more distinct lengths, neighbouring ones are merged."""
 MOST_ENTRIES, MOST_PAIRS = 48_000, 16_000
-"""Maximum number of lengths, and of pairs of length and samples, in one request. A body of more values is rejected before
-anything reads it (`service.http.pre_body_auth`); a pair has three of its separators."""
+"""Maximum number of lengths, and of pairs of length and samples, in one request. A request body with more values is
+rejected before it is parsed (`service.http.pre_body_auth`), by counting separators, of which a pair has three."""
 MOST_SAMPLES_COUNTED = 10**12
 MOST_PLANNED = 65_536
 """Maximum number of samples of a step whose lengths differ."""
@@ -25,7 +25,7 @@ SHORTEST, LONGEST = 2, 4_194_304
 _MOST = 10**18
 """Largest magnitude that is read as a number at all, so that an error repeats no number of any length."""
 DATA_SINCE = 2
-"""First protocol version whose workers know samples of several lengths."""
+"""First protocol version whose workers can train samples of several lengths."""
 PACKED = "packed"
 """Layout that puts several samples into one row."""
 
@@ -36,7 +36,8 @@ Bin = tuple[int, int]
 
 
 def merge_lengths(counts: Mapping[int, int]) -> tuple[Bin, ...]:
-    """Histogram of at most `MOST_BINS` bins in ascending order. Merged bins keep the mean length; the longest keeps its own."""
+    """Return a histogram of at most `MOST_BINS` bins in ascending order. Merged bins have the mean of their lengths;
+    the longest length is never merged."""
     bins = sorted(counts.items())
     if len(bins) <= MOST_BINS:
         return tuple(bins)
@@ -70,7 +71,7 @@ def count_lengths(entries: Iterable[Any]) -> Counter[int]:
 
 
 def checked_length(value: Any, name: str) -> int:
-    """Return the length of a sample where it is one; `name` is the field's in the error.
+    """Return a value after checking that it is a valid length of a sample; `name`: name of the field in the error.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -190,8 +191,8 @@ class SampleLengths(Schema):
 
 
 def check_lengths(data: SampleLengths | None, sequence_length: int | None, global_batch: int | None) -> None:
-    """Reject samples that are longer than the sequence length, and steps of more samples than are planned one by one.
-    None: not stated.
+    """Reject samples that are longer than the sequence length, and steps with more samples than can be planned one by
+    one. None for sequence length or global batch: not stated.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -14,16 +14,18 @@ from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.api_schemas.training.sample_packing.rows import Row, fill_rows, strata
 
 PEAK_STEP = 1
-"""Step whose micro batches all have the longest shape of an epoch. Memory is recorded in it: the optimizer's state
-exists from the end of the step before."""
+"""Number of the step whose micro batches all have the longest shape of an epoch. Memory is recorded in this step, since
+the optimizer's state exists from the end of the step before it."""
 _FEWEST_SAMPLES = 64
-"""Least number of samples in a cycle, as far as its number of steps allows."""
+"""Minimum number of samples in a cycle (steps after which the samples repeat), as far as its number of steps allows."""
 _MOST_MISSING = 0.2
-"""Fraction by which the attention per token of the timed steps may be below the data's without a note."""
+"""Fraction by which the attention per token of the timed steps may be below that of the data, before a note reports
+it."""
 _MOST_LONGER = 0.1
-"""Fraction by which the samples of the timed rows may be longer in the mean than the data's without a note."""
+"""Fraction by which the mean sample of the timed rows may be longer than that of the data, before a note reports it."""
 _MOST_STEPS = 4
-"""Maximum number of steps in a cycle: a window of small global batches takes as many times as long."""
+"""Maximum number of steps in a cycle; a timed window contains a whole cycle, so it takes up to this many times as
+long."""
 Item = TypeVar("Item")
 
 
@@ -58,7 +60,8 @@ class SamplePlan:
 
     @property
     def timed_steps(self) -> range:
-        """Steps that hold the cycle once, without the one whose memory is recorded."""
+        """Numbers of the timed steps, which contain the cycle once and leave out the step in which memory is
+        recorded."""
         return range(PEAK_STEP + 1, PEAK_STEP + 1 + self.steps)
 
     def lengths(self, step: int) -> Sequence[int]:
@@ -73,8 +76,8 @@ class SamplePlan:
         return tuple(other if index % 2 else longest for index in range(len(self.cycle[0])))
 
     def samples(self, step: int, split: Split, group: int, micro: int) -> Sequence[int]:
-        """Indices of the samples (of the rows, if packed) in the `micro`-th micro batch of a group of ranks. All groups and
-        micro batches together hold each once."""
+        """Indices of the samples (of the rows, if packed) in the `micro`-th micro batch of a group of ranks. All groups
+        and micro batches together contain each sample once."""
         size = split.micro_batch
         if self.data.layout == "grouped" and step != PEAK_STEP:
             # Ranks wait for each other: those that run at the same time get neighbours in the order of lengths.
@@ -90,7 +93,7 @@ class SamplePlan:
 
     @cached_property
     def real_tokens(self) -> float:
-        """Mean number of tokens in a step of the cycle that are no padding."""
+        """Mean number of tokens in a step of the cycle, without padding."""
         return sum(map(sum, self.cycle)) / self.steps
 
     @cached_property
@@ -100,7 +103,8 @@ class SamplePlan:
 
     @property
     def note(self) -> str | None:
-        """Sentence on samples too rare for the timed steps; None where these attend over as much as the data."""
+        """Sentence about samples that are too rare to occur in the timed steps; None if the timed steps have about as
+        much attention per token as the data."""
         missing = 1 - self.attended / self.data.attended
         if missing < _MOST_MISSING:
             return None
@@ -129,7 +133,8 @@ class SamplePlan:
 
 @dataclass(frozen=True)
 class PackedPlan(SamplePlan):
-    """Rows of a study's steps, each of several samples. A micro batch takes rows, known by their index in the step."""
+    """Packed rows of a study's steps, each with several samples. A micro batch consists of rows, known by their index
+    in the step."""
 
     row_length: int
     """Number of tokens of each row; the rest behind its samples is padding."""
@@ -157,7 +162,8 @@ class PackedPlan(SamplePlan):
 
     @property
     def note(self) -> str | None:
-        """Sentence on samples that the timed rows lack; None where they are like the data's."""
+        """Sentence about samples that the timed rows lack; None if the samples in the timed rows are like those of the
+        data."""
         mean = self.real_tokens * self.steps / sum(map(len, self.cycle))
         longer = mean / self.data.mean - 1
         if longer < _MOST_LONGER:
@@ -211,11 +217,11 @@ def _plan_rows(data: SampleLengths, global_batch: int, seed: int, row_length: in
 
 
 def _steps_of_cycle(samples: int) -> int:
-    """Number of steps of a cycle, from the samples of a step."""
+    """Return the number of steps in a cycle, from the number of samples in a step."""
     return max(1, min(_MOST_STEPS, -(-_FEWEST_SAMPLES // samples)))
 
 
 def _shuffled(items: Sequence[Item], seed: int) -> list[Item]:
-    """Items in the order that a seed decides."""
+    """Return the items in a random order that a seed decides."""
     order = sorted(range(len(items)), key=lambda index: hashlib.blake2b(f"{seed}.{index}".encode()).digest())
     return [items[index] for index in order]

@@ -44,7 +44,7 @@ class StepWork(Schema):
     attention_flops: Annotated[float, Field(ge=0, le=MOST_WORK)] = 0.0
     """FLOPs of fused attention for each sample, counted in full (not halved for causality)."""
     traffic: Scaled = Scaled()
-    """Bytes that all other operators read and write."""
+    """Bytes that all operators except matrix products, convolutions and fused attention read and write."""
     kernels: Annotated[float, Field(ge=0, le=1e9)] = 0.0
     """Number of operators that run."""
 
@@ -55,8 +55,8 @@ class StepWork(Schema):
 
 
 class StepTrace(Schema):
-    """Memory and work of one forward and backward pass of the user's own code, beside its weights, with the CPU's
-    kernels."""
+    """Memory (without the weights) and work of one forward and backward pass of the user's own code, traced with the
+    CPU's kernels."""
 
     sequence_length: int = Field(ge=1)
     """Sequence length of the traced workload; the trace says nothing about another one."""
@@ -65,12 +65,14 @@ class StepTrace(Schema):
     autocast: bool = False
     """Whether the step was traced under `torch.autocast`."""
     samples: tuple[int, ...] = Field(min_length=1, max_length=2)
-    """Numbers of samples in the traced micro batches. One number: nothing tells fixed amounts apart, and none is
-    assumed."""
+    """Numbers of samples in the traced micro batches. With only one number, amounts that do not grow with the samples
+    cannot be determined, and are taken as 0."""
     peak: Scaled
-    """Bytes at the peak of a first forward and backward pass beside the weights, with the gradients that exist then."""
+    """Bytes, in addition to the weights, at the peak of a first forward and backward pass, with the gradients that
+    exist then."""
     outside: Scaled
-    """Bytes of the batch and of activations that stand while the repeated blocks run, but belong to none of them."""
+    """Bytes of the batch and of activations that exist while the repeated blocks run, but belong to none of the
+    blocks."""
     block: Scaled
     """Bytes that one repeated block keeps for its backward, on average over the blocks."""
     boundary: Scaled
@@ -78,9 +80,10 @@ class StepTrace(Schema):
     selective: Scaled
     """Bytes of the results of matrix products and attention in a block, which selective checkpointing keeps as well."""
     working: Scaled
-    """Bytes that the backward of one block needs beside what blocks keep."""
+    """Bytes that the backward of one block needs in addition to those that the blocks keep from forward."""
     loss: Scaled
-    """Bytes at the peak between the last block's forward and its backward, beside what blocks keep."""
+    """Bytes at the peak between the last block's forward and its backward, in addition to those that the blocks
+    keep."""
     tail: Scaled
     """Bytes at the peak of backward behind the repeated blocks, without gradients of weights."""
     blocks_forward: StepWork
@@ -92,9 +95,9 @@ class StepTrace(Schema):
     block_tensors: Sizes = ()
     """Number of elements of each parameter of one repeated block."""
     outside_tensors: Sizes = ()
-    """Number of elements of each parameter in no repeated block."""
+    """Number of elements of each parameter outside of the repeated blocks."""
     trained_outside: NonNegativeInt = 0
-    """Number of parameter elements in no repeated block that are trained."""
+    """Number of trained parameter elements outside of the repeated blocks."""
     tied: bool = False
     """Whether modules share a parameter, such as a token table and an output head."""
 

@@ -54,7 +54,8 @@ class Precision(Schema):
 
     @property
     def is_chosen_only_by_name(self) -> bool:
-        """Whether no device chooses the precision: it must be stated, or implied by a baseline."""
+        """Whether `auto` never chooses the precision for a device: a study must state it, or a baseline must imply
+        it."""
         return self.has_low_states or self.scales_loss
 
     @model_validator(mode="before")
@@ -97,8 +98,8 @@ class Precision(Schema):
         return self
 
     def check_low_states(self) -> None:
-        """Reject states below float32 beside other dtypes, which no two backends would train alike: FSDP ignores the
-        dtype of reduction then, and DeepSpeed the dtype of computation.
+        """Reject optimizer states below float32 with other dtypes for computation or reduction, since backends would
+        train differently: FSDP ignores the dtype of reduction then, and DeepSpeed the dtype of computation.
 
         New studies are checked. Stored ones are not, since earlier releases ran such dtypes.
 
@@ -131,7 +132,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 LOW_STATES_SINCE = 2
-"""First protocol version whose workers keep states in a dtype below float32 with every backend."""
+"""First protocol version whose workers keep optimizer states in less than 32 bits with every backend."""
 FP16_SINCE = 2
 """First protocol version whose workers train in float16 with a dynamic loss scale."""
 AUTO = "auto"
@@ -139,8 +140,8 @@ AUTO = "auto"
 
 
 def _by_name(value: object) -> object:
-    """Replace a precision's name by the precision, and leave out a known name beside other dtypes; return any other value
-    unchanged for validation."""
+    """Replace the name of a known precision by its dtypes. If dtypes are given together with the name, drop the name
+    and keep the dtypes. Return any other value unchanged for validation."""
     if isinstance(value, Mapping) and value.get("name") in tuple(PRECISIONS):
         return {name: dtype for name, dtype in value.items() if name != "name"}
     if not isinstance(value, str):
@@ -207,7 +208,8 @@ class WorkloadRequest(Schema):
 
     @model_validator(mode="after")
     def _elementwise_optimizer(self) -> Self:
-        """Reject optimizers of whole matrices with an adapter, which no test has compared over backends."""
+        """Reject an optimizer that updates whole matrices together with an adapter, since no test has compared backends
+        for them."""
         if self.adapter is not None and self.optimizer.needs_matrices:
             raise ValueError(
                 f"optimizer.kind ({self.optimizer.kind!r}) updates whole matrices, which was not checked with adapter "
@@ -242,7 +244,7 @@ class WorkloadRequest(Schema):
 
     @property
     def data_notes(self) -> tuple[str, ...]:
-        """Sentences on what the timed steps leave out of the data."""
+        """Sentences about samples of the data that the timed steps leave out or contain too rarely."""
         plan = self.sample_plan
         return () if plan is None or plan.note is None else (plan.note,)
 

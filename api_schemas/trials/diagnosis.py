@@ -11,7 +11,7 @@ from shardtune.api_schemas.trials.expected_parts import ExpectedPart
 
 PART_NAMES = ("compute", "optimizer", "transferring", "waiting", "copies", "data", "host", "idle")
 PART_LETTERS = dict(zip("cotwpdhi", PART_NAMES, strict=True))
-"""Letter for each part of a step in a timeline."""
+"""Letters that stand for the parts of a training step in a timeline."""
 
 
 _PLACES = {"building": "while the model was built", "optimizer": "in the optimizer"}
@@ -30,24 +30,24 @@ class MemoryMoment(Schema):
 
     rank: RankNumber
     bytes: int = Field(gt=0, lt=2**62)
-    """Bytes of tensors at the moment, as counted by the allocator."""
+    """Bytes of tensors at the recorded moment, as counted by the allocator."""
     limit_bytes: WholeBytes | None
     """Memory limit of a rank in bytes; None if none was declared."""
     peak_bytes: WholeBytes
-    """Peak bytes of tensors in the whole run, reached at this moment or later."""
+    """Peak bytes of tensors in the whole run, reached at the recorded moment or later."""
     reserved_bytes: int | None = Field(default=None, ge=0, lt=2**62, examples=[8_500_000_000])
-    """Bytes that the allocator had reserved on the GPU at the moment, used or not; None on CPU ranks, whose allocator
-    reserves nothing."""
+    """Bytes that the allocator had reserved on the GPU at the recorded moment, used or not; None on CPU ranks, whose
+    allocator reserves nothing."""
     phase: MemoryPhase
-    """Phase of the training step at the moment; recomputation for backward counts as `backward`."""
+    """Phase of the training step at the recorded moment; recomputation for backward counts as `backward`."""
     module: PrintableText = Field(examples=["model.layers.17.mlp"])
-    """Innermost module that was running at the moment; empty if none, such as in the loss or the optimizer."""
+    """Innermost module that was running at the recorded moment; empty if none, such as in the loss or the optimizer."""
     kinds: dict[PrintableText, WholeBytes] = Field(examples=[{"activations": 41_000_000, "parameters": 8_000_000}])
-    """Bytes of tensors at the moment by kind: `parameters`, `gradients`, `optimizer`, `activations` (with temporary
-    tensors of backward), `gathered` (parameters of other ranks), `buckets` (buffers of reductions), `logits` (the output
-    head's result and the loss), `other`."""
+    """Bytes of tensors at the recorded moment by kind: `parameters`, `gradients`, `optimizer`, `activations` (with
+    temporary tensors of backward), `gathered` (parameters of other ranks), `buckets` (buffers of reductions), `logits`
+    (the output head's result and the loss), `other`."""
     holders: dict[PrintableText, WholeBytes] = {}
-    """Bytes of activations at the moment by the module that created them, largest first."""
+    """Bytes of activations at the recorded moment by the module that created them, largest first."""
 
     def describe(self) -> str:
         """Return a sentence about the rank's memory, such as `rank 1 held 104.0 MiB of at most 40.0 in backward of
@@ -83,8 +83,8 @@ class ProfilerRecording(Schema):
     host_cpu_cores: int | None = Field(default=None, ge=1, le=1_000_000, examples=[32])
     """Number of CPU cores available to the ranks of the host."""
     memory: MemoryMoment | None = None
-    """Memory at its peak on the rank with the most; without modules for a compiled model. None if there were more
-    events than are kept."""
+    """Memory of the rank with the highest peak, at that peak; a compiled model has no figures by module. None if the
+    run had more memory events than are kept."""
 
 
 class StepParts(Schema):
@@ -106,8 +106,8 @@ class StepParts(Schema):
     data_s: Seconds = 0.0
     """Seconds of waiting for the next batch of data."""
     host_s: Seconds = 0.0
-    """Seconds in which the host had launched no work: Python, dispatch, synchronisation. On CPU ranks, all time not in
-    another part."""
+    """Seconds in which the GPU had no work because the host had launched none (Python, dispatch, synchronisation). On
+    CPU ranks, all time not in another part."""
     idle_s: Seconds = 0.0
     """Seconds in which launched work had not begun (launch latency, dependencies between streams); GPU only."""
 
@@ -143,11 +143,12 @@ class Lane(Schema):
 
 
 class Timeline(Schema):
-    """Timeline of one training step on the first ranks, each from its own start."""
+    """Timeline of one training step on the first ranks; the lane of each rank begins when that rank begins the step."""
 
     step: StepCount
     seconds: Seconds
-    """Seconds of the longest lane; the others' lengths are proportional to their number of cells."""
+    """Seconds that the longest lane of the timeline covers; the number of cells of each lane is proportional to its
+    length."""
     lanes: tuple[Lane, ...] = Field(min_length=1)
     """One lane for each of the first ranks."""
 
@@ -214,8 +215,8 @@ class RemedyResult(Schema):
     study_id: PrintableText
     """Id of the follow-up study with all its runs."""
     outcome: Literal["faster", "not_faster", "undecided", "too_busy", "does_not_run"]
-    """Outcome of the remedy by the rules of a study's verdict; `does_not_run`: the configuration exceeded the memory
-    limit, failed, or trained something else."""
+    """Outcome of the remedy by the rules of a study's verdict; `does_not_run`: the configuration with the remedy
+    exceeded the memory limit, failed, or did not reproduce the losses."""
     speedup: float | None = Field(default=None, gt=0, le=1e6)
     """Speed with the remedy divided by speed without it: the median over the pairs of runs; None if it could not be
     measured."""
@@ -282,7 +283,7 @@ class Diagnosis(Schema):
 
     @model_validator(mode="after")
     def _check_ranks(self) -> Self:
-        """Reject steps of ranks that are not listed."""
+        """Reject a diagnosis with steps of ranks that `ranks` does not list, or with a rank listed twice."""
         with_steps, listed = {step.rank for step in self.steps}, set(self.ranks)
         if not with_steps <= listed or len(listed) != len(self.ranks):
             raise ValueError(

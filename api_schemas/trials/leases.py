@@ -71,8 +71,8 @@ class DerivedTrialTask(Schema):
     """Task that trains a trial's configuration for a purpose other than measuring its speed."""
 
     trial: TrialTask
-    """Trial whose configuration is trained; of its measurement plan only `short_steps` is used, by a resume check, and
-    its memory limit is not."""
+    """Trial whose configuration is trained. The task ignores the trial's memory limit and its measurement plan, except
+    for `short_steps`, which a resume check uses."""
 
     @property
     def model(self) -> ModelSpec:
@@ -120,25 +120,28 @@ class TraceTask(DerivedTrialTask):
 
 
 class RehearsalTask(Schema):
-    """Task of one rehearsing process: build and step one rank of a trial, at the number of blocks of its model."""
+    """Task of one process of a rehearsal: build and step a trial with fake tensors, as one rank, with as many blocks as
+    its model states."""
 
     trial: TrialTask
-    """Trial to rehearse; its cluster gives the number of ranks."""
+    """Trial to build and step with fake tensors; its cluster gives the number of ranks."""
     rank: int = Field(default=0, ge=0)
-    """Rank that is rehearsed; the others exist by their number alone."""
+    """Number of the rank whose part the process builds and steps. No process runs for the other ranks; only their
+    number counts."""
     micro_batches: int = Field(default=1, ge=1)
     """Number of micro batches of each step, enough to reach the peak of a whole step."""
 
 
 class TargetRehearsalTask(DerivedTrialTask):
-    """Task to rehearse a projected configuration at the number of ranks of a study's target. It occupies one rank of the
-    worker, and no GPU."""
+    """Task to rehearse a configuration projected to a study's target: build and step it with fake tensors at the
+    target's number of ranks. It occupies one rank of the worker, and no GPU."""
 
     kind: Literal["rehearsal"] = "rehearsal"
     parts: Annotated[tuple[RehearsalTask, ...], Since(2)] = Field(min_length=1, max_length=8)
-    """Tasks of the rehearsing processes, one after the other: the fullest ranks at one or two depths of the model."""
+    """Tasks of the processes that build and step the configuration with fake tensors, one after the other: the ranks that need
+    most memory, each at one or two depths of the model."""
     part_limit_s: float = Field(default=300.0, gt=0, le=3600)
-    """Seconds after which one rehearsing process is ended."""
+    """Maximum seconds of each process of the rehearsal, after which the worker ends it."""
 
 
 Task = Annotated[
@@ -177,7 +180,7 @@ class Registered(ProtocolMessage):
     session: Session
     """Session of the worker, which every later message must contain."""
     lease_s: float
-    """Seconds that a lease remains valid after the last answered request."""
+    """Seconds that a lease remains valid after the worker's last request that the service answered."""
     heartbeat_s: float
     """Seconds between two heartbeats (requests that renew a lease)."""
 
@@ -195,7 +198,7 @@ class LeaseRequest(ProtocolMessage):
 
 
 class QuietWait(Schema):
-    """Order to wait before a run until other programs leave the machine."""
+    """Instruction to a worker to wait before a run until other programs leave the machine."""
 
     most_s: float = Field(gt=0)
     """Maximum seconds to wait; then the run takes place anyway."""
@@ -259,9 +262,11 @@ class Report(ProtocolMessage):
     """Summary of the model, as the result of a model summary task."""
     resume_check: ResumeMeasurement | None = None
     diagnosis: Diagnosis | None = None
-    """Diagnosis from the recorded traces; the service replaces its findings by its own."""
+    """Diagnosis from the recorded traces; the service replaces the worker's findings by those that it computes
+    itself."""
     rehearsal: Annotated[RehearsalReport | None, Since(2)] = None
-    """Answers of the rehearsing processes, as the result of a rehearsal at the size of a target."""
+    """Results of the processes of a rehearsal, which built and stepped a configuration at a target's number of
+    ranks."""
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
     """GPU-seconds of the attempt: wall seconds × ranks, without the wait for a quiet machine. The service bounds the figure

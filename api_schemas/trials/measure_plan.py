@@ -11,9 +11,9 @@ from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE, ShortSte
 LOSS_STEPS_SINCE = 2
 """First protocol version whose workers keep the losses of many first steps."""
 MOST_LOSS_STEPS = 2000
-"""Most first steps whose losses a run keeps."""
+"""Maximum number of first steps whose losses a run keeps."""
 StepTimeRange = tuple[float, float]
-"""Shortest and longest step time in seconds."""
+"""Range of step times: the shortest and the longest, in seconds."""
 
 
 class MeasurePlan(Schema):
@@ -25,12 +25,13 @@ class MeasurePlan(Schema):
     max_warmup_steps: int = Field(default=8, ge=1)
     """Maximum number of warm-up steps; warm-up ends earlier once the step time is steady."""
     window_steps: int = Field(default=3, ge=1)
-    """Number of steps timed together as one window, between which losses stay on the device. Fewer if steps are slow
-    (`max_measure_s`), more if they are short (`min_measure_s`)."""
+    """Number of steps timed together as one window, within which losses stay on the device. A window has fewer steps if
+    they are slow (`max_measure_s`), and more if they are short (`min_measure_s`)."""
     min_windows: int = Field(default=3, ge=2)
     max_windows: int = Field(default=8, ge=2)
     target_half_width: float = Field(default=0.02, gt=0)
-    """Relative half-width of the 95 % interval over windows below which timing stops."""
+    """Relative half-width of the step time's 95 % interval over the timed windows; timing stops once it is below this
+    value."""
     max_measure_s: float = Field(default=12.0, gt=0)
     """Seconds of timed windows after which no new window begins; `min_windows` always run, with a single step each if
     necessary."""
@@ -41,21 +42,23 @@ class MeasurePlan(Schema):
     """Range of step times in seconds that needs a precise measurement. Timing also stops once the 95 % interval over
     windows lies outside the range. None: no range."""
     prune_above_s: float | None = Field(default=None, gt=0)
-    """Step time in seconds above which a run is pruned: it ends during warm-up once all of its steps (at least three),
-    and the lower end of the 95 % interval of their mean, are longer. None: never pruned."""
+    """Step time in seconds above which a run is pruned: it ends during warm-up once each of its steps (at least three)
+    has taken longer, and the lower end of the 95 % interval of their mean is also longer. None: never pruned."""
     loss_steps: Annotated[int, Since(LOSS_STEPS_SINCE)] = Field(default=0, ge=0, le=MOST_LOSS_STEPS)
-    """Number of first steps whose losses are kept, untimed and before the warm-up, the fully recorded ones included. Not
-    above `parity_steps`: the recorded ones alone."""
+    """Number of first steps whose losses are kept; they run untimed before the warm-up, and include the `parity_steps`
+    fully recorded steps. With a value up to `parity_steps`, only the losses of the fully recorded steps are kept."""
     short_steps: Annotated[ShortSteps | None, Since(SHORT_STEPS_SINCE)] = None
-    """Micro batches of the run's steps, where they are fewer than the workload's; None: whole steps."""
+    """Numbers of micro batches per step in a run whose steps have fewer than the workload's; None: the run trains whole
+    steps."""
 
     @property
     def is_extended(self) -> bool:
-        """Whether the step time is extended from steps with fewer micro batches."""
+        """Whether the run times steps with fewer micro batches and extends their times to the whole step."""
         return self.short_steps is not None and self.short_steps.accumulations is not None
 
     def whole_steps(self, timed: int, whole: int) -> float:
-        """Number of whole steps of `whole` micro batches with as many as the recorded and `timed` times together."""
+        """Return the number of the run's recorded and `timed` steps, converted to whole steps of `whole` micro
+        batches."""
         short = self.short_steps
         if short is None:
             return max(self.parity_steps, self.loss_steps) + timed

@@ -76,7 +76,7 @@ class Measurement(Schema):
     """Result of one complete run. Times are the slowest rank's, memory is the maximum over ranks."""
 
     tokens_per_s_per_gpu: float = Field(gt=0, le=1e12)
-    """Tokens per second and GPU that are no padding: with `workload.data` the samples' own tokens alone."""
+    """Speed in tokens per second and GPU, without padding: with `workload.data` only the samples' own tokens count."""
     step_time_s: float = Field(gt=0, le=1e9)
     """Step time: median over the timed windows of the seconds per optimizer step with the whole global batch."""
     step_time_half_width_s: float = Field(ge=0, le=1e9)
@@ -93,14 +93,15 @@ class Measurement(Schema):
     window_step_times_s: tuple[float, ...] = Field(max_length=MOST_TIMES)
     """Seconds per step in each timed window, on the slowest rank."""
     warmup_step_times_s: tuple[float, ...] = Field(default=(), max_length=MOST_TIMES)
-    """Seconds of each warm-up step, on the slowest rank; the fully recorded first steps come before them."""
+    """Seconds of each warm-up step, on the slowest rank; the first steps, whose losses and checksums are recorded, come
+    before them."""
     ranks: tuple[RankFigures, ...] = Field(default=(), max_length=64)
     """Measurements of each rank, or of the first 64 if there are more."""
     nodes: tuple[NodeFigures, ...] = Field(default=(), max_length=1000)
     """Measurements of each host; empty with a single host."""
     trajectory: tuple[StepRecord, ...] = Field(max_length=MOST_RECORDS)
     losses: tuple[float, ...] = Field(max_length=MOST_TIMES)
-    """Loss of every step in order, beginning with the fully recorded first steps."""
+    """Loss of every step in order, beginning with the steps of `trajectory`."""
     gradient_accumulation: int = Field(ge=1, le=MOST_SAMPLES)
     elapsed_s: float = Field(ge=0, le=1e9)
     """Seconds from the launch of the ranks to the exit of the last one."""
@@ -118,7 +119,8 @@ class Measurement(Schema):
     """Whether the run was ended during warm-up because it was certainly too slow; each window is then one warm-up
     step."""
     short_steps: Annotated[ShortStepTimes | None, Since(SHORT_STEPS_SINCE, may_be_dropped=True)] = None
-    """Step times from which `step_time_s` and `window_step_times_s` were extended; None: whole steps were timed."""
+    """Times of steps with fewer micro batches, from which `step_time_s` and `window_step_times_s` were extended to
+    whole steps; None: whole steps were timed."""
     padding: Annotated[Padding | None, Since(DATA_SINCE, may_be_dropped=True)] = None
     """Padding of the timed steps; None where all samples have one length."""
     skipped_steps: Annotated[int, Since(SKIPPED_STEPS_SINCE, may_be_dropped=True)] = Field(
@@ -151,12 +153,13 @@ class Measurement(Schema):
 
     @property
     def is_extended(self) -> bool:
-        """Whether the step time was extended from steps with fewer micro batches."""
+        """Whether the run timed steps with fewer micro batches, from which its step time was extended to the whole
+        step."""
         return self.short_steps is not None and self.short_steps.accumulations is not None
 
     @property
     def whole_steps(self) -> float:
-        """Number of whole steps with as many micro batches as all steps of the run together."""
+        """Return the number of all steps of the run, converted to whole steps by their micro batches."""
         timed = self.warmup_steps + self.measured_steps
         if self.short_steps is None:
             return len(self.trajectory) + timed

@@ -19,8 +19,8 @@ MOST_CELLS = 120
 """Largest number of rows of a plan: kinds times numbers of GPUs."""
 GpuName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
 Evidence = Literal["predicted", "projected"]
-"""Basis of a row: predicted from the catalogue alone, or projected from measurements on fewer GPUs. A plan never
-confirms."""
+"""Basis of a plan's row: predicted from the catalogue alone, or projected from measurements on fewer GPUs. No run
+confirms a row."""
 
 
 class PlanMeasurement(Schema):
@@ -66,7 +66,7 @@ class PlanRequest(Schema):
 
     model: ModelChoice
     tokens: float = Field(ge=1, le=1e16)
-    """Number of tokens that the run trains on; epochs count as often as they are repeated."""
+    """Number of tokens that the run trains on; tokens that several epochs repeat count once for each epoch."""
     gpus: tuple[GpuName, ...] = Field(min_length=1, max_length=12, examples=[["h100", "h200"]])
     """Kinds of GPUs by their names in the catalogue, such as `h100`."""
     counts: tuple[int, ...] = Field(min_length=1, max_length=64)
@@ -87,7 +87,7 @@ class PlanRequest(Schema):
     """Samples per step; null: by the FLOPs of the run (DeepSeek LLM, arXiv:2401.02954, equation 1), but at least one for each GPU."""
     precision: ChosenPrecision = None
     goodput: Goodput = Goodput()
-    """Assumptions about the time in which no step advances the run."""
+    """Assumptions about the time lost to pauses, failures and checkpoints, in which the run does not advance."""
     measurements: tuple[PlanMeasurement, ...] = Field(default=(), max_length=100)
     """Measurements on a few GPUs, from which larger numbers of the same kind are projected."""
 
@@ -159,7 +159,7 @@ class DateBand(Schema):
 
 
 class PlanRow(Schema):
-    """Best configuration of one kind and number of GPUs, and what the run takes with it."""
+    """Best configuration for one kind and number of GPUs, with the time and money that the training run takes."""
 
     gpu: str
     """Kind of GPU, as the request names it."""
@@ -170,7 +170,7 @@ class PlanRow(Schema):
     evidence: Evidence
     """Whether the speed is predicted or projected from measurements."""
     global_batch: int
-    """Samples per step: those requested, rounded to what the ranks divide."""
+    """Samples per step: the requested number, rounded so that the ranks divide it evenly."""
     tokens_per_s_per_gpu: Band
     memory_gib: float
     """Predicted peak of one GPU in GiB, as the device reports it."""
@@ -185,14 +185,15 @@ class PlanRow(Schema):
     gpu_hours: Band
     """Hours of all GPUs together."""
     cost: Band | None
-    """Money of all GPU-hours; null without a price of this kind."""
+    """Cost of all GPU-hours in the currency of the prices; null without a price of this kind of GPU."""
     finish: DateBand
     """Day on which the run ends."""
     meets_deadline: Literal["surely", "likely", "unlikely", "no"] | None
-    """Whether the run ends in time: over the whole band, by its expected value, within the band only, or not at all;
-    null without a deadline."""
+    """Whether the run ends before the deadline: `surely` over the whole 90 % band, `likely` by its expected value,
+    `unlikely` within the band only, or `no`; null without a deadline."""
     within_budget: Literal["surely", "likely", "unlikely", "no"] | None
-    """Whether the run costs no more than the budget, in the same words; null without a price or a budget."""
+    """Whether the run costs no more than the budget: `surely` over the whole 90 % band, `likely` by its expected value,
+    `unlikely` within the band only, or `no`; null without a price or a budget."""
     extrapolated_from: tuple[int, ...] = ()
     """Numbers of GPUs that were measured, for a projected row."""
 
@@ -209,7 +210,7 @@ class ImpossibleRow(Schema):
 
 
 class Plan(Schema):
-    """Plan of a training run: a row for each kind and number of GPUs, and the choices among them."""
+    """Plan of a training run: a row for each kind and number of GPUs, and the rows to choose by cost or time."""
 
     model: str
     parameters: int
@@ -227,11 +228,12 @@ class Plan(Schema):
     impossible: tuple[ImpossibleRow, ...] = ()
     """Kinds and numbers of GPUs on which nothing can run."""
     cheapest_in_time: PlanRow | None = None
-    """Least cost among rows that surely or likely meet the deadline; without prices, the least GPU-hours."""
+    """Row with the least cost among those that surely or likely meet the deadline; without prices, the one with the
+    fewest GPU-hours."""
     fastest_in_budget: PlanRow | None = None
-    """Earliest end among rows that surely or likely cost no more than the budget."""
+    """Row that ends earliest among those that surely or likely cost no more than the budget."""
     knees: tuple[PlanRow, ...] = ()
-    """Row of each kind with the most GPUs that take at most a tenth more GPU-hours than the fewest: beyond, time is bought
-    dearly."""
+    """Row with the most GPUs of each kind whose GPU-hours are at most a tenth above the fewest of that kind. With more
+    GPUs than that, a shorter run costs disproportionately more."""
     notes: tuple[str, ...] = ()
-    """Assumptions behind the plan, and what of them nobody checked."""
+    """Assumptions behind the plan, and which of them are unchecked."""

@@ -123,8 +123,8 @@ class Prediction(Schema):
     """Configuration with the fewest changes that fits, and of several the fastest. Only given if the configuration
     should not fit (`margin_gib` below 0, or too little host memory)."""
     rank: int | None = None
-    """Rank among the fastest configurations, from 1. Configurations of one rank are equal within the error of such a
-    comparison (`equal_within`); the simplest comes first. null: not ranked."""
+    """Place among the fastest configurations, from 1. Configurations whose predicted speeds differ by less than the
+    error of such a comparison (`equal_within`) share a place, the simplest first. null: not ranked."""
 
 
 class PredictionRequest(Schema):
@@ -144,9 +144,9 @@ class PredictionRequest(Schema):
     data: SampleLengths | None = None
     """Lengths of the samples, as in a workload; null: every sample has `sequence_length` tokens."""
     micro_batch: int = Field(default=1, ge=1)
-    """Samples per forward pass and rank of the table of strategies."""
+    """Samples per forward pass and rank that the table of strategies assumes."""
     checkpointing: Checkpointing = "none"
-    """Activation checkpointing of the table of strategies."""
+    """Activation checkpointing that the table of strategies assumes."""
     gradient_accumulation: int | None = Field(default=None, ge=1)
     """Micro batches per step; null: as many as the global batch takes. With a value, all ranks × `micro_batch` × this
     are the global batch."""
@@ -155,7 +155,7 @@ class PredictionRequest(Schema):
     optimizer: Optimizer = AdamW()
     """Optimizer with its settings, or its kind alone, such as `adamw`."""
     float8: Float8Recipe | None = None
-    """Scaling with which linear layers of blocks multiply in float8, as in a workload; null: no float8."""
+    """Scaling of the float8 matrix products in the linear layers of blocks, as in a workload; null: no float8."""
     adapter: Adapter = None
     """Adapter that is trained while all other weights stay frozen, as in a workload; null: all weights are trained."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
@@ -195,7 +195,7 @@ class PredictionTable(Schema):
     """Reason for the chosen precision if the request left it open, or a warning that the device only emulates its
     dtype."""
     optimizer: str = "adamw"
-    """Kind of the optimizer whose states and step are in the predictions."""
+    """Kind of the optimizer whose memory and step time are included in the predictions."""
     float8: Float8Recipe | None = None
     """Scaling of float8 in the predictions; null: no float8."""
     adapter: str | None = Field(default=None, examples=["LoRA r=16"])
@@ -203,7 +203,7 @@ class PredictionTable(Schema):
     trained_parameters: int | None = None
     """Number of the parameters that are trained; null: all."""
     matrix_parameters: int = 0
-    """Number of the parameters that are in matrices of blocks, which some optimizers update whole."""
+    """Number of the parameters in weight matrices of blocks; some optimizers update each such matrix as a whole."""
     fastest: tuple[Prediction, ...] = ()
     """Fastest configurations of the search space: first those that certainly fit, then those that may fit, each fastest
     first. Empty if none fits, or if speed cannot be predicted."""
@@ -212,7 +212,8 @@ class PredictionTable(Schema):
     global_batch: int | None = None
     """Samples, or packed rows, per step with which the fastest configurations were ranked; null if none were requested."""
     equal_within: float = 0.0
-    """Error of a comparison of two predicted speeds, as a fraction: configurations that are closer have one rank."""
+    """Error of a comparison of two predicted speeds, as a fraction: configurations that are closer share one place in
+    the order."""
     strategies_global_batch: int | None = None
     """Samples, or packed rows, per step of the table of strategies; null if configurations were requested."""
     strategies_compiled: bool = False
@@ -224,4 +225,4 @@ class PredictionTable(Schema):
     predictions: tuple[Prediction, ...]
     """Prediction for each requested configuration, or without any for one of each strategy, whether it fits or not."""
     notes: tuple[str, ...] = ()
-    """Assumptions behind the predictions that are unverified or unmeasured."""
+    """Unverified or unmeasured assumptions behind the predictions."""

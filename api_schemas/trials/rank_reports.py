@@ -66,7 +66,8 @@ class RankReport(Schema):
     rank's."""
     measured_steps: int = 0
     short_steps: ShortStepTimes | None = None
-    """Step times from which the windows' times were extended, in a run with short steps."""
+    """Times of short steps (fewer micro batches), from which the windows' times were extended to whole steps; None:
+    whole steps were timed."""
     trajectory: tuple[StepRecord, ...] = ()
     losses: tuple[float, ...] = ()
     skipped_steps: int = 0

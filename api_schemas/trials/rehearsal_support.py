@@ -7,7 +7,7 @@ from shardtune.api_schemas.trials.rehearsals import RehearsalProblem
 
 
 def obstacle(trial: TrialTask) -> RehearsalProblem | None:
-    """Reason why a trial cannot be rehearsed; None if it can."""
+    """Return the reason why a trial cannot be rehearsed (built and stepped with fake tensors); None if it can."""
     unsupported = _unsupported_value(trial)
     if unsupported is None:
         return None
@@ -16,7 +16,7 @@ def obstacle(trial: TrialTask) -> RehearsalProblem | None:
 
 
 def _unsupported_value(trial: TrialTask) -> tuple[str, str, str] | None:
-    """Field, value and reason of what no rehearsal carries."""
+    """Return field, value and reason of the first setting that no rehearsal supports; None if it supports them all."""
     config, workload = trial.config, trial.workload
     strategy = config.strategy
     if trial.model.is_own:

@@ -24,27 +24,27 @@ RehearsalCode = Literal[
     "run_failed",
     "suspect",
 ]
-"""Reason why a configuration is rejected, or was not rehearsed. Rejected: `misfit`: the strategy rejects it on this cluster;
-`over_memory`: its tensors need more than a GPU may use. Not rehearsed: `unsupported`: torch's fake process group or
-tensors without values cannot carry it; `data_dependent`: the model's code reads values; `memory`, `time`: the rehearsing
-process reached its limit; `crashed`: it ended without an answer; `error`: the code raised; `no_worker`: no live worker of
-a study can rehearse; `run_failed`: the run of a study failed before it answered; `suspect`: the reported figures
-contradict the task or each other."""
+"""Code of the reason why a configuration is rejected, or was not rehearsed (built and stepped with fake tensors).
+Rejected: `misfit`: the strategy rejects it on this cluster; `over_memory`: its tensors need more than a GPU may use.
+Not rehearsed: `unsupported`: torch's fake process group or tensors without values do not support it; `data_dependent`:
+the model's code reads values; `memory`, `time`: the rehearsing process reached its limit; `crashed`: the process ended
+without a result; `error`: the code raised; `no_worker`: no live worker of a study can rehearse; `run_failed`: the
+rehearsal's run failed before it reported; `suspect`: the reported figures contradict the task or each other."""
 REJECTIONS: tuple[RehearsalCode, ...] = ("misfit", "over_memory")
-"""Codes of a configuration that cannot train on the cluster."""
+"""Codes of `RehearsalCode` with which a configuration cannot train on the cluster."""
 _MOST_BYTES = 1 << 60
 OneLine = Annotated[str, Field(pattern=ONE_LINE)]
 """Text without control characters."""
 PartName = Annotated[str, Field(max_length=100, pattern=r"^[a-z_]+$")]
-"""Kind of tensors that a peak held."""
+"""Name of a kind of tensors in the peak memory, such as `parameters`."""
 _Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 _FIELD = re.compile(r"^([a-z_][a-z_0-9.]*(?: × [a-z_][a-z_0-9.]*)*) \(([^()]{1,60})\)")
-"""Beginning of an error of the strategies: field and value."""
+"""Pattern for the beginning of an error message of the strategies: a field and its value in brackets."""
 
 
 class RehearsalProblem(Schema):
-    """Reason why a configuration cannot be built, or was not rehearsed."""
+    """Reason why a configuration cannot be built, or was not rehearsed (built and stepped with fake tensors)."""
 
     code: RehearsalCode
     field: OneLine | None = Field(default=None, max_length=200, examples=["tensor_parallel"])
@@ -56,24 +56,26 @@ class RehearsalProblem(Schema):
 
     @classmethod
     def misfit(cls, message: str) -> Self:
-        """Problem of a configuration that the strategies' rules reject, whose message begins with field and value."""
+        """Return the problem of a configuration that the strategies' rules reject; `message` begins with field and
+        value."""
         match = _FIELD.match(message)
         field, value = (match[1], match[2]) if match is not None else (None, None)
         return cls(code="misfit", field=field, value=value, message=message)
 
 
 class RehearsedRank(Schema):
-    """Figures of one rank from one rehearsing process."""
+    """Memory and process groups of one rank, reported by a process that built and stepped it with fake tensors."""
 
     rank: int = Field(ge=0, le=MOST_RANKS)
     """Number of the rehearsed rank, from 0."""
     blocks: int = Field(ge=0, le=1 << 20)
-    """Number of repeated blocks on the rank."""
+    """Number of repeated blocks of the model (its layers) on the rank."""
     peak_bytes: int = Field(ge=0, le=_MOST_BYTES)
-    """Largest number of bytes of tensors during the second step."""
+    """Peak bytes of tensors during the second step."""
     parts: dict[PartName, Annotated[int, Field(ge=0, le=_MOST_BYTES)]] = Field(max_length=20)
-    """Bytes of that peak by kind: `parameters`, `optimizer` states, `buffers`, what `forward` made (activations, gathered
-    weights), what `backward` made (gradients, gathered weights, work space), and `other` tensors such as the batch."""
+    """Bytes of tensors at the peak (`peak_bytes`) by kind: `parameters`, `optimizer` states, `buffers`, what `forward`
+    made (activations, gathered weights), what `backward` made (gradients, gathered weights, work space), and `other`
+    tensors such as the batch."""
     process_groups: int = Field(ge=0, le=MOST_RANKS)
     """Number of process groups that the rank belongs to, the one of all ranks included; each is an NCCL communicator."""
     set_up_s: _Seconds
@@ -85,7 +87,7 @@ class RehearsedRank(Schema):
 
 
 class RehearsalAnswer(Schema):
-    """Answer of one rehearsing process: exactly one of `seen` and `problem`."""
+    """Result of one process of a rehearsal: exactly one of `seen` (figures) and `problem`."""
 
     seen: RehearsedRank | None = None
     """Figures of the rehearsed rank; null where there is a problem."""
@@ -100,17 +102,18 @@ class RehearsalAnswer(Schema):
 
 
 class RehearsalReport(Schema):
-    """Report of a study's rehearsal: answers of the rehearsing processes in the order of the task's parts. The first
-    problem ends it."""
+    """Report of a study's rehearsal: results of its processes in the order of the task's parts. The rehearsal ends with
+    the first process that has a problem."""
 
     answers: tuple[RehearsalAnswer, ...] = Field(min_length=1, max_length=8)
-    """Answers of the processes, the last of which may be a problem."""
+    """Results of the processes; only the last one may be a problem."""
     elapsed_s: _Seconds
-    """Seconds of all processes, one after the other."""
+    """Total seconds of all processes, which run one after the other."""
 
 
 class Rehearsal(Schema):
-    """Rehearsal of a configuration at a cluster's full number of ranks: nothing ran on a GPU, and nothing was timed."""
+    """Result of a rehearsal, which builds and steps a configuration with fake tensors at a cluster's full number of
+    ranks, without a GPU and without timing."""
 
     cluster: Cluster
     ranks: int
@@ -122,25 +125,28 @@ class Rehearsal(Schema):
     description: str
     """Short description of the configuration."""
     builds: bool
-    """Whether the configuration was built and stepped twice; otherwise `problem` says why not."""
+    """Whether the configuration was built and took two training steps; otherwise `problem` says why not."""
     problem: RehearsalProblem | None = None
-    """Reason why it cannot be built or was not rehearsed, or `over_memory`; null where it builds and fits."""
+    """Reason why the configuration cannot be built, needs too much memory (`over_memory`), or was not rehearsed; null
+    where it builds and fits."""
     allocated_gib: float | None = None
-    """Peak of the tensors of the fullest rehearsed rank in GiB, at the model's own depth; null without a rehearsal."""
+    """Peak of tensors in GiB on the rehearsed rank that needs most memory, at the model's full depth; null without a
+    rehearsal."""
     predicted_gib: float | None = None
-    """Predicted peak of the same tensors in GiB; null where nothing is predicted for the model."""
+    """Predicted peak of tensors in GiB, to compare with `allocated_gib`; null where nothing is predicted for the
+    model."""
     available_gib: float | None = None
     """Memory in GiB that a GPU may use; null where the rehearsed peak was not compared with it."""
     above_prediction: float | None = Field(default=None, examples=[0.03])
-    """Rehearsed peak over the predicted peak, minus 1."""
+    """Rehearsed peak of tensors divided by the predicted peak, minus 1."""
     extended_from: tuple[int, ...] = ()
-    """Numbers of blocks on a rank at which it was rehearsed, and from which a straight line leads to the model's depth;
-    empty: rehearsed at its own depth."""
+    """Numbers of blocks per rank with which the configuration was rehearsed; the peak at the model's full depth is
+    extrapolated from them on a straight line. Empty: rehearsed at full depth."""
     process_groups: int | None = None
-    """Largest number of process groups of a rehearsed rank."""
+    """Largest number of process groups (each an NCCL communicator) to which a rehearsed rank belongs."""
     set_up_s: float | None = None
     """Seconds to make meshes and to wrap the model on one rank of the largest rehearsed depth, without communication."""
     seen: tuple[RehearsedRank, ...] = ()
-    """Figures of each rehearsing process."""
+    """Figures of each process of the rehearsal."""
     notes: tuple[str, ...] = ()
-    """Limits of the rehearsal, for people."""
+    """Sentences for people about what the rehearsal does not include, such as the CUDA context."""

@@ -29,8 +29,8 @@ class ResumePlan(Schema):
 
 
 class ResumeMeasurement(Schema):
-    """Measurement of a resume check run. Times are the slowest rank's; allocator counts are the largest rank's of each
-    launch, summed."""
+    """Measurement of a resume check run. Times are the slowest rank's; allocator counts are the largest over the ranks
+    of each launch, summed over the two launches."""
 
     saved_at_step: int = Field(ge=1)
     """Number of steps trained before the checkpoint; data continues from there."""
@@ -54,7 +54,7 @@ class ResumeMeasurement(Schema):
     """Number of ranks that wrote at least a tenth of an even share of the checkpoint; None if the kernel does not count
     writes to this disk."""
     disk: DiskRate | None = Field(default=None, examples=[{"write_bytes_per_s": 1.1e9, "read_bytes_per_s": 2.4e9}])
-    """Read and write rates of the checkpoint's disk, measured by one process just before."""
+    """Read and write rates of the checkpoint's disk, measured by one process just before the checkpoint was saved."""
     allocator_retries: int | None = None
     """Number of times the CUDA allocator had to empty its cache to satisfy a request; None on CPU, which has no such
     allocator."""
@@ -104,7 +104,7 @@ class ResumeCheck(Schema):
     writing_ranks: int | None = Field(default=None, examples=[2])
     """Number of ranks that wrote parts of the checkpoint; None if unknown."""
     disk: DiskRate | None = Field(default=None, examples=[{"write_bytes_per_s": 1.1e9, "read_bytes_per_s": 2.4e9}])
-    """Read and write rates of the checkpoint's disk, measured by one process just before."""
+    """Read and write rates of the checkpoint's disk, measured by one process just before the checkpoint was saved."""
     saving_fraction: float | None = Field(default=None, examples=[0.0002])
     """Fraction of training time spent on saving, for a training run that saves every `checkpoint_every_s` (of the
     study) and waits for each save."""

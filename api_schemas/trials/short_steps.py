@@ -11,22 +11,24 @@ from shardtune.api_schemas.training.workload import MOST_SAMPLES
 
 _MOST_TIMES = 5000
 SHORT_STEPS_SINCE = 2
-"""First protocol version whose workers know short steps."""
+"""First protocol version whose workers can train short steps (with fewer micro batches than the workload's)."""
 MicroBatches = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
 Accumulations = tuple[MicroBatches, MicroBatches]
 """Two numbers of micro batches per step that are timed, the smaller one first."""
 
 
 class ShortSteps(Schema):
-    """Micro batches of the steps of a run that trains on fewer of them than the workload's whole step."""
+    """Numbers of micro batches per step in a run whose steps have fewer of them than the workload's whole step."""
 
     parity_samples: int = Field(ge=1, le=MOST_SAMPLES)
-    """Number of different samples in each fully recorded first step: the same in all runs of a study, so that losses
-    compare. Each sample is repeated as often as the configuration's micro batches need."""
+    """Number of different samples in each of the first steps, whose losses are recorded. All runs of a study use the
+    same number, so that their losses can be compared. Each sample is repeated as often as the configuration's micro
+    batches need."""
     parity_accumulation: MicroBatches
-    """Micro batches of each fully recorded first step."""
+    """Number of micro batches in each of the first steps, whose losses are recorded to compare runs."""
     accumulations: Accumulations | None = None
-    """Micro batches of the timed steps, from whose times the whole step's is extended; None: whole steps are timed."""
+    """Two numbers of micro batches per timed step, from whose times the time of the whole step is extended; None: whole
+    steps are timed."""
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
@@ -37,14 +39,14 @@ class ShortSteps(Schema):
 
 
 class ShortStepTimes(Schema):
-    """Step times at two numbers of micro batches, from which a run's step time was extended."""
+    """Step times at two numbers of micro batches, from which the time of the run's whole step was extended."""
 
     parity_samples: int = Field(ge=1, le=MOST_SAMPLES)
-    """Number of different samples in each fully recorded first step."""
+    """Number of different samples in each of the first steps, whose losses are recorded to compare runs."""
     parity_accumulation: MicroBatches
-    """Micro batches of each fully recorded first step."""
+    """Number of micro batches in each of the first steps, whose losses are recorded to compare runs."""
     accumulations: Accumulations | None = None
-    """Micro batches of the timed steps; None: whole steps were timed."""
+    """Two numbers of micro batches per timed step; None: whole steps were timed."""
     fewer_s: tuple[float, ...] = Field(default=(), max_length=_MOST_TIMES)
     """Seconds of each timed step with the smaller number of micro batches, on the slowest rank."""
     more_s: tuple[float, ...] = Field(default=(), max_length=_MOST_TIMES)
@@ -57,10 +59,11 @@ class ShortStepTimes(Schema):
 
 
 def extended_s(fewer_s: float, more_s: float, accumulations: Accumulations, whole: int) -> float:
-    """Seconds of a step with `whole` micro batches, from the seconds of a step at each of two numbers of them.
+    """Return the seconds of a step with `whole` micro batches, extrapolated from the seconds of steps with two smaller
+    numbers.
 
-    What happens once a step counts once, because both times contain it. A whole step never takes less than the longer
-    of the short ones.
+    Work that a step does once, such as the optimizer's update, counts once, because both times contain it. The result
+    is never below the time of the longer short step.
     """
     fewer, more = accumulations
     slope_s = max(0.0, more_s - fewer_s) / (more - fewer)
@@ -68,5 +71,6 @@ def extended_s(fewer_s: float, more_s: float, accumulations: Accumulations, whol
 
 
 def copied_samples(slots: range, copies: int) -> Sequence[int]:
-    """Samples of a micro batch whose slots hold copies of fewer samples, `copies` consecutive slots each."""
+    """Return the number of the sample in each of the given slots, where each sample fills `copies` consecutive
+    slots."""
     return slots if copies == 1 else [slot // copies for slot in slots]

@@ -96,9 +96,11 @@ class RunPurpose(StrEnum):
     RESUME_CHECK = "resume_check"
     """Resume check of the best configuration: continue from a checkpoint in new processes."""
     RECIPE = "recipe"
-    """Run of a recipe that the study considers, or of the stated one beside it."""
+    """Run that trains a recipe (precision or optimizer) which the study considers, or the workload's stated recipe for
+    comparison."""
     REHEARSAL = "rehearsal"
-    """Rehearsal of a projected configuration at the number of ranks of the study's target; nothing is timed."""
+    """Rehearsal of a projected configuration: built and stepped with fake tensors at the target's number of ranks;
+    nothing is timed."""
     TRACE = "trace"
     """Run under the profiler after the end of the study, with no effect on its result."""
 
@@ -148,20 +150,22 @@ class Run(Schema):
     purpose: RunPurpose
     """Purpose of the run; never `model_summary`, since such a run belongs to no trial."""
     final_comparison: int | None = None
-    """Number of the final comparison that a validation run belongs to, or after which a recipe run was made. If
-    different from the study's current number, the run no longer counts."""
+    """Number of the final comparison that a validation run belongs to, or after which a recipe run (with another
+    precision or optimizer) was made. If different from the study's current number, the run no longer counts."""
     comparison_block: int | None = None
     """Number of the comparison block (runs executed directly after each other) within the final comparison."""
     recipe: str | None = Field(default=None, examples=["bf16-true"])
-    """Name of the considered recipe that a run of purpose `recipe` trains; None: the stated one."""
+    """Name of the considered recipe (precision or optimizer) that a run of purpose `recipe` trains; None: the recipe
+    that the workload states."""
     is_whole_step: bool = False
-    """Whether the validation run timed whole steps after the verdict, because the other runs' step times were extended
-    from short steps; it is in no comparison block."""
+    """Whether this validation run, which follows the study's verdict, timed whole steps. It checks the step times that
+    other runs extrapolated from short steps (fewer micro batches), and takes no part in the comparison."""
     state: TrialState
     measurement: Measurement | None = None
     resume_check: ResumeMeasurement | None = None
     rehearsal: RehearsalReport | None = None
-    """Answers of the processes that rehearsed the trial's configuration at the number of ranks of the study's target."""
+    """Results of the rehearsal: the trial's configuration was built and stepped with fake tensors, as one rank of the study's
+    target."""
     failure: Failure | None = None
     log_tail: str | None = None
     progress: Progress | None = None

@@ -79,7 +79,8 @@ def recommended_clusters(session: Session, project_id: str) -> Sequence[Cluster]
 
 
 def projects_with_recommendation(session: Session) -> Sequence[str]:
-    """Return the projects that have a recommended configuration, which retunes and canaries may measure."""
+    """Return the projects that have a recommended configuration, which retunes and canaries (speed checks) may
+    measure."""
     query = select(TuningTargetRow.project_id).where(TuningTargetRow.recommended_id.is_not(None)).distinct()
     return session.scalars(query).all()
 

@@ -13,7 +13,8 @@ from shardtune.db.tables.canaries import CanaryRow
 
 
 def fresh_targets(session: Session) -> Sequence[TuningTargetRow]:
-    """Return tuning targets whose recommendation is considered fresh, most used first."""
+    """Return tuning targets whose recommendation is considered fresh (hardware and software unchanged), most used
+    first."""
     query = select(TuningTargetRow).where(
         TuningTargetRow.recommended_id.is_not(None),
         TuningTargetRow.superseded_by.is_(None),
@@ -33,13 +34,14 @@ def open_canaries(session: Session) -> Sequence[CanaryRow]:
 
 
 def lock(session: Session, canary_id: str) -> CanaryRow:
-    """Return one canary, locked until the transaction ends and read again."""
+    """Return one canary (speed check of a recommended configuration), locked until the transaction ends and read
+    again."""
     query = select(CanaryRow).where(CanaryRow.id == canary_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
 
 def of_target(session: Session, project_id: str, target_key: str) -> Sequence[CanaryRow]:
-    """Return all canaries of a tuning target in chronological order."""
+    """Return all canaries (speed checks) of a tuning target in chronological order."""
     query = select(CanaryRow).where(CanaryRow.project_id == project_id, CanaryRow.target_key == target_key)
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.tick, CanaryRow.id)).all()
 
@@ -59,7 +61,7 @@ def measured_canaries(
 def page(
     session: Session, project_id: str | None, target_key: str | None, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[CanaryRow]:
-    """Return a page of canaries, newest first, starting behind `after`."""
+    """Return a page of canaries (speed checks), newest first, starting behind `after`."""
     time, name = CanaryRow.created_at, CanaryRow.id
     query = select(CanaryRow).order_by(time.desc(), name.desc()).limit(limit).options(joinedload(CanaryRow.worker))
     if project_id is not None:

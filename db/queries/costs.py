@@ -71,8 +71,8 @@ def in_flight(session: Session, now: datetime) -> list[InFlight]:
 
 
 def running_gpu_seconds(session: Session, project_id: str, now: datetime) -> float:
-    """Return the GPU-seconds that a project's running attempts have used so far, without their waits for a quiet
-    machine, as far as the study allows these."""
+    """Return the GPU-seconds that a project's running attempts have used so far. Time in which an attempt waited for a
+    quiet machine does not count, up to the limit of its study."""
     query = (
         select(RunRow, StudyRow)
         .join(StudyRow, StudyRow.id == RunRow.study_id)
@@ -97,8 +97,8 @@ def gpu_seconds_of_validation_runs(session: Session, study_id: str) -> float:
 
 
 def most_expensive_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
-    """Return the GPU-seconds of the most expensive ended attempt of the given studies, considered recipes left out: no
-    retune runs them, and hundreds of steps cost more than any other run."""
+    """Return the GPU-seconds of the most expensive ended attempt of the given studies. Runs of considered recipes are
+    left out, because no retune runs them, and their hundreds of steps cost more than any other run."""
     query = select(func.max(AttemptRow.gpu_seconds)).join(RunRow, RunRow.id == AttemptRow.run_id)
     is_repeated = RunRow.study_id.in_(list(study_ids)), RunRow.purpose != RunPurpose.RECIPE
     return session.scalars(query.where(*is_repeated)).one()
@@ -137,8 +137,8 @@ def last_retune_cost(session: Session, project_id: str, target_key: str) -> floa
 
 
 def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
-    """Return the GPU-seconds of a study without its considered recipes, and whether it was a search requested by a
-    user."""
+    """Return the GPU-seconds of a study without the runs of considered recipes (other precisions and optimizers), and
+    whether the study was a search requested by a user."""
     row = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
     of_recipes = (
         select(func.sum(AttemptRow.gpu_seconds))

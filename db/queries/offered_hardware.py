@@ -17,7 +17,8 @@ _MOST_MACHINES = 500
 
 @dataclass(frozen=True)
 class OfferedMachine:
-    """Hardware and software of registered workers; of several with the same, the most recently active."""
+    """Hardware and software of registered workers. Of several workers with the same hardware and software, the most recently
+    active one stands for all."""
 
     name: str
     project_id: str | None

@@ -113,7 +113,7 @@ def devices(session: Session, project_id: str | None) -> list[str]:
 
 @dataclass(frozen=True)
 class RunCosts:
-    """Number of complete runs of one purpose and final comparison, and their GPU-seconds."""
+    """Number and GPU-seconds of the complete runs that have the same purpose, either inside or outside of a final comparison."""
 
     runs: int
     shortest: float

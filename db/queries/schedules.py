@@ -41,13 +41,13 @@ def count(session: Session, project_id: str) -> int:
 
 
 def of_trigger(session: Session, project_id: str, trigger: Trigger) -> Sequence[ScheduleRow]:
-    """Return a project's schedules with a trigger, oldest first, including paused ones."""
+    """Return a project's schedules with a given trigger, oldest first, including paused ones."""
     query = select(ScheduleRow).where(ScheduleRow.project_id == project_id, ScheduleRow.trigger == trigger)
     return session.scalars(query.order_by(ScheduleRow.created_at, ScheduleRow.id)).all()
 
 
 def with_cron(session: Session, trigger: Trigger) -> Sequence[ScheduleRow]:
-    """Return the schedules with a trigger that have a cron expression, in all projects, including paused ones."""
+    """Return the schedules with a given trigger that have a cron expression, in all projects, including paused ones."""
     query = select(ScheduleRow).where(
         ScheduleRow.trigger == trigger, type_coerce(ScheduleRow.spec, JSON)["cron"].as_string().is_not(None)
     )

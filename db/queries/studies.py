@@ -138,7 +138,8 @@ class OpenStudy:
 
     @property
     def is_background(self) -> bool:
-        """Whether no user waits for the study, so that it may use only the day's remaining budget."""
+        """Whether the service started the study itself, so that no user waits for it and it may use only the day's
+        remaining budget."""
         return self.study.purpose != StudyPurpose.USER
 
     @property

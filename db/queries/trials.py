@@ -225,7 +225,8 @@ def reject(session: Session, study_id: str, values: Iterable[Rejection], now: da
 
 
 def workers_of_open_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return the ids of the workers of each begun comparison block that still has a waiting run, by study."""
+    """Return, for each study, the ids of the workers that have begun a comparison block (one validation run of each compared
+    configuration) of which a run still waits."""
     workers: dict[str, frozenset[str]] = {}
     for study_id, worker_id in session.execute(_WORKERS_OF_OPEN_BLOCKS, {"study_ids": list(study_ids)}):
         assert worker_id is not None

@@ -25,7 +25,7 @@ _NOTE_SEEN = (
     .returning(WorkerRow.is_draining)
 )
 _MOST_FORGOTTEN = 1000
-"""Maximum number of workers that one transaction forgets."""
+"""Maximum number of workers that one transaction forgets (hides from lists)."""
 
 
 def lock_by_name(session: Session, name: str, project_id: str | None) -> WorkerRow | None:

@@ -94,9 +94,11 @@ class DecisionRow(Row):
     recommendation_id: Mapped[str] = mapped_column(ForeignKey("recommendations.id"))
     action: Mapped[DecisionAction] = mapped_column(words(DecisionAction))
     by: Mapped[str] = mapped_column(String(100))
-    """Name of the API key, which another key may have, too; `service` for decisions of the service."""
+    """Name of the API key that made the decision, which other keys may share; `service` for decisions of the
+    service."""
     key_id: Mapped[str | None] = mapped_column(String(32))
-    """Id of the API key; None: the service decided, had no keys, or an earlier release wrote the row."""
+    """Id of the API key that made the decision; None: the service decided, had no keys, or an earlier release wrote the
+    row."""
     note: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
 

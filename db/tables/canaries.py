@@ -25,14 +25,14 @@ class CanaryRow(Row):
     worker_id: Mapped[str] = mapped_column(ForeignKey("workers.id"))
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"))
     tick: Mapped[int]
-    """Number of the period in which the canary was started."""
+    """Number of the time period in which the canary (speed check) was started."""
     role: Mapped[CanaryRole] = mapped_column(words(CanaryRole, 8))
     verdict: Mapped[CanaryVerdict | None] = mapped_column(words(CanaryVerdict))
-    """Verdict of the canary; None while it runs."""
+    """Verdict of the canary (speed check); None while it runs."""
     tokens_per_s_per_gpu: Mapped[float | None]
-    """Speed of the canary's fastest run in tokens per second and GPU."""
+    """Speed of the fastest run of the canary (speed check), in tokens per second and GPU."""
     change: Mapped[float | None]
-    """Ratio of the canary's speed to the expected speed."""
+    """Ratio of the canary's measured speed to the expected speed of the configuration."""
     reason: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

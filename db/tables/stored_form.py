@@ -15,7 +15,8 @@ from shardtune.api_schemas.protocol import models_within
 
 
 def stored_form(adapter: TypeAdapter[Any], value: object) -> Any:
-    """Return a value as JSON values, without the fields of its schemas that hold an absent default."""
+    """Return a value as JSON values, without fields that hold their default, where this default is None, False, zero or
+    empty."""
     content = adapter.dump_python(value, mode="json")
     for model, inner in models_within(value, content):
         _leave_out_absent(model, inner)

@@ -48,13 +48,13 @@ class StudyRow(Row):
     same fingerprint measure for this study."""
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)
     parity_samples: Mapped[int | None]
-    """Number of different samples in the recorded first steps of a study whose runs have short steps; None: all steps
-    are whole."""
+    """Number of different samples in the recorded first steps of a study whose runs have short steps (fewer micro
+    batches than the workload's); None: all steps are whole."""
     comparison_round: Mapped[int] = mapped_column(default=0)
     """Number of the current final comparison (paired runs that decide), increased at each start; runs of earlier ones
     do not count."""
     final_comparison: Mapped[Finalists | None] = mapped_column(Stored(Finalists))
-    """Finalists (trials to run again) of the current final comparison."""
+    """Finalists of the current final comparison: trials that it runs again."""
     best_so_far: Mapped[Contender | None] = mapped_column(Stored(Contender))
     result: Mapped[StudyResult | None] = mapped_column(Stored(StudyResult))
     reason: Mapped[str | None] = mapped_column(Text)

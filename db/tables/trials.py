@@ -93,9 +93,9 @@ class RunRow(Row):
     undecided_s: Mapped[StepTimeRange | None] = mapped_column(Stored(tuple[float, float]))
     """Range of step times in seconds that needs a precise measurement; None: no range."""
     recipe: Mapped[RecipeRun | None] = mapped_column(Stored(RecipeRun))
-    """Recipe and configuration of a run that compares recipes; None for other runs."""
+    """Recipe (precision or optimizer) and configuration of a run that compares recipes; None for other runs."""
     rehearsed_config: Mapped[TrialConfig | None] = mapped_column(Stored(TrialConfig))
-    """Configuration at the study's target that a rehearsal builds; None for other runs."""
+    """Configuration for the study's target that a rehearsal builds with fake tensors; None for other runs."""
     state: Mapped[TrialState]
     attempt: Mapped[int] = mapped_column(default=0)
     """Number of attempts at the run so far; while `state` is running, the number of the current attempt."""

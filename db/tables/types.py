@@ -62,7 +62,8 @@ class Stored(TypeDecorator[T]):
         self._parse = self._adapter.validate_json if is_mutable else lru_cache(_MOST_KEPT)(self._adapter.validate_json)
 
     def process_bind_param(self, value: T | None, dialect: Dialect) -> Any:
-        """Convert the schema value to plain JSON for storage, without absent fields."""
+        """Convert the schema value to plain JSON for storage, without fields that hold a default of None, False, zero
+        or empty."""
         return None if value is None else stored_form(self._adapter, value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> T | None:

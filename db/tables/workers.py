@@ -28,8 +28,8 @@ class WorkerRow(Row):
     register."""
     session: Mapped[str] = mapped_column(String(64), unique=True)
     protocol_version: Mapped[int | None]
-    """Protocol version in which the worker reads leases. None: unknown until the worker asks for work, since a release
-    before this column registered it."""
+    """Protocol version in which the worker reads leases. None: unknown until the worker asks for work, since an older
+    release, whose table lacked this column, registered it."""
     offer: Mapped[Offer] = mapped_column(Stored(Offer))
     """Part of the worker's inventory that is read for all workers at once."""
     inventory: Mapped[Inventory] = mapped_column(Stored(Inventory), deferred=True)
@@ -51,8 +51,8 @@ class WorkerRow(Row):
     host_id: Mapped[str | None] = mapped_column(String(128), index=True)
     """Id of the host that the worker shares with other workers of its project; None if it uses the machine alone."""
     host_wait: Mapped[HostWait | None] = mapped_column(Stored(HostWait))
-    """Wait of the worker for its host: a run needs more of the host than is free, or the host is reserved for the next
-    run of its pair."""
+    """State of the worker while it waits for its host, because a run needs more of the host than is free, or because
+    the host is reserved for the next run of its pair; None if it does not wait."""
 
     __table_args__ = (
         Index(

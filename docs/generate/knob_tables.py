@@ -8,7 +8,7 @@ from docs.generate.markdown import code, table
 from shardtune.api_schemas.knobs import Call, Consumer, Key, Knob, Lost, Statement, Unexportable, Written
 from shardtune.api_schemas.knobs.condition import value_text, values_words
 
-_COLUMNS: Mapping[Consumer, str] = {
+COLUMNS: Mapping[Consumer, str] = {
     "script": "`train_snippet.py`",
     "deepspeed": "`ds_config.json`",
     "accelerate": "Accelerate",
@@ -16,6 +16,7 @@ _COLUMNS: Mapping[Consumer, str] = {
     "torchtitan": "torchtitan",
     "lightning": "Lightning",
 }
+"""Headings of the programs' columns, in their order."""
 
 
 def knobs(_context: PageContext, backend: str) -> str:
@@ -36,13 +37,13 @@ def knob_statements(_context: PageContext, backend: str) -> str:
     """
     known = _of(backend)
     stated = {consumer for _, knob in known for consumer in _statements(knob)}
-    consumers = [consumer for consumer in _COLUMNS if consumer in stated]
+    consumers = [consumer for consumer in COLUMNS if consumer in stated]
     rows = [
         (code(name), *(_words(_statements(knob).get(consumer), knob) for consumer in consumers))
         for name, knob in known
         if _statements(knob)
     ]
-    return table(("knob", *(_COLUMNS[consumer] for consumer in consumers)), rows)
+    return table(("knob", *(COLUMNS[consumer] for consumer in consumers)), rows)
 
 
 def _of(backend: str) -> list[tuple[str, Knob]]:
@@ -65,7 +66,7 @@ def _statements(knob: Knob) -> Mapping[Consumer, Statement]:
     if not knob.variable:
         return knob.exports
     text = Written(f"the ranks' environment: {code(knob.variable)}")
-    return {consumer: text for consumer in _COLUMNS if consumer != "deepspeed"} | dict(knob.exports)
+    return {consumer: text for consumer in COLUMNS if consumer != "deepspeed"} | dict(knob.exports)
 
 
 def _words(statement: Statement | None, knob: Knob) -> str:

@@ -67,7 +67,9 @@ def authenticate_key(context: Context, secret: str | None) -> Principal | None:
 
 
 def _is_own_key(context: Context, secret: str) -> bool:
-    """Whether the secret is that of the command which started this service for itself."""
+    """Whether a secret is the key of the command (`shardtune tune` or `best`) that started this service for its own
+    use.
+    """
     own = context.own_key_hash
     return own is not None and secrets.compare_digest(hash_of(secret), own)
 
@@ -135,7 +137,7 @@ async def authenticate_before_body(request: Request) -> None:
 
 
 def _authenticated_sender(request: Request) -> Principal | None:
-    """Sender of this request as authenticated before its body was read; None if it was not authenticated then."""
+    """Sender of a request, if it was authenticated before the request's body was read; else None."""
     sender = getattr(request.state, "sender", None)
     return sender if isinstance(sender, Principal) else None
 

@@ -60,7 +60,7 @@ def _cost_rows(rows: Sequence[AttemptCosts], price: float | None) -> Iterator[Co
 
 
 _AFTER_SEARCH = (RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK, RunPurpose.RECIPE, RunPurpose.REHEARSAL)
-"""Purposes of runs after the search of a study."""
+"""Purposes of the runs that a study executes after its search."""
 
 
 def _cause(row: AttemptCosts) -> CostCause:

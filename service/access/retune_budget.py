@@ -50,9 +50,9 @@ class Account:
     limit: BudgetLimit
     gpu_seconds_left: float
     promised: float = 0.0
-    """GPU-seconds that the running retunes will probably still use, of those that are left."""
+    """Part of `gpu_seconds_left` that running retunes will probably still use."""
     is_shared: bool = False
-    """Whether other projects have shares in the limit."""
+    """Whether the limit is divided among several projects."""
 
     @property
     def explanation(self) -> str:

@@ -8,10 +8,10 @@ def left_of_fleet(
 ) -> float:
     """GPU-seconds of the fleet's daily limit that a project may still use.
 
-    Every entitled project has an equal share. What the others have not used of theirs is kept for them at midnight, and
-    becomes free evenly over the day (`day_left`: 1 at midnight, 0 at the end), so that nothing is left over where only
-    one project retunes. A project keeps what remains of its own share whatever the others have used: their workers
-    report their use, and may exaggerate it.
+    Every entitled project has an equal share. At midnight, the unused shares of the other projects are reserved for
+    them. During the day, the reserve shrinks evenly to nothing (`day_left`: 1 at midnight, 0 at the end), so that a
+    project that retunes alone can use the whole limit. A project can always use up its own share, whatever the others
+    have used: their workers report that use, and may exaggerate it.
     """
     own, others = used.get(project_id, 0.0), {*entitled, *used} - {project_id}
     kept = day_left * limit / len({*entitled, project_id})

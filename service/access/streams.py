@@ -45,7 +45,8 @@ def open_stream(context: Context, request: Request, content: AsyncIterator[bytes
     """Open an event stream that counts towards its client's limit until the stream ends, for whatever reason.
 
     Raises:
-        TooMany: this client has the maximum of open streams, or its project as many as are free.
+        TooMany: the client has the maximum number of open streams, or its project already has as many as the service
+            has left.
     """
     client = context.principal.key_id or (request.client.host if request.client else "unknown")
     sender, settings = context.principal.sender, context.settings
@@ -60,8 +61,8 @@ def open_stream(context: Context, request: Request, content: AsyncIterator[bytes
 
 
 class _CountedStream(EventSourceResponse):
-    """Event stream response that frees its place in the client's limit even if the client disconnected before the first
-    byte.
+    """Event stream response that stops counting towards its client's limit at its end, even if the client disconnected
+    before the first byte.
     """
 
     def __init__(self, content: AsyncIterator[bytes], free_place: Callable[[], None]) -> None:

@@ -10,7 +10,9 @@ from shardtune.service.best import target_distance
 
 
 def is_too_busy(row: TuningTargetRow) -> bool:
-    """Whether a recommendation came from a machine that was too busy to answer."""
+    """Whether a recommendation comes from a study whose verdict is `too_busy`: other programs disturbed its
+    measurements too much for an answer.
+    """
     return row.recommended is not None and row.recommended.answer.result.verdict is Verdict.TOO_BUSY
 
 
@@ -45,7 +47,8 @@ def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Co
 def best_config_of(
     row: TuningTargetRow, differences: tuple[Difference, ...], now: datetime, asked_key: str | None = None
 ) -> BestConfig:
-    """Recommendation of a tuning target as answered. `differences`: those from the target that was asked for."""
+    """Body of the answer with a tuning target's recommendation. `differences`: how the target differs from the one that
+    was asked for."""
     recommended = row.recommended
     assert recommended is not None
     answer = recommended.answer

@@ -10,7 +10,8 @@ from shardtune.service.workers import compatibility, hardware_shape, registry, s
 
 
 def local_clusters(context: Context, project_id: str) -> Sequence[Cluster]:
-    """Clusters that the name `local` means: the live workers' cluster, else the clusters of present recommendations.
+    """Clusters that the name `local` means: the live workers' cluster, or, without live workers, the clusters of
+    present recommendations.
 
     Several clusters are returned only if they differ in memory alone.
 

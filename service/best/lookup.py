@@ -37,7 +37,8 @@ def find_by_key(
     """Recommendation stored under a target key (id of a tuning target on a fingerprint).
 
     Raises:
-        Conflict: the machine was too busy for an answer with the confidence `lowest`.
+        Conflict: the recommendation was measured on a machine that was too busy for an answer, and `lowest` (minimum
+            confidence) is not low.
         NotFound: the key has no recommendation, or its recommendation waits for approval.
     """
     with context.db.read() as session:
@@ -50,10 +51,11 @@ def find_by_key(
 
 
 def reject_too_busy(best_config: BestConfig, lowest: ConfidenceLevel) -> BestConfig:
-    """Return a recommendation unless it came from a machine that was too busy, and the request asks for more confidence.
+    """Return a recommendation, unless its machine was too busy for an answer and the request asks for more than low
+    confidence.
 
     Raises:
-        Conflict: the recommendation is from such a machine, and `lowest` is not low.
+        Conflict: the machine was too busy, and `lowest` (minimum confidence) is not low.
     """
     if best_config.verdict is not Verdict.TOO_BUSY or lowest is ConfidenceLevel.LOW:
         return best_config
@@ -73,15 +75,16 @@ def find_by_target(
     is_exact: bool = False,
     accepts_projections: bool = False,
 ) -> BestConfig:
-    """Recommendation for the first of these tuning targets that has one, measured on any fingerprint, fresh before
-    stale; else the recommendation nearest to the first target.
+    """Recommendation for the first of these tuning targets that has one, measured on any fingerprint (hardware and
+    software versions), fresh before stale; else the recommendation nearest to the first target.
 
     `lowest`: minimum confidence of a nearest recommendation, and of one from a machine that was too busy. `is_exact`:
-    return no nearest recommendation. `accepts_projections`: where nothing was measured for exactly these targets, return
-    what a study on fewer GPUs was projected to.
+    return no nearest recommendation. `accepts_projections`: where nothing was measured for exactly these targets,
+    return a recommendation that a study on fewer GPUs projected to one of them.
 
     Raises:
-        Conflict: the machine of the only recommendation was too busy for an answer with this confidence.
+        Conflict: the only recommendation was measured on a machine that was too busy for an answer with this
+            confidence.
         NotFound: no recommendation qualifies, or the only one waits for approval.
     """
     project_id = project_of(context, project_id)
@@ -116,7 +119,7 @@ def _find_projected(
 
 
 def _no_recommendation(case: TuningTarget, lowest: ConfidenceLevel | None, wider_match: BestConfig | None) -> NotFound:
-    """Error for a tuning target without a recommendation; `other` is the recommendation that a request with fewer
+    """Error for a tuning target without a recommendation; `wider_match` is the recommendation that a request with fewer
     restrictions would return.
     """
     remedy = "POST /v1/best:resolve starts a study"
@@ -142,7 +145,8 @@ def targets_of(
 ) -> list[TuningTarget]:
     """Tuning targets that a request can mean; several only if its precision or cluster is ambiguous.
 
-    `cluster` None: `local`. A request without a precision gets the one that a new study on that cluster would get.
+    `cluster` None stands for `local`, the cluster of the live workers. A request without a precision gets the one that
+    a new study on that cluster would get.
 
     Raises:
         Invalid: `local` could mean several clusters, or none.

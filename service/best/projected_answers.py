@@ -18,8 +18,9 @@ from shardtune.tuner.projection.confirmation import with_confirmation_of
 def find_projected(
     session: Session, project_id: str, cases: Sequence[TuningTarget]
 ) -> tuple[TuningTargetRow, StudyProjection] | None:
-    """Find the newest recommendation whose study was projected to exactly one of these tuning targets, and the
-    projection."""
+    """Find the newest recommendation whose study projected its result to exactly one of these tuning targets. Returns
+    the recommendation's row and the projection.
+    """
     for case in cases:
         rows = best.nearby_targets(session, project_id, case.model_key, case.model_type, case.cluster.device)
         for row in rows:
@@ -33,9 +34,11 @@ def find_projected(
 
 
 def _projection_of(session: Session, recommended: RecommendationRow) -> StudyProjection | None:
-    """Projection that was recommended, with what is known by now of its first two choices on the target.
+    """Projection that a recommendation contains, with the results of any later runs that compared its first two choices
+    on the target.
 
-    A retune only measured the answer again on its own cluster: the projection is that of the study that found it.
+    A retune has no projection, because it only measures the recommended configuration again: the projection is then
+    read from the study that found this configuration.
     """
     renewed = recommended.answer.renewed
     if recommended.answer.result.projection is None and renewed is not None:
@@ -68,12 +71,16 @@ def _kind(cluster: Cluster) -> str:
 
 
 def is_confident(best_config: BestConfig, lowest: ConfidenceLevel) -> bool:
-    """Whether a projected recommendation has at least this confidence, which is never high."""
+    """Whether a projected recommendation has at least the confidence `lowest`. A projected recommendation never has
+    high confidence.
+    """
     return lowest is ConfidenceLevel.LOW or best_config.confidence.level is lowest
 
 
 def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfig:
-    """Return the recommendation of a study's own cluster as that of its target."""
+    """Convert a recommendation for the cluster that a study measured into a recommendation for the larger cluster that
+    it projected to.
+    """
     level = ConfidenceLevel.MEDIUM if measured.confidence.level is not ConfidenceLevel.LOW else ConfidenceLevel.LOW
     reason = (
         f"projected from {projection.measured_gpus} to {projection.cluster.world_size} GPUs, where nothing was measured"
@@ -108,7 +115,9 @@ def as_projected(measured: BestConfig, projection: StudyProjection) -> BestConfi
 
 
 def _rehearsal_reasons(projection: StudyProjection) -> tuple[str, ...]:
-    """Reason for the confidence from the rehearsal of the answer; none where nothing was rehearsed."""
+    """Text about the rehearsal of a projected configuration (its first steps, run without timing), as a reason for the
+    recommendation's confidence. Empty if nothing was rehearsed.
+    """
     if not projection.rehearsals:
         return ()
     rehearsal, ranks = projection.rehearsal_of_answer, projection.cluster.world_size

@@ -36,8 +36,8 @@ def distance(names: Collection[str]) -> int:
 
 
 def is_far(names: Collection[str]) -> bool:
-    """Whether two tuning targets differ so much that a recommendation for one has low confidence for the other: in more
-    than the workload.
+    """Whether two tuning targets (model, workload, cluster) differ in more than the workload, so that a recommendation
+    for one has only low confidence for the other.
     """
     return distance(names) >= _WEIGHTS["cluster"]
 

@@ -42,7 +42,7 @@ _MAX_INTERVAL_S = 30.0
 
 @dataclass(frozen=True)
 class _MarkChange:
-    """Planned change of the freshness marks in one recommendation's row."""
+    """Planned change to the columns of a recommendation's row that say whether the recommendation is fresh or stale."""
 
     case: TargetFreshness
     was: StoredFreshness
@@ -153,7 +153,8 @@ def _keys_in_use(
     """Target key of the recommendation that a request for each tuning target would get: the newest fresh one before
     stale ones.
 
-    Returned by project and by target without fingerprint. `ranking_states` are sorted newest first.
+    The result maps (project, key of the target without its fingerprint) to the target key. `ranking_states` are sorted
+    newest first.
     """
     best_by_target: dict[tuple[str, str], tuple[bool, str]] = {}
     for case, ranking_state in ranking_states:
@@ -224,8 +225,8 @@ def _announce(session: Session, row: TuningTargetRow, ranking_state: TargetMeasu
 
 
 def _retract(context: Context, session: Session, row: TuningTargetRow, now: datetime) -> None:
-    """Withdraw the announcement of a change that the workers have undone: a retune requested for that reason is dropped
-    unless it already runs.
+    """Withdraw the announcement that a recommendation is stale, because the workers have undone the change. A retune
+    requested for that reason is dropped unless it already runs.
     """
     assert row.recommended is not None
     record_decision(

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 def judge_and_begin(context: Context) -> int:
     """Judge canaries (repeated runs of recommended configurations) that have run, and start the canaries that are due;
-    returns the number of both.
+    returns how many were judged or started.
     """
     with context.db.read() as session:
         waiting = [(row.id, row.study_id) for row in canaries.open_canaries(session)]

@@ -20,8 +20,8 @@ from shardtune.tuner.freshness.drift import ExpectedSpeed
 from shardtune.tuner.verdict import short_steps
 
 _REFERENCE_RUNS = 9
-"""Number of runs below which a reference speed also includes the first normal canaries (repeated runs of recommended
-configurations).
+"""Number of runs wanted for a reference speed. If a recommendation has fewer, the first normal canaries (repeated runs
+of its configuration) are added.
 """
 
 
@@ -32,7 +32,7 @@ class CanaryReference:
     reference: ExpectedSpeed | None
     """Reference speed of a recommendation. None: too few runs were measured."""
     missing_runs: int
-    """Number of runs that must still be measured before a reference speed exists."""
+    """Number of further runs that must be measured before a reference speed exists."""
     worker_speeds: list[float]
     """Speeds measured by one worker's later canaries (repeated runs of recommended configurations), in order of time,
     in tokens per second of one rank.
@@ -75,8 +75,8 @@ def reference_of(
 
 
 def _lineage(session: Session, recommended: RecommendationRow, drifted: Collection[str]) -> list[RecommendationRow]:
-    """A recommendation and the earlier recommendations that it renewed on the same fingerprint (hardware and software
-    versions), oldest first.
+    """Return a recommendation and the earlier recommendations of the same configuration that it renewed, on the same
+    fingerprint (hardware and software versions), oldest first.
     """
     # Without the earlier ones, a slow decline could hide in retunes that follow each other. After drift was announced,
     # the retune's own runs are the new reference.
@@ -90,7 +90,9 @@ def _lineage(session: Session, recommended: RecommendationRow, drifted: Collecti
 
 
 def _canary_is_extended(recommended: RecommendationRow) -> bool:
-    """Whether the step time of a recommendation's next canary (repeated run) is extended from short steps."""
+    """Whether the next canary (repeated run) of a recommendation times short steps, with fewer micro batches, and
+    computes the whole step time from them.
+    """
     samples, answer = recommended.study.parity_samples, recommended.answer
     if samples is None:
         return False
@@ -105,8 +107,8 @@ def _recommendation_speeds(session: Session, recommendation: RecommendationRow, 
 
 
 def _canary_speeds(session: Session, canary: CanaryRow) -> list[float]:
-    """Speeds of a canary that count: that of its fastest run, or of all its runs if the canary contributed to the
-    reference speed.
+    """Speeds of a canary (repeated run of a recommended configuration) that count: all its runs if they contribute to
+    the reference speed, else its fastest run.
     """
     assert canary.tokens_per_s_per_gpu is not None
     system_study = canary.study.system_study
@@ -120,8 +122,8 @@ def trial_speeds(
 ) -> list[float]:
     """Speeds of the runs of a trial, in tokens per second of one rank.
 
-    `is_extended`: whether to read only runs whose step time was extended from short steps, or only those that timed
-    whole steps; None: all.
+    `is_extended` True: only runs that timed short steps (fewer micro batches) and computed the whole step time from
+    them; False: only runs that timed whole steps; None: all runs.
     """
     trial = trials.by_number(session, study.id, trial_number)
     if trial is None:

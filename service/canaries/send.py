@@ -45,8 +45,8 @@ class NotSent:
 
 
 def watched_targets(context: Context, session: Session) -> list[tuple[str, str, float | None]]:
-    """Project and target key of each recommendation that canaries watch, with the period of its canaries. None: only
-    drift schedules send its canaries.
+    """Recommendations that canaries (repeated runs) watch: each with its project, target key and the canaries' period.
+    Period None: only the project's drift schedules send its canaries.
     """
     period_s, drifts = context.settings.canary_period_s, schedules.with_cron(session, Trigger.DRIFT)
     watched_targets = []
@@ -65,7 +65,7 @@ def begin_if_due(context: Context, project_id: str, target_key: str, period_s: f
     """Send the canary of a recommendation that is due now, if there is one; returns whether a canary was sent.
 
     A recommendation with too few runs for a reference speed gets its first canary at once, which completes the
-    reference. With period None it gets no further canary.
+    reference. With `period_s` None, this function sends no later canary.
     """
     with context.db.read() as session:
         row = best.get_target(session, project_id, target_key)
@@ -101,9 +101,7 @@ def send_canary(
 
 
 def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
-    """Let a second worker run the same configuration as a canary that seems slow, to tell a slow worker from a slow
-    configuration.
-    """
+    """Repeat a canary that seems slow on a second worker, to tell a slow worker from a slow configuration."""
     try:
         with context.db.write() as session:
             canary, worker = session.get(CanaryRow, canary_id), session.get(WorkerRow, worker_id)
@@ -239,7 +237,7 @@ def _insert_canary(
 
 
 def _seconds(moment: datetime) -> int:
-    """Whole seconds of a moment since a fixed epoch, by which canaries of any period and of schedules are numbered in
-    one order.
+    """Whole seconds of a moment since a fixed epoch. Canaries are numbered by them, so that canaries of all periods and
+    schedules have one order.
     """
     return int((moment - _EPOCH).total_seconds())

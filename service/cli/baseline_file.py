@@ -90,8 +90,8 @@ def _parse_yaml(text: str) -> Any:
 
 
 class _BoundedLoader(yaml.SafeLoader):
-    """Safe loader that ends where merge keys (`<<`) make more entries than a file may have: half a kilobyte of nested
-    ones would take hours."""
+    """YAML loader that rejects a file whose merge keys (`<<`) expand to too many entries: half a kilobyte of nested
+    merge keys would take hours to load."""
 
     _merged = 0
 
@@ -99,7 +99,7 @@ class _BoundedLoader(yaml.SafeLoader):
         """Construct the value of a node.
 
         Raises:
-            MarkedYAMLError: it is no value, also where its tag says another type than its text, as in `!!int x`.
+            MarkedYAMLError: the node cannot be read as a value, or its tag contradicts its text, as in `!!int x`.
         """
         try:
             return super().construct_object(node, deep)
@@ -121,11 +121,11 @@ class _BoundedLoader(yaml.SafeLoader):
 
 
 def _within_limits(value: Any) -> Any:
-    """Return a YAML value that has few enough entries once its aliases are written out: a kilobyte of nested aliases
-    would be gigabytes of JSON.
+    """Return a YAML value unchanged if it has few enough entries once its aliases are written out: a kilobyte of
+    nested aliases would become gigabytes of JSON.
 
     Raises:
-        ValueError: it has more.
+        ValueError: the value has too many entries.
     """
     left, waiting = _MOST_ENTRIES, [value]
     while waiting:

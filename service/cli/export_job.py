@@ -25,7 +25,8 @@ _PAIRS = 3
 
 @dataclass(frozen=True)
 class LossyOptions:
-    """Options of the runs that measure the lossy form."""
+    """Options of the runs that measure an export's lossy form: the configuration as the program that reads the files
+    runs it, without the settings that their format cannot express."""
 
     state_dir: Path
     worker_options: Sequence[str] = ()
@@ -34,13 +35,13 @@ class LossyOptions:
 def write_and_check(
     export: Export, out: Path, lossy: LossyOptions | None, local_state: Path | None = None
 ) -> dict[str, Any]:
-    """Write the files and return the object of `--json`.
+    """Write an export's files, check them, and return the object that `--json` prints.
 
-    `local_state`: state directory of the study, if this machine measured the configuration: its launch script may use
-    this interpreter, and its confirming job may report to the study.
+    `local_state`: state directory of the study, if this machine measured the configuration. Then the launch script may
+    use this Python interpreter, and the job that confirms the answer on its target may report to the study.
 
     Raises:
-        PlatformFailure: the runs of the lossy form failed.
+        PlatformFailure: a run that measures the lossy form failed.
     """
     files = export.files if local_state is None else reporting_here(runnable_here(export.files), local_state)
     answer: dict[str, Any] = {
@@ -57,7 +58,7 @@ def write_and_check(
 
 
 def as_text(answer: dict[str, Any]) -> str:
-    """Format the answer of `run` for a person."""
+    """Format the answer of `write_and_check` for a person."""
     lines = list(answer["exports"])
     if answer["release"] is not None:
         lines.append(f"written for {answer['release']}")
@@ -71,7 +72,7 @@ def as_text(answer: dict[str, Any]) -> str:
 
 
 def _check_with_consumer(export: Export, out: Path) -> dict[str, Any]:
-    """Have the consumer's own library read the files, where it is installed."""
+    """Check the files by reading them with the program that they are for, such as TRL, where it is installed."""
     # A process of its own: the consumers import torch, and the worker's package may not be installed here at all.
     command = [*MODULE, "shardtune.workers.rank.check_export", export.format, str(out)]
     try:
@@ -88,7 +89,8 @@ def _check_with_consumer(export: Export, out: Path) -> dict[str, Any]:
 
 
 def _measure_lossy(export: Export, out: Path, options: LossyOptions) -> dict[str, Any]:
-    """Compare the exported configuration with what the consumer makes of it, in alternating pairs of runs here."""
+    """Compare the speed of the configuration with that of its lossy form, as the program that reads the files would
+    run it, in paired runs on this machine."""
     if export.lossy_config is None:
         return {
             "ratio": None,

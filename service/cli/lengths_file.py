@@ -17,15 +17,16 @@ MOST_LINES = 10_000_000
 """Maximum number of lines: a histogram of 256 bins has no use for more samples, whose parsing takes minutes."""
 _CHUNK = 1 << 22
 _SHORT_LINE, _MOST_KNOWN = 16, 65_536
-"""Bytes of a line that holds a number alone, and number of such lines whose lengths are remembered."""
+"""Maximum bytes of a line whose parsed length is cached, and maximum number of cached lines."""
 _LONGEST_LINE = 64 << 20
-"""Bytes of the longest line: the ids of the longest sample take half as many."""
+"""Maximum bytes of a line; the token ids of the longest allowed sample take half of them."""
 _KEYS = ("input_ids", "length")
 _FORMAT = "give one JSON value a line: a number of tokens, a list of token ids, or an object with input_ids or length"
 
 
 def read(path: Path) -> list[JsonValue]:
-    """Read a file and return its histogram as a study contains it: pairs of length and number of samples.
+    """Read a file of sample lengths and return their histogram in a study's format: pairs of length and number of
+    samples.
 
     Raises:
         InputError: the file cannot be read, is too large, or a line holds no sample.
@@ -69,7 +70,8 @@ def option_values(file: Path | None, layout: str | None) -> dict[str, JsonValue]
 
 
 def with_file(data: JsonValue, folder: Path) -> JsonValue:
-    """Return the data of a study file with the histogram in place of the path of a file of lengths."""
+    """Return a study file's `workload.data`, in which a path to a file of sample lengths is replaced by the
+    histogram."""
     if isinstance(data, str):
         return {"lengths": read(folder / data)}
     if isinstance(data, dict) and isinstance(name := data.get("lengths"), str):

@@ -26,7 +26,7 @@ DATABASE_VARIABLE = "SHARDTUNE_DATABASE_URL"
 DATABASE_FILE = "shardtune.sqlite3"
 _SERVICE_START_S = 60.0
 _WORKER_START_S = 1800.0
-"""The first start on a machine may build DeepSpeed's C++ operators."""
+"""Seconds within which a worker must register: its first start on a machine may build DeepSpeed's C++ operators."""
 _MAX_RESTARTS = 3
 
 
@@ -63,7 +63,7 @@ def _remedy_of_database() -> str:
 
 @contextmanager
 def database_errors(remedy: str = f"check {DATABASE_VARIABLE}") -> Iterator[None]:
-    """Turn errors of the database layer into messages for a person; `remedy` ends those without one of their own."""
+    """Turn errors of the database layer into messages for a person; `remedy` is appended to messages that name none."""
     try:
         yield
     except ValueError as error:
@@ -119,7 +119,7 @@ def _not_writable(path: Path, error: OSError) -> InputError:
 
 
 def _own_key() -> str | None:
-    """Return a new secret for the service and its client; None where they use the environment's key."""
+    """Return a new secret key for the service and its client; None where both use the key of the environment."""
     return None if _sends_environments_key() else secrets.token_urlsafe(32)
 
 
@@ -132,7 +132,7 @@ def _sends_environments_key() -> bool:
 def local_service(state_dir: Path) -> Iterator[ServiceClient]:
     """Start the service on a free port of 127.0.0.1 and wait until it is ready.
 
-    The client has a secret of its own: API keys of the state directory must not lock out the commands that use it.
+    The client gets a key for this service alone, so that API keys in the database cannot lock out commands.
     """
     url, own_key = database_url(state_dir), _own_key()
     prepare_database_at(url)
@@ -236,15 +236,15 @@ class LocalWorker:
         self._child.stop(patience_s=15)
 
     def _registration_times(self) -> set[datetime]:
-        """Return the registration times of workers with this name; a new one appears when ours has registered."""
+        """Return the registration times of workers with this name; a new time shows that this worker has registered."""
         return {worker.registered_at for worker in self._client.workers() if worker.name == self.name}
 
 
 def _hosts_name(options: Sequence[str]) -> str:
-    """Name of a worker over hosts, by their number.
+    """Return the name of a worker that runs over several hosts; it contains the number of hosts.
 
-    One name over two hosts and then over eight would be a worker whose hardware has changed: the answer of the two hosts
-    would become stale.
+    With the same name over two hosts and later over eight, the worker's hardware would seem to have changed, and the
+    answer measured on two hosts would become stale.
     """
     nodes = [value for flag, value in pairwise(options) if flag == "--nodes"]
     return f"hosts-{nodes[-1]}" if nodes else "hosts"

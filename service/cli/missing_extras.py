@@ -28,7 +28,7 @@ _EXTRAS = {
 
 
 def remedy(error: ModuleNotFoundError) -> str | None:
-    """Return a line that names the extra with the missing module; None for a module of no extra, which is a fault."""
+    """Return a line that names the extra which installs the missing module; None for a module that is in no extra."""
     module = (error.name or "").partition(".")[0]
     extra = next((name for name, modules in _EXTRAS.items() if module in modules), None)
     if extra is None:

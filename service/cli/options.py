@@ -26,7 +26,7 @@ Service = Annotated[
 RunningService = Annotated[
     str, typer.Option("--service", "--url", envvar="SHARDTUNE_SERVICE_URL", help="Address of a running service.")
 ]
-_LAUNCHER_VARIABLE = "SHARDTUNE_WORKER_LAUNCHER"
+LAUNCHER_VARIABLE = "SHARDTUNE_WORKER_LAUNCHER"
 """Variable from which the worker reads its launcher where the command line names none."""
 DEFAULT_SERVICE = "http://127.0.0.1:8470"
 """Default address of `shardtune serve`."""
@@ -120,7 +120,7 @@ LayoutName = Annotated[
 def adapter_options(
     lora: int | None, last_layers: int | None, qlora: int | None = None, dora: int | None = None
 ) -> AdapterSchema | None:
-    """Return the adapter that the options ask for; None without them.
+    """Return the adapter that `--lora`, `--qlora`, `--dora` or `--last-layers` asks for; None without these options.
 
     Raises:
         InputError: several are given, or a number is out of range.
@@ -144,7 +144,7 @@ def adapter_options(
 
 
 def stated_workload(seq_len: int | None, global_batch: int | None, precision: str | None) -> dict[str, int | str]:
-    """Return the workload's fields that were given: a null would replace those of a study file."""
+    """Return the workload fields that options set. Others are left out: a null would replace a study file's value."""
     values = {"sequence_length": seq_len, "global_batch": global_batch, "precision": precision}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -158,7 +158,7 @@ def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]
     # Checked here: the worker would say the same, but only after the service has started.
     if launcher not in (None, "local", "slurm", "ray"):
         raise InputError(f"--launcher ({launcher}) must be local, slurm or ray")
-    if (nodes or 1) > 1 and (launcher or os.environ.get(_LAUNCHER_VARIABLE) or "local") == "local":
+    if (nodes or 1) > 1 and (launcher or os.environ.get(LAUNCHER_VARIABLE) or "local") == "local":
         raise InputError(f"--nodes ({nodes}) must be 1 without a launcher over hosts; add --launcher slurm or ray")
     options = [*(("--launcher", launcher) if launcher else ()), *(("--nodes", str(nodes)) if nodes else ())]
     return tuple(options)

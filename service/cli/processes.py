@@ -111,7 +111,8 @@ def listening_socket(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
 
 
 def detect_inventory(ranks: int | None, options: Sequence[str] = ()) -> Inventory:
-    """Return the inventory that a worker here, with these options of `python -m shardtune.workers`, would offer.
+    """Return the hardware and software that a worker here, with these options of `python -m shardtune.workers`, would
+    offer.
 
     Raises:
         PlatformFailure: the worker cannot detect it.

@@ -34,7 +34,7 @@ def _reason(error: OSError | ValueError) -> str | None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether this is a folder's path; a text that is too long for a name, or has a NUL, is none."""
+    """Whether a path is a folder; False, not an error, for a path that is too long or has a NUL character."""
     try:
         return path.is_dir()
     except (OSError, ValueError):

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from uuid import uuid4
 
 from shardtune.api_schemas.studies.budget import FEWEST_PAIRS, Budget
@@ -29,13 +29,21 @@ _OUTCOMES: dict[Verdict, Literal["faster", "not_faster", "undecided", "too_busy"
     Verdict.UNDECIDED: "undecided",
     Verdict.TOO_BUSY: "too_busy",
 }
+LEFT_OUT = frozenset(
+    {
+        *("target", "confirms", "consider", "consider_steps", "most_loss_difference"),
+        *("seed", "checkpoint_every_s", "wait_for_worker_s", "wait_for_quiet_s"),
+    }
+)
+"""Fields of the traced trial's study that the remedy's study has with their defaults."""
 _NO_REMEDY = "no finding proposes a change of knobs that could be measured"
 
 
 def measure_remedy(
     recorded: RecordedTrial, diagnosis: Diagnosis, state_dir: Path, worker_options: Sequence[str]
 ) -> Diagnosis:
-    """Measure the first remedy that changes knobs and return the diagnosis with its result, or with a note without one."""
+    """Measure a diagnosis's first remedy that changes knobs; return the diagnosis with the result, or with a note if
+    no remedy does."""
     for index, finding in enumerate(diagnosis.findings):
         request = remedy_study(recorded, finding)
         if request is not None:
@@ -50,7 +58,7 @@ def measure_remedy(
 
 
 def remedy_study(recorded: RecordedTrial, finding: Finding) -> StudyRequest | None:
-    """Return the study that measures a finding's remedy; None where it changes no knob or the space rules it out."""
+    """Return the study that measures a finding's remedy; None if the remedy changes no knob, or the study's search space excludes it."""
     spec, task = recorded.study.spec, recorded.task
     trial = traced_trial.of_study(recorded.study, task.config, recorded.measured)
     limits = trial.limits_to(finding.knobs) if trial is not None and finding.knobs else None
@@ -63,16 +71,15 @@ def remedy_study(recorded: RecordedTrial, finding: Finding) -> StudyRequest | No
         short_steps=spec.budget.short_steps,
         resume_check=False,
     )
-    return StudyRequest(
-        model=spec.model,
-        workload=spec.workload,
-        cluster=recorded.study.cluster,
-        objective=spec.objective,
-        budget=budget,
-        baseline=task.config,
-        space=limits,
-        sampler="random",
-    )
+    kept = {name: getattr(spec, name) for name in StudyRequest.model_fields if name not in LEFT_OUT}
+    changes: dict[str, Any] = {
+        "cluster": recorded.study.cluster,
+        "budget": budget,
+        "baseline": task.config,
+        "space": limits,
+        "sampler": "random",
+    }
+    return StudyRequest(**kept | changes)
 
 
 def _run_study(
@@ -107,7 +114,7 @@ def _run_study(
 
 
 def remedy_result(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> RemedyResult:
-    """Return the remedy's result in its study: the verdict, or the reason for none."""
+    """Return the result of the study that measured a remedy: the verdict, or the reason why there is none."""
     result = study.result
     if result is not None and result.speedup is not None:
         measured = result.speedup

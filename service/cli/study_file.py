@@ -107,7 +107,7 @@ def bare_model(model: JsonValue) -> ModelSpec:
 
 
 def read_target(text: str) -> Target:
-    """Read the target of an option, such as `64x8`.
+    """Parse the value of `--target`, the larger cluster that an answer is projected to, such as `64x8`.
 
     Raises:
         InputError: text of another form.

@@ -14,7 +14,7 @@ from shardtune.service.wording.targets import projection_words
 from shardtune.service.wording.trust import Trust, trust
 
 _MARKS = {"good": "+", "warn": "!", "bad": "-", "quiet": " "}
-"""Prefix of each reason: for the answer, a warning, against the answer, or neutral."""
+"""Character before each reason, by its tone: for the answer, a warning, against the answer, or neutral."""
 
 
 def as_json(
@@ -108,7 +108,8 @@ def as_text(
 
 
 def _recipe_rows(result: StudyResult) -> list[tuple[str, str]]:
-    """Rows of the recipes that the study considered; they never replace the answer."""
+    """Return rows about the recipes (other precisions or optimizers, float8) that the study compared; none replaces
+    the answer."""
     rows = []
     for recipe in result.recipes:
         texts = [f"{_MARKS[line.tone]} {line.text}" for line in recipe_words.lines(recipe)]

@@ -23,7 +23,7 @@ class PrintableStream:
 
     def __init__(self, stream: TextIO) -> None:
         self.unchecked = stream
-        """Stream below, for a console that cleans its own text."""
+        """Stream that is written to, for a console that escapes control characters itself."""
 
     def write(self, text: str) -> int:
         """Write a text; returns its length, as the caller's buffer counts it."""
@@ -49,7 +49,8 @@ class PrintableConsole(Console):
         super().__init__(file=cast(TextIO, getattr(stream, "unchecked", stream)), markup=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render to segments of printable text; control segments are the console's own."""
+        """Render to segments of printable text; Rich's own control segments, such as cursor movements, pass
+        unchanged."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(printable(text), style)

@@ -18,14 +18,16 @@ EXPORTED = (
 TARGET_FOLDER, _SIZES_FILE = "target", "sizes.json"
 _CONFIRM_JOB = "confirm.sbatch"
 _TARGET_FILES = (_SIZES_FILE, "confirm.json", _CONFIRM_JOB)
-"""File names of a target's export beside the others. In other folders these names are the user's own files."""
+"""Further file names of an export for a study's target. In other folders, files with these names are the user's."""
 
 _NO_STATE = "\nstate=\n"
-"""Line of the confirming job that names no state directory: the service, which makes the file, does not know it."""
+"""Line of `confirm.sbatch` (the job that confirms an answer on its target) without a state directory, which the
+service that makes the file does not know."""
 
 
 def runnable_here(contents: Mapping[str, str]) -> dict[str, str]:
-    """Return the files with a launch script that finds this interpreter, whose worker measured the configuration."""
+    """Return an export's files, with a `launch.sh` that falls back to this Python interpreter, where the
+    configuration was measured."""
     return {
         name: launch.with_fallback(text, sys.executable) if name == "launch.sh" else text
         for name, text in contents.items()
@@ -33,8 +35,8 @@ def runnable_here(contents: Mapping[str, str]) -> dict[str, str]:
 
 
 def reporting_here(contents: Mapping[str, str], state_dir: Path) -> dict[str, str]:
-    """Return the files with a confirming job that finds this interpreter, and reports to the study in this state
-    directory."""
+    """Return an export's files, with a `confirm.sbatch` that falls back to this Python interpreter and reports to
+    the study in this state directory."""
     files = dict(contents)
     if _CONFIRM_JOB in files:
         job = launch.with_fallback(files[_CONFIRM_JOB], sys.executable, "shardtune")
@@ -75,7 +77,7 @@ def _target_files_of(folder: Path, contents: Mapping[str, str]) -> tuple[str, ..
 
 
 def remove_target_files(folder: Path) -> None:
-    """Remove the files of an earlier export for a target, so that they are not taken for those of the new answer.
+    """Remove the files of an earlier export for a target, so that nobody takes them for files of the new answer.
 
     Raises:
         InputError: the folder cannot be written.

@@ -140,7 +140,7 @@ class ServiceClient(FleetClient):
         return self._calls.read_rows(_STUDIES, self._calls.pages("/v1/studies", "studies", params, at_most))
 
     def events(self, study_id: str, after: int = 0, patience_s: float | None = None) -> EventPage:
-        """Return the events of a study with numbers above `after`. `patience_s`: fewer seconds than the client's."""
+        """Return the events of a study with numbers above `after`. `patience_s`: shorter patience than the client's."""
         params = {"after": after, "limit": _EVENTS}
         return self._calls.read(
             EventPage, self._calls.send("GET", f"/v1/studies/{study_id}/events", params=params, patience_s=patience_s)

@@ -40,13 +40,13 @@ class FleetClient(ComputedClient):
         return self._calls.read(CostReport, self._calls.send("GET", "/v1/costs", params=params))
 
     def demand(self, cluster: str | None = None) -> Demand:
-        """Return the demand for workers: the hardware that open studies need; with a cluster such as `8xh100`, of the
-        studies for workers with this cluster."""
+        """Return the demand for workers: the hardware that open studies need. With a cluster such as `8xh100`, only
+        studies that workers with this cluster can run are counted."""
         parameters = {} if cluster is None else {"cluster": cluster}
         return self._calls.read(Demand, self._calls.send("GET", "/v1/demand", params=parameters))
 
     def forget_worker(self, worker_id: str) -> None:
-        """Remove a worker that has disappeared from all lists."""
+        """Remove a worker that no longer runs, so that no list shows it."""
         self._calls.send("DELETE", f"/v1/workers/{quote(worker_id, safe='')}")
 
     def fingerprints(self, worker: str | None = None, current_only: bool = False) -> list[FingerprintRecord]:

@@ -29,7 +29,7 @@ _TIMEOUT_S = 30.0
 
 
 class ServiceError(Exception):
-    """Base of all errors of the client: a request to the service failed."""
+    """Base class of the client's errors: a request to the service failed."""
 
 
 class ServiceUnreachable(ServiceError):
@@ -67,7 +67,8 @@ class ServiceRejected(ServiceError):
 
 
 class _Bearer(httpx.Auth):
-    """Authentication that sends the API key, and after a rejection sends the key that its file contains by then."""
+    """Authentication that sends the API key; if the service rejects it (401), the key's file is read again and a new
+    key sent."""
 
     def __init__(self, keys: KeySource) -> None:
         self._keys = keys
@@ -124,7 +125,8 @@ class Calls:
     ) -> Any:
         """Send a request and return the JSON of the response; None for an empty response.
 
-        A POST without an idempotency key gets one of its own. `patience_s`: fewer seconds of patience than the client's.
+        A POST without `idempotency_key` gets a new random key. `patience_s`: shorter patience than the client's, in
+        seconds.
 
         Raises:
             ServiceUnreachable: the service does not answer.
@@ -175,10 +177,10 @@ class Calls:
             query["page_token"] = page["next_page_token"]
 
     def read(self, kind: type[_Model], answer: object) -> _Model:
-        """Return an answer as a schema.
+        """Convert the JSON of a response to a schema.
 
         Raises:
-            NoService: it has other fields.
+            NoService: the JSON has other fields than the schema.
         """
         try:
             return kind.model_validate(answer)
@@ -186,10 +188,10 @@ class Calls:
             raise self._no_service() from None
 
     def read_rows(self, kind: TypeAdapter[_Rows], answer: object) -> _Rows:
-        """Return the entries of a list as schemas.
+        """Convert the entries of a list response to schemas.
 
         Raises:
-            NoService: they have other fields.
+            NoService: an entry has other fields than the schema.
         """
         try:
             return kind.validate_python(answer)
@@ -220,7 +222,7 @@ def _address(url: str) -> str:
     """Return the address of a service without a final slash.
 
     Raises:
-        ValueError: it is no address, or has a user or password; the message does not show it.
+        ValueError: the text is no URL, or contains a user or password, which the message does not show.
     """
     remedy = "write it like http://127.0.0.1:8000"
     try:

@@ -13,7 +13,8 @@ from shardtune.service.process.context import Context
 def computed(
     context: Context, once: IdempotencyKey, compute: Callable[[], Answer], quantities: Sequence[str]
 ) -> Answer:
-    """Return the computed response; repetitions with the request's idempotency key get the first one.
+    """Compute and return the response of a POST request; repetitions with the same Idempotency-Key get the first
+    response.
 
     `quantities`: fields of the request that may be too large to compute with, for the error.
 

@@ -50,7 +50,7 @@ def install(app: FastAPI) -> None:
 def problem(
     status: int, code: str, detail: str, errors: Sequence[FieldError] = (), headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """Build an error response in the problem+json format (RFC 9457)."""
+    """Build an error response in the format application/problem+json (RFC 9457)."""
     body = Problem(
         type=f"urn:shardtune:error:{code}",
         title=HTTPStatus(status).phrase,

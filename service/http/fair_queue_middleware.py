@@ -20,8 +20,9 @@ _MAX_PER_SENDER = MAX_REQUESTS // 2
 sender.
 """
 _EXEMPT_PATHS = frozenset({"/v1/leases", "/healthz", MCP})
-"""Request paths that need no slot: `/v1/leases` waits for work in a separate queue, `/healthz` costs nothing, and a call
-of an MCP tool waits for requests of its own, which need slots."""
+"""Request paths that need no slot: `/v1/leases` waits for work in a separate queue, `/healthz` costs nothing, and a
+call of an MCP tool sends further API requests, which need slots themselves.
+"""
 
 
 def install(app: FastAPI) -> None:

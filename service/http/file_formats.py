@@ -1,7 +1,7 @@
 """Formats of a recommended configuration: JSON, or one of its exported files, by `?format=` or the Accept header."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
 from pydantic import BaseModel
@@ -12,13 +12,25 @@ from shardtune.service.http.errors import NotAcceptable, invalid
 JSON = "json"
 FormatParam = Annotated[str | None, Query(description="`json`, or the name of an exported file such as `launch.sh`.")]
 
+_JSON_FILE = "application/vnd.shardtune.file+json"
+"""Media type of an exported file of JSON; `application/json` is the recommendation itself."""
 _MEDIA = {
-    ".json": "application/json",
+    ".json": _JSON_FILE,
     ".yaml": "application/yaml",
     ".sh": "text/x-shellscript",
     ".sbatch": "text/x-shellscript",
     ".py": "text/x-python",
 }
+_OTHERS = "text/plain"
+FILES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            media: {"schema": {"type": "object" if media == _JSON_FILE else "string"}}
+            for media in dict.fromkeys((*_MEDIA.values(), _OTHERS))
+        }
+    }
+}
+"""OpenAPI `responses` entry for routes that may answer with an exported file."""
 _BY_ACCEPT = {
     "application/yaml": "accelerate.yaml",
     "text/x-shellscript": "launch.sh",
@@ -28,10 +40,11 @@ _JSON = ("application/json", "application/*", "*/*")
 
 
 def requested_format(request: Request, response: Response, stated: str | None) -> str:
-    """Return `json` or the name of a file: as stated, else as the Accept header prefers.
+    """Return the response format, `json` or a configuration file's name: the one stated in the query, else the one that
+    the Accept header prefers.
 
     Raises:
-        NotAcceptable: the header names no format that there is.
+        NotAcceptable: the Accept header names no format that the service can produce.
     """
     # One URL has several representations, so caches must store them apart.
     response.headers["Vary"] = "Accept"
@@ -41,15 +54,16 @@ def requested_format(request: Request, response: Response, stated: str | None) -
 def file_response(
     request: Request, response: Response, value: BaseModel, tag: str, files: Mapping[str, str], name: str
 ) -> Response:
-    """Respond with one of a configuration's files, whose entity tag follows from the configuration's.
+    """Respond with one of the ready-to-use files of a configuration. The file's entity tag is derived from the
+    configuration's.
 
     Raises:
-        Invalid: there is no such file.
+        Invalid: the configuration has no file of this name.
     """
     if name not in files:
         raise invalid("format", name, f"format ({name}) is not json or one of {', '.join(files)}; use one of these")
     not_modified = etags.set_etag(request, response, value, f'{tag[:-1]}-{name}"')
-    media = next((media for suffix, media in _MEDIA.items() if name.endswith(suffix)), "text/plain")
+    media = next((media for suffix, media in _MEDIA.items() if name.endswith(suffix)), _OTHERS)
     headers = {"ETag": response.headers.get("etag", ""), "Vary": "Accept", "X-Content-Type-Options": "nosniff"}
     return not_modified or Response(files[name], media_type=media, headers=headers)
 

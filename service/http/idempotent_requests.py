@@ -41,8 +41,8 @@ class Replayed(Exception):
 
 @dataclass(frozen=True)
 class IdempotencyKey:
-    """Identity of a POST request: requests with the same Idempotency-Key take effect once, requests without a key each
-    time.
+    """Identity of a POST request: requests with the same Idempotency-Key take effect only once, requests without a key
+    every time.
     """
 
     scope: str = ""
@@ -51,7 +51,8 @@ class IdempotencyKey:
 
     @contextmanager
     def write(self, context: Context) -> Iterator[Session]:
-        """Open the database transaction of a POST request's change; call `answer` inside.
+        """Open the database transaction in which a POST request makes its change; call `answer` inside the `with`
+        block.
 
         Raises:
             Replayed: the change was made before.

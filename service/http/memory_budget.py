@@ -16,23 +16,27 @@ from shardtune.service.process.principal import Principal
 
 _MIB = 1 << 20
 _LARGE_BODIES, _SMALL_BODIES, _RESPONSES = 64 * _MIB, 32 * _MIB, 64 * _MIB
-"""Bytes of one process for bodies above and up to the default limit, and for responses that their clients have not
-read."""
+"""Memory of one process, in bytes, for three uses: request bodies above the default size limit, bodies up to this
+limit, and responses that clients have not read yet.
+"""
 _RETRY_S = 5
 _WORKER_PATHS = ("/v1/leases", "/v1/runs/", "/v1/workers")
-"""Prefixes of addresses that unread responses do not close: a rejected heartbeat would cost a run, and their responses
-are small."""
+"""Prefixes of the workers' paths. Their requests are accepted even from a sender with too many unread responses: a
+rejected heartbeat would cost a run, and their responses are small.
+"""
 
 
 def install(app: FastAPI) -> None:
     """Add the memory budget to the application. Call it before adding the fair queue: a request that waits for its slot
-    holds no memory yet, and one that has the slot finds the budget as it is now.
+    holds no memory yet, and is checked against the present budget once it has the slot.
     """
     app.add_middleware(MemoryBudgetMiddleware)
 
 
 class MemoryBudgetMiddleware:
-    """Middleware that rejects requests whose sender holds its share of the process's memory already."""
+    """Middleware that rejects a request if its sender's other requests and unread responses already occupy the sender's
+    part of the process's memory.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -94,7 +98,7 @@ def _send_in_pieces(send: Send, responses: ByteBudget, sender: str) -> Send:
 
 
 def _sender(request: Request) -> str:
-    """Sender of a request as authenticated before its body, or as known from earlier requests."""
+    """Sender of a request: as authenticated before the body was read, else as known from earlier requests."""
     principal = getattr(request.state, "sender", None)
     if isinstance(principal, Principal):
         return principal.sender
@@ -102,7 +106,9 @@ def _sender(request: Request) -> str:
 
 
 def _body_bytes(scope: Scope) -> int:
-    """Bytes of memory that a request's body may take: its announced size, or else the limit of its address."""
+    """Bytes of memory that a request's body may take: its Content-Length, or the size limit of its path if the length
+    is not announced.
+    """
     headers = dict(scope["headers"])
     if scope["method"] not in WITH_BODY:
         return 0
@@ -114,7 +120,7 @@ def _check_room(bodies: ByteBudget, sender: str, size: int) -> None:
     """Check that a request's body fits into the budget.
 
     Raises:
-        ApiError: 429 because of the sender's other bodies, or 503 because of those of all senders.
+        ApiError: 429 if the sender's own requests fill the budget, 503 if other senders' requests do.
     """
     if size and not bodies.has_room(sender, size):
         held = bodies.held(sender)

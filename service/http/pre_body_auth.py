@@ -19,7 +19,7 @@ from shardtune.service.process.fair_queue import FairQueue
 
 # For a stranger without a valid key this is all the work that the service does, so it is bounded.
 _AT_ONCE, _OF_ONE_SENDER = 12, 4
-"""Maximum number of API keys that are checked in the database at a time, in total and for one sender."""
+"""Maximum number of API keys that are checked in the database at the same time: of all senders, and of one sender."""
 
 WITH_BODY = ("POST", "PUT", "PATCH")
 """HTTP methods with which a route may read a request body."""
@@ -36,13 +36,16 @@ DEFAULT_MAX_BYTES = 64 * _KIB
 _MAX_VALUES = 50_000
 """Maximum number of values in a request body, estimated by counting its separators."""
 OCTET_STREAM = "application/octet-stream"
-"""Media type of compressed request bodies. No other one is read there: JSON of that size takes gigabytes when it is
-parsed."""
+"""Media type of compressed request bodies (traces). Their path accepts no other type: JSON of that size would take
+gigabytes when it is parsed.
+"""
 _MAX_SHOWN = 80
 _COMPRESSED = r"/v1/runs/[^/]+/traces/[^/]+"
-"""Path of compressed request bodies, whose separators are not counted because nobody parses them."""
+"""Path to which compressed request bodies (traces) are sent; the values in them are not counted because nobody parses
+them.
+"""
 _WITH_WORKLOAD = r"/v1/(studies|best:resolve|predictions|plans)|/v1/studies/[^/]+:clone|/(new(/calculate)?|plans)"
-"""Addresses that take a model's config.json and the lengths of samples."""
+"""Paths of requests that may contain a model's config.json and the lengths of samples, and so may be larger."""
 _FEWER_LENGTHS = "count equal lengths of samples (workload.data.lengths) into [length, samples] pairs, or send less"
 _MAX_BYTES_BY_PATH = tuple(
     (re.compile(pattern), kibibytes * _KIB)
@@ -67,7 +70,7 @@ Authenticate = Callable[[Request], Awaitable[None]]
 
 
 class AuthPrefix(NamedTuple):
-    """Authentication that applies to all addresses with a path prefix."""
+    """Authentication rule for all addresses that begin with a path prefix."""
 
     prefix: str
     authenticate: Authenticate | None

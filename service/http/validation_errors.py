@@ -11,13 +11,14 @@ from shardtune.api_schemas.known_fields import model_named, rephrase_error, sugg
 from shardtune.service.http.error_codes import FieldError
 
 FIELD_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) \((?P<value>[^)]*)\)")
-"""Pattern that matches the beginning of an error message of the service's own rules: `field (value)`."""
+"""Pattern that matches error messages of the service's own rules, which begin with `field (value)`."""
 NAMED_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) is (?:no key|(?P<missing>missing))\b")
-"""Pattern that matches the beginning of an error message about a wrong or missing name, which repeats no value."""
+"""Pattern that matches error messages about a wrong or missing field name, which do not repeat a value."""
 _PATTERN_TEXT = "constrained-str"
-"""Part of an error's path by which pydantic marks text with a pattern."""
+"""Path element that pydantic inserts into an error's location for a text field that has to match a regular expression.
+"""
 _SCALARS = ("bool", "int", "float", "str")
-"""Parts of an error's path by which pydantic marks the plain-value members of a union."""
+"""Path elements that pydantic inserts into an error's location for the plain types (such as int or str) of a union."""
 _EXPECTED_KINDS = {
     "bool_type": "true or false",
     "int_type": "a whole number",
@@ -126,7 +127,9 @@ def _is_wrong_inside(item: Any, items: Sequence[Any]) -> bool:
 
 
 def error_path(item: Any) -> list[object]:
-    """Path of a validation error: names of fields and indices of entries, without the members of unions."""
+    """Path of a validation error in the request: names of fields and indices of entries, without pydantic's names for
+    the members of unions.
+    """
     return [part for part in item["loc"] if not _is_branch(part)]
 
 
@@ -152,7 +155,7 @@ def describe_mistake(item: FieldError) -> str:
 
 
 def shown_value(value: Any) -> JsonValue:
-    """Value as the client sent it; a long or unusual value is shortened to the beginning of its text."""
+    """Text of the value that the client sent; a long or unusual value is shortened to its beginning."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):

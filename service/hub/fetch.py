@@ -26,12 +26,12 @@ _ADDRESS_REMEDY = "let the operator set SHARDTUNE_HUB_ALLOW_PRIVATE=true"
 
 
 class HubUnavailable(Exception):
-    """Error for a hub that did not answer, or not as a hub does; the same request may succeed later."""
+    """Error: the model hub did not answer, or not in the way that a hub does. The same request may succeed later."""
 
 
 @dataclass(frozen=True)
 class HubRules:
-    """Address of the hub, and the addresses that reading it may reach."""
+    """Address of the model hub, and rules about the network addresses that the service may contact to read it."""
 
     endpoint: str
     hosts: frozenset[str]
@@ -45,17 +45,17 @@ class HubRules:
 class _Answer:
     status: int
     code: str
-    """Error code of the hub, such as `GatedRepo`; empty without an error."""
+    """Value of the hub's header X-Error-Code, such as `GatedRepo`; empty if the request succeeded."""
     commit: str
     text: str
 
 
 async def read_model(source: HubSource, rules: HubRules) -> ModelSpec:
-    """Read the model of a repository; its `hub.revision` is the commit that was read.
+    """Read the model of a hub repository; `hub.revision` of the result is the commit that was read.
 
     Raises:
-        ValueError: the model does not exist, may not be read, or cannot be trained; names value and remedy.
-        HubUnavailable: the hub did not answer in time, or not as a hub does.
+        ValueError: the model does not exist, may not be read, or cannot be trained; the message names value and remedy.
+        HubUnavailable: the hub did not answer in time, or its answer was none that a hub gives.
     """
     try:
         async with asyncio.timeout(_TIMEOUT_S):

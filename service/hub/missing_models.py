@@ -15,7 +15,7 @@ def unknown(source: HubSource, remedy: str) -> ValueError:
 
 
 def gated(source: HubSource, remedy: str) -> ValueError:
-    """Return the error for a repository whose owner hands it out on request only."""
+    """Return the error for a gated repository: its owner decides who may read it."""
     preset = preset_of(source.id)
     hint = f"use the preset {preset}, which has its numbers, or " if preset else ""
     return ValueError(f"model ({source}) is gated: its owner decides who may read it; {hint}{remedy}")
@@ -29,7 +29,7 @@ def no_revision(source: HubSource) -> ValueError:
 
 
 def unreachable(source: HubSource, reason: str) -> str:
-    """Return the text for a hub that did not answer as a hub does."""
+    """Return the error text for a model that could not be read because the hub did not answer properly."""
     preset = preset_of(source.id)
     hint = f"use the preset {preset}, " if preset else ""
     return f"model ({source}) cannot be read: {reason}; try again, {hint}or give the content of its config.json"

@@ -88,6 +88,8 @@ def _reject_constant(name: str) -> None:
 
 
 def _preset_remedy(source: HubSource) -> str:
-    """Beginning of a remedy: the preset that has the repository's numbers; empty where there is none."""
+    """First words of an error's remedy, which suggest the built-in preset of the same model; empty if there is no
+    preset.
+    """
     preset = preset_of(source.id)
     return f"use the preset {preset}, " if preset else ""

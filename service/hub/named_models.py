@@ -22,18 +22,22 @@ from shardtune.service.process.public_tls import public_tls
 Request = TypeVar("Request", StudyRequest, PredictionRequest, PlanRequest)
 
 _WAIT_S = 1.0
-"""Seconds that a request waits while others read the hub; each waiting one holds a thread of the service."""
+"""Maximum seconds that a request waits for its turn to read the hub; each waiting request occupies a thread of the
+service.
+"""
 _TRUE = ("1", "ON", "YES", "TRUE")
 
 
 def with_config(context: Context, model: ModelSpec) -> ModelSpec:
-    """Return the model with its configuration, read from the hub if the request names the repository alone.
+    """Return the model with its configuration (`config.json`), which is read from the hub if the request gives only a
+    repository id.
 
     Call it outside of a transaction, from a thread of the server's event loop.
 
     Raises:
-        Invalid: the operator does not allow it, or the model does not exist, may not be read or cannot be trained.
-        ApiError: `hub_unreachable`.
+        Invalid: the operator does not allow reading the hub, or the model does not exist, may not be read or cannot be
+            trained.
+        ApiError: code `hub_unreachable`: the hub does not answer.
     """
     if not model.is_unread:
         return model
@@ -54,13 +58,15 @@ def with_config(context: Context, model: ModelSpec) -> ModelSpec:
 
 
 def with_config_of(context: Context, request: Request) -> Request:
-    """Return a request whose model has its configuration, as `with_config`."""
+    """Return a request with the configuration of its model filled in from the hub, if the request gives only a
+    repository id.
+    """
     model = with_config(context, request.model)
     return request if model is request.model else request.model_copy(update={"model": model})
 
 
 def _why_not(context: Context) -> str | None:
-    """Reason why this service reads no hub; None if it does."""
+    """Reason why this service may not read models from the hub; None if it may."""
     if not context.settings.hub:
         return "this service reads no hub (its operator may set SHARDTUNE_HUB=true)"
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in _TRUE:

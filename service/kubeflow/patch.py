@@ -13,15 +13,17 @@ from shardtune.tuner.export.launchers.trainjob import literal_value
 
 REASON_ANNOTATION, CONFIG_ANNOTATION = f"{PREFIX}recommendation", f"{PREFIX}configuration"
 CONFIG_VARIABLE = "SHARDTUNE_CONFIGURATION"
-"""Environment variable in which the training finds its configuration as JSON."""
+"""Environment variable through which the training process gets its configuration as JSON."""
 Operation = dict[str, Any]
 
 
 def operations(job: Mapping[str, Any], recommended: JobRecommendation) -> list[Operation]:
-    """Operations that add the recommended sizes, resources, environment and the reason to a TrainJob.
+    """JSON patch operations that add the recommended sizes, devices, environment variables and the recommendation's
+    reason to a TrainJob.
 
     Raises:
-        NotRecommendable: the job's trainer is not what Kubernetes takes.
+        NotRecommendable: `spec.trainer` of the job is malformed, or requests other GPUs than the recommended cluster
+            has.
     """
     trainer = job["spec"].get("trainer")
     added: list[Operation] = [_add(("spec", "trainer"), {})] if trainer is None else []
@@ -42,7 +44,7 @@ def operations(job: Mapping[str, Any], recommended: JobRecommendation) -> list[O
 
 
 def _devices(own: Mapping[str, Any] | None, cluster: Cluster) -> list[Operation]:
-    """Operations that add the devices of a node, unless the job states them itself."""
+    """JSON patch operations that request a node's GPUs (or CPUs) for a TrainJob; none if the job already requests them."""
     path = ("spec", "trainer", "resourcesPerNode")
     kind, name = ("requests", "cpu") if cluster.device == "cpu" else ("limits", extended_resource(cluster.gpu))
     count = str(cluster.gpus_per_node)
@@ -60,7 +62,7 @@ def _devices(own: Mapping[str, Any] | None, cluster: Cluster) -> list[Operation]
 
 
 def _environment(own: list[Any] | None, recommended: JobRecommendation) -> list[Operation]:
-    """Operations that add the configuration's environment variables, without those that the job sets itself."""
+    """JSON patch operations that add the configuration's environment variables, except those that the job itself sets."""
     config, cluster = recommended.config, recommended.cluster
     values = variables(config, {}, 0, cluster.gpus_per_node)
     if not config.threads:

@@ -18,31 +18,31 @@ from shardtune.service.kubeflow.wish import NotRecommendable, Wish
 from shardtune.tuner.prediction import catalogue
 
 _SAME_FIELDS = ("sequence_length", "data", "precision", "optimizer", "float8", "adapter", "attention", "global_batch")
-"""Fields that a workload and a request for predictions have in common."""
+"""Names of the fields that a study's workload and a prediction request have in common."""
 _NOT_SERVED = ("unknown_best", "awaits_approval", "too_busy", "no_worker")
-"""Codes of a service without a measured answer that it would serve."""
+"""Error codes with which the service says that it has no measured recommendation to give."""
 
 
 _NEAR_FRACTION = 0.9
-"""Fraction of the best speed per GPU from which a smaller cluster is preferred."""
+"""Minimum speed per GPU, as a fraction of the best cluster's, at which a smaller cluster is preferred."""
 
 
 @dataclass(frozen=True)
 class JobRecommendation:
-    """Configuration for a TrainJob, with the cluster that it is for."""
+    """Configuration recommended for a TrainJob, and the cluster that it applies to."""
 
     cluster: Cluster
     config: TrialConfig
     tokens_per_s_per_gpu: float
     reason: str
-    """Sentence that says where the configuration comes from."""
+    """Sentence that says whether the configuration was measured or predicted, and by what."""
 
 
 class Recommender:
-    """Recommender that asks one service, within a time.
+    """Client that gets recommendations for TrainJobs from a Shardtune service within a time limit.
 
-    It asks nothing more after half of the time, and the client ends a request after half of it, so that both together
-    stay within it.
+    New requests are sent only in the first half of the limit, and each request times out after half of the limit, so
+    that the total stays within the limit.
     """
 
     def __init__(self, client: ServiceClient, answer_within_s: float) -> None:
@@ -50,11 +50,12 @@ class Recommender:
         self._answer_within_s = answer_within_s
 
     def recommend(self, wish: Wish) -> JobRecommendation:
-        """Recommend the best known configuration of the wish's clusters; without any, the fastest one that is predicted to
-        fit. Of several clusters: the smallest of those that use their GPUs about as well as the best one.
+        """Recommend a measured configuration for one of the clusters that a TrainJob allows; without any, the fastest
+        configuration that is predicted to fit. Of several clusters, the smallest one with about the best speed per GPU
+        is chosen.
 
         Raises:
-            NotRecommendable: the service is away or too slow, it rejects the wish, or nothing fits.
+            NotRecommendable: the service does not answer in time, rejects the request, or no configuration fits.
         """
         ends_s = time.monotonic() + self._answer_within_s / 2
         try:
@@ -108,15 +109,16 @@ class Recommender:
 
 
 def _most_economical(found: Sequence[JobRecommendation]) -> JobRecommendation:
-    """Choose the smallest cluster whose speed per GPU is near the best one's: what fits by offloading alone on few GPUs is
-    slow, and more GPUs than that cost more for the same tokens."""
+    """Choose the smallest cluster whose speed per GPU is near the best. On fewer GPUs, a model may fit only with
+    offloading, which is slow; on more GPUs, the same tokens cost more.
+    """
     fastest = max(recommended.tokens_per_s_per_gpu for recommended in found)
     near = [choice for choice in found if choice.tokens_per_s_per_gpu >= _NEAR_FRACTION * fastest]
     return min(near, key=lambda recommended: recommended.cluster.world_size)
 
 
 def _request(model: str, cluster: str, workload: Mapping[str, Any]) -> PredictionRequest:
-    """Request for the fastest configurations of a workload.
+    """Build the prediction request for the fastest configuration of a workload.
 
     Raises:
         NotRecommendable: the workload cannot be predicted.

@@ -18,7 +18,9 @@ log = logging.getLogger(__name__)
 API_VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 _JOB_KIND = "TrainJob"
 _LONGEST_WARNING = 250
-"""Maximum number of characters of a warning; Kubernetes cuts longer ones and drops many long ones."""
+"""Maximum number of characters of an admission warning; Kubernetes cuts longer ones, and drops some if there are many
+long ones.
+"""
 
 
 class NoReview(Exception):
@@ -26,8 +28,8 @@ class NoReview(Exception):
 
 
 def answer(body: bytes, offered: Sequence[str], recommender: Recommender) -> dict[str, Any]:
-    """Answer an admission review: the TrainJob is admitted, with a patch where it asks for a recommendation and there is
-    one, and with a warning where there is none.
+    """Answer an admission review of Kubernetes. The TrainJob is always admitted: with a patch if it asks for a
+    recommendation and there is one, with a warning if there is none.
 
     Raises:
         NoReview: the body is no admission review.
@@ -41,7 +43,7 @@ def answer(body: bytes, offered: Sequence[str], recommender: Recommender) -> dic
 
 
 def _recommendation(job: Mapping[str, Any], offered: Sequence[str], recommender: Recommender) -> dict[str, Any]:
-    """Fields of a response that recommend something, or warn."""
+    """Fields of the admission response: a patch with the recommendation, or a warning that there is none."""
     try:
         if not isinstance(job.get("spec"), Mapping):
             raise NotRecommendable("spec is missing; add it")
@@ -63,7 +65,9 @@ def _recommendation(job: Mapping[str, Any], offered: Sequence[str], recommender:
 
 
 def _warning(text: str) -> str:
-    """Text as Kubernetes takes it: short, and without halves of surrogate pairs, which no response can hold."""
+    """Shorten a warning to the length that Kubernetes accepts, and replace lone surrogates, which a response cannot
+    contain.
+    """
     return text.encode(errors="replace").decode()[:_LONGEST_WARNING]
 
 

@@ -19,11 +19,15 @@ from shardtune.service.kubeflow import review
 from shardtune.service.kubeflow.recommendation import Recommender
 
 _MOST_BYTES = 4 * 2**20
-"""Maximum size of an admission review; Kubernetes stores objects of at most 1.5 MiB, and a review may hold two."""
+"""Maximum size of an admission review; Kubernetes stores objects of at most 1.5 MiB, and a review may hold the old and
+the new one.
+"""
 _MOST_REQUESTS = 16
-"""Maximum number of reviews at once; the API server admits jobs unchanged that are answered by 503."""
+"""Maximum number of admission reviews handled at once. Further ones are answered with 503; the API server then admits
+their jobs unchanged.
+"""
 _READ_S = 5.0
-"""Seconds in which a review has to arrive."""
+"""Maximum seconds for an admission review to arrive completely."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,13 @@ class Tls:
     certificate: Path
     key: Path
     client_ca: Path | None = None
-    """Certificates of authorities; a client must have a certificate of one of them. None: any client may ask."""
+    """File with the certificate authorities that clients' certificates must be signed by. None: clients need no
+    certificate.
+    """
 
 
 def create_app(offered: Sequence[str], recommender: Recommender) -> Starlette:
-    """Create the application; `offered`: clusters that it may recommend."""
+    """Create the web application that answers admission reviews; `offered`: clusters that it may recommend."""
     # Reviews, not connections: idle connections of strangers must not close it to the API server.
     in_work: set[int] = set()
 
@@ -72,7 +78,7 @@ def create_app(offered: Sequence[str], recommender: Recommender) -> Starlette:
 
 
 def serve(app: Starlette, listener: socket.socket, tls: Tls | None) -> None:
-    """Serve until a signal; `tls` None: plain HTTP, for a proxy in front of it."""
+    """Serve the application until a signal stops it; `tls` None: plain HTTP, for a proxy in front of it."""
     options = {} if tls is None else _tls_options(tls)
     config = uvicorn.Config(app, log_config=None, ws="none", **options)
     uvicorn.Server(config).run(sockets=[listener])

@@ -25,9 +25,9 @@ GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 _LONGEST_NAME = 300
 """Maximum number of characters of a model's name."""
 _LONGEST_WORKLOAD = 50_000
-"""Maximum number of characters of a workload, which is a part of a query string to the service."""
+"""Maximum number of characters of a workload; it becomes part of a query string in a request to the service."""
 _OTHER_DEVICES = re.compile(r"[a-z0-9.-]+/(gpu|mig-.*|.*gpu.*)", re.IGNORECASE)
-"""Names of extended resources that are GPUs, or parts of them."""
+"""Pattern of extended resource names in Kubernetes that mean GPUs or parts of GPUs, such as MIG slices."""
 
 
 class NotRecommendable(Exception):
@@ -36,26 +36,26 @@ class NotRecommendable(Exception):
 
 @dataclass(frozen=True)
 class Sizing:
-    """Nodes and processes that a TrainJob states itself; None: it leaves them open."""
+    """Numbers of nodes and processes that a TrainJob specifies itself; None: the job leaves the number open."""
 
     nodes: int | None
     processes_per_node: int | None
 
     def allows(self, cluster: Cluster) -> bool:
-        """Whether a cluster has the stated nodes and processes."""
+        """Whether a cluster has the numbers of nodes and processes that the TrainJob specifies."""
         return self.nodes in (None, cluster.nodes) and self.processes_per_node in (None, cluster.gpus_per_node)
 
 
 @dataclass(frozen=True)
 class Wish:
-    """Recommendation that a TrainJob asks for."""
+    """Request of a TrainJob for a recommendation, read from its annotations."""
 
     model: str
     """Name of a preset, or id of a model on the Hugging Face hub."""
     workload: Mapping[str, Any]
     """Workload as in a study."""
     clusters: tuple[str, ...]
-    """Clusters to choose from, in their short form, those with the fewest GPUs first."""
+    """Clusters to choose from, in their short form such as `8xh100`, those with the fewest GPUs first."""
 
 
 def is_asked(job: Mapping[str, Any]) -> bool:
@@ -65,7 +65,7 @@ def is_asked(job: Mapping[str, Any]) -> bool:
 
 
 def read_wish(job: Mapping[str, Any], offered: Sequence[str]) -> Wish:
-    """Read what a TrainJob asks for; `offered`: the clusters that the operator allows.
+    """Read from a TrainJob what it wants a recommendation for; `offered`: the clusters that the operator allows.
 
     Raises:
         NotRecommendable: an annotation is missing or wrong, or no offered cluster has the job's own sizes.
@@ -89,7 +89,9 @@ def read_wish(job: Mapping[str, Any], offered: Sequence[str]) -> Wish:
 
 
 def own_sizing(job: Mapping[str, Any]) -> Sizing:
-    """Nodes and processes that a TrainJob states itself: the processes also by its GPUs per node."""
+    """Numbers of nodes and processes that a TrainJob specifies itself. If it gives no number of processes, its GPUs per
+    node count.
+    """
     trainer = _mapping(_mapping(job.get("spec")).get("trainer"))
     resources = _mapping(trainer.get("resourcesPerNode"))
     devices = [
@@ -103,7 +105,7 @@ def own_sizing(job: Mapping[str, Any]) -> Sizing:
 
 
 def _check_devices(resources: Mapping[str, Any]) -> None:
-    """Reject devices that no offered cluster has, beside which whole GPUs would be requested."""
+    """Reject a TrainJob that requests devices, such as MIG slices, beside which no whole GPUs can be added."""
     named = [name for kind in ("limits", "requests") for name in _mapping(resources.get(kind))]
     others = [name for name in named if _OTHER_DEVICES.fullmatch(name) and name not in GPU_RESOURCES]
     if others or resources.get("claims"):
@@ -157,7 +159,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _whole_number(value: object) -> int | None:
-    """Number of a field or of a quantity of devices; None where there is none."""
+    """Whole number in a field or in a resource quantity of Kubernetes; None if it contains none."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 10 else None

@@ -38,14 +38,14 @@ log = logging.getLogger(__name__)
 # waits. The second pass waits: the other replica's result raises the study's version, which wakes the workers that
 # wait.
 _AT_ONCE_S, _PATIENCE_S = 0.001, 2.0
-"""Maximum seconds to wait for a study's ask lock (one process plans a study at a time): on the first pass over the
-studies, and on the second.
+"""Maximum seconds to wait for a study's ask lock, with which only one process plans the study at a time: in the first
+pass over the studies, and in the second pass.
 """
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Result for a worker without a lease for which no work exists at the moment."""
+    """Result of a request for work: the worker has no lease, and no work exists for it at the moment."""
 
     worker: WorkerRow
     worker_kind: str
@@ -202,8 +202,8 @@ def _select_studies(
 def _first_with_work(
     context: Context, open_studies: Sequence[OpenStudy], asking: WorkRequest
 ) -> Granted | NoRun | HostBusy:
-    """Lease a worker a run of the first study that has one; otherwise report which workers have runs reserved for
-    them.
+    """Lease a worker a run of the first study that has one; otherwise report the ids of workers for which runs are
+    reserved.
     """
     reserved = frozenset[str]()
     # The list grows while it is walked: a study that another process was asking comes up again at the end.

@@ -11,15 +11,15 @@ class WorkRequest:
     """Request of a worker session for a run of one study."""
 
     session: str
-    """Id of the worker session: a new one is issued at each start of the worker."""
+    """Id of the worker session: each start of a worker begins a new session."""
     ends_in_s: float | None = None
     """Seconds until the worker must end, for example at the end of its Slurm job. None: unknown."""
     protocol_version: int = PROTOCOL_VERSION
-    """Protocol version in which the worker reads the lease."""
+    """Protocol version that the worker's release uses to read the lease."""
 
     @classmethod
     def of(cls, request: LeaseRequest) -> "WorkRequest":
-        """Return the part of a worker's request that a study needs."""
+        """Return the part of a worker's request for work that is needed to choose a run within one study."""
         return cls(request.session, request.ends_in_s, request.protocol_version)
 
 
@@ -40,8 +40,8 @@ class NoRun:
 
 @dataclass(frozen=True)
 class StudyBusy:
-    """Result of a request for work: another process is planning this study's next run, so whether the study has work is
-    unknown until then.
+    """Result of a request for work: another process is planning this study's next run, so it is not known yet whether
+    the study has work.
     """
 
 

@@ -37,8 +37,8 @@ def lease_run(
 ) -> Granted | NoRun | StudyBusy | HostBusy:
     """Lease a worker a run of one study: a waiting run if there is one, else a new run.
 
-    `open_study`: the study as just listed. Returns `StudyBusy` if another process plans the study's next run for longer
-    than `patience_s`.
+    `open_study`: the study, as the caller has just read it. Returns `StudyBusy` if another process is still planning
+    the study's next run after `patience_s`.
     """
     # A waiting run needs no plan, so it is taken without the ask lock, which another process may hold for the seconds
     # that sampling takes.
@@ -98,8 +98,8 @@ def _plan_and_lease(
 def _apply_and_lease(
     context: Context, open_study: OpenStudy, asking: WorkRequest, snapshot: StudySnapshot, step: Step
 ) -> Granted | NoRun | HostBusy | None:
-    """Apply the planned step of a study and lease the run that waits then. None: the study has changed, so it must be
-    planned again.
+    """Apply the planned step to a study, and lease the run that waits afterwards. None: the study has changed since, so
+    the step must be planned again.
     """
     with context.db.write() as session:
         study = _lock_study(context, session, open_study)
@@ -136,8 +136,8 @@ def _apply_and_lease(
 
 
 def _choose_short_steps(study: StudyRow, snapshot: StudySnapshot, step: Step, asking: WorkRequest) -> None:
-    """Decide with a study's first trial whether its runs have short steps: their losses compare only with each other, so
-    it stays decided.
+    """Decide with a study's first trial whether all its runs time short steps (with fewer micro batches). Later trials
+    cannot change this, because losses of short and whole steps are not comparable.
     """
     if not isinstance(step, NewTrial) or snapshot.history or step.prediction is None:
         return
@@ -149,10 +149,10 @@ def _choose_short_steps(study: StudyRow, snapshot: StudySnapshot, step: Step, as
 
 
 def _read_snapshot(context: Context, open_study: OpenStudy, is_first: bool) -> StudySnapshot | None:
-    """Read a study's snapshot and calibrations.
+    """Read a study's snapshot (trials and runs at one version) and the predictor's calibrations.
 
-    None: the study may use no more GPU-seconds today. `is_first`: the study was listed just now, so a snapshot cached
-    at the listed version is used without reading it again.
+    None: the study's retuning budget of the day is used up. `is_first`: the study was listed just now, so a snapshot
+    cached at the listed version is used without reading it again.
     """
     study = open_study.study
     with context.db.read() as session:
@@ -192,7 +192,7 @@ _LATER_PURPOSES: dict[type, RunPurpose] = {
     NewRecipeRun: RunPurpose.RECIPE,
     NewRehearsalRun: RunPurpose.REHEARSAL,
 }
-"""Purposes of new runs that not every release of a worker supports, by their step."""
+"""Purposes of runs that older workers may not support, by the step that adds the run."""
 
 
 def _plan(context: Context, snapshot: StudySnapshot) -> Step:
@@ -213,7 +213,7 @@ def _has_worker_for(context: Context, session: Session, study_id: str, purpose: 
 
 
 def _with_workers(snapshot: StudySnapshot, purpose: RunPurpose, *, is_able: bool) -> StudySnapshot:
-    """Snapshot that says whether a live worker supports runs of a purpose."""
+    """Copy of a study's snapshot in which is recorded whether a live worker supports runs of a purpose."""
     if purpose == RunPurpose.RECIPE:
         return replace(snapshot, has_recipe_worker=is_able)
     if purpose == RunPurpose.REHEARSAL:

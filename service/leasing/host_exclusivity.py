@@ -34,7 +34,8 @@ Outcome = TypeVar("Outcome", Measurement, Failure)
 
 
 _SHARING = (RunPurpose.MODEL_SUMMARY, RunPurpose.SEARCH, RunPurpose.REHEARSAL)
-"""Purposes of runs beside which other workers of a host may run: their times decide nothing."""
+"""Purposes of runs that may execute while other workers of the same host are busy, because their times decide nothing.
+"""
 
 
 def needs_exclusive_host(purpose: RunPurpose, system_study: SystemStudy | None) -> bool:
@@ -73,8 +74,8 @@ def admits(context: Context, session: Session, study: StudyRow, run: RunRow, wor
 
 
 def must_wait_for(partition: HostPartition, own_wait: HostWait, co_tenant: CoTenant) -> bool:
-    """Whether a run on a host partition has to wait for another worker on the same host: for that worker's current run,
-    or for its earlier place in the queue.
+    """Whether a run on a host partition has to wait for another worker on the same host: because that worker executes a
+    run now, or is ahead in the queue.
     """
     if co_tenant.purpose is not None:
         co_tenant_is_exclusive = needs_exclusive_host(co_tenant.purpose, co_tenant.system_study)

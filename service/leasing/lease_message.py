@@ -51,7 +51,7 @@ def lease(context: Context, session: Session, study: StudyRow, run: RunRow) -> L
 
 
 def deadline_s(context: Context, study: StudyRow, run: RunRow) -> float:
-    """Maximum duration of a run in seconds, as its worker gets it with the lease."""
+    """Maximum duration of a run in seconds, which the lease tells the worker."""
     return run_limits.of(context.settings, run, task_of(context, study, run), _parameters(study)).deadline_s
 
 
@@ -107,7 +107,9 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
 
 
 def _measure_plan(default_plan: MeasurePlan, study: StudyRow, run: RunRow, trial: TrialRow) -> MeasurePlan:
-    """Measurement plan whose precision matches the decision that a run is for."""
+    """Measurement plan (warm-up, number and length of timed windows) as precise as the decision requires that the run
+    is for.
+    """
     if run.recipe is not None:
         # Whole steps: losses of two recipes compare over the batches that a training has.
         return default_plan.model_copy(update={"loss_steps": run.recipe.loss_steps})

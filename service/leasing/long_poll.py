@@ -16,7 +16,7 @@ from shardtune.service.process.context import Context
 
 
 class _KeyRevoked(Exception):
-    """The API key of a waiting request was revoked, or has expired."""
+    """Exception: the API key of a request that waits for work was revoked, or has expired."""
 
 
 async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease | None:

@@ -38,9 +38,7 @@ def _is_leased_to(run: RunRow, worker_session: str) -> bool:
 
 
 def _is_needed_by_user(session: Session, worker: WorkerRow) -> bool:
-    """Whether a worker is needed by a user's study: one that the worker can run, and of which no run executes at the
-    moment.
-    """
+    """Whether a user's study needs a worker: the worker can run it, and no run of the study executes at the moment."""
     if worker.is_draining:
         return False
     busy = studies.with_running_runs(session)

@@ -15,11 +15,15 @@ from shardtune.db.tables.trials import RunRow
 from shardtune.tuner.verdict import disturbance
 
 _MEASURING = (RunPurpose.SEARCH, RunPurpose.VALIDATION, RunPurpose.RECIPE)
-"""Purposes of the runs that wait for a quiet machine: their speeds decide a verdict or a comparison of recipes."""
+"""Purposes of the runs that wait for a quiet machine: their speeds decide a verdict or a comparison of recipes
+(numerical formats and optimizers).
+"""
 
 
 def order(session: Session, study: StudyRow, run: RunRow) -> QuietWait | None:
-    """Order to wait before a run; None if its study does not wait, or no longer."""
+    """Instruction for a worker to wait for a quiet machine before it starts a run. None: the study does not ask for
+    this, or has used up its waiting time.
+    """
     allowed_s = study.spec.wait_for_quiet_s
     if allowed_s is None or run.purpose not in _MEASURING or run.fingerprint_key is None:
         return None
@@ -35,5 +39,5 @@ def order(session: Session, study: StudyRow, run: RunRow) -> QuietWait | None:
 
 
 def waited_so_far(progress: Progress | None) -> float | None:
-    """Seconds that the attempts at a run have waited; None if they did not wait."""
+    """Seconds that the attempts at a run have waited for a quiet machine; None if they did not wait."""
     return progress.waited_s if progress is not None else None

@@ -35,8 +35,8 @@ def end_overdue_attempts(context: Context) -> int:
 
 
 def _end_overdue(context: Context, run: RunRow) -> bool:
-    """End an attempt whose worker renews the lease and reports nothing, such as one whose agent hangs; returns whether
-    it was ended.
+    """End an attempt whose deadline has passed although its worker still renews the lease, for example because the
+    agent hangs; returns whether the attempt was ended.
     """
     with context.db.write() as session:
         # Under the lock: the report may arrive just now, and then nothing is left to end.
@@ -52,7 +52,9 @@ def _end_overdue(context: Context, run: RunRow) -> bool:
 
 
 def _is_overdue(context: Context, locked_run: LockedRun) -> bool:
-    """Whether the deadline of a running attempt has passed. Progress since its last extension extends it."""
+    """Whether the deadline of a running attempt has passed. If the run has progressed since the last extension, the
+    deadline is extended first.
+    """
     run, now = locked_run.run, context.now()
     assert run.started_at is not None
     deadline_s = lease_message.deadline_s(context, locked_run.study, run)

@@ -19,14 +19,14 @@ from shardtune.db.tables.trials import RunRow, TrialRow
 from shardtune.service.settings import Settings
 
 _SLOWDOWN = 3
-"""Factor by which a step may be slower than predicted within a run's time limit. For even slower steps, the worker
-extends the limit by the measured step time.
+"""Factor by which a step may be slower than predicted without exceeding the run's time limit. For even slower steps,
+the worker extends the limit by the measured step time.
 """
 
 
 _OVERDUE_FACTOR = 2
-"""Factor by which an attempt may outlast its worker's deadline until the service ends it: time to wait for devices
-before the launch, and to send traces and the report after the end.
+"""Factor by which an attempt may outlast its worker's deadline before the service ends it. It leaves time to wait for
+devices before the launch, and to send traces and the report after the end.
 """
 _MOST_EXTENSION = 10
 """Largest factor by which progress extends a run's deadline. Service and worker (`workers.agent.supervise`) use the
@@ -41,7 +41,7 @@ class LeaseLimits(NamedTuple):
 
 
 def deadline_at(started_at: datetime, deadline_s: float) -> datetime:
-    """Time at which the service ends an attempt, given the deadline that its worker keeps."""
+    """Time at which the service ends an attempt: later than `deadline_s`, the limit that the worker itself applies."""
     return started_at + timedelta(seconds=_OVERDUE_FACTOR * deadline_s)
 
 
@@ -87,13 +87,15 @@ def of(settings: Settings, run: RunRow, task: Task, parameters: int = 0) -> Leas
 _START_AND_END_S = 60.0
 """Seconds for starting and ending a run, assumed for trials that have not run before."""
 _REHEARSED_PART_S = 60.0
-"""Seconds of one process of a rehearsal: 8 to 62 s of a core were measured for layouts of a 70B."""
+"""Expected seconds of one process of a rehearsal (first steps at the target's number of ranks, without timing); 8 to 62
+s of a core were measured for layouts of a 70B model.
+"""
 _SPARE_FACTOR = 1.5
-"""Factor by which a run may take longer than expected."""
+"""Safety factor on the expected duration of a run."""
 
 
 def foreseen_s(run: RunRow, task: Task, parameters: int = 0) -> float:
-    """Number of seconds that a run is not expected to exceed, from its trial's search run, else from the predicted step
+    """Upper estimate of a run's duration in seconds, from the search run of its trial, else from the predicted step
     time. `parameters`: number of the model's parameters.
     """
     if run.trial is None or isinstance(task, ModelSummaryTask):

@@ -15,7 +15,7 @@ def check_size(context: Context, size: int) -> None:
     """Reject a raw trace larger than the limit before its content is read.
 
     Raises:
-        ApiError: 413, with both figures.
+        ApiError: status 413; the message names the trace's size and the limit.
     """
     settings = context.settings
     limit_mib = min(settings.max_trace_mib, settings.keep_traces_mib)

@@ -23,8 +23,8 @@ from shardtune.service.workers.registry import worker_of_session
 log = logging.getLogger(__name__)
 
 MOST_LEASE_REPEATS = 5
-"""Number of times that a lease is sent again to a worker that asks for work while it has one. Lost responses need a few;
-each renews the lease.
+"""Maximum number of times that a lease is sent again to a worker that asks for work although it has a lease. Lost
+responses explain a few repetitions; each one renews the lease.
 """
 _REMEDY = "install the service's release on it and restart it, or `shardtune workers resume` it"
 
@@ -56,8 +56,8 @@ def take_back_unreadable(context: Context, run_id: str, message: UnreadableLease
 
 
 def take_back_unread(context: Context, run: RunRow) -> bool:
-    """Take back a run whose worker asks for work although its lease was sent again as often as allowed; returns whether
-    it was taken back.
+    """Take back a run whose worker still asks for work after its lease was sent again the maximum number of times;
+    returns whether the run was taken back.
     """
     if run.lease_repeats < MOST_LEASE_REPEATS:
         return False

@@ -203,8 +203,8 @@ def apply_step(
 ) -> RunRow | None:
     """Apply one planned step to a study; returns the run that the step adds, if any.
 
-    The caller has locked the study, at the version that the step was planned for or at one for which `still_holds` is
-    true.
+    The caller has locked the study. The step must have been planned for the study's present version, or `still_holds`
+    must be true.
     """
     now, extra = context.now(), {"study": study.id}
     run: RunRow | None = None

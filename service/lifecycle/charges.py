@@ -12,14 +12,16 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import AttemptRow, RunRow
 
 _CLOCK_ERROR_S = 6.0
-"""Seconds by which a worker's time of an attempt may differ from the service's: the lease and the report are under way,
-and the replicas that write their times read the database's clock at different moments."""
+"""Tolerance in seconds between an attempt's duration as measured by its worker and by the service: the lease and the
+report take time to arrive, and service replicas read the database's clock at different moments.
+"""
 
 
 def reported(study: StudyRow, run: RunRow, attempt: AttemptRow, gpu_seconds: float, now: datetime) -> float:
-    """GPU-seconds of an attempt that its worker reports now: the worker's figure, within the bounds of the lease.
+    """GPU-seconds of an attempt that its worker reports now: the worker's figure, limited to what the time since the
+    lease allows.
 
-    The run's progress has the wait that the report states.
+    The caller has already stored the waiting time that the report states in the run's progress.
     """
     leased_s = (now - attempt.started_at).total_seconds()
     ranks = _rank_count(study, run)
@@ -42,14 +44,15 @@ def until_silence(study: StudyRow, run: RunRow, lease_s: float) -> float:
 
 
 def until(study: StudyRow, run: RunRow, now: datetime) -> float:
-    """GPU-seconds of a running attempt from its start until now."""
+    """GPU-seconds of a running attempt from its start until now, without the time that it waited for a quiet machine."""
     assert run.started_at is not None
     return max(0.0, (now - run.started_at).total_seconds() - allowed_wait_s(study, run)) * _rank_count(study, run)
 
 
 def allowed_wait_s(study: StudyRow, run: RunRow) -> float:
-    """Seconds that a run's attempts have waited for a quiet machine: the worker's figure, as far as the study allows
-    waiting."""
+    """Seconds that a run's attempts have waited for a quiet machine: the worker's figure, at most the waiting time that
+    the study allows.
+    """
     claimed_s = run.progress.waited_s if run.progress is not None else None
     return min(claimed_s or 0.0, study.spec.wait_for_quiet_s or 0.0)
 

@@ -11,8 +11,8 @@ from shardtune.tuner.verdict import disturbance
 
 
 def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> Measurement | Failure:
-    """Check a run's measurement for disturbance by other programs: returns the failure that repeats the run, or the
-    measurement with the cores left for its ranks, marked as disturbed where it counts nevertheless.
+    """Check a run's measurement for disturbance by other programs. Returns a failure if the run is to be repeated; else
+    the measurement, marked as disturbed if it is, with the number of CPU cores that were left for its ranks.
 
     The caller has locked the run.
     """

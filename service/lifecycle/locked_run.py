@@ -27,7 +27,7 @@ class LockedRun:
 
     @property
     def ends(self) -> list[AttemptEnd]:
-        """Ends of all finished attempts at the locked run."""
+        """Ways in which the finished attempts at the locked run ended, in order."""
         return [row.end for row in self.attempts if row.end is not None]
 
     @cached_property

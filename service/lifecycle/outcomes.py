@@ -28,7 +28,9 @@ from shardtune.tuner.verdict import disturbance, ranking, resume_check
 log = logging.getLogger(__name__)
 
 _MAX_EQUAL_ENDS = 2
-"""Number of equal ends of attempts after which a run is not repeated: a platform fault is retried once."""
+"""Number of attempts ending in the same way after which a run is not repeated, so that a fault of the platform is
+retried once.
+"""
 # The study, or a measured trial, depends on these runs, so they get one try more. A lost node never counts by itself:
 # only the total number of tries ends the run.
 _MAX_EQUAL_ENDS_LENIENT = 3
@@ -36,16 +38,17 @@ _MAX_EQUAL_ENDS_LENIENT = 3
 """
 # A run that never ends the same way twice would otherwise be retried forever.
 _MAX_TRIES = 4
-"""Maximum number of attempts at one run, whatever their ends."""
+"""Maximum number of attempts at one run, however they end."""
 _MAX_RELEASES = 50
-"""Number of times that a run may be returned. Restarts and preemptions of honest workers come minutes apart; a worker
-that returns all it gets wrote 150 attempts in 19 s."""
+"""Maximum number of times that workers may return a run without executing it. Restarts and preemptions of honest
+workers come minutes apart; a worker that returned every run caused 150 attempts in 19 s.
+"""
 
 
 @dataclass(frozen=True)
 class JudgedEnd:
-    """End of an attempt with exactly one result: a measurement, model summary, resume check (train, save, resume),
-    rehearsal, diagnosis or failure.
+    """Way in which an attempt ended, with exactly one result: a measurement, model summary, resume check (train, save,
+    resume), rehearsal, diagnosis or failure.
     """
 
     gpu_seconds: float
@@ -109,7 +112,7 @@ def next_state(
 def apply_end(session: Session, locked_run: LockedRun, reported_end: JudgedEnd, now: datetime) -> None:
     """End the current attempt of a run, and update run, trial and study accordingly.
 
-    A measurement over the memory limit, or of a training that diverges from the reference losses, becomes a failure.
+    A measurement becomes a failure if it exceeds the memory limit, or if its losses diverge from the reference losses.
     """
     study, run, attempt = locked_run.study, locked_run.run, locked_run.attempt(locked_run.run.attempt)
     assert run.state is TrialState.RUNNING and attempt is not None and attempt.end is None, "no live attempt"

@@ -17,16 +17,18 @@ from shardtune.tuner.freshness.fingerprints import stale_fields
 from shardtune.tuner.projection.rung_test import Rung
 
 _MOST_STUDIES = 4
-"""Number of studies of one size whose trials are read, those with most of them: each has a snapshot to build."""
+"""Maximum number of studies of one cluster size whose trials are read: those with the most trials, since reading each
+study is costly.
+"""
 _SIZE_FIELDS = frozenset({"nodes", "gpu_count", "gpu_links", "nics", "intra_node_gb_per_s", "inter_node_gb_per_s"})
-"""Fields of a fingerprint that differ because a rung has fewer GPUs or nodes of the same kind."""
+"""Fields of a fingerprint that may differ because the smaller cluster has fewer GPUs or nodes of the same kind."""
 
 ContendersOf = Callable[[StudySnapshot], Sequence[Contender]]
 """Function that returns the feasible trials of a study."""
 
 
 def find(session: Session, snapshot: StudySnapshot, contenders_of: ContendersOf) -> list[Rung]:
-    """Return the smaller clusters of the study's machines, each with the trials of the studies on it."""
+    """Return clusters with fewer GPUs of the study's kind, each with the trials that earlier studies measured there."""
     study = studies.get(session, snapshot.study_id)
     if study is None or study.fingerprint is None:
         return []
@@ -48,7 +50,9 @@ def find(session: Session, snapshot: StudySnapshot, contenders_of: ContendersOf)
 
 
 def _rung(session: Session, on_it: Sequence[EndedStudy], contenders_of: ContendersOf) -> Rung:
-    """Smaller cluster with what studies measured on it, newest first."""
+    """Return a smaller cluster with the trials of the studies on it; of a configuration that several studies measured,
+    the newest trial counts.
+    """
     # A study of two or three trials, such as a confirmation, must not hide what a longer one measured there: each
     # configuration counts as the newest of the studies has it.
     longest = sorted(on_it, key=lambda earlier: -earlier.complete_trials)[:_MOST_STUDIES]
@@ -66,7 +70,7 @@ def _rung(session: Session, on_it: Sequence[EndedStudy], contenders_of: Contende
 
 
 def is_rung_below(earlier: EndedStudy, own: EndedStudy) -> bool:
-    """Whether an earlier study measured the work of one rank of this study on fewer GPUs of the same kind."""
+    """Whether an earlier study measured the same work for each rank as this study, on fewer GPUs of the same kind."""
     if earlier.cluster.world_size >= own.cluster.world_size or earlier.cluster.gpu != own.cluster.gpu:
         return False
     if earlier.cluster.nodes > 1 and earlier.cluster.gpus_per_node != own.cluster.gpus_per_node:

@@ -26,8 +26,8 @@ _TOO_LARGE = (FailureKind.OOM, FailureKind.OVER_LIMIT)
 
 
 def with_projection(context: Context, snapshot: StudySnapshot, step: Step) -> Step:
-    """Return the step with the answer for the study's target in its result, or the rehearsal that this answer still
-    needs; unchanged unless the step completes a study with a target.
+    """Add the projection to the study's target (a larger cluster) to the step that completes a study; or return the
+    rehearsal that the projection still needs. Any other step is returned unchanged.
     """
     # Canaries and challenges repeat a few configurations: they say nothing new about the order on the target.
     repeats = snapshot.system_study is not None and snapshot.system_study.kind != SystemStudyKind.SEARCH
@@ -56,7 +56,7 @@ def _projected(context: Context, snapshot: StudySnapshot, result: StudyResult) -
 
 
 def _hardware(context: Context, snapshot: StudySnapshot) -> MeasuredHardware | None:
-    """Rates that a worker measured on the study's hardware and software."""
+    """Hardware rates (such as matmul and link speeds) that a worker measured under the study's fingerprint."""
     with context.db.read() as session:
         row = studies.get(session, snapshot.study_id)
         if row is None or row.fingerprint_key is None:
@@ -71,7 +71,7 @@ def _smaller_rungs(context: Context, snapshot: StudySnapshot) -> list[Rung]:
 
 
 def _feasible(snapshot: StudySnapshot) -> list[Contender]:
-    """Measured trials of a study that fit into memory and trained as the reference."""
+    """Measured trials of a study that fit into memory and reproduced the reference losses."""
     infeasible = agreement.final_parity_groups(
         snapshot.history, snapshot.rejected, snapshot.spec
     ).parity_groups.infeasible
@@ -85,10 +85,10 @@ def _feasible(snapshot: StudySnapshot) -> list[Contender]:
 def _answer(
     snapshot: StudySnapshot, hardware: MeasuredHardware | None, smaller: list[Rung]
 ) -> StudyProjection | NewRehearsalRun:
-    """Answer for the target, or the next rehearsal that it needs.
+    """Projection of a study's measurements to its target cluster, or the next rehearsal that the projection needs.
 
     Raises:
-        ValueError: nothing can be predicted of the model, or no measured configuration can run on the target.
+        ValueError: the model's speed cannot be predicted, or no measured configuration can run on the target.
     """
     spec = snapshot.spec
     shape = (

@@ -14,9 +14,10 @@ from shardtune.tuner.projection.rung_test import Rung
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _REHEARSED = 2
-"""Number of configurations to rehearse: the answer and its first runner-up."""
+"""Number of configurations that are rehearsed (built and stepped with fake tensors) for a study's target: the projected
+best and its runner-up."""
 _MOST_REHEARSED = 4
-"""Number of configurations after which no further one is rehearsed, although some of them were rejected."""
+"""Maximum number of rehearsals; after that, no replacement of a rejected configuration is rehearsed."""
 
 
 def answer(
@@ -26,8 +27,8 @@ def answer(
     not_fitting: list[TrialConfig],
     smaller: list[Rung],
 ) -> StudyProjection | NewRehearsalRun:
-    """Answer for the target with its rehearsals, or the next rehearsal that it needs. `smaller`: smaller clusters
-    that measured configurations with the same work for each rank.
+    """Projection to the target cluster with its rehearsals (untimed first steps), or the next rehearsal that it needs.
+    `smaller`: smaller clusters on which the same work for each rank was measured.
 
     Raises:
         ValueError: no measured configuration can run on the target.
@@ -47,7 +48,7 @@ def answer(
 
 
 def _answer_after(trials: target_answer.ProjectedTrials, settled: dict[str, TargetRehearsal]) -> StudyProjection:
-    """Answer without the configurations that a rehearsal rejected."""
+    """Projection to the target without the configurations that a rehearsal rejected."""
     rejected = frozenset(key for key, one in settled.items() if one.outcome == "rejected")
     try:
         return target_answer.answer(trials, rejected)
@@ -59,7 +60,7 @@ def _answer_after(trials: target_answer.ProjectedTrials, settled: dict[str, Targ
 
 
 def _ended(snapshot: StudySnapshot, sizes: TargetSizes) -> dict[str, TargetRehearsal]:
-    """Outcomes of the study's rehearsals by their configuration's key, in order of time."""
+    """Outcomes of the study's ended rehearsals by content key of their configuration, in order of time."""
     outcomes = {}
     for run in snapshot.rehearsal_runs:
         # A cancelled run says nothing, so the rehearsal is due again. One that waits has no worker that knows it.
@@ -70,7 +71,9 @@ def _ended(snapshot: StudySnapshot, sizes: TargetSizes) -> dict[str, TargetRehea
 
 
 def _rehearse(snapshot: StudySnapshot, sizes: TargetSizes, due: ProjectedConfig) -> TargetRehearsal | NewRehearsalRun:
-    """Outcome of a configuration where no process is needed to know it, else the run that rehearses it."""
+    """Outcome of a configuration's rehearsal if it is known without starting processes, else the run that rehearses the
+    configuration.
+    """
     trial = target_rehearsals.trial_at_target(snapshot.spec, snapshot.cluster, due.config)
     planned = rehearsal.plan(trial)
     if not isinstance(planned, RehearsalProblem) and snapshot.has_rehearsal_worker:

@@ -10,9 +10,10 @@ _PASSED_PREFIX = "x-forwarded-"
 
 
 class AppTransport(httpx.BaseTransport):
-    """Transport that sends a tool's requests to the application as the sender of the tool's call.
+    """httpx transport that sends the REST requests of an MCP tool to this application, with the credentials of the
+    tool's caller.
 
-    Keys, scopes, projects, rate limits and limits of bodies are thus those of the REST API, in one place.
+    API keys, scopes, projects, rate limits and body limits of the REST API thus apply to tools, too.
     Use it in a thread that anyio's event loop started.
     """
 

@@ -13,8 +13,8 @@ import time
 from shardtune.service.mcp.errors import ToolRejected
 
 VALID_S = 12 * 3600
-"""Seconds for which a code is valid. Shorter than the service remembers an Idempotency-Key: a repeated code always gets
-the first study."""
+"""Seconds for which a confirmation code is valid. The service remembers an Idempotency-Key for longer, so that a
+repeated code always returns the first study."""
 _CODE = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})-[0-9a-f]{24}")
 _PROOF_LENGTH = 24
 _REMEDY = (
@@ -23,16 +23,16 @@ _REMEDY = (
 
 
 def issue(key: bytes, request: str, now_s: float | None = None) -> str:
-    """Return a new code for a request; each estimate gets another one."""
+    """Return a new confirmation code for a request to create a study; each cost estimate gets a different code."""
     moment = int(time.time() if now_s is None else now_s)
     return _code(key, request, secrets.token_hex(8), f"{moment:08x}")
 
 
 def check(key: bytes, request: str, code: str, now_s: float | None = None) -> None:
-    """Check that a code was issued for exactly this request, and is still valid.
+    """Check that a confirmation code was issued for exactly this request, and is still valid.
 
     Raises:
-        ToolRejected: it was not, or is too old.
+        ToolRejected: the code belongs to another request, or is too old.
     """
     parts = _CODE.fullmatch(code)
     if parts is None or not hmac.compare_digest(code, _code(key, request, parts[1], parts[2])):
@@ -46,7 +46,7 @@ def check(key: bytes, request: str, code: str, now_s: float | None = None) -> No
 
 
 def idempotency_key(code: str) -> str:
-    """Return the Idempotency-Key under which a code's study is created."""
+    """Return the Idempotency-Key of the request that creates a confirmation code's study."""
     return f"mcp-{code}"
 
 

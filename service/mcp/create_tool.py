@@ -16,7 +16,7 @@ _ESTIMATE = "estimate from the budget and predicted step times"
 
 
 def studies_create(product: Product, arguments: StudiesCreateArguments) -> StudiesCreateAnswer:
-    """Estimate a study, or create it with the code of the estimate."""
+    """Estimate the cost of a study, or create it if the call has the estimate's confirmation code."""
     client = product.service("studies_create")
     if arguments.max_gpu_seconds is None:
         raise ToolRejected(

@@ -10,10 +10,10 @@ from shardtune.service.mcp.errors import ToolRejected
 
 PREFIX = "shardtune://docs/"
 _FOLDER = Path(__file__).with_name("pages")
-"""Folder with links to the documentation's folders; the build of the package puts the pages in their place."""
+"""Folder of the documentation's pages: symbolic links in a checkout, copies of the pages in a built package."""
 _GENERATED = "<!-- generated:"
-"""Marker of a table that the build of the site makes. Pages with one are left out: the OpenAPI document and the tools'
-schemas say the same."""
+"""Marker of a table that the build of the documentation site generates. Pages with this marker are not served: the
+OpenAPI document and the tools' schemas contain the same facts."""
 
 
 class Document(NamedTuple):

@@ -14,7 +14,7 @@ _MOST_LINES = 10
 
 
 class ToolRejected(Exception):
-    """Expected failure of a tool call, with lines for the agent."""
+    """Expected failure of an MCP tool call, with lines that the agent reads."""
 
     def __init__(self, *lines: str) -> None:
         self.lines = tuple(truncate(line) for line in lines[:_MOST_LINES])
@@ -22,7 +22,7 @@ class ToolRejected(Exception):
 
 
 def mistakes_of(error: ValidationError, kind: type[BaseModel], within: str = "") -> list[str]:
-    """Return a line for each wrong field of an object; `within` is the field of the call that holds the object."""
+    """Return a line for each wrong field of an object. `within`: argument of the tool call that contains the object."""
     items: list[Any] = drop_union_noise(error.errors(include_url=False))
     lines = [describe_mistake(field_error(item, fields_at(kind, item["loc"][:-1]))) for item in items]
     return [f"{within}.{line}" for line in lines] if within else lines
@@ -30,8 +30,8 @@ def mistakes_of(error: ValidationError, kind: type[BaseModel], within: str = "")
 
 @contextmanager
 def rejections(kind: type[BaseModel], within: str = "") -> Iterator[None]:
-    """Turn every expected failure of a tool into a `ToolRejected`; `kind` is the schema that the input was read as, and
-    `within` the field of the call that holds it.
+    """Turn every expected failure of a tool into a `ToolRejected`. `kind`: schema of the validated input. `within`:
+    argument of the tool call that contains the input.
     """
     try:
         yield

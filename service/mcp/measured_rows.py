@@ -29,7 +29,8 @@ def measured_config(contender: Contender, study_id: str) -> MeasuredConfig:
 
 
 def memory_figure(allocated_gib: float | None, reserved_gib: float | None, source: str) -> Figure | None:
-    """Return the measured peak memory, of the kind that the limit applies to; None if it was not measured."""
+    """Return the measured peak memory: reserved by the allocator, or else allocated by tensors; None if not
+    measured."""
     if reserved_gib is not None:
         return figure(reserved_gib, GIB, "measured", f"reserved by the allocator, {source}")
     return None if allocated_gib is None else figure(allocated_gib, GIB, "measured", f"tensors, {source}")
@@ -44,12 +45,12 @@ def speedup_figure(speedup: Speedup | None, study_id: str) -> Figure | None:
 
 
 def gpu_seconds(value: float, study_id: str) -> Figure:
-    """Return the GPU-seconds that were used."""
+    """Return the GPU-seconds that a study has used, as a figure with unit and source."""
     return figure(value, GPU_SECONDS, "measured", f"attempts of {study_id}")
 
 
 def trained(adapter: AdapterSchema | None, model: ModelSpec) -> str:
-    """Describe in words which model and workload is trained."""
+    """Describe which weights are trained: all, an adapter's, or those that the user's own code trains."""
     if model.is_own and adapter is None:
         return "what the own code trains"
     return "all weights" if adapter is None else adapter.describe()

@@ -26,11 +26,11 @@ from shardtune.service.process.principal import Principal
 from shardtune.service.webhooks.secrets import master_key
 
 _AT_ONCE, _OF_ONE_SENDER = 8, 4
-"""Number of calls of tools that one process handles at a time, in total and for one sender."""
+"""Maximum number of tool calls that one process handles at the same time, in total and for one sender."""
 
 
 class _ServiceHost:
-    """Service as the surroundings of the MCP server."""
+    """Host of an MCP server that runs within the service, at `/mcp`."""
 
     has_service = True
 
@@ -40,7 +40,8 @@ class _ServiceHost:
 
     @contextmanager
     def product(self, context: Context) -> Iterator[Product]:
-        """Client of this service that sends as the caller, with the caller's key alone."""
+        """Yield the functions for one tool call; their requests to this service carry the caller's API key and no
+        other."""
         caller = _request_of(context)
         transport = AppTransport(self._app, caller)
         # An empty source of keys: the environment of the service may hold a key, which is not the caller's.
@@ -50,14 +51,14 @@ class _ServiceHost:
 
     @asynccontextmanager
     async def slot(self, context: Context) -> AsyncIterator[None]:
-        """Slot of the sender in the queue of tool calls; the REST requests that a call makes wait in the queue of the
-        REST API."""
+        """Wait for a slot of the sender in the queue of tool calls; REST requests that a call makes have a queue of
+        their own."""
         async with self._queue.slot(_sender_of(_request_of(context)).sender):
             yield
 
 
 def _confirmation_key(caller: Request) -> bytes:
-    """Return the key of confirmations for the caller's project, the same in every replica.
+    """Return the key that signs confirmation codes for the caller's project; it is the same in every replica.
 
     Raises:
         ToolRejected: the service has no secret key.
@@ -97,7 +98,7 @@ class _Endpoint:
 
 
 def install(app: FastAPI) -> AuthPrefix:
-    """Add the address to the application; returns the check of its senders before a body is read."""
+    """Add the MCP endpoint to the application; return the authentication that runs before a request's body is read."""
     app.router.routes.append(Route(MCP, _Endpoint(app), methods=["POST"], include_in_schema=False))
     return AuthPrefix(MCP, _authenticate)
 
@@ -116,7 +117,7 @@ async def _authenticate(request: Request) -> None:
 
 @asynccontextmanager
 async def running(app: FastAPI) -> AsyncIterator[None]:
-    """Serve the address while the application runs."""
+    """Serve the MCP endpoint while the application runs."""
     # Stateless: any replica can answer any message, and no session outlives its key.
     manager = StreamableHTTPSessionManager(
         create_server(_ServiceHost(app)), json_response=True, stateless=True, max_request_body_size=max_body_bytes(MCP)

@@ -12,7 +12,8 @@ _SHOWN_TERMS = 5
 
 
 def job_fields(table: PredictionTable, notes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the fields of an answer that describe the job."""
+    """Return the fields of an answer that describe the training job: model, cluster, sequence length, precision and
+    so on."""
     precision_note = (table.precision_note,) if table.precision_note is not None else ()
     return {
         "model": table.model,

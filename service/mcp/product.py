@@ -20,7 +20,7 @@ def _process_key() -> bytes:
 
 @dataclass(frozen=True)
 class Product:
-    """Functions that one call of a tool may use."""
+    """Shardtune's functions that one MCP tool call may use."""
 
     predict: Callable[[PredictionRequest], PredictionTable]
     plan: Callable[[PlanRequest], Plan]
@@ -29,7 +29,8 @@ class Product:
     client: ServiceClient | None = None
     """Client of the service that stores studies; None without one."""
     confirmation_key: Callable[[], bytes] = _process_key
-    """Function that returns the key of confirmations; by default one that ends with this process."""
+    """Function that returns the key which signs confirmation codes; by default a key that is lost when this process
+    ends."""
 
     def service(self, tool: str) -> ServiceClient:
         """Return the client of the service.
@@ -50,5 +51,5 @@ def product_of_service(
     diagnose_folder: Callable[[Path], Diagnosis] | None = None,
     confirmation_key: Callable[[], bytes] = _process_key,
 ) -> Product:
-    """Return the functions of a service, which knows measured rates and calibrations of its workers."""
+    """Return the functions of a service, whose predictions use rates and calibrations measured by its workers."""
     return Product(client.predict, client.plan, diagnose_folder, client, confirmation_key)

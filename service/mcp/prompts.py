@@ -19,7 +19,7 @@ class PromptEntry(NamedTuple):
     description: str
     arguments: tuple[PromptArgument, ...]
     text: Callable[[Mapping[str, str]], str]
-    """Function of the arguments that returns the text of the user's message."""
+    """Function that returns the text of the user's message for the prompt's arguments."""
 
 
 _RULES = (

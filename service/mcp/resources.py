@@ -23,7 +23,7 @@ _JSON, _MARKDOWN = "application/json", "text/markdown"
 
 
 def list_resources(has_service: bool) -> ListResourcesResult:
-    """List the pages, and the OpenAPI document where there is a service."""
+    """List the pages of the documentation and, if there is a service, its OpenAPI document."""
     pages = [
         Resource(uri=page.uri, name=page.uri.removeprefix(documents.PREFIX), title=page.title, mime_type=_MARKDOWN)
         for page in documents.documents().values()
@@ -35,7 +35,7 @@ def list_resources(has_service: bool) -> ListResourcesResult:
 
 
 def list_templates(has_service: bool) -> ListResourceTemplatesResult:
-    """List the template of a study's resource where there is a service."""
+    """List the URI template of a study; empty without a service."""
     study = ResourceTemplate(
         uri_template="shardtune://studies/{study_id}",
         name="study",

@@ -52,20 +52,20 @@ INSTRUCTIONS = (
 
 
 class Host(Protocol):
-    """Surroundings of the server: a process on a user's machine, or the service."""
+    """Host of the MCP server: a process on a user's machine, or the service."""
 
     has_service: bool
     """Whether studies can be read."""
 
     def product(self, context: Context) -> AbstractContextManager[Product]:
-        """Context manager with the functions that one call may use."""
+        """Context manager that yields the functions that one tool call may use."""
 
     def slot(self, context: Context) -> AbstractAsyncContextManager[None]:
-        """Context manager that limits how many calls run at a time."""
+        """Context manager that limits how many tool calls run at the same time."""
 
 
 def create_server(host: Host) -> Server[Any]:
-    """Create the server of a host."""
+    """Create the MCP server that runs in a host."""
     handlers = _Handlers(host)
     return Server(
         "shardtune",
@@ -139,7 +139,7 @@ class _Handlers:
         return GetPromptResult(description=entry.description, messages=[message])
 
     async def _in_thread(self, context: Context, work: Callable[[Product], Result]) -> Result:
-        """Run blocking work in a thread of its own, within the host's limit."""
+        """Run blocking work in a separate thread, within the host's limit of simultaneous tool calls."""
         async with self._host.slot(context):
             # A limiter of its own: these threads wait for requests that need the threads of the service.
             return await anyio.to_thread.run_sync(

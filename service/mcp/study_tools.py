@@ -44,7 +44,7 @@ def find_study(client: ServiceClient, study_id: str) -> Study:
 
 
 def best(product: Product, arguments: BestArguments) -> BestAnswer:
-    """Return the best known configuration of a job, measured on its cluster."""
+    """Return the best known configuration for a training job."""
     client = product.service("best")
     with rejections(StudyRequest):
         if arguments.target_key is not None:

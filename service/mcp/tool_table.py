@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.studies.exports import ExportFormat
 from shardtune.service.mcp import computed_tools, study_tools
 from shardtune.service.mcp.create_tool import studies_create
 from shardtune.service.mcp.diagnose_tool import diagnose
@@ -23,7 +24,7 @@ class ToolEntry:
     arguments: type[Schema]
     answer: type[Schema]
     function: Callable[..., Schema]
-    """Function of the product and the validated arguments."""
+    """Function that answers a call, from the available functions (`Product`) and the validated arguments."""
     can_cost: bool = False
     """Whether a call can start a run on a worker; such a call needs the user's budget."""
 
@@ -133,9 +134,8 @@ _ENTRIES = (
     ToolEntry(
         "export",
         "Export a configuration",
-        "Return the files that run a measured configuration: launch script, DeepSpeed JSON, Accelerate YAML, "
-        "TrainingArguments, torchtitan, Lightning, TRL, axolotl, LLaMA-Factory or ms-swift, and the settings that each "
-        "cannot express. Needs a service.",
+        "Return the files that run a measured configuration, and the settings that they cannot express. Formats: "
+        f"{', '.join(get_args(ExportFormat))} (standard: launch script, DeepSpeed JSON and Accelerate YAML). Needs a service.",
         study_arguments.ExportArguments,
         study_answers.ExportAnswer,
         study_tools.export,

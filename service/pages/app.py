@@ -39,7 +39,8 @@ ENTRIES = (
     *(AuthPrefix(prefix, None) for prefix in (*_API, "/static/", f"{documentation.ADDRESS}/", "/login", "/logout")),
     AuthPrefix("/", page_access.identify_sender),
 )
-"""Checks before a request's body is read: pages need a login, the login page does not, other routes check themselves."""
+"""Authentication before a request's body is read: pages need a login, the login page does not, and routes outside of
+the pages authenticate requests themselves."""
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 
 

@@ -42,7 +42,8 @@ def form_token(owner: str) -> str:
 
 
 def owner_of(request: Request) -> str:
-    """Return the session, or the visitor id, that the browser's forms are bound to; empty before its first page."""
+    """Return the session, or else the visitor id, that CSRF tokens of the browser's forms belong to; empty before
+    the browser's first page."""
     return read(request, SESSION) or read(request, VISITOR)
 
 

@@ -22,7 +22,7 @@ from shardtune.service.settings import Settings
 ADDRESS = "/docs"
 _FIRST_PAGE = "index.html"
 _STYLE_HASHES = "assets/style-hashes.txt"
-"""File of the site with the hashes of styles that its scripts add: the search dialog has one."""
+"""File of the documentation site with the hashes of inline styles that its scripts add, such as the search dialog's."""
 _HASH = re.compile(r"'sha256-[A-Za-z0-9+/]{43}='")
 _PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 """Content security policy of SVG files, which carry their own styles; browsers apply the policy of the response to them."""
@@ -36,14 +36,15 @@ _BUILT = Path(__file__).parents[3] / "build/site"
 
 
 def site_folder(settings: Settings, built: Path = _BUILT) -> Path | None:
-    """Folder of the site: the one that is set, else the one that was built in this checkout; None where there is none."""
+    """Return the folder of the documentation site: the setting `docs_dir`, else the site built in this checkout;
+    None without a site."""
     if settings.docs_dir is not None:
         return settings.docs_dir
     return built if (built / _FIRST_PAGE).is_file() else None
 
 
 def install(app: FastAPI, settings: Settings) -> None:
-    """Mount the site, or a page that says how to build it."""
+    """Mount the documentation site, or a page that says how to build it."""
     folder = site_folder(settings)
     # The framework would redirect to the host that the request names, and leave TLS behind a proxy that it does not trust.
     app.add_api_route(ADDRESS, _redirect_to_start, include_in_schema=False)
@@ -59,12 +60,12 @@ def _show_how_to_build(request: Request) -> Response:
 
 
 def _redirect_to_start(request: Request) -> Response:
-    """Redirect from the address without its slash, against which a page's relative links would be wrong."""
+    """Redirect `/docs` to `/docs/`: without the slash, relative links of the page would be wrong."""
     return RedirectResponse(f"{request.scope.get('root_path', '')}{ADDRESS}/")
 
 
 def policy(folder: Path) -> str:
-    """Content security policy of the site: scripts and styles are its own files, and nothing comes from another host."""
+    """Return the site's content security policy, which allows only scripts and styles of the site and no other host."""
     try:
         hashes = _HASH.findall((folder / _STYLE_HASHES).read_text(errors="replace"))
     except OSError:
@@ -82,7 +83,7 @@ class _Site(StaticFiles):
     """Files of the site, under a policy that lets them load nothing from another host."""
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        """Find a file or folder; None for hidden ones, and for what the file system refuses to look up."""
+        """Find a file or folder; None for a hidden one, and for a path that the file system cannot look up."""
         if any(part.startswith(".") for part in path.split("/")):
             return "", None
         try:

@@ -23,7 +23,7 @@ LIFETIME = timedelta(hours=12)
 
 
 class LoginNeeded(Exception):
-    """An API key is required, and this browser has not logged in with one."""
+    """Error: an API key is required, and this browser has not logged in with one."""
 
 
 def log_in(context: Context, secret: str) -> str:
@@ -80,7 +80,7 @@ def _require_login(request: Request) -> None:
 
 
 def _identify_once(request: Request, context: Context) -> Principal:
-    """Identify the sender of a request; the result is kept for the request."""
+    """Identify the sender of a request; the result is cached for the duration of the request."""
     sender = getattr(request.state, "sender", None)
     if isinstance(sender, Principal):
         return sender

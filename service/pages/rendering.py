@@ -35,7 +35,7 @@ _HEADERS = {
 
 
 class PageRejected(Exception):
-    """A form's CSRF token does not belong to the browser's session."""
+    """Error: a form's CSRF token does not belong to the browser's session."""
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
@@ -97,7 +97,7 @@ def _now(request: Request) -> datetime:
 
 
 def _time_element(moment: datetime | None, now: datetime) -> Markup:
-    """Format a relative time, with the exact time as tooltip and for scripts."""
+    """Format a time relative to now as a `time` element, with the exact time as tooltip and for scripts."""
     if moment is None:
         return Markup("–")
     pattern = Markup('<time datetime="{}" title="{}">{}</time>')

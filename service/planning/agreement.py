@@ -28,10 +28,11 @@ class FinalParity:
 def measured_differences(
     history: Sequence[Observation], workload: Workload, cluster: Cluster, groups: ParityGroups
 ) -> tuple[str, ...]:
-    """Note that gives the largest differences between trials that count as the same training, with their bounds. Empty
-    on CPU ranks, and without such trials.
+    """Note with the largest differences (such as of losses) between trials that count as the same training, and the
+    allowed differences. Empty on CPU ranks, and without such trials.
 
-    The bounds were chosen on CPU ranks: these figures of real studies show how far they are from what GPUs need.
+    The allowed differences were chosen from measurements on CPU ranks; the notes of studies on GPUs show whether they
+    suit GPUs.
     """
     if cluster.device == "cpu":
         return ()
@@ -42,14 +43,17 @@ def measured_differences(
 
 
 def _allowed(bounds: Tolerance, label: str) -> str:
-    """Bound of a figure, and that between trials of different micro batches where it is another."""
+    """Text with the allowed difference of a figure, and with the one between trials of different micro batches if that
+    is separate.
+    """
     name = label.replace("gradient", "grad").replace(" ", "_")
     text, other = f"{getattr(bounds, name):.0e}", bounds.other_micro_batch
     return text if other is None else f"{text}, between micro batches {getattr(other, name):.0e}"
 
 
 def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec) -> FinalParity:
-    """Group the measured trials of a search by parity (equal losses), confirmed by two backends.
+    """Group the measured trials of a search by parity (equal losses). The reference losses must be confirmed by two
+    backends.
 
     One backend is enough if every other backend was tried and has no feasible configuration.
     """
@@ -90,8 +94,8 @@ def why_no_winner(
 
 
 def _tried_without_success(history: Sequence[Observation], rejected: Sequence[Rejection]) -> set[str]:
-    """Backends that were tried without success: their configurations were rejected by the memory gate, or ended without
-    a valid measurement.
+    """Backends that were tried without success: all their configurations were predicted not to fit, or ended without a
+    valid measurement.
     """
     ended = (TrialState.INFEASIBLE, TrialState.FAILED)
     unsuccessful = {obs.config.backend for obs in history if obs.state in ended}

@@ -34,8 +34,8 @@ MOST_RUNS = 400
 
 @dataclass(frozen=True)
 class Experience:
-    """Measurements collected under one fingerprint (hardware and software versions), which refine the catalogue's
-    figures.
+    """Measurements collected under one fingerprint (hardware and software versions). They make predictions more precise
+    than the GPU catalogue's figures alone.
     """
 
     calibrations: Calibrations = NO_CALIBRATIONS

@@ -49,8 +49,8 @@ def _finish(snapshot: StudySnapshot, finalists: Finalists, result: StudyResult) 
 def confirm_extension(
     snapshot: StudySnapshot, finalists: Finalists, result: StudyResult
 ) -> NewValidationRun | StudyResult:
-    """Plan the next run of whole steps that a result of extended step times needs, else return the result with their
-    figures.
+    """Plan the next run that times whole steps, if the result's step times were computed from short steps (with fewer
+    micro batches). Once all such runs have ended, return the result with their figures.
     """
     number = whole_steps.due(result, snapshot.history)
     if number is not None:
@@ -87,7 +87,9 @@ def _check_resume(snapshot: StudySnapshot, result: StudyResult) -> Step:
 
 
 def _consider_recipes(snapshot: StudySnapshot, result: StudyResult) -> Step:
-    """Plan the next run of the recipes that the study considers beside its answer, which they never change."""
+    """Plan the next run of the recipes (numerical formats and optimizers) that the user wants compared with the study's
+    answer. They never change the answer.
+    """
     # A study of the service confirms an answer; its recipes were considered when the answer was found.
     if not snapshot.spec.consider or snapshot.system_study is not None:
         return Complete(result)

@@ -9,26 +9,26 @@ from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.predictions import Prediction
 
 _WHOLE_STEPS = 3
-"""Number of steps in the run that times whole steps after the verdict: one of warm-up and two timed."""
+"""Number of steps in the run that times whole steps after the verdict: one warm-up step and two timed steps."""
 
 
 class RunPlan(NamedTuple):
-    """Measurement plan of a configuration's runs."""
+    """Measurement plan for the runs of one configuration."""
 
     measure: MeasurePlan
     micro_batches: int = 1
-    """Micro batches of a whole step on each rank; used only where runs have short steps."""
+    """Number of micro batches that each rank computes in a whole step; used only if runs time short steps."""
     cycle_steps: int = 1
-    """Number of steps that are timed together, because their samples have several lengths."""
+    """Number of consecutive steps that are timed together; above 1 if the samples have several lengths."""
 
 
 PlanOf = Callable[[TrialConfig], RunPlan]
-"""Function that returns the plan of a configuration's runs."""
+"""Function that returns the measurement plan for a configuration."""
 
 
 @dataclass(frozen=True)
 class ForeseenRun:
-    """Run of one configuration, by its measurement plan and predicted step time."""
+    """Expected run of one configuration, given its measurement plan and its predicted step time."""
 
     plan: MeasurePlan
     micro_batches: int
@@ -37,7 +37,7 @@ class ForeseenRun:
 
     @classmethod
     def of(cls, prediction: Prediction, plan: PlanOf) -> "ForeseenRun":
-        """Plan the run of a configuration whose speed is predicted."""
+        """Create the expected run of a configuration whose speed is predicted."""
         assert prediction.speed is not None
         return cls(*plan(prediction.config), prediction.speed.step_time_s)
 
@@ -56,9 +56,11 @@ class ForeseenRun:
         )
 
     def of_whole_steps(self) -> "ForeseenRun":
-        """Return this run, but with whole steps instead of short ones."""
+        """Return a copy of this run that times whole steps instead of short steps."""
         return replace(self, plan=self.plan.model_copy(update={"short_steps": None}))
 
     def whole_steps_s(self, start_s: float) -> float:
-        """Seconds of the two runs that time whole steps after the verdict; 0 where all runs do."""
+        """Seconds of the two runs after the verdict that time whole steps, with all their micro batches; 0 if all runs
+        of the study time whole steps.
+        """
         return 2 * (start_s + _WHOLE_STEPS * self.step_s) if self.plan.is_extended else 0.0

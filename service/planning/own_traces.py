@@ -13,15 +13,15 @@ from shardtune.db.queries import studies
 from shardtune.db.queries.studies import SummarisedStudy
 
 _NEWEST = 50
-"""Number of the newest studies that are searched; each brings a model summary of some kilobytes."""
+"""Maximum number of studies that are searched, newest first; each brings a model summary of some kilobytes."""
 
 
 def with_trace(session: Session, project_id: str | None, request: PredictionRequest) -> PredictionRequest:
-    """Prediction request with the model summary of a project's newest study of the same own code (None: of any
-    project).
+    """Prediction request completed with the model summary of the newest study of the same user-written model code.
+    `project_id` None: studies of all projects are searched.
 
-    Sequence length and dtypes must be those of the request, where it names them. Without such a study, the request is
-    unchanged.
+    A study counts only if its sequence length and dtypes equal those that the request names. If no study counts, the
+    request is unchanged.
     """
     if not request.model.is_own or request.model_summary is not None:
         return request
@@ -53,7 +53,7 @@ def _read(session: Session, study_ids: Sequence[str]) -> Sequence[SummarisedStud
 
 
 def _origin(study: SummarisedStudy) -> str:
-    """Sentence about the study that traced the code, which may have changed since."""
+    """Sentence that says which study traced the user's code and when, since the code may have changed afterwards."""
     return (
         f"your own code was traced in study {study.study_id} of {study.created_at:%Y-%m-%d %H:%M} UTC; "
         "if the code has changed since, a new study traces it again"

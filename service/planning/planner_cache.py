@@ -32,7 +32,7 @@ CachedValue = TypeVar("CachedValue")
 
 # A budget in seconds may run out without any change of the study, so the entry must expire by itself.
 _IDLE_S = 5.0
-"""Seconds for which a study's plan to wait is reused without planning again."""
+"""Seconds for which the decision that a study has nothing to do is reused without planning again."""
 _MAX_SPACES = 64
 _MAX_POOLS = 16
 """Maximum number of cached candidate pools; each takes up to 10 MB."""
@@ -71,8 +71,8 @@ class Subject:
 class PlannerCache:
     """Caches for planning in one process, and one ask lock per study.
 
-    Spaces never change once the model summary is known; calibrations change with every measured run; each snapshot is
-    valid for one version of its study.
+    Search spaces never change once the model summary is known; calibrations change with every measured run; each
+    snapshot is valid for one version of its study.
     """
 
     def __init__(self) -> None:

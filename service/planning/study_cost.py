@@ -21,18 +21,24 @@ from shardtune.tuner.verdict import final_comparison, quiet_test
 from shardtune.tuner.verdict.recipes import comparison
 
 _BAND = math.exp(BAND_DEVIATIONS * 0.123)
-"""Factor of the 90 % band of a predicted ratio of two speeds. Errors of such ratios have a median of 0.083 in 17 groups
-of published rows (docs/measurements/predictor.md), which is 0.67 standard deviations."""
+"""Factor between a predicted ratio of two speeds and either end of its 90 % band. Errors of such ratios have a median
+of 0.083 in 17 groups of published rows (docs/measurements/predictor.md), which is 0.67 standard deviations.
+"""
 # CPU: whole runs of llama-tiny took 4.6 to 6.5 s, 1 to 4 of them in steps (docs/measurements/study-cost.md).
 _START_S = {"cpu": 3.0, "cuda": 14.0}
-"""Seconds for starting ranks, building the model and ending, per run; on GPUs estimated by reading, not measured."""
+"""Seconds per run for starting ranks, building the model and ending; the figure for GPUs is an estimate, not a
+measurement.
+"""
 _COMPILE_S = Range(low=13.5, high=45.0)
-"""Seconds that a compiled run needs beside its first steps: with and without inductor's cache; estimated likewise."""
+"""Additional seconds of a run with torch.compile beside its first steps: `low` with inductor's cache filled, `high`
+with an empty cache. Estimates, not measurements.
+"""
 _USUAL_TRIALS = Range(low=6, high=17)
-"""Trials of searches that end by their own decision: tenth and ninetieth percentile of 240 simulated studies of 8B and 70B
-models (docs/measurements/study-cost.md)."""
+"""Number of trials in searches that end by their stopping rule, not by their budget: tenth and ninetieth percentile of
+240 simulated studies of 8B and 70B models (docs/measurements/study-cost.md).
+"""
 _USUAL_COMPARISON = Range(low=10, high=42)
-"""Runs of the final comparisons of the same studies."""
+"""Number of runs in a final comparison: tenth and ninetieth percentile of the same 240 simulated studies."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +46,16 @@ class CostPredictions:
     """Predictions from which a study's cost is estimated."""
 
     fastest: Sequence[Prediction]
-    """Fastest configurations of the study's search space; empty: nothing fits or nothing is known."""
+    """Fastest configurations of the study's search space; empty if nothing fits or no speed can be predicted."""
     baselines: Sequence[Prediction]
-    """The study's own baseline alone, or without one the documented defaults."""
+    """Predictions of the study's baseline, or, if it has none, of the default configurations that each backend's
+    documentation gives.
+    """
 
 
 @dataclass(frozen=True)
 class ConsideredPlan:
-    """Runs of the recipes that a study considers beside its answer."""
+    """Runs that compare the recipes (numerical formats and optimizers) that a study considers besides its own."""
 
     recipes: int = 0
     """Number of considered recipes."""
@@ -56,13 +64,15 @@ class ConsideredPlan:
 
     @property
     def runs(self) -> Range:
-        """Number of runs, those of the stated recipe included; 0 if no recipe is considered."""
+        """Number of runs for comparing recipes, including those of the study's own recipe; 0 if no other recipe is
+        considered.
+        """
         arms = self.recipes + 1 if self.recipes else 0
         return Range(low=arms * quiet_test.FEWEST_PAIRS, high=arms * comparison.MOST_BLOCKS)
 
     @property
     def whole_loss_steps(self) -> int:
-        """Number of steps whose losses are kept, of all recipes together."""
+        """Total number of steps whose losses are recorded for the comparison, over all recipes."""
         return self.loss_steps * (self.recipes + 1) if self.recipes else 0
 
 
@@ -159,7 +169,7 @@ def _hours(
 
 
 def _limited(search: Range, budget: Budget, world: int) -> Range:
-    """Limit the seconds of a search by those of its budget."""
+    """Limit the estimated seconds of a search to the time that its budget allows."""
     limits = [
         budget.max_wall_seconds,
         None if budget.max_gpu_seconds is None else budget.max_gpu_seconds / world,

@@ -41,8 +41,8 @@ def validation_failure(
     number: int,
     measurement: Measurement,
 ) -> Failure | None:
-    """Failure of a validation run whose losses diverge from the study's reference. None: the run's losses repeat those
-    of its trial.
+    """Failure of a validation run whose losses diverge from the study's reference. None: the losses agree with the
+    reference, or the study has no reference.
     """
     reference = agreement.final_parity_groups(history, rejected, spec).parity_groups.reference
     trials_by_number = {obs.number: obs for obs in history}

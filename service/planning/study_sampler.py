@@ -54,8 +54,8 @@ def sampler_of(snapshot: StudySnapshot, space: Space, shape: ModelShape | None, 
 
 
 def seeds_of(snapshot: StudySnapshot, all_seeds: seeds.Seeds, shape: ModelShape | None) -> seeds.Seeds:
-    """Seeds: configurations that a study runs before the sampler suggests any. A guided study chooses them by
-    prediction, others run all.
+    """Seeds: configurations that a study runs before the sampler suggests any. The guided sampler chooses among them by
+    predicted speed; with other samplers, all are run.
     """
     if snapshot.spec.sampler != "guided" or shape is None:
         return all_seeds

@@ -55,10 +55,10 @@ class StudySnapshot:
     has_waiting_run: bool
     has_open_run: bool
     comparison_number: int = 0
-    """Number of the final comparison whose runs count."""
+    """Number of the present final comparison; runs of earlier comparisons do not count."""
     calibrations: Calibrations = NO_CALIBRATIONS
-    """Predictor calibrations from the runs of the study's fingerprint (hardware and software versions); the priors if
-    the next step needs no sampler.
+    """Predictor calibrations from the runs of the study's fingerprint (hardware and software versions); without
+    corrections if the next step needs no sampler.
     """
     hardware: MeasuredHardware | None = None
     """Hardware rates (such as matmul and link speeds) that a worker with the study's fingerprint has measured."""
@@ -73,25 +73,29 @@ class StudySnapshot:
     resume_runs: tuple[ResumeRun, ...] = ()
     """Resume checks of the study (train, save, resume from the checkpoint), in order of time."""
     recipe_runs: tuple[RecipeObservation, ...] = ()
-    """Runs that compare recipes beside the answer of the present final comparison, in order of time."""
+    """Runs that compare other recipes (numerical formats and optimizers) with the answer of the present final
+    comparison, in order of time.
+    """
     rehearsal_runs: tuple[RehearsalRun, ...] = ()
-    """Rehearsals of projected configurations at the size of the target, in order of time."""
+    """Rehearsals (untimed first steps) of projected configurations with the target's number of ranks, in order of time.
+    """
     has_resume_worker: bool = True
     """Whether a live worker supports resume checks."""
     has_recipe_worker: bool = True
-    """Whether a live worker supports runs that compare recipes."""
+    """Whether a live worker supports runs that compare recipes (numerical formats and optimizers)."""
     has_rehearsal_worker: bool = True
-    """Whether a live worker supports rehearsals."""
+    """Whether a live worker supports rehearsals (untimed first steps of a projected configuration)."""
 
     @property
     def has_work(self) -> bool:
-        """Whether a run of the study waits that a live worker can execute."""
+        """Whether the study has a waiting run that a live worker can execute."""
         return self.has_waiting_run and not self.is_stranded
 
     @property
     def is_stranded(self) -> bool:
-        """Whether the study's waiting run is a resume check (train, save, resume), compares recipes or rehearses, and no
-        live worker supports it."""
+        """Whether no live worker supports the kind of the study's waiting run: a resume check (train, save, resume), a
+        comparison of recipes, or a rehearsal.
+        """
         is_supported = {
             RunPurpose.RESUME_CHECK: self.has_resume_worker,
             RunPurpose.RECIPE: self.has_recipe_worker,
@@ -101,7 +105,7 @@ class StudySnapshot:
 
     @property
     def waiting_purposes(self) -> frozenset[RunPurpose]:
-        """Purposes of waiting runs that not every release of a worker supports."""
+        """Purposes of the study's waiting runs, limited to purposes that older workers do not support."""
         waiting = (
             (RunPurpose.RESUME_CHECK, any(run.state is TrialState.WAITING for run in self.resume_runs)),
             (RunPurpose.RECIPE, any(run.state is TrialState.WAITING for run in self.recipe_runs)),

@@ -54,23 +54,24 @@ class NewResumeRun:
 
 @dataclass(frozen=True)
 class NewRecipeRun:
-    """Step of a study: add a run of a considered recipe, or of the stated one beside it, to this block of their
-    comparison.
+    """Step of a study: add a run to a block that compares recipes (numerical formats and optimizers), either of a
+    considered recipe or of the study's own.
     """
 
     trial_number: int
-    """Number of the trial that is the study's answer."""
+    """Number of the trial whose configuration is the study's answer."""
     recipe: RecipeRun
     comparison_block: int
 
 
 @dataclass(frozen=True)
 class NewRehearsalRun:
-    """Step of a study: add a rehearsal of a projected configuration at the target's number of ranks; the verdict is
-    already known."""
+    """Step of a study: rehearse a projected configuration (run its first steps untimed) with the target's number of
+    ranks. The study's verdict is already known.
+    """
 
     trial_number: int
-    """Number of the trial that stands for the configuration."""
+    """Number of the trial that measured this configuration on the study's own cluster."""
     config: TrialConfig
     """Configuration on the target."""
 

@@ -37,7 +37,9 @@ _ALL_RAN = StudyReason(code=StudyReasonCode.CHALLENGERS_RAN, text="the incumbent
 
 
 def plan(snapshot: StudySnapshot, system_study: SystemStudy, may_ask: bool) -> Step:
-    """Plan the next step of a challenge or canary. With `may_ask` False, plan only steps that need no worker."""
+    """Plan the next step of a challenge (comparison of a recommendation with other configurations) or of a canary
+    (repeated run of a recommendation). With `may_ask` False, plan only steps that need no worker.
+    """
     # One run at a time: these studies compare, so nothing of their own may run beside a run.
     if snapshot.state is not StudyState.RUNNING or snapshot.model_summary is None or snapshot.has_open_run:
         return Wait()

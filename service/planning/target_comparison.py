@@ -1,5 +1,7 @@
 """Study that compares the first two choices of a projection on the target itself."""
 
+from typing import Any
+
 from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -11,38 +13,49 @@ from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.tuner.search.space.flat import flatten
 
 _IMPLIED = ("backend", "dp_replicate")
-"""Knobs that follow from other limits."""
+"""Knobs that are not limited explicitly, because other limits already determine them."""
+
+LEFT_OUT = frozenset(
+    {
+        *("target", "consider", "consider_steps", "most_loss_difference"),
+        *("sampler", "seed", "wait_for_worker_s", "wait_for_quiet_s"),
+    }
+)
+"""Fields of the study that the comparison has with their defaults: it searches nothing, considers nothing, and waits only
+where its own file says so."""
 
 
 def comparing_study(study_id: str, spec: StudySpec, projection: StudyProjection) -> StudyRequest:
-    """Return the study that compares the first choice with the second on the target, in pairs of runs.
+    """Return the request for a study on the target that compares a projection's first and second choice in pairs of
+    runs.
 
-    The second choice is the baseline, and all knobs are limited to the first choice.
+    The second choice is the baseline, and all knobs are limited to the first choice. What the comparison does not set or
+    leave out is the study's.
     """
     knobs = {name: value for name, value in flatten(projection.best.config).items() if name not in _IMPLIED}
-    return StudyRequest(
-        model=spec.model,
-        workload=spec.workload.model_copy(update={"global_batch": projection.global_batch}),
-        cluster=projection.cluster,
-        objective=spec.objective,
-        budget=Budget(
+    kept = {name: getattr(spec, name) for name in StudyRequest.model_fields if name not in LEFT_OUT}
+    changes: dict[str, Any] = {
+        "workload": spec.workload.model_copy(update={"global_batch": projection.global_batch}),
+        "cluster": projection.cluster,
+        "budget": Budget(
             max_trials=2,
             max_pairs=spec.budget.max_pairs,
             repeat_disturbed=spec.budget.repeat_disturbed,
             short_steps=spec.budget.short_steps,
             resume_check=False,
         ),
-        baseline=projection.runners_up[0].config,
-        space=SpaceLimits(backends=(projection.best.config.strategy.kind,), knobs=knobs),
-        checkpoint_every_s=spec.checkpoint_every_s,
-        confirms=study_id,
-    )
+        "baseline": projection.runners_up[0].config,
+        "space": SpaceLimits(backends=(projection.best.config.strategy.kind,), knobs=knobs),
+        "confirms": study_id,
+    }
+    return StudyRequest(**kept | changes)
 
 
 def difference(spec: StudySpec, cluster: Cluster, expected: StudyRequest) -> str | None:
-    """Name the field in which a study on a cluster is not the one that compares the choices; None if it is that study.
+    """Name the first field in which a study differs from the study that compares a projection's choices; None if there
+    is no such field.
 
-    Budget and objective may differ: they change how long it takes, and not what is compared.
+    Budget and objective may differ: they change how long the study takes, but not what it compares.
     """
     assert isinstance(expected.cluster, Cluster)
     fields = (

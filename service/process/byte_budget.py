@@ -8,19 +8,22 @@ half, two get a third each, and some room always remains for the next one.
 from collections import Counter
 
 PIECE_BYTES = 16 << 10
-"""Maximum bytes of a response that are passed to the server at a time, and that the server holds for a client. Smaller
-responses are not counted."""
+"""Maximum bytes of a response that are passed to the HTTP server at a time, and that it buffers for one client. Smaller
+responses are not counted against the budget.
+"""
 
 
 class ByteBudget:
-    """Bytes in memory by sender. Used in the event loop's thread only."""
+    """Budget of memory that senders' requests or responses occupy, in bytes. Used in the event loop's thread only."""
 
     def __init__(self, limit: int) -> None:
         self._free = limit
         self._held: Counter[str] = Counter()
 
     def has_room(self, sender: str, size: int) -> bool:
-        """Whether a sender may hold `size` bytes more: afterwards it holds at most as many as are free."""
+        """Whether a sender may occupy `size` more bytes: afterwards, at least as much memory must be free as the sender
+        occupies.
+        """
         return self._held[sender] + size <= self._free - size
 
     def held(self, sender: str) -> int:
@@ -28,7 +31,9 @@ class ByteBudget:
         return self._held[sender]
 
     def take(self, sender: str, size: int) -> None:
-        """Count bytes that a sender holds from now on, even without room for them: they exist already."""
+        """Count bytes that a sender occupies from now on, even if they exceed the budget, since they are in memory
+        already.
+        """
         self._free -= size
         self._held[sender] += size
 

@@ -28,7 +28,7 @@ _TRACE_READS = 4
 
 
 class Stopping:
-    """Flag that reports whether the process is stopping; once set, it stays set."""
+    """Flag that says whether the process is stopping; once set, it stays set."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -72,9 +72,13 @@ class Context:
     hub_cache: HubCache = field(default_factory=HubCache)
     known_senders: KnownSenders = field(default_factory=KnownSenders)
     trace_reads: FairQueue = field(default_factory=partial(FairQueue, _TRACE_READS, _TRACE_READS // 2))
-    """Slots for reading a piece of a raw trace; downloads are the only requests that read after their response began."""
+    """Slots for reading a piece of a raw trace. Downloads need them because, unlike other requests, they still read
+    after their response has begun.
+    """
     own_key_hash: str | None = None
-    """Hash of the secret of the command that started this service for itself; None: no command did."""
+    """Hash of the API key of the command that started this service only for its own use (such as `shardtune tune`).
+    None: the service was started on its own.
+    """
     principal: Principal = LOCAL
     _once_true: _OnceTrue = field(default_factory=_OnceTrue)
 

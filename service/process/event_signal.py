@@ -62,8 +62,8 @@ class StreamLimits:
         self._of_senders: Counter[str] = Counter()
 
     def open_stream(self, client: str, sender: str, most: int, most_of_all: int) -> bool:
-        """Count one more open event stream; returns False if the client has the maximum, or the sender as many as are
-        still free.
+        """Count one more open event stream. Returns False if the client has the maximum, or if its project has at least
+        as many streams as are still free.
         """
         # Measured against what is free: a project with any number of keys leaves half of the places to the others.
         free = most_of_all - self._open_streams.total()

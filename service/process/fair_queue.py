@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 _HALF_LIFE_S = 2.0
-"""Half-life in seconds after which a sender's past use of slots counts half."""
+"""Seconds after which a sender's past use of slots counts half in the queue."""
 # Threads share one interpreter, so each further thread of a busy sender makes all others wait longer for it.
 _BUSY_FRACTION = 0.5
-"""Fraction of the recent time above which a sender counts as busy and is limited to one slot."""
+"""Fraction of all senders' recent slot time above which a sender counts as busy and is limited to one slot."""
 # A sender that is alone delays nobody, and may use all its slots.
 _ALONE_FRACTION = 0.98
-"""Fraction of the recent time above which a sender counts as the only active sender, and is not limited."""
+"""Fraction of all senders' recent slot time above which a sender counts as the only active one, and is not limited."""
 
 
 class FairQueue:
@@ -93,7 +93,9 @@ class DecayedUsage:
         self._total = 0.0
         # Growing weights cost nothing per sender; all sums are scaled back only when the weight becomes large.
         self._weight = 1.0
-        """Weight with which a second is added now; growing weights replace the decay of older seconds."""
+        """Weight of a second of slot use that is added now. The weight grows with time, which has the same effect as
+        letting older seconds decay.
+        """
 
     def count(self, in_use: Counter[str]) -> None:
         """Add the time since the last call to the senders' usage; must be called before the slots in use change."""

@@ -10,13 +10,15 @@ from shardtune.api_schemas.training.models import ModelSpec
 
 _MOST_MODELS = 128
 _KEPT_S = 300.0
-"""Seconds for which the commit of a branch or tag is remembered; a commit itself never changes."""
+"""Seconds for which the commit that a branch or tag of a hub repository points to is remembered; a commit itself never
+changes.
+"""
 _MOST_READS = 4
 """Maximum number of threads that wait for the hub at a time; a hub that never answers must not hold all of them."""
 
 
 class HubCache:
-    """Models read from the hub, by the name that they were requested under."""
+    """Cache of models read from the model hub, by repository and the revision that was requested."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -25,7 +27,7 @@ class HubCache:
         self._models: dict[HubSource, tuple[float, ModelSpec]] = {}
 
     def get(self, source: HubSource) -> ModelSpec | None:
-        """Return the model that was read under a name; None if it was not, or too long ago."""
+        """Return the cached model of a repository and revision; None if it was never read, or too long ago."""
         with self._guard:
             read_at, model = self._models.get(source, (0.0, None))
         if model is None or (not source.is_pinned and self._clock() - read_at > _KEPT_S):
@@ -33,7 +35,7 @@ class HubCache:
         return model
 
     def put(self, source: HubSource, model: ModelSpec) -> None:
-        """Remember a model under the name that it was requested under, and under its commit."""
+        """Cache a model under the revision (such as a branch) that was requested, and under its commit."""
         with self._guard:
             for name in (source, model.hub or source):
                 self._models.pop(name, None)

@@ -12,8 +12,8 @@ _MAX_KEYS = 4096
 
 
 class KnownSenders:
-    """Projects by API key, known from earlier requests. An entry grants no permission; it only decides whose slots a
-    request uses.
+    """Projects by API key, known from earlier requests. An entry grants no permission; it only decides to whose share
+    of slots a request counts.
     """
 
     def __init__(self) -> None:

@@ -10,10 +10,11 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 PEER_USER = "peer_user"
-"""Name under which a request's state has the user at the other end of its connection."""
+"""Key in a request's state under which the operating system's user at the client's end of the connection is stored."""
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-"""The kernel's open TCP sockets (proc_pid_net(5)): local and remote address, and the user who opened the socket. Reading
-them takes the kernel some 20 ms whatever their length."""
+"""Kernel tables of open TCP sockets (proc_pid_net(5)): local and remote address, and the user who opened the socket.
+Reading a table takes the kernel some 20 ms, however short the table is.
+"""
 _LOCAL, _REMOTE, _UID, _INODE = 1, 2, 7, 9
 _CREDENTIALS = struct.Struct("3i")
 
@@ -30,15 +31,15 @@ _Address = tuple[IPv4Address | IPv6Address, int]
 
 
 class PeerUser:
-    """User at the other end of one connection, looked up at first use and then kept."""
+    """Operating system's user at the client's end of one connection, looked up on first use and then kept."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
     @cached_property
     def uid(self) -> int | None:
-        """User id of the program at the other end; None if the kernel knows no open socket there, such as that of a
-        program on another machine, or of one that has closed its end.
+        """User id of the client's program; None if the kernel knows no open socket there, because the program runs on
+        another machine or has closed its end.
         """
         try:
             if self._connection.family == socket.AF_UNIX:
@@ -53,7 +54,9 @@ class PeerUser:
 
 
 def _diagnosed_uid(local: _Address, remote: _Address) -> int | None:
-    """User id of the open socket with these ends, of which the kernel is asked alone; None where it does not answer."""
+    """User id of the open socket with these addresses. Asks the kernel only for this socket; None if the kernel does
+    not answer.
+    """
     family = socket.AF_INET if local[0].version == 4 else socket.AF_INET6
     # Padded to the size of an IPv6 address.
     addresses = [address.packed.ljust(16, b"\0") for address, _ in (local, remote)]
@@ -91,7 +94,7 @@ def _uid_of(local: _Address, remote: _Address) -> int | None:
 
 
 def _parse(text: str) -> _Address:
-    """Parse an address of the kernel's tables: 32-bit words in the machine's byte order, as hexadecimal digits."""
+    """Parse an address in the kernel's socket tables: hexadecimal 32-bit words in the machine's byte order."""
     digits, port = text.split(":")
     words = [int(digits[start : start + 8], 16) for start in range(0, len(digits), 8)]
     packed = struct.pack(f"={len(words)}I", *words)
@@ -104,6 +107,8 @@ def _plain(name: tuple[str, int] | tuple[str, int, int, int]) -> _Address:
 
 
 def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """IPv4 address that an IPv6 socket shows as `::ffff:127.0.0.1`."""
+    """IPv4 address that is contained in an IPv6 address such as `::ffff:127.0.0.1`; other addresses are returned
+    unchanged.
+    """
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped

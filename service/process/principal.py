@@ -18,7 +18,9 @@ class Principal:
     holder_id: str | None = None
     """Id of the key's holder, which stays the same when the key is rotated. None: the service has no keys."""
     is_own_client: bool = False
-    """Whether the sender is the command that started this service, or the worker of that command."""
+    """Whether the sender is the command that started this service for its own use (such as `shardtune tune`), or that
+    command's worker.
+    """
 
     def sees(self, project_id: str | None) -> bool:
         """Whether the sender can access objects of this project (None: objects that belong to every project)."""
@@ -39,4 +41,6 @@ class Principal:
 LOCAL = Principal("local")
 """Principal of requests while the service has no API keys: anybody on this machine may do everything."""
 OWN_CLIENT = Principal("local", is_own_client=True)
-"""Principal of the command that started this service for itself (`shardtune tune`, `best`), whatever keys there are."""
+"""Principal of the command that started this service for its own use (`shardtune tune`, `best`), whether or not API
+keys exist.
+"""

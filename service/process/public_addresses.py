@@ -35,7 +35,7 @@ _UNICAST = ipaddress.IPv6Network("2000::/3")
 """
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
-"""Third quarter of an IPv6 address in ISATAP format, which embeds an IPv4 address in any network."""
+"""Third 32-bit word of an IPv6 address in ISATAP format, which embeds an IPv4 address in any network."""
 
 
 class AddressRejected(Exception):

@@ -90,8 +90,8 @@ class WorkSignal:
     def record_no_work(
         self, kind: str, changes_before: int, reserved: frozenset[str] = frozenset(), began_s: float | None = None
     ) -> None:
-        """Record that workers of this kind had no work in the state of the studies before the claim, except for the
-        workers with `reserved` ids.
+        """Record that a claim found no work for workers of this kind, given the studies' state before the claim. This
+        does not apply to the workers with `reserved` ids.
 
         `began_s`: time at which the claim began, on the monotonic clock; by default now.
         """
@@ -106,7 +106,7 @@ class WorkSignal:
     def may_have_work(self, kind: str, worker_id: str, asked_s: float | None = None) -> bool:
         """Whether a worker's claim could find work although the last claim of a worker of this kind found none.
 
-        `asked_s`: time of the worker's request; only an answer from that moment or later is accepted.
+        `asked_s`: time of the worker's request; an earlier answer "no work" does not count.
         """
         last = self._empty_answers.get(kind)
         if last is None or worker_id in last.reserved:

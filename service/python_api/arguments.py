@@ -40,18 +40,20 @@ class WorkloadFields(TypedDict, total=False):
 
 
 class StudyWorkload(WorkloadFields, total=False):
-    """Fields of a study's workload: those that a prediction reads, and those that change losses alone."""
+    """Fields of a study's workload: those that predictions use, and those that change only the losses (gradient
+    clipping, seed).
+    """
 
     max_grad_norm: float | None
     seed: int
 
 
 def read_model(model: ModelLike) -> ModelArgument:
-    """Read a model, and the workload if it is a study file.
+    """Read a model. If the argument is a study file, its workload is read as well.
 
     Raises:
         InputError: nothing has this name, or the content cannot be read; suggests similar names.
-        PlatformFailure: the model is on the hub, which did not answer.
+        PlatformFailure: the model is on the Hugging Face hub, which did not answer.
     """
     if isinstance(model, ModelSpec):
         return ModelArgument({"model": model})
@@ -72,14 +74,15 @@ def read_config(config: ConfigLike) -> dict[str, Any]:
 
 
 def stated(workload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a workload that have a value: None stands for the default."""
+    """Return the fields of a workload whose value is not None; None stands for the default."""
     return {name: value for name, value in workload.items() if value is not None}
 
 
 def study_fields(
     model: ModelLike, cluster: ClusterLike | None, fields: Mapping[str, Any], workload: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields of a study file: those of the model's file, replaced by what is given.
+    """Return the fields of a study file: those that the `model` argument's file contains, overridden by the other
+    arguments.
 
     Raises:
         InputError: the file cannot be read, or the model's name is unknown.

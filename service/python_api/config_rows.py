@@ -11,7 +11,7 @@ _SOURCE = "sum of the terms of the memory"
 
 
 def predicted(row: PredictedConfig, config: TrialConfig) -> AnswerRow:
-    """Return the row of a predicted configuration."""
+    """Return the table row of a predicted configuration."""
     return AnswerRow(
         cells(
             rank=row.rank,
@@ -28,7 +28,9 @@ def predicted(row: PredictedConfig, config: TrialConfig) -> AnswerRow:
 
 
 def strategy(row: MemoryRow, config: TrialConfig) -> AnswerRow:
-    """Return the row of a strategy: its memory, and what else would fit."""
+    """Return the table row of a strategy: its memory, and the micro batch, sequence length or change with which it
+    would still fit.
+    """
     return AnswerRow(
         cells(
             configuration=row.description,
@@ -63,7 +65,7 @@ def step_parts(answer: ExplainConfigAnswer) -> Sequence[AnswerRow]:
 
 
 def differences(answer: ExplainConfigAnswer) -> Sequence[AnswerRow]:
-    """Return the knobs in which the fastest configuration differs."""
+    """Return table rows of the knobs in which the fastest configuration differs from the explained one."""
     return [
         AnswerRow(cells(knob=name, configuration=_text(mine), fastest=_text(other)))
         for name, (mine, other) in answer.differences.items()

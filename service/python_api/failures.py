@@ -11,8 +11,9 @@ from shardtune.service.trackers.optional_packages import MissingPackage
 
 @contextmanager
 def python_errors() -> Iterator[None]:
-    """Raise the errors of the command line with the names of arguments in place of options, and a `MissingPackage` for a
-    package of an extra that is not installed."""
+    """Convert errors of the command line into errors of the Python API: options are named as arguments, and a missing
+    package of an optional extra becomes `MissingPackage`.
+    """
     try:
         yield
     except CliError as error:

@@ -31,11 +31,11 @@ white-space: normal; max-width: none}
 """
 
 _SHORT = 20
-"""Most characters of a text that stays on one line in a cell."""
+"""Maximum number of characters of a text that stays on one line in a table cell."""
 
 
 def answer(summary: str, subject: str, tables: Sequence[RowTable], notes: Sequence[str]) -> str:
-    """Return summary, tables and notes as one element."""
+    """Return the summary, tables and notes of an answer as one HTML element."""
     parts = [f"<style>{_STYLE}</style>"]
     parts += [_element("p", words_of_job) for words_of_job in (subject,) if words_of_job]
     parts.append(_raw("p", _element("b", summary)))
@@ -49,7 +49,7 @@ def answer(summary: str, subject: str, tables: Sequence[RowTable], notes: Sequen
 
 
 def message(title: str, text: str) -> str:
-    """Return a title and a text, such as an error, as one element."""
+    """Return a title and a text, such as an error, as one HTML element."""
     return _raw("div", _raw("p", _element("b", title)) + _element("p", text))
 
 
@@ -78,5 +78,5 @@ def _element(tag: str, text: str, kind: str = "") -> str:
 
 
 def _raw(tag: str, inner: str, kind: str = "") -> str:
-    """Return an element whose content is HTML that this module made."""
+    """Return an HTML element whose content is HTML that needs no escaping, because this module produced it."""
     return f'<{tag} class="{kind}">{inner}</{tag}>' if kind else f"<{tag}>{inner}</{tag}>"

@@ -19,7 +19,9 @@ from shardtune.service.python_api.rows import AnswerRow, DayFigure, RowTable, ce
 
 @dataclass(frozen=True, repr=False)
 class TrainingPlan(Result):
-    """Plan of a training run: the table `choices`, and the table `impossible` with the reasons."""
+    """Plan of a training run: the table `choices`, and the table `impossible` with the GPU counts on which nothing can
+    run, and why.
+    """
 
     values: Plan | None = None
     """All values of the plan."""
@@ -90,7 +92,7 @@ def plan(
 
 
 def _whole(counts: Sequence[Any]) -> list[Any]:
-    """Return counts with NumPy's integers as Python's."""
+    """Convert NumPy integers among the GPU counts into Python integers."""
     return [int(count) if isinstance(count, Integral) else count for count in counts]
 
 

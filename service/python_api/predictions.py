@@ -22,7 +22,7 @@ _STATE_DIR = ".shardtune"
 
 @dataclass(frozen=True, repr=False)
 class Predictions(Result):
-    """Predicted configurations: the table `fastest`, unless none was asked for, and the table `strategies`."""
+    """Predicted configurations: the table `fastest`, if a global batch is known, and the table `strategies`."""
 
     values: PredictionTable | None = None
     """All predicted values: terms of the memory, parts of the step, assumptions."""
@@ -30,7 +30,9 @@ class Predictions(Result):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedConfig(Result):
-    """Explained configuration: the table `configuration`, with the fastest one, then `memory` and `step`."""
+    """Explained configuration, with the tables `configuration` (together with the fastest one), `memory`, `step` and
+    `differences`.
+    """
 
     values: ExplainConfigAnswer | None = None
     """All values of the explanation."""
@@ -55,15 +57,16 @@ def predict(
 
     Args:
         model: preset, Hugging Face id, path, content of a `config.json`, or a study file.
-        cluster: such as `8xh100`, or `local` for the machine that `shardtune measure-hardware` measured (default: the study
-            file's, or `local`).
+        cluster: such as `8xh100`, or `local` for the machine that `shardtune measure-hardware` measured (default: the
+            study file's, or `local`).
         top: number of fastest configurations.
         space: limits of the search space, as in a study file: `{"backends": ["fsdp2"]}`.
         micro_batch: samples per forward pass and GPU of the table `strategies`.
         gradient_accumulation: micro batches per step (default: as many as `global_batch` takes).
         checkpointing: activation checkpointing of the table `strategies`: `none`, `selective` or `full`.
         hardware: output file of `shardtune measure-hardware --json`, in place of `cluster`.
-        trace: whether to count the built model even where its architecture has a closed form; needs torch.
+        trace: whether to build the model and count its operations even if formulas for its architecture are known;
+            needs torch.
         allow_models: names of your own models that may run here to be traced.
         state_dir: folder of `shardtune tune`, for `cluster="local"`.
         workload: `sequence_length`, `global_batch`, `precision`, `optimizer`, `adapter`, `attention`, `data`, `float8`.
@@ -117,13 +120,14 @@ def explain_config(
     state_dir: str | Path = _STATE_DIR,
     **workload: Unpack[WorkloadFields],
 ) -> ExplainedConfig:
-    """Predict one configuration: the terms of its memory, the parts of its step, and how far the fastest one is.
+    """Predict one configuration: the terms of its memory, the parts of its step, and how it differs from the fastest
+    one.
 
     Args:
         model: as for `predict`.
         cluster: as for `predict`.
-        config: configuration in Shardtune's format, or the content or path of a DeepSpeed, Accelerate or TrainingArguments
-            file, which needs `sequence_length` and `global_batch` beside it.
+        config: configuration in Shardtune's format, or the content or path of a DeepSpeed, Accelerate or
+            TrainingArguments file, which needs `sequence_length` and `global_batch` beside it.
         hardware: as for `predict`.
         state_dir: as for `predict`.
         workload: as for `predict`; without `global_batch`, one forward pass a step.

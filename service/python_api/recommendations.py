@@ -23,7 +23,7 @@ Level = Literal["high", "medium", "low"]
 
 @dataclass(frozen=True, repr=False)
 class KnownBest(Result):
-    """Best known configuration: the tables `configurations` and `speedup`."""
+    """Best known configuration of a training job: the tables `configurations` and `speedup`."""
 
     values: BestConfig | None = None
     """All values of the answer."""
@@ -91,7 +91,7 @@ def _cluster(cluster: ClusterLike) -> str | dict[str, object]:
 
 
 def _as_json(values: Mapping[str, object]) -> dict[str, object]:
-    """Return values of which schemas are replaced by their JSON."""
+    """Return the values with all pydantic models converted into JSON."""
     return {
         name: value.model_dump(mode="json") if hasattr(value, "model_dump") else value for name, value in values.items()
     }

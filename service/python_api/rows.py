@@ -11,7 +11,7 @@ from shardtune.tuner.search.space.flat import flatten
 
 
 class DayFigure(NamedTuple):
-    """Day with its band, as `Figure` is a number with its band."""
+    """Date with the ends of its range, as a counterpart of `Figure` for dates."""
 
     value: date
     low: date | None
@@ -23,7 +23,7 @@ class DayFigure(NamedTuple):
 
 
 Cell = Figure | DayFigure | str | int | float | bool | None
-"""Value of a row: a figure, or a value that nobody measured or predicted, such as a name."""
+"""Value of a table cell: a figure, or a value that nobody measured or predicted, such as a name."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,12 @@ class AnswerRow:
     cells: Mapping[str, Cell]
     """Cells by name, in the order of the columns."""
     config: TrialConfig | None = None
-    """Configuration of the row, whose knobs are in its record and not in its HTML."""
+    """Configuration of the row. Its knobs appear in `record`, but not in the row's HTML."""
 
     def record(self) -> dict[str, Any]:
-        """Return the row as a flat dictionary: a figure takes a key for its value, and keys with `_low`, `_high`,
-        `_unit` and `_basis`; knobs have keys that begin with `config.`."""
+        """Return the row as a flat dictionary: a figure takes a key for its value, and keys that end with `_low`,
+        `_high`, `_unit` and `_basis`; knobs have keys that begin with `config.`.
+        """
         flat: dict[str, Any] = {}
         for name, cell in self.cells.items():
             if isinstance(cell, Figure | DayFigure):
@@ -52,7 +53,7 @@ class AnswerRow:
 
 @dataclass(frozen=True)
 class RowTable:
-    """Rows with a name and a caption."""
+    """Table: rows with a name and a caption."""
 
     name: str
     """Name for `records` and `to_pandas`."""

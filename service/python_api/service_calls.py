@@ -12,7 +12,7 @@ from shardtune.service.python_api.failures import python_errors
 
 ADDRESS_VARIABLE = "SHARDTUNE_SERVICE_URL"
 ServiceLike = str | ServiceClient
-"""Address of a service, or a client of it."""
+"""Address of a Shardtune service, or a client for it."""
 _REMEDY = "check that it runs there, or name another with service="
 
 

@@ -59,8 +59,9 @@ class StudyHandle:
         """Read an existing study.
 
         Args:
-            study_id: id of the study; `last`: the newest that the key sees.
-            service: address or client of the service (default: `SHARDTUNE_SERVICE_URL`, else that of `shardtune serve`).
+            study_id: id of the study; `last` means the newest study that the API key can see.
+            service: address or client of the service (default: `SHARDTUNE_SERVICE_URL`, else that of `shardtune
+                serve`).
             key_file: file with the API key (default: `SHARDTUNE_API_KEY` or `SHARDTUNE_API_KEY_FILE`).
 
         Raises:
@@ -89,11 +90,12 @@ class StudyHandle:
         """Create a study, which a worker of the service measures: it costs GPU-seconds, up to its budget.
 
         Args:
-            model: preset, Hugging Face id, path, content of a `config.json`, or a study file, whose fields stand unless
-                others are given.
+            model: preset, Hugging Face id, path, content of a `config.json`, or a study file, whose fields apply unless
+                other arguments override them.
             cluster: cluster of one of the service's workers (default: the study file's, or that of the only worker).
             study_id: id of the new study (default: chosen by the service).
-            service: address or client of the service (default: `SHARDTUNE_SERVICE_URL`, else that of `shardtune serve`).
+            service: address or client of the service (default: `SHARDTUNE_SERVICE_URL`, else that of `shardtune
+                serve`).
             key_file: file with the API key (default: `SHARDTUNE_API_KEY` or `SHARDTUNE_API_KEY_FILE`).
             fields: other fields of a study file: `{"budget": {"max_trials": 20}, "baseline": {...}}`.
             workload: `sequence_length`, `global_batch` and the other fields of a study file's workload.
@@ -201,7 +203,9 @@ class StudyHandle:
         return self.status()
 
     def close(self) -> None:
-        """Close the connections to the service, unless they are those of a client that was given; the study continues."""
+        """Close the connections to the service, unless they belong to a client that the caller has passed; the study
+        continues.
+        """
         if self._is_own_client:
             self._client.close()
 

@@ -10,7 +10,7 @@ _UPPER = {"mfu": "MFU", "gpu": "GPU", "gpus": "GPUs", "gpu hours": "GPU-hours"}
 
 
 def heading(name: str) -> str:
-    """Return a column's name for people: `capacity_gib` is `capacity (GiB)`."""
+    """Return a column's heading: `capacity (GiB)` for the column `capacity_gib`."""
     stem, _, last = name.rpartition("_")
     if stem and last in _UNITS:
         return f"{heading(stem)} ({_UNITS[last]})"
@@ -19,7 +19,7 @@ def heading(name: str) -> str:
 
 
 def plain(cell: Cell) -> str:
-    """Return a cell that is no figure as text."""
+    """Return the text of a table cell that contains no figure."""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, int):
@@ -28,24 +28,24 @@ def plain(cell: Cell) -> str:
 
 
 def value(figure: Figure | DayFigure) -> str:
-    """Return a figure's value with its unit: `10,170 tokens/s/GPU`."""
+    """Return a figure's value with its unit, such as `10,170 tokens/s/GPU`."""
     return f"{_amount(figure.value)} {figure.unit}".rstrip()
 
 
 def band(figure: Figure | DayFigure) -> str:
-    """Return a figure's band: `7,321 to 14,140`; empty without one."""
+    """Return the range of a figure, such as `7,321 to 14,140`; empty if it has none."""
     return "" if figure.low is None or figure.high is None else f"{_amount(figure.low)} to {_amount(figure.high)}"
 
 
 def _amount(amount: float | date) -> str:
-    """Format a number, whole from 100 and else with up to four digits; or a day."""
+    """Format a date, or a number: without decimals from 100 on, else with up to four digits."""
     if isinstance(amount, date):
         return amount.isoformat()
     return f"{amount:,.0f}" if abs(amount) >= 100 else f"{amount:,.4g}"
 
 
 def bands(table: RowTable) -> list[str]:
-    """Return a sentence for each kind of band in a table, with the columns that have it."""
+    """Return one sentence for each kind of range in a table: what the range means, and which columns have it."""
     columns: dict[str, dict[str, None]] = {}
     for row in table.rows:
         for name, cell in row.cells.items():

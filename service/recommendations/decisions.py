@@ -61,7 +61,7 @@ def decide(
     The function `check` is called with the locked row of the tuning target, and may raise to reject the decision.
 
     Raises:
-        NotFound: the target key has no recommendation, or no such recommendation.
+        NotFound: the target key has no recommendation, or not the one that the request names.
         Conflict: the target's present state leaves nothing to decide.
     """
     now, by = context.now(), DecidedBy(context.principal.name, context.principal.key_id)
@@ -167,7 +167,9 @@ def recommendation_view(row: RecommendationRow) -> Recommendation:
 
 
 def _report_confirmation(session: Session, approved: RecommendationRow, now: datetime) -> None:
-    """Let what a study found on the target count for the projection that it confirms, now that a person approved it."""
+    """Record in a projection what an approved study measured on the projection's target. Without approval, its results
+    do not count there.
+    """
     study = studies.get(session, approved.study_id)
     if study is not None:
         report_confirmation(session, study, approved.answer.result, now)

@@ -36,12 +36,12 @@ from shardtune.service.recommendations.target_report import report_confirmation
 
 @dataclass(frozen=True)
 class DecidedBy:
-    """Key or service that made a decision."""
+    """API key that made a decision about a recommendation, or the service itself."""
 
     name: str
     """Name of the API key, or `service`."""
     key_id: str | None = None
-    """Id of the API key, which tells keys of one name apart; None: the service, or a request without a key."""
+    """Id of the API key, which distinguishes keys with the same name; None: the service, or a request without a key."""
 
 
 SERVICE = DecidedBy("service")
@@ -81,8 +81,8 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
 
 
 def _is_faster(recommendation: RecommendationRow, recommended: RecommendationRow) -> bool:
-    """Whether a new result replaces the recommendation of another study: it is faster, or the other one came from a
-    machine that was too busy.
+    """Whether a new result replaces the recommendation of another study: it is faster, or the other study's machine was
+    too busy for an answer.
     """
     was_too_busy = recommended.answer.result.verdict is Verdict.TOO_BUSY
     return was_too_busy or recommended_speed(recommendation) > recommended_speed(recommended)

@@ -47,8 +47,9 @@ def renew_incumbent(
 
 
 def replace_incumbent(context: Context, session: Session, old: TuningTargetRow, study: StudyRow, reason: str) -> str:
-    """Recommend a configuration that was measured to be faster than the incumbent, or propose it for approval; returns
-    which of both.
+    """Recommend a configuration that was measured to be faster than the incumbent, or propose it for approval. If the
+    new fingerprint already has a recommendation that is at least as fast, this stays. Returns which of the three was
+    done.
 
     The caller has locked the study and the target's row.
     """

@@ -21,13 +21,16 @@ from shardtune.tuner.projection.confirmation import confirmed, replaces, with_co
 log = logging.getLogger(__name__)
 
 _CANNOT_RUN = (FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL)
-"""Failures that say that a configuration cannot run on the target; others may not happen again."""
+"""Kinds of failures that prove that a configuration cannot run on the target; failures of other kinds may not happen
+again.
+"""
 
 
 def report_confirmation(session: Session, study: StudyRow, result: StudyResult, now: datetime) -> None:
-    """Store what a study found on the target in the projection that it names, once its result needs no approval.
+    """Store what a study measured on a target cluster in the projection that it tests. Called once the study's result
+    needs no approval.
 
-    Retunes and canaries copy a study's request, and repeat other configurations: they report nothing.
+    Retunes and canaries report nothing: they have a copy of the study's request, but repeat other configurations.
     """
     original = _named_study(session, study)
     if original is None:
@@ -52,7 +55,7 @@ def report_confirmation(session: Session, study: StudyRow, result: StudyResult, 
 
 
 def take_back_confirmation(session: Session, study: StudyRow, now: datetime) -> None:
-    """Return the projection that a study confirmed or changed to what it was without that study."""
+    """Undo what a study has changed in the projection that it tested (the projection of another study)."""
     original = _named_study(session, study)
     projection = None if original is None or original.result is None else original.result.projection
     if original is None or original.result is None or projection is None or projection.confirmation is None:
@@ -64,7 +67,9 @@ def take_back_confirmation(session: Session, study: StudyRow, now: datetime) -> 
 
 
 def keep_confirmation(earlier: StudyResult | None, result: StudyResult) -> StudyResult:
-    """Return the new result of an extended study with what was found on the target about the same two choices."""
+    """Return the new result of an extended study; if its projection has the same two first choices as before, what was
+    measured of them on the target is kept.
+    """
     if earlier is None or earlier.projection is None or result.projection is None:
         return result
     return result.model_copy(update={"projection": with_confirmation_of(result.projection, earlier.projection)})
@@ -73,7 +78,9 @@ def keep_confirmation(earlier: StudyResult | None, result: StudyResult) -> Study
 def _replace_projection(
     session: Session, original: StudyRow, projection: StudyProjection, there: StudyRow, now: datetime
 ) -> None:
-    """Store what a study on the target, `there`, found, and notify webhooks if the answer or its verdict has changed."""
+    """Store a projection that contains the results of the study `there` on the target; notify webhooks if the
+    recommended configuration or the verdict has changed.
+    """
     assert original.result is not None and original.result.projection is not None
     before = original.result.projection
     original.result = original.result.model_copy(update={"projection": projection})
@@ -109,7 +116,7 @@ def _event_data(original: StudyRow, projection: StudyProjection, there: StudyRow
 
 
 def _named_study(session: Session, study: StudyRow) -> StudyRow | None:
-    """Lock and return the study that a user's study names in `confirms`; None if there is none."""
+    """Lock and return the study whose projection a user's study tests (its field `confirms`); None if there is none."""
     named = study.spec.confirms
     if named is None or study.system_study is not None:
         return None
@@ -123,7 +130,8 @@ def _named_study(session: Session, study: StudyRow) -> StudyRow | None:
 
 
 def _cannot_run(session: Session, study: StudyRow) -> tuple[TrialConfig, ...]:
-    """Return the configurations that ran on the target, and for which its GPUs lack memory, or which their backend
-    rejects there."""
+    """Return the configurations that failed in runs on the target because they need too much memory there or their
+    backend rejects them.
+    """
     rows = trials.of_study(session, study.id)
     return tuple(row.config for row in rows if row.failure is not None and row.failure.kind in _CANNOT_RUN)

@@ -36,8 +36,7 @@ from shardtune.tuner.verdict import challenge
 log = logging.getLogger(__name__)
 
 _WORKER_PATIENCE = timedelta(days=1)
-"""Time for which a retune (repeated measurement of a recommendation) waits for the return of a worker with its
-fingerprint.
+"""Time for which a retune (repeated measurement of a recommendation) waits for a worker with its fingerprint to return.
 """
 
 
@@ -46,7 +45,7 @@ def start_challenge(context: Context, retune: RetuneRow) -> str:
     repeated call returns the same id.
 
     Raises:
-        Conflict: no worker could run it now, or there is nothing to challenge.
+        Conflict: no worker could run the study now, or the tuning target has no recommendation to challenge.
     """
     study_id = _study_id(retune, "challenge")
     with context.db.read() as session:
@@ -156,8 +155,8 @@ class _Step:
             self._record_failure()
 
     def judge_search(self) -> None:
-        """Judge the ended wide search of a retune: its result, else the challenge's result, replaces the incumbent
-        (recommended configuration).
+        """Judge the ended wide search of a retune. Its result replaces the incumbent (recommended configuration); if it
+        found nothing faster, the challenge's result does.
         """
         if not self._is_incumbent_current():
             return
@@ -177,8 +176,8 @@ class _Step:
             self._record_failure()
 
     def give_up_without_worker(self) -> None:
-        """End the study of a retune (repeated measurement of a recommendation) whose fingerprint no worker has any
-        more, or whose runs no such worker can read, and request the retune again.
+        """End the study of a retune (repeated measurement of a recommendation) if no recent worker has its fingerprint
+        and can read its runs, and request the retune again.
         """
         recent_workers = workers.seen_since(self.session, self.now - _WORKER_PATIENCE)
         able = [worker for worker in recent_workers if compatibility.can_run(worker, self.study)]

@@ -77,8 +77,8 @@ def _describe_source(
 def _recommended_there(
     session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str
 ) -> TrialConfig | None:
-    """Recommendation for the same tuning target (model, workload, cluster) that a study on the present fingerprint has
-    produced.
+    """Configuration that was recommended for the same tuning target (model, workload, cluster) by a study on the
+    present fingerprint.
     """
     fingerprint = session.get(FingerprintRow, fingerprint_key)
     assert fingerprint is not None

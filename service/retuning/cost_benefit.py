@@ -6,8 +6,8 @@ from shardtune.api_schemas.retuning.retunes import RetuneOutcome
 
 
 def expected_saving(planned_gpu_seconds: float, speed_ratio: float) -> float:
-    """GPU-seconds saved over a declared training run, which takes 1 / `speed_ratio` of the time at `speed_ratio` times
-    the speed.
+    """GPU-seconds saved over a declared training run by a configuration that is `speed_ratio` times as fast: the run
+    then takes 1 / `speed_ratio` of the time.
     """
     return planned_gpu_seconds * (1 - 1 / speed_ratio)
 
@@ -16,7 +16,7 @@ def realized_saving(
     planned_gpu_seconds: float | None, outcome: RetuneOutcome, speed_ratio: float | None
 ) -> float | None:
     """GPU-seconds that the result of an ended retune saves in the declared training run. None: no run was declared, or
-    nothing was found.
+    the retune had no usable result.
     """
     if planned_gpu_seconds is None:
         return None

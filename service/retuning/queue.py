@@ -42,7 +42,8 @@ _RETRY_AFTER = timedelta(minutes=5)
 MAX_TRIES = 5
 """Maximum number of attempts at the failing start or step of a retune (repeated measurement of a recommendation)."""
 _TRIGGERS = {RetuneCause.FINGERPRINT: Trigger.FINGERPRINT, RetuneCause.DRIFT: Trigger.DRIFT}
-"""Trigger of the schedules that are responsible for each cause of a retune (repeated measurement of a recommendation).
+"""Trigger that a schedule must have to be responsible for a retune (repeated measurement of a recommendation), by the
+retune's cause.
 """
 
 
@@ -131,8 +132,8 @@ def start_due(context: Context, start: Start) -> int:
     """Start the queued retunes that are due, in order of how often their recommendation is used; returns the number
     started.
 
-    A retune that waits for budget or a time window also delays retunes of less used recommendations, and stores its
-    `reason`.
+    A retune that waits for budget or a time window stores its `reason`, and delays retunes of recommendations that are
+    used less often.
     """
     with context.db.read() as session:
         rows = retunes.due(session, context.now())
@@ -169,8 +170,8 @@ def _admit_and_start(context: Context, row: RetuneRow, start: Start, held_up: se
 
 
 def begin_challenge(context: Context, retune_id: str, start: Start) -> bool:
-    """Create the challenge study of a running retune that this replica has claimed; also after a crash. Returns False
-    if the retune has to wait.
+    """Create the challenge study of a running retune (it compares the recommendation with up to three other
+    configurations), also after a crash. This replica has claimed the retune. Returns False if the retune has to wait.
     """
     # Outside any transaction: choosing challengers predicts the search space. The id is stored afterwards, so a crash
     # in between repeats the start, which returns the same study.

@@ -38,8 +38,8 @@ def add_system_study(
     notes: Sequence[str],
     now: datetime,
 ) -> StudyRow:
-    """Add a system study of an earlier study's tuning target for workers with a given fingerprint, with the incumbent
-    as baseline.
+    """Add a system study (challenge, search or canary) that measures an earlier study's tuning target again, on workers
+    with a given fingerprint and with the incumbent as baseline.
 
     Returns the existing study with this id if there is one, so that a repetition after a crash or by another replica
     adds no second study.
@@ -72,8 +72,8 @@ def add_system_study(
 
 
 def search_behind(session: Session, recommendation: RecommendationRow) -> StudyRow:
-    """Search study that found a recommendation's configuration; challenge studies, which only measured that result
-    again, are skipped.
+    """Study whose search found a recommendation's configuration; challenge studies, which only measured this
+    configuration again, are skipped.
     """
     renewed = recommendation.answer.renewed
     study = studies.get(session, renewed.study_id if renewed is not None else recommendation.study_id)
@@ -99,11 +99,11 @@ def suitable_workers(
 
 
 def choose_worker(context: Context, session: Session, row: TuningTargetRow, cause: RetuneCause) -> WorkerRow:
-    """Choose the worker on whose fingerprint the incumbent is challenged; after a change of fingerprints, the worker
-    that changed last.
+    """Choose the worker that challenges the incumbent (recommended configuration). After a change of fingerprints,
+    workers that have changed are preferred; of several workers, the one registered last.
 
     Raises:
-        Conflict: no live worker could run it.
+        Conflict: no live worker could run the challenge.
     """
     assert row.recommended is not None
     answer, measured = row.recommended.answer, row.recommended.study

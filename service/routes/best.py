@@ -63,6 +63,7 @@ TargetKeyParam = Annotated[
     responses=problems("unknown_best", "awaits_approval", "unknown_project", "unknown_file")
     | problems("not_acceptable", "no_worker", "too_busy")
     | problems("hub_unreachable")
+    | file_formats.FILES
     | etags.UNCHANGED,
 )
 def read_best_config(

@@ -52,7 +52,7 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 def parse_target(
     model: str | None, cluster: str | None, workload: str | None
 ) -> tuple[ModelSpec, WorkloadRequest, Cluster | None]:
-    """Parse model, cluster and workload of a tuning target from a query string; cluster None: `local`.
+    """Parse model, cluster and workload of a tuning target from a query string; cluster None stands for `local`.
 
     Raises:
         Invalid: names each part that is missing or wrong.

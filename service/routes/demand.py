@@ -35,10 +35,11 @@ def read_demand(
     ] = None,
 ) -> Demand:
     """Read the hardware that open studies need, for an autoscaler: the waiting studies, how long they have waited, and
-    the workers that have this hardware. With a cluster, read the demand for one pool of workers. This leaves out studies
-    of models that its workers do not allow, and studies that one more worker would not help: their measurements do not
-    compare with those of a live worker (`waits_for_worker`), or the day's GPU-seconds are used up. The pool's workers
-    are expected to have the packages of adapters, 8-bit AdamW and float8, as the worker's image has.
+    the workers that have this hardware. With a cluster, read the demand for one pool of workers. This leaves out
+    studies of models that the pool's workers do not allow, and studies that one more worker would not help: their
+    measurements are not comparable with a live worker's (`waits_for_worker`), or their GPU-seconds of the day are used
+    up. The pool's workers are expected to have the packages of adapters, 8-bit AdamW and float8, as the worker's image
+    has.
     """
     if cluster is None:
         if allow_model or allow_script:

@@ -48,8 +48,8 @@ def read_diagnosis(context: ContextDep, study_id: StudyIdParam, number: TrialNum
 def read_raw_trace(
     context: ContextDep, study_id: StudyIdParam, number: TrialNumberParam, rank: RankParam = 0
 ) -> Response:
-    """Download the raw trace of one rank from the trial's last run under the profiler; `traces` of the diagnosis lists
-    them.
+    """Download the raw trace of one rank from the trial's last run under the profiler; the field `traces` of the
+    diagnosis lists the traces that are stored.
     """
     trace = diagnoses.raw_trace(context, study_id, number, rank)
     return attached_trace(context, trace, f"{study_id}-{number}")

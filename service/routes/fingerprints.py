@@ -25,15 +25,15 @@ def list_fingerprints(
     limit: LimitParam = 50,
     page_token: PageTokenParam = None,
 ) -> FingerprintPage:
-    """List fingerprints (hardware and software that workers reported), with holders, periods and changes. Newest
-    first.
+    """List fingerprints (hardware and software that workers reported), each with the workers that had it, when, and
+    what changed. Newest first.
     """
     return fingerprint_history.list_fingerprints(context, worker, current, page_token, limit)
 
 
 @router.get("/{fingerprint_id}", responses=problems("unknown_fingerprint"))
 def read_fingerprint(context: ContextDep, fingerprint_id: str) -> FingerprintDetail:
-    """Read one fingerprint (hardware and software versions), its holders, and the recommendations that were measured
-    under it.
+    """Read one fingerprint (hardware and software versions), the workers that had it, and the recommendations that were
+    measured under it.
     """
     return fingerprint_history.read(context, fingerprint_id)

@@ -25,11 +25,12 @@ def create_plan(context: ContextDep, request: PlanRequest, once: IdempotencyDep)
 
 
 def computed_plan(context: Context, request: PlanRequest, once: IdempotencyKey = NO_KEY) -> Plan:
-    """Return the plan of a request that starts today unless it names a day; for this route and the page of plans.
+    """Return the plan that a request asks for, beginning today unless the request names a day. The REST route and the
+    page of plans share this function.
 
     Raises:
         Invalid: the request's values cannot be used.
-        ApiError: `hub_unreachable`.
+        ApiError: code `hub_unreachable`: the model hub does not answer.
     """
 
     def compute() -> Plan:

@@ -268,5 +268,7 @@ def export_study(
     which: str = "best",
     form: Annotated[ExportFormat, Query(alias="format")] = "standard",
 ) -> Export:
-    """Read the configuration files of a study's `best`, of its `baseline`, of its projected `target`, or of a trial by its number."""
+    """Read the ready-to-use configuration files of a study's recommended configuration (`best`), its `baseline`, its
+    projected `target`, or the trial with this number.
+    """
     return export_config.export_as(context, study_id, which, form)

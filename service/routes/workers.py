@@ -61,7 +61,7 @@ def resume_worker(context: ContextDep, worker_id: str, once: IdempotencyDep) -> 
     responses=problems("unknown_worker", "worker_live"),
 )
 def forget_worker(context: ContextDep, worker_id: str) -> None:
-    """Remove a worker that has disappeared from all lists. The worker reappears when it registers again.
+    """Remove a silent worker from all lists. The worker reappears when it registers again.
 
     The service does the same with workers that sent no request for SHARDTUNE_KEEP_WORKERS_DAYS.
     """

@@ -12,7 +12,7 @@ from shardtune.api_schemas.retuning.schedules import CatchUp, ScheduleSpec
 
 @dataclass(frozen=True)
 class DueTick:
-    """Due tick of a schedule, and the decision whether it runs."""
+    """Tick of a schedule (moment at which it is due), and the decision whether the tick runs."""
 
     at: datetime
     runs: bool

@@ -16,16 +16,19 @@ from cronsim import CronSim, CronSimError
 _FIELDS = "minute hour day-of-month month day-of-week, such as '0 3 * * 0' (Sundays at 03:00)"
 # More than a year of a daily tick, so that both days on which the clocks change are among them.
 _CHECKED_TICKS = 400
-"""Number of future ticks whose distances are checked when an expression is validated."""
+"""Number of future ticks (moments at which a schedule is due) whose distances are checked when a cron expression is
+validated.
+"""
 _LAST_YEAR = 9998
-"""Last year whose ticks in every time zone have a date in UTC."""
+"""Last year whose ticks can be converted to UTC from every time zone (Python's dates end with the year 9999)."""
 
 
 def check_expression(expression: str, zone: str, now: datetime, least_gap_s: float) -> None:
     """Reject a cron expression that cannot be scheduled.
 
     Raises:
-        ValueError: the text is no cron expression, never due, or due more often than every `least_gap_s` seconds.
+        ValueError: the text is no cron expression, or the expression is never due, or due more often than every
+            `least_gap_s` seconds.
     """
     if len(expression.split()) != 5:
         raise ValueError(f"cron ({expression}) must have five fields: {_FIELDS}")

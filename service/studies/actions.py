@@ -82,8 +82,7 @@ def clone(
     new_id: str | None = None,
     project_id: str | None = None,
 ) -> Study:
-    """Create a study from another study's spec with the requested changes, by default in the same project. Only the
-    spec is copied: no trial is reused.
+    """Create a study from another study's spec with the requested changes, by default in the same project.
 
     Only the spec is copied: all trials run anew.
 

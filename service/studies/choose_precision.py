@@ -11,7 +11,9 @@ from shardtune.tuner import baseline
 
 
 def stated_precision(request: StudyRequest) -> tuple[Precision | None, str | None]:
-    """Precision that a request for a study states, or None; with a note if the precision comes from the baseline."""
+    """Precision that a study's request states, or that its baseline implies; None if neither does. A note says if the
+    precision comes from the baseline.
+    """
     if request.workload.precision is not None:
         return request.workload.precision, None
     return baseline.implied_precision(request.baseline, request.workload.adapter) or (None, None)

@@ -96,7 +96,7 @@ def create_study(
 
 
 class _CheckedRequest(NamedTuple):
-    """Request of a new study, as the live workers complete it."""
+    """Checked request for a new study, completed with its cluster, its baseline and notes."""
 
     spec: StudySpec
     cluster: Cluster
@@ -106,7 +106,8 @@ class _CheckedRequest(NamedTuple):
 
 
 def _check_request(context: Context, request: StudyRequest, project_id: str) -> _CheckedRequest:
-    """Check a request before the write transaction, so that nobody waits for the project's row meanwhile.
+    """Check a request for a new study. This is done before the write transaction, so that other requests do not wait
+    for the project's locked row meanwhile.
 
     Raises:
         Invalid: no worker could run the study, or its search space is empty.

@@ -30,8 +30,9 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
     """Delete a study. An unfinished study is cancelled first, and its workers are informed in the response to their
     next heartbeat.
 
-    `withdraw`: stop recommending its result; the previous recommendation, if any, takes its place. A projection that the
-    study confirmed or changed is only projected again. Otherwise both stay.
+    `withdraw`: stop recommending the study's result, and return to the previous recommendation, if there is one; a
+    projection of another study that this study confirmed or changed counts as untested again. Without `withdraw`,
+    recommendation and projection stay.
 
     Raises:
         Conflict: the service created the study for a retune or a canary.

@@ -21,7 +21,7 @@ from shardtune.service.workers import compatibility, registry
 from shardtune.service.workers.hardware_shape import has_same_shape
 
 _SAME_IMAGE = timedelta(hours=1)
-"""Time for which the next worker of a pool is taken to lack the packages that its last one lacked."""
+"""Time for which the next worker of a pool is assumed to lack the same packages as the pool's last worker."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class PoolOffer:
     """Hardware and models that the workers of an autoscaled pool would offer."""
 
     cluster: Cluster | None = None
-    """Cluster of one worker; None: any hardware."""
+    """Cluster that one worker of the pool has; None: any hardware."""
     models: frozenset[str] = frozenset()
-    """Model entry points that the workers allow."""
+    """Entry points of user-written models that the pool's workers are allowed to run."""
     scripts: frozenset[str] = frozenset()
-    """Training scripts that the workers allow."""
+    """User-written training scripts that the pool's workers are allowed to run."""
 
     def suits(self, row: StudyRow) -> bool:
         """Whether a worker of the pool has a study's kind and size of hardware, and allows its model."""
@@ -46,7 +46,7 @@ class PoolOffer:
 
 def read(context: Context, pool: PoolOffer | None = None) -> Demand:
     """Demand for workers: the hardware of the waiting and running studies in the sender's projects, grouped by hardware
-    and user code; with a pool, of the studies that its workers suit, and that one more worker would help.
+    and user code; with a pool, only studies that the pool's workers can run and that one more worker would help.
     """
     studies_by_need: defaultdict[tuple[str, ...], list[StudyRow]] = defaultdict(list)
     with context.db.read() as session:
@@ -66,8 +66,8 @@ def read(context: Context, pool: PoolOffer | None = None) -> Demand:
 
 
 def _stopped_ids(context: Context, session: Session, rows: Sequence[StudyRow]) -> set[str]:
-    """Ids of the studies that get no run for a reason which one more worker of the same kind would not change: an
-    autoscaler would start workers for them without end.
+    """Ids of the studies that get no run for a reason that one more worker would not remove, such as a used-up quota.
+    For them, an autoscaler would start workers without end.
     """
     projects = {row.project_id: row.project for row in rows}
     spent_projects = {
@@ -85,8 +85,8 @@ def _stopped_ids(context: Context, session: Session, rows: Sequence[StudyRow]) -
 
 
 def _unpackaged_ids(context: Context, session: Session, rows: Sequence[StudyRow]) -> set[str]:
-    """Ids of the waiting studies for which workers have just come that have the hardware and lack a package of the
-    workload, such as torchao: an autoscaler would start the same image again and again.
+    """Ids of the waiting studies for which a worker with suitable hardware has just registered that lacks a package,
+    such as torchao. For them, an autoscaler would start the same image again and again.
     """
     waiting = [row for row in rows if row.state is StudyState.WAITING]
     since = context.now() - _SAME_IMAGE
@@ -109,7 +109,7 @@ def _unpackaged_ids(context: Context, session: Session, rows: Sequence[StudyRow]
 
 
 def _suitable_workers(context: Context, session: Session, rows: Sequence[StudyRow]) -> dict[str, set[str]]:
-    """Ids of the live workers that could begin each study, by the study's id."""
+    """Ids of the live workers on which each study could begin, by study id."""
     # Workers are counted per project: a worker bound to one project runs no study of another.
     live: dict[str, Sequence[WorkerRow]] = {
         project_id: registry.live_workers(context, session, project_id)

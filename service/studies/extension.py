@@ -69,7 +69,9 @@ def extend(
 
 
 def why_no_trials(study: Study, more: int, now: datetime) -> str | None:
-    """Reason why an ended study with a result would not run `more` trials; None if it would."""
+    """Reason why an ended study would run no additional trials if its budget were raised by `more` trials; None if it
+    would run them.
+    """
     if study.reason_code is StudyReasonCode.ALL_TRIED:
         return stopping.ALL_TRIED.text
     trials, wall_seconds = sum(study.trials.values()), (now - (study.started_at or study.created_at)).total_seconds()

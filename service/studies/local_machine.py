@@ -21,7 +21,9 @@ def local_machine(context: Context) -> tuple[Cluster, DeviceDtypes, Experience]:
 
 
 def worker_experience(context: Context, worker: WorkerRow) -> Experience:
-    """Return what was measured on hardware and software like a worker's, as far as the sender's project may use it."""
+    """Return the measurements under a worker's fingerprint (hardware and software versions) that the sender's project
+    may use, with the predictor's calibrations from them.
+    """
     with context.db.read() as session:
         return calibrations.experience_of(
             context.planner_cache, session, worker.fingerprint_key, context.principal.home

@@ -112,8 +112,8 @@ def check_fp16(request: StudyRequest) -> None:
 
 
 def check_tied(request: StudyRequest) -> None:
-    """Reject limits that ask for pipeline stages of tied weights under an optimizer that would round their copies apart, as
-    far as the model's config shows it.
+    """Reject a study that limits its search to pipeline stages if the model ties weights and the optimizer's rounding
+    would make their two copies differ. Checked as far as the model's config shows it.
 
     Raises:
         Invalid: names the field, its value and the remedy.
@@ -133,7 +133,8 @@ def check_tied(request: StudyRequest) -> None:
 
 
 def check_data(request: StudyRequest) -> None:
-    """Reject lengths of samples that the user's own code makes, and packed samples that would attend to each other.
+    """Reject a distribution of sample lengths if the user's own code makes the batches, and reject packed samples for a
+    model in which they would attend to each other.
 
     Raises:
         Invalid: names the field, its value and the remedy.
@@ -153,7 +154,9 @@ def check_data(request: StudyRequest) -> None:
 
 
 def model_notes(model: ModelSpec) -> tuple[str, ...]:
-    """Notes about the trained model for the reader of a study's result."""
+    """Notes about the model for the reader of a study's result, for example that only the text part of a multimodal
+    model is trained.
+    """
     if model.is_own:
         return ()
     unknown_keys_notes = config_shape.unknown_keys(model.trained_config)

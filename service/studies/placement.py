@@ -16,7 +16,7 @@ def place_study(request: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clust
     wait for one.
 
     Raises:
-        Invalid: the request itself is wrong; else no worker has its cluster.
+        Invalid: the request itself is wrong, or no worker has its cluster.
     """
     try:
         return study_clusters.resolve_cluster(request, live)

@@ -14,7 +14,8 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
     """Predict memory and speed of configurations; the cluster name `local` means the live workers' cluster.
 
     Raises:
-        Invalid: `local` without a worker, or with several clusters; a named model that cannot be read.
+        Invalid: no worker exists for the cluster `local`, or workers of several clusters; or the named model cannot be
+            read.
         ValueError: unknown hardware or model family, a missing model field, or an impossible mesh.
     """
     request = add_trace(context, named_models.with_config_of(context, request))
@@ -28,7 +29,9 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
 
 
 def add_trace(context: Context, request: PredictionRequest) -> PredictionRequest:
-    """Add the trace of the user's own code from an earlier study that the sender can see (see `own_traces`)."""
+    """Add to a prediction request the trace of the user's own model code, if an earlier study that the sender can see
+    has recorded one (see `own_traces`).
+    """
     if not request.model.is_own:
         return request
     with context.db.read() as session:

@@ -31,12 +31,12 @@ from shardtune.tuner.search import fastest, seeds
 from shardtune.tuner.verdict import short_steps
 
 _TOP = 5
-"""Number of fastest configurations whose step times bound those of usual trials."""
+"""Number of fastest configurations whose step times give the range of a usual trial's step time."""
 
 
 @dataclass(frozen=True)
 class StudyMachine:
-    """Hardware on which a study would run, with what is known of it."""
+    """Hardware on which a study would run, with the rates and calibrations measured on it so far."""
 
     cluster: Cluster
     device: DeviceDtypes
@@ -45,16 +45,17 @@ class StudyMachine:
 
     @classmethod
     def of_cluster(cls, cluster: Cluster, hardware: MeasuredHardware | None = None) -> "StudyMachine":
-        """Describe a cluster by the catalogue, or by measured rates."""
+        """Describe a cluster for an estimate, by the GPU catalogue's figures, or by measured rates if they are given."""
         return cls(cluster, catalogue.dtypes_of(cluster), hardware)
 
 
 def estimate(context: Context, request: StudyRequest) -> StudyCost:
-    """Estimate a study on the cluster that it names; `local` means the live workers' cluster.
+    """Estimate the cost and gain of a study on the cluster that its request names; `local` means the live workers'
+    cluster.
 
     Raises:
         Invalid: the study would be rejected, or `local` has no worker or several clusters.
-        ApiError: `hub_unreachable`.
+        ApiError: code `hub_unreachable`: the model hub does not answer.
     """
     request = named_models.with_config_of(context, request)
     machine, traces = _machine_of(context, request), partial(predictions.add_trace, context)
@@ -79,7 +80,8 @@ def estimate_on(
     plan: MeasurePlan,
     with_trace: Callable[[PredictionRequest], PredictionRequest] = _without_trace,
 ) -> StudyCost:
-    """Estimate a study on a machine. `with_trace` adds the trace of the user's own code where one is known.
+    """Estimate the cost and gain of a study on a machine. `with_trace`: function that adds the trace of the user's own
+    model code to a prediction request, if one is known.
 
     Raises:
         Invalid: the study would be rejected.
@@ -114,7 +116,9 @@ def _is_predictable(request: PredictionRequest) -> bool:
 
 
 def _plans(spec: StudySpec, cluster: Cluster, plan: MeasurePlan, forecast: CostPredictions) -> PlanOf:
-    """Measurement plan of each configuration's runs, decided by the first baseline as in the study."""
+    """Function that returns the measurement plan of a configuration's runs. As in a real study, the first baseline's
+    step time decides whether all runs time short steps.
+    """
     first = next((prediction.speed for prediction in forecast.baselines), None)
     samples = short_steps.parity_samples(spec, cluster, None if first is None else first.step_time_s)
 

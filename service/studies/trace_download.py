@@ -13,8 +13,9 @@ from shardtune.service.process.context import Context
 
 _PIECE_BYTES = 256 << 10
 _BYTES_PER_S = 16 << 20
-"""Bytes a second that a process reads for each of a sender's slots. Fifty downloads that begin at once would otherwise
-keep the event loop from everybody else's requests until they have filled their connections."""
+"""Bytes per second that a process reads for each download slot of a sender. Without this limit, fifty downloads that
+begin at once would block the event loop for all other requests until they have filled their connections.
+"""
 
 
 class TraceDeleted(RuntimeError):

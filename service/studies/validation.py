@@ -31,8 +31,8 @@ _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 # Divisible by most numbers of ranks, so that no mesh is rejected for a number that is not known yet.
 _ASSUMED_COUNT = 2**12 * 3**2 * 5 * 7
-"""Assumed number of heads, number of experts and expert width where the model's config omits them (transformers'
-defaults apply).
+"""Number assumed for attention heads, experts and expert width if the model's config omits them (transformers' defaults
+apply then).
 """
 # The space only asks whether there are 1, 2, 4 or 8 blocks to an FSDP unit; more of them change nothing.
 _MAX_BLOCKS = 64
@@ -77,7 +77,8 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
 
 
 def _check_considered(spec: StudySpec, cluster: Cluster) -> None:
-    """Reject recipes that no documented default of the study's backends can train with.
+    """Reject a recipe (numerical format or optimizer) that none of the default configurations of the study's backends
+    can train with.
 
     Raises:
         Invalid: names the recipe and the reason.
@@ -121,7 +122,7 @@ def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None
 
 
 def _chosen_by_devices() -> list[Precision]:
-    """Precisions that a device or a baseline may choose where a request states none."""
+    """Precisions that a device or a baseline may choose if a request states none."""
     return [precision for precision in PRECISIONS.values() if not precision.is_chosen_only_by_name]
 
 

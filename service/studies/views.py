@@ -50,7 +50,7 @@ def study_view(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study
 
 
 def _known_code(code: str | None) -> StudyReasonCode | None:
-    """Return a stored code of a reason, or None where a newer release stored one that this one does not know."""
+    """Return a stored reason code; None if a newer release stored a code that this release does not know."""
     return StudyReasonCode(code) if code in set(StudyReasonCode) else None
 
 

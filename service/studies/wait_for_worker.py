@@ -30,8 +30,8 @@ async def keep_beginning(context: Context) -> None:
 
 
 def begin_or_fail_waiting(context: Context) -> int:
-    """Start the waiting studies that have a suitable worker, and fail those that have waited too long; returns the
-    number of both.
+    """Start the waiting studies that have a suitable worker, and fail those that have waited too long; returns how many
+    were started or failed.
     """
     with context.db.read() as session:
         waiting = studies.waiting(session)
@@ -44,8 +44,9 @@ def wait_deadline(row: StudyRow) -> datetime:
 
 
 def no_worker_reason(waited_s: float, causes: Sequence[str] = ()) -> StudyReason:
-    """Reason stored with a study that failed because no suitable worker registered within its waiting time; `causes`: why
-    workers of its hardware's kind are not suitable."""
+    """Reason stored with a study that failed because no suitable worker registered within its waiting time; `causes`:
+    why registered workers with suitable hardware cannot run the study.
+    """
     text = (
         f"no worker with its cluster came within {waited_s:g} s; start one there with `shardtune worker`, "
         "or create the study again with a longer wait_for_worker_s"

@@ -8,26 +8,26 @@ from shardtune.api_schemas.trials.trial import Trial
 
 
 class StudyCallback(Protocol):
-    """Receiver of a study's trials and of its answer."""
+    """Interface of an object that receives a study's ended trials and its answer."""
 
     def trial_ended(self, study: Study, trial: Trial) -> None:
-        """Take a trial that has ended. A trial may come again: when it was waited for before."""
+        """Receive a trial that has ended. The same trial is passed again if the study is waited for a second time."""
         ...
 
     def study_ended(self, study: Study) -> None:
-        """Take a study that has ended, with its result if it has one."""
+        """Receive a study that has ended, with its result if it has one."""
         ...
 
 
 class CallbackFeed:
-    """Feeds callbacks while a study is followed, with each ended trial once."""
+    """Passes a followed study to its callbacks: each trial once after its end, and the study at its own end."""
 
     def __init__(self, callbacks: Sequence[StudyCallback]) -> None:
         self._callbacks = callbacks
         self._sent: set[int] = set()
 
     def send(self, study: Study, trials: Sequence[Trial]) -> None:
-        """Send the trials that have ended since the last call, and the study if it has ended."""
+        """Pass to the callbacks the trials that have ended since the last call, and the study if it has ended."""
         for trial in trials:
             if trial.state.is_open or trial.number in self._sent:
                 continue

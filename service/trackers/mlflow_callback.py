@@ -9,18 +9,19 @@ from shardtune.service.trackers import optional_packages, trial_values
 
 _STUDY, _TRIAL = "shardtune.study_id", "shardtune.trial"
 _LONGEST_TAG = 5000
-"""Most characters of a tag that MLflow 3 stores."""
+"""Maximum number of characters of a tag in MLflow 3."""
 
 
 class MlflowCallback:
     """Callback of `Study.wait` that logs trials and the answer to MLflow.
 
-    Runs are found by their tags, so that a study that is waited for twice has each trial once.
+    Existing MLflow runs are found by their tags, so that each trial is logged only once even if the study is waited for
+    twice.
     """
 
     def __init__(self, experiment: str = "shardtune", tracking_uri: str | None = None) -> None:
-        """Connect to MLflow. `experiment` is created if it does not exist; `tracking_uri`: by default that of MLflow's
-        own settings (`MLFLOW_TRACKING_URI`).
+        """Connect to MLflow. `experiment` is created if it does not exist; `tracking_uri`: address of the MLflow server
+        (default: MLflow's own setting `MLFLOW_TRACKING_URI`).
 
         Raises:
             MissingPackage: neither mlflow nor mlflow-skinny is installed.
@@ -40,7 +41,7 @@ class MlflowCallback:
         self._client.set_terminated(run, "FINISHED" if trial.state.is_feasible else "FAILED")
 
     def study_ended(self, study: Study) -> None:
-        """Log the answer in the study's own run."""
+        """Log a study's answer in a separate MLflow run for the study."""
         run = self._study_run(study)
         self._log(run, trial_values.answer_figures(study), trial_values.study_notes(study))
         self._client.set_terminated(run, "FINISHED" if study.state is StudyState.COMPLETE else "FAILED")
@@ -49,7 +50,7 @@ class MlflowCallback:
         return self._run({_STUDY: study.study_id, _TRIAL: "none"}, study.study_id)
 
     def _run(self, tags: dict[str, str], name: str) -> str:
-        """Return the id of the run with the study and trial of the tags; a new run if there is none."""
+        """Return the id of the MLflow run that has these tags of study and trial; creates the run if there is none."""
         query = " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in (_STUDY, _TRIAL))
         runs = self._client.search_runs([self._experiment], query, max_results=1)
         run = runs[0] if runs else self._client.create_run(self._experiment, tags=tags, run_name=name)

@@ -5,14 +5,14 @@ from typing import Any
 
 
 class MissingPackage(ImportError):
-    """Error: a package that nobody needs but for this purpose is not installed."""
+    """Error: a package is missing that is needed only for the feature in use, and so is not installed by default."""
 
 
 def load(module: str, purpose: str, distribution: str | None = None) -> Any:
     """Import a module of an optional package.
 
     Raises:
-        MissingPackage: it is not installed; names `purpose`, the package and the remedy.
+        MissingPackage: the package is not installed; the message names `purpose`, the package and the remedy.
     """
     try:
         return import_module(module)

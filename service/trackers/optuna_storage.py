@@ -19,11 +19,13 @@ from shardtune.service.trackers import storage_lock, trial_values
 _TRIAL, _STUDY, _VALUE = "shardtune.trial", "shardtune.study_id", "shardtune.value"
 _STATES = {TrialState.COMPLETE: OptunaState.COMPLETE, TrialState.PRUNED: OptunaState.PRUNED}
 _OWN_TABLE = "version_info"
-"""Table that every storage of Optuna's has."""
+"""Table that every Optuna storage contains."""
 
 
 class StorageRejected(ValueError):
-    """Error: the Optuna storage cannot be written; names the storage without its password, the reason and the remedy."""
+    """Error: the Optuna storage cannot be written; the message names the storage without its password, the reason and
+    the remedy.
+    """
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,15 @@ class StorageUpdate:
     added: int
     """Number of trials that were added."""
     kept: int
-    """Number of trials that the storage already had."""
+    """Number of trials that the storage already contained."""
     waiting: int
-    """Number of trials that have not ended; they are not written yet."""
+    """Number of trials of the study that have not ended, and so are not written yet."""
 
 
 def write_study(study: Study, trials: Sequence[Trial], storage: str, name: str | None = None) -> StorageUpdate:
-    """Write the ended trials of a study; what the storage already has is kept.
+    """Write the ended trials of a study into an Optuna storage. Trials that the storage already contains are kept.
 
-    `storage`: address of a database as SQLAlchemy writes it, such as `sqlite:///trials.db`; `name`: name of the study in
+    `storage`: address of a database in SQLAlchemy's form, such as `sqlite:///trials.db`; `name`: name of the study in
     the storage (default: its id).
 
     Raises:
@@ -66,7 +68,9 @@ def write_study(study: Study, trials: Sequence[Trial], storage: str, name: str |
 
 
 def _write(backend: optuna.storages.RDBStorage, name: str, study: Study, ended: Sequence[Trial]) -> tuple[int, int]:
-    """Write ended trials into a storage that nobody else writes to; return how many were added and how many kept."""
+    """Write ended trials into an Optuna storage that no other program writes to meanwhile; returns how many were added
+    and how many were there already.
+    """
     stored = _stored_study(backend, name, study.study_id)
     wanted = _by_number(_optuna_trials(ended))
     trials = [] if stored is None else stored.get_trials(deepcopy=False)
@@ -88,10 +92,11 @@ def _write(backend: optuna.storages.RDBStorage, name: str, study: Study, ended: 
 
 
 def _stored_study(backend: optuna.storages.RDBStorage, name: str, study_id: str) -> optuna.Study | None:
-    """Return the study of this name in the storage; None if there is none.
+    """Return the Optuna study of this name in the storage; None if there is none.
 
     Raises:
-        StorageRejected: it is not Shardtune's, is another study's, or has trials of somebody else.
+        StorageRejected: the stored study belongs to another study or program, or contains trials that Shardtune did not
+            write.
     """
     if name not in optuna.get_all_study_names(backend):
         return None
@@ -135,7 +140,7 @@ def _optuna_trial(trial: Trial, row: dict[str, KnobValue], spaces: dict[str, Bas
 
 
 def _local(moment: datetime) -> datetime:
-    """Return a time as Optuna keeps it: of the local zone, without naming it."""
+    """Convert a time into Optuna's form: local time without a time zone."""
     return moment.astimezone().replace(tzinfo=None)
 
 
@@ -153,7 +158,7 @@ def _by_number(trials: Sequence[FrozenTrial]) -> dict[int, FrozenTrial]:
 
 
 def _content(trial: FrozenTrial) -> tuple[object, ...]:
-    """Return what two writings of one trial have in common."""
+    """Return the content of a stored trial that must be equal when the same trial is written again."""
     choices = {
         name: space.choices for name, space in trial.distributions.items() if isinstance(space, CategoricalDistribution)
     }
@@ -161,10 +166,10 @@ def _content(trial: FrozenTrial) -> tuple[object, ...]:
 
 
 def _check_tables(storage: str) -> None:
-    """Reject a database of another program: Optuna would create its tables in it.
+    """Reject a database that belongs to another program, because Optuna would create its tables in it.
 
     Raises:
-        StorageRejected: the database has tables, and is no storage of Optuna's.
+        StorageRejected: the database has tables, but is no Optuna storage.
     """
     engine = sqlalchemy.create_engine(storage)
     try:
@@ -177,7 +182,9 @@ def _check_tables(storage: str) -> None:
 
 @contextmanager
 def _rejections(storage: str) -> Iterator[sqlalchemy.URL]:
-    """Parse the address of a storage, and turn every expected error of it into a `StorageRejected`."""
+    """Parse the address of an Optuna storage, and convert every expected error of the `with` block into a
+    `StorageRejected`.
+    """
     try:
         url = sqlalchemy.make_url(storage)
     except (sqlalchemy.exc.ArgumentError, ValueError):
@@ -203,7 +210,7 @@ def _rejections(storage: str) -> Iterator[sqlalchemy.URL]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the database's own words for an error, on one line; Optuna hides them behind a guess."""
+    """Return the database's own error message, on one line; Optuna replaces it by a guess."""
     inner = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
     words = inner.orig if isinstance(inner, sqlalchemy.exc.DBAPIError) else inner
     return str(words).strip().partition("\n")[0]

@@ -9,22 +9,22 @@ from filelock import FileLock, Timeout
 from optuna.storages._rdb.models import VersionInfoModel
 
 _PATIENCE_S = 60
-"""Seconds to wait for another writer, which takes one or two for a study."""
+"""Maximum seconds to wait for another writer; writing one study takes one or two seconds."""
 BUSY = f"another command has been writing to it for {_PATIENCE_S} s; repeat the command when that one has ended"
 
 
 class StorageBusy(RuntimeError):
-    """Error: another writer has the storage."""
+    """Error: another writer has locked the Optuna storage."""
 
 
 @contextmanager
 def locked_file(url: sqlalchemy.URL) -> Iterator[None]:
-    """Lock the file of a SQLite storage by an empty file beside it, for processes and threads; other databases are not
-    locked here.
+    """Lock a SQLite storage between processes and threads, by a lock file beside the database's file; other databases
+    are not locked here.
 
     Raises:
         StorageBusy: another writer has had the lock for a minute.
-        OSError: no file can be made beside the storage.
+        OSError: the lock file cannot be created.
     """
     file = _file_of(url)
     # Without the folder SQLite fails, too, and says so; the lock would make the folder.
@@ -45,11 +45,12 @@ def locked_file(url: sqlalchemy.URL) -> Iterator[None]:
 
 @contextmanager
 def locked_row(url: sqlalchemy.URL) -> Iterator[None]:
-    """Lock the row with the version of a storage on a server, with a connection of its own: the server releases it when
-    this process dies. Readers, Optuna among them, do not wait for it. SQLite has no such lock.
+    """Lock the version row of an Optuna storage on a database server, through a separate connection, so that the server
+    releases the lock if this process dies. Readers, such as Optuna, do not wait for the lock. SQLite has no such lock,
+    and is not locked here.
 
     Raises:
-        sqlalchemy.exc.DBAPIError: another writer has had the lock for a minute, or the server is gone.
+        sqlalchemy.exc.DBAPIError: another writer has had the lock for a minute, or the server does not answer.
     """
     if url.get_backend_name() == "sqlite":
         yield
@@ -67,7 +68,7 @@ def locked_row(url: sqlalchemy.URL) -> Iterator[None]:
 
 
 def _file_of(url: sqlalchemy.URL) -> Path | None:
-    """Return the file of a SQLite storage, with links resolved; None for a database on a server."""
+    """Return the path of a SQLite storage's file, with symbolic links resolved; None for a database on a server."""
     if url.get_backend_name() != "sqlite" or not url.database:
         return None
     return Path(url.database.removeprefix("file:")).resolve()

@@ -29,7 +29,7 @@ def figures(trial: Trial) -> dict[str, float]:
 
 
 def notes(trial: Trial) -> dict[str, str]:
-    """Return what a trial's figures do not say: state, description, origin, and the reason of an early end."""
+    """Return texts about a trial beside its figures: state, description, origin, and the reason of an early end."""
     texts = {
         "state": trial.state.value,
         "description": trial.description,
@@ -42,7 +42,9 @@ def notes(trial: Trial) -> dict[str, str]:
 
 
 def study_notes(study: Study) -> dict[str, str]:
-    """Return the subject of a study, and its verdict once it has one."""
+    """Return texts about a study: model, cluster, workload and state, and the verdict and configurations once it has a
+    result.
+    """
     result = study.result
     texts = {
         "study_id": study.study_id,
@@ -63,7 +65,7 @@ def study_notes(study: Study) -> dict[str, str]:
 
 
 def answer_figures(study: Study) -> dict[str, float]:
-    """Return the measured figures of a study's answer; empty without one."""
+    """Return the measured figures of a study's answer; empty if the study has no answer."""
     result = study.result
     if result is None:
         return {}
@@ -79,7 +81,7 @@ def answer_figures(study: Study) -> dict[str, float]:
 
 
 def ran_between(trial: Trial) -> tuple[datetime, datetime] | None:
-    """Return the first start and the last end of a trial's attempts; None before any has ended."""
+    """Return the time from the first start to the last end of a trial's attempts; None before any attempt has ended."""
     attempts = [attempt for run in trial.runs for attempt in run.attempts]
     ends = [attempt.finished_at for attempt in attempts if attempt.finished_at is not None]
     return (min(attempt.started_at for attempt in attempts), max(ends)) if ends else None

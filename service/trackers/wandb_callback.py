@@ -12,12 +12,13 @@ Mode = Literal["online", "offline", "disabled"]
 class WandbCallback:
     """Callback of `Study.wait` that logs trials and the answer to Weights & Biases.
 
-    Ids of runs follow from the study's id, so that a study that is waited for twice has each trial once.
+    Ids of W&B runs are derived from the study's id, so that each trial is logged only once even if the study is waited
+    for twice.
     """
 
     def __init__(self, project: str = "shardtune", *, mode: Mode | None = None, folder: str | None = None) -> None:
-        """Choose the project. `mode`: `offline` writes to `folder` alone, for a later `wandb sync`; by default that of
-        wandb's own settings (`WANDB_MODE`). `folder`: by default the current one.
+        """Choose the W&B project. `mode`: `offline` writes only to `folder`, for a later `wandb sync` (default: wandb's
+        own setting `WANDB_MODE`). `folder`: folder for wandb's files (default: the current one).
 
         Raises:
             MissingPackage: wandb is not installed.
@@ -32,7 +33,7 @@ class WandbCallback:
         self._write(study, f"{study.study_id}-{trial.number}", "trial", config, summary)
 
     def study_ended(self, study: Study) -> None:
-        """Log the answer in a run of its own."""
+        """Log a study's answer in a separate W&B run for the study."""
         config = study.spec.model_dump(mode="json")
         summary: dict[str, Any] = {**trial_values.answer_figures(study), **trial_values.study_notes(study)}
         self._write(study, study.study_id, "study", config, summary)

@@ -17,7 +17,8 @@ def check_url(url: str, allow_private: bool) -> None:
     """Reject a webhook URL that is invalid independently of the addresses its host name resolves to.
 
     Raises:
-        Invalid: another scheme, user and password, no host, or a literal address that is not public.
+        Invalid: the URL has another scheme than http(s), a user and password, no host, or a literal address that is not
+            public.
     """
     try:
         parsed = httpx.URL(url)

@@ -29,7 +29,7 @@ RETRY_S = (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 14 * 3600, 20 * 36
 last attempt the message is given up.
 """
 _CLAIM = timedelta(seconds=60)
-"""Time for which a replica claims a message; longer than sending it may take."""
+"""Time for which a service replica reserves a message that it sends; longer than sending may take."""
 _MAX_PER_WEBHOOK = 4
 """Maximum number of messages that are being sent to one webhook at a time; 1 if the last message failed."""
 _MAX_PER_PROJECT = 32
@@ -122,7 +122,7 @@ async def keep_delivering(context: Context) -> None:
 
 
 def claim_due(context: Context, planned: DeliveriesInFlight) -> list[Message]:
-    """Claim due webhook messages for a minute, as far as capacity allows beside the messages that are being sent."""
+    """Claim due webhook messages for a minute, as many as may be sent in addition to those that are being sent."""
     now = context.now()
     with context.db.read() as session:
         due_webhooks = [

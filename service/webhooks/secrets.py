@@ -25,11 +25,12 @@ without losing a message.
 
 
 def master_key(settings: Settings) -> bytes:
-    """Key from which webhook secrets and the keys of agents' confirmations are derived: the setting
-    `SHARDTUNE_SECRET_KEY`, or a key file beside a SQLite database that is created on first use.
+    """Key from which the secrets of webhooks are derived, and the key that signs the confirmation codes for coding
+    agents: the setting `SHARDTUNE_SECRET_KEY`, or a key file beside a SQLite database that is created on first use.
 
     Raises:
-        Conflict: another database without a key. Replicas share no file, so the key must be set.
+        Conflict: the database is not SQLite, and no key is set. Replicas of the service share no key file, so the key
+            must be set.
     """
     if settings.secret_key is not None:
         return settings.secret_key.get_secret_value().encode()

@@ -23,17 +23,17 @@ class ComparedLine:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no configuration has a value."""
+        """Whether no compared configuration has a value in this row."""
         return all(value in (_NONE, _NO_KNOB) for value in self.values)
 
     @property
     def is_partial(self) -> bool:
-        """Whether the backend of some configuration has no such knob, and all others have the same value."""
+        """Whether the row's knob is missing in the backend of some configuration, and equal in all others."""
         return self.has_missing and len(set(self.values)) <= 2
 
     @property
     def has_missing(self) -> bool:
-        """Whether the backend of some configuration has no such knob."""
+        """Whether the row's knob is missing in the backend of some configuration."""
         return _NO_KNOB in self.values
 
 

@@ -8,7 +8,7 @@ _WHOLE_HOURS = 10.0
 
 
 def cost_rows(cost: StudyCost, *, on_cpu: bool) -> list[tuple[str, str]]:
-    """Return the estimate as rows of a name and a text."""
+    """Return the estimated cost of a study as rows of a name and a text."""
     unknown = "not known: step times of this model or hardware cannot be predicted"
     hours = "rank-hours" if on_cpu else "GPU-hours"
     return [

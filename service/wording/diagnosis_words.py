@@ -153,7 +153,8 @@ def bytes_in_words(count: float) -> str:
 
 
 def speed_in_words(bytes_per_s: float) -> str:
-    """Format a speed in decimal units: GB/s as link speeds and nccl-tests have it, smaller ones as they need."""
+    """Format a speed in decimal units: GB/s, as link speeds and nccl-tests do, and MB/s, kB/s or B/s for smaller
+    speeds."""
     for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
         if bytes_per_s >= size:
             return f"{bytes_per_s / size:.3g} {unit}"

@@ -14,8 +14,8 @@ _PHASES = {
     "search": "trials run, each measured by itself",
     "final_comparison": "the fastest trials and the baseline run in pairs, which decide",
 }
-"""Sentence of a phase, by its name. A study ends in phase `done`, whether or not it compared anything, and its end has
-an event of its own. An extension returns to either phase without the phases before it."""
+"""Sentence of a study's phase, by the phase's name. Phase `done` has none, as the end of a study is a separate
+event. An extended study returns to either phase without repeating earlier ones."""
 _ORIGINS = {
     "baseline": "your baseline",
     "default": "a documented default, for comparison",
@@ -45,16 +45,17 @@ SHOWN = (
     EventType.TRIAL_PRUNED,
     EventType.RUN_ENDED,
 )
-"""Types of events that the log describes by a sentence; other types would repeat one of these events."""
+"""Types of events that a study's log describes in a sentence; other types would only repeat what these say."""
 
 
 def event_sentence(
     kind: EventType, data: Data, reason: TrialReason | None = None, cause: str = "", is_system: bool = False
 ) -> str:
-    """Describe an event; empty for one that says nothing new.
+    """Describe an event of a study in a sentence; empty for an event that adds nothing to the log.
 
     `reason`: the sampler's reason for the event's trial. `cause`: message of the failure that ended the event's run.
-    `is_system`: whether the service started the study itself, which has no user whose baseline it could be.
+    `is_system`: whether the service started the study itself, so that the baseline is the current recommendation,
+    not the user's.
     """
     if kind is EventType.TRIAL_CREATED:
         return _created(data, reason, _ORIGINS | _SYSTEM_ORIGINS if is_system else _ORIGINS)

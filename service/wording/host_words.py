@@ -6,7 +6,7 @@ from shardtune.api_schemas.machines.hardware import Inventory
 
 _MOST_NAMES = 16
 _UUID_CHARACTERS = 12
-"""Number of characters of a GPU's UUID that are shown; equal on all pages and in all commands."""
+"""Number of characters of a GPU's UUID that pages and commands show."""
 
 
 def hosts(inventory: Inventory) -> str:

@@ -13,7 +13,7 @@ def band(values: Band, words: Callable[[float], str] = "{:,.0f}".format) -> str:
 
 
 def value_and_band(values: Band, words: Callable[[float], str] = "{:,.0f}".format) -> tuple[str, str]:
-    """Format a value, and its 90 % band apart: `213,000` and `135,584–334,619`."""
+    """Format a value and, as a second text, its 90 % band: `213,000` and `135,584–334,619`."""
     return words(values.expected), f"{words(values.low)}–{words(values.high)}"
 
 
@@ -23,23 +23,24 @@ def day_band(hours: Band) -> Band:
 
 
 def days(row: PlanRow) -> str:
-    """Format the days of a row with their band: `53.3 (34.0–83.8)`."""
+    """Format the days that a plan's row takes, with their 90 % band: `53.3 (34.0–83.8)`."""
     return band(day_band(row.hours), "{:,.1f}".format)
 
 
 def summary(row: PlanRow) -> str:
-    """Describe a row on one line: GPUs, days, the day of the end, and the cost."""
+    """Describe a plan's row on one line: GPUs, days, the day on which the run ends, and the cost."""
     cost = "" if row.cost is None else f", {band(row.cost)}"
     return f"{row.gpus} × {row.gpu}, {days(row)} days, ends {finish(row)}{cost}"
 
 
 def finish(row: PlanRow) -> str:
-    """Format the day of the end with its band: `2027-01-17 (2026-12-28 to 2027-02-16)`."""
+    """Format the day on which a run ends, with its 90 % band: `2027-01-17 (2026-12-28 to 2027-02-16)`."""
     return f"{row.finish.expected} ({row.finish.earliest} to {row.finish.latest})"
 
 
 def choices(plan: Plan) -> list[tuple[str, PlanRow | None, str]]:
-    """Return the choices of a plan: name, row, and the text shown where no row qualifies."""
+    """Return the choices that a plan proposes, such as the cheapest row: name, row, and the text shown where no row
+    qualifies."""
     in_time = f"cheapest that ends by {plan.deadline}" if plan.deadline is not None else "cheapest"
     missing = "no row is expected to" if plan.deadline is not None else "no row"
     rows: list[tuple[str, PlanRow | None, str]] = [(in_time, plan.cheapest_in_time, missing)]

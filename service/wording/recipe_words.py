@@ -8,7 +8,7 @@ _TONES = {LossVerdict.AS_WELL: "good", LossVerdict.WORSE: "bad", LossVerdict.UND
 
 
 def speed_text(recipe: ConsideredRecipe) -> str:
-    """Describe the speed of a recipe beside that of the stated one."""
+    """Describe the measured speed of a considered recipe, and its ratio to the speed of the recipe that the study states."""
     if recipe.tokens_per_s_per_gpu is None:
         return "speed not measured"
     rates = f"{study_words.rate(recipe.tokens_per_s_per_gpu)} tokens/s/GPU"
@@ -21,7 +21,8 @@ def speed_text(recipe: ConsideredRecipe) -> str:
 
 
 def memory_text(recipe: ConsideredRecipe) -> str:
-    """Describe the peak memory of a recipe beside that of the stated one; empty if it was not measured."""
+    """Describe the peak memory of a considered recipe, and that of the recipe that the study states; empty if not
+    measured."""
     if recipe.peak_gib is None:
         return ""
     own = study_words.memory(recipe.peak_gib)
@@ -29,7 +30,7 @@ def memory_text(recipe: ConsideredRecipe) -> str:
 
 
 def loss_text(loss: LossComparison) -> str:
-    """Describe what a recipe costs in training, in a sentence that begins with the verdict."""
+    """Describe how a recipe changes the training loss, in a sentence that begins with the verdict."""
     low, high = loss.interval
     difference = f"loss {loss.difference:+.4f} [{low:+.4f}, {high:+.4f}] against {loss.stated_loss:.4f}"
     basis = f"in the last {loss.compared_steps} of {loss.steps} steps on the same data"
@@ -42,7 +43,7 @@ def loss_text(loss: LossComparison) -> str:
 
 
 def _failure_text(recipe: ConsideredRecipe, failure: str) -> str:
-    """Describe a failed run of a comparison: it leaves nothing to compare, or the runs before it."""
+    """Describe a failed run of a recipe's comparison, and how many pairs of runs before it still count."""
     if recipe.tokens_per_s_per_gpu is None or recipe.stated_tokens_per_s_per_gpu is None:
         return f"not compared: {failure}"
     pairs = len(recipe.ratios)
@@ -51,7 +52,7 @@ def _failure_text(recipe: ConsideredRecipe, failure: str) -> str:
 
 
 def lines(recipe: ConsideredRecipe) -> tuple[Trust, ...]:
-    """Describe a recipe in lines, each with a tone: what it costs in training, what it brings, and notes."""
+    """Describe a recipe in lines, each with a tone: its effect on the loss, its speed and memory, and notes."""
     described = [] if recipe.loss is None else [Trust(_TONES[recipe.loss.verdict], loss_text(recipe.loss))]
     if recipe.failure is not None:
         described.append(Trust("bad", _failure_text(recipe, recipe.failure)))

@@ -15,7 +15,7 @@ class ResultRuns:
     """Complete trials of a study, and the validation runs of the final comparison that gave its result."""
 
     complete: tuple[TrialConfig, ...] = ()
-    """Configurations that were measured in full, without pruned and infeasible ones."""
+    """Configurations that were measured in full; pruned and infeasible ones are left out."""
     validation_runs: Mapping[int, tuple[Measurement, ...]] = field(default_factory=dict)
     """Measurements of the complete validation runs, by trial number."""
     best_search_run: Measurement | None = None
@@ -26,14 +26,14 @@ class ResultRuns:
         return self.validation_runs.get(number, ())
 
     def repeated_besides(self, *numbers: int) -> tuple[int, ...]:
-        """Return the trials with a validation run, without the given ones."""
+        """Return the numbers of the trials with a validation run, except the given numbers."""
         return tuple(sorted(number for number, runs in self.validation_runs.items() if runs and number not in numbers))
 
 
 def result_runs(
     study: Study, result: StudyResult, trials: Sequence[Trial], complete: Iterable[TrialConfig] | None = None
 ) -> ResultRuns:
-    """Return the runs behind a result, from these trials.
+    """Return the runs that a study's result rests on, taken from `trials`.
 
     `complete`: configurations measured in full, where `trials` are not all trials of the study.
     """

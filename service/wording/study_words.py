@@ -129,15 +129,15 @@ def sampler_note(trial: Trial) -> str:
 
 
 def describe_change(stored: str) -> str:
-    """Rewrite a trial's stored change of configuration with display names: `freed host memory kept instead of left to
-    glibc`.
+    """Rewrite the change that a trial tests, as it is stored, with display names of knobs: `freed host memory kept
+    instead of left to glibc`.
     """
     return "; ".join(_changed_knob(*part.partition(" ")) for part in stored.split("; "))
 
 
 def _changed_knob(name: str, gap: str, change: str) -> str:
-    """Rewrite one changed knob or backend with its display name; `name`, `gap` and `change` are the text around its
-    first space.
+    """Rewrite one stored change of a knob or backend with its display name. `name`, `gap`, `change`: text before, at
+    and after the first space.
     """
     # `fsdp2 instead of zero` is about backends, `micro_batch 4 instead of 1` about a knob; other text stays as it is.
     new, has_two_values, old = change.partition(" instead of ")
@@ -197,7 +197,7 @@ def disturbed_searches(result: StudyResult) -> str:
 
 
 def count_disturbed(disturbed: int, search_runs: int) -> str:
-    """Count disturbed search runs in words, as `disturbed_searches` does for a result."""
+    """Format a count of disturbed search runs: `3 of 12 search runs were disturbed`; empty for 0."""
     if not disturbed:
         return ""
     return (
@@ -206,7 +206,7 @@ def count_disturbed(disturbed: int, search_runs: int) -> str:
 
 
 def search_run_disturbance(trial: Trial) -> str | None:
-    """Return the disturbance of a trial's search run, if it counts although disturbed; else None."""
+    """Return the disturbance of a trial's search run that counts although other programs disturbed it; else None."""
     measurement = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
     return measurement.disturbed if measurement is not None else None
 

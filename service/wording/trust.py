@@ -22,7 +22,8 @@ _NOISY = 0.1
 _WIDE = 1.5
 """Upper over lower end of a confirmed speed-up's interval above which readers are warned."""
 _LAUNCH_BOUND = 0.5
-"""Predicted fraction of forward and backward in host launches above which readers are warned."""
+"""Predicted fraction of forward and backward in which the GPUs wait for kernel launches, above which readers are
+warned."""
 _RESUME_TONES = {"passed": "good", "failed": "bad", "not_checked": "warn"}
 
 
@@ -35,9 +36,10 @@ class Trust:
 
 
 def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
-    """Return the reasons for and against believing a study's result that follow from the study itself.
+    """Return the reasons for and against believing a study's result that its own measurements give.
 
-    Each sentence states what its result and the stored runs hold; where no runs are at hand, nothing is said of them.
+    Each sentence is based on the study's result and on `stored` runs; reasons that need runs are left out without
+    them.
     """
     result = study.result
     if result is None:
@@ -83,7 +85,7 @@ def _paired_runs(result: StudyResult) -> Trust:
 
 
 def _wide_interval(result: StudyResult) -> list[Trust]:
-    """Warn where a confirmed speed-up is certain and its size is not."""
+    """Warn where a speed-up is confirmed but its interval is wide, so that its size is uncertain."""
     if result.verdict is not Verdict.CONFIRMED or result.speedup is None:
         return []
     low, high = result.speedup.ci95
@@ -115,7 +117,8 @@ def _too_busy(result: StudyResult) -> list[Trust]:
 
 
 def _uneven_pairs(result: StudyResult) -> list[Trust]:
-    """Name the pairs that were left out, and those that count although other programs slowed both of their runs."""
+    """Count the pairs of runs that were left out because other programs left the two runs unequal numbers of cores,
+    and the runs that count although disturbed."""
     comparison = result.final_comparison
     if comparison is None:
         return []
@@ -174,7 +177,7 @@ def _throttled_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
 
 
 def _launch_bound(study: Study, result: StudyResult) -> list[Trust]:
-    """Warn where the GPUs mostly wait for the host, so that the ranking is one of host overheads."""
+    """Warn where the GPUs mostly wait for kernel launches, so that configurations are ranked by host overheads."""
     if study.cluster.device != "cuda" or study.model_summary is None:
         return []
     shape = traced_shape.of_study(study.spec.model, study.model_summary, study.spec.workload.adapter)
@@ -231,8 +234,8 @@ def _measured_runs(result: StudyResult, stored: ResultRuns) -> tuple[Measurement
 
 
 def _compared_values(study: Study, fresh: Sequence[Measurement]) -> str:
-    """List the values of the first training steps by which configurations were compared; a user's script must report
-    losses and may omit the other values.
+    """List the values of the first training steps (losses, gradient norms, weights) by which configurations were
+    compared; a user's script must report losses and may omit the others.
     """
     steps = [step for run in fresh for step in run.trajectory]
     if not steps and study.spec.model.script is not None:

@@ -18,7 +18,9 @@ from shardtune.tuner.freshness.fingerprints import changes, stale_fields
 
 # Vendors print 80 GB where NVML reports 79.6 GiB, or 93.1 GiB where there are 94; a study may state either.
 _MEMORY_TOLERANCE = 1.05
-"""Factor by which the memory figures of a study's cluster may exceed those of a worker."""
+"""Factor by which the memory of a study's cluster may exceed the memory that a worker reports, since both figures are
+rounded.
+"""
 
 
 def can_begin_waiting_study(worker: WorkerRow, study: StudyRow) -> bool:
@@ -32,8 +34,9 @@ def can_begin_waiting_study(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def lacks_packages(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether a worker has the hardware and the model of a study, and not the packages of its workload and of the recipes that
-    it considers."""
+    """Whether a worker has the hardware and the model code for a study, but lacks packages for its workload or for the
+    recipes (numerical formats and optimizers) that it compares.
+    """
     is_named = isinstance(study.spec.cluster, str)
     return (
         has_hardware(worker.offer, study.cluster, any_host_memory=is_named)
@@ -43,8 +46,8 @@ def lacks_packages(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def has_hardware(offer: Offer, cluster: Cluster, *, any_host_memory: bool = False) -> bool:
-    """Whether a worker has the hardware of a cluster, or more devices of the same kind. `any_host_memory`: the cluster is
-    only named, such as `8xh100`, which says nothing about the host's memory.
+    """Whether a worker has the hardware of a cluster, or more devices of the same kind. `any_host_memory`: do not
+    compare the hosts' memory, because the study gives only a short name such as `8xh100`, which says nothing about it.
     """
     available = offer.cluster
     if not has_same_shape(available, cluster) or _leaves_to_smaller_workers(offer, cluster):
@@ -55,19 +58,23 @@ def has_hardware(offer: Offer, cluster: Cluster, *, any_host_memory: bool = Fals
 
 
 def can_train_all(offer: Offer, spec: StudyRequest) -> bool:
-    """Whether a worker can train a study from its first run to its last, which compares the considered recipes."""
+    """Whether a worker can execute all runs of a study, including the last ones, which compare recipes (numerical
+    formats and optimizers).
+    """
     return (
         _trains_workload(offer, spec.workload) and allows_model(offer, spec.model) and not lacking_recipes(offer, spec)
     )
 
 
 def lacking_recipes(offer: Offer, spec: StudyRequest) -> list[str]:
-    """Names of the recipes that a study considers and a worker lacks a package for."""
+    """Names of the recipes (numerical formats and optimizers) that a study compares and for which a worker lacks a
+    package.
+    """
     return [*offered_float8.lacking_recipes(offer, spec), *offered_optimizers.lacking_recipes(offer, spec)]
 
 
 def _trains_workload(offer: Offer, workload: WorkloadRequest) -> bool:
-    """Whether a worker has what the workload's adapter, optimizer and float8 need."""
+    """Whether a worker has the packages and devices that the workload's adapter, optimizer and float8 need."""
     return trains_adapter(offer, workload) and trains_optimizer(offer, workload) and trains_float8(offer, workload)
 
 
@@ -84,15 +91,18 @@ def can_run(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def first_run_obstacle(worker: WorkerRow, study: StudyRow) -> str | None:
-    """Cause for which a worker of the study's hardware may not take its first run, which sets the study's fingerprint;
-    None if it may, or if the study has been measured."""
+    """Reason why a worker with the study's kind of hardware may not execute the study's first run, which determines the
+    study's fingerprint. None if it may, or if the study has been measured before.
+    """
     if study.fingerprint_key is not None or not _is_in_scope(worker, study):
         return None
     return _hardware_or_package_obstacle(worker, study)
 
 
 def waiting_obstacle(worker: WorkerRow, study: StudyRow) -> str | None:
-    """Cause for which a study that waits does not begin on a worker of its hardware's kind; None for other workers."""
+    """Reason why a waiting study does not begin on a worker with its kind of hardware; None if it could, and for other
+    workers.
+    """
     if not _is_in_scope(worker, study) or worker.is_draining:
         return None
     return _hardware_or_package_obstacle(worker, study)
@@ -120,7 +130,9 @@ def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def is_rejected(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether a worker of the study's hardware gets none of its runs for a cause that `rejection_reason` tells."""
+    """Whether a worker with the study's kind of hardware gets none of its runs, for a reason that `rejection_reason`
+    returns.
+    """
     return fingerprint_differs(worker, study) or first_run_obstacle(worker, study) is not None
 
 
@@ -143,7 +155,9 @@ def _is_in_scope(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def _leaves_to_smaller_workers(offer: Offer, cluster: Cluster) -> bool:
-    """Whether a worker leaves a study of this size to workers with fewer devices of the same host."""
+    """Whether a worker leaves a study of this size to smaller workers of the same host, so that its many devices stay
+    free for larger studies.
+    """
     # On a divided host a small study on a large partition would block devices that a large study needs.
     return offer.host_partition is not None and cluster.world_size < offer.host_partition.least_ranks
 
@@ -164,7 +178,7 @@ def rejection_reason(worker: WorkerRow, study: StudyRow) -> StudyReason:
 
 
 def waiting_reason(worker: WorkerRow, cause: str) -> StudyReason:
-    """Reason of a study that waits for another worker, since this one cannot execute its runs."""
+    """Reason that is stored with a study that waits for another worker, because this worker cannot execute its runs."""
     text = f"waiting for a worker: {worker.name} {cause}"
     return StudyReason(code=StudyReasonCode.WAITS_FOR_WORKER, text=text)
 

@@ -7,7 +7,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.tuner.prediction import catalogue
 
 _VARIANTS = ("pcie", "nvl", "mig")
-"""Words by which one product's variants of other speed differ."""
+"""Words in a GPU's name that mark a slower or faster variant of the product, as in `H100 PCIe` and `H100 NVL`."""
 
 
 def has_same_shape(available: Cluster, cluster: Cluster) -> bool:
@@ -23,8 +23,8 @@ def has_same_shape(available: Cluster, cluster: Cluster) -> bool:
 
 
 def _is_same_gpu(name: str, other: str) -> bool:
-    """Whether two names of GPUs are equal, or one is the catalogue's name of the other: a study that names its cluster
-    `8xh100` has the catalogue's, a worker its driver's.
+    """Whether two names of GPUs are equal, or one is the catalogue's name of the other: a study on `8xh100` has the
+    catalogue's name of the GPU, but a worker reports its driver's name.
     """
     first, second = name.strip().casefold(), other.strip().casefold()
     return first == second or _catalogue_name(first) == second or _catalogue_name(second) == first
@@ -32,7 +32,7 @@ def _is_same_gpu(name: str, other: str) -> bool:
 
 @lru_cache(maxsize=1000)
 def _catalogue_name(gpu: str) -> str | None:
-    """Folded name of a GPU in the catalogue; None where the catalogue lacks it."""
+    """Name of a GPU in the catalogue, in lower case; None if the catalogue does not contain the GPU."""
     try:
         name = catalogue.find(gpu).name.casefold()
     except ValueError:

@@ -12,10 +12,12 @@ _REMEDY = "export its target again (`shardtune export STUDY --which target`), or
 
 
 def check_confirms(session: Session, project_id: str, spec: StudySpec, cluster: Cluster) -> tuple[str, ...]:
-    """Return notes on a study that is to confirm a projection; empty without one.
+    """Check a study that is to test the projection of another study (its field `confirms`); returns notes for the user,
+    empty if it names no study.
 
     Raises:
-        Invalid: the named study has no projection, or this study would compare something else on its target.
+        Invalid: the named study has no projection with two choices, or this study would compare something else than
+            these choices.
     """
     named = spec.confirms
     if named is None:

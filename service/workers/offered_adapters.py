@@ -9,8 +9,9 @@ from shardtune.service.http.errors import invalid
 
 
 def trains_adapter(offer: Offer, workload: WorkloadRequest) -> bool:
-    """Whether a worker can train the workload's adapter. Workers of older releases would train all weights instead, or
-    beside weights that are not quantised, or without DoRA's magnitudes."""
+    """Whether a worker can train the workload's adapter. Older workers do not know adapters, quantised weights or DoRA: they
+    would train all weights instead, leave the frozen weights unquantised, or train plain LoRA.
+    """
     return workload.adapter is None or workload.adapter.requirement in offer.adapters
 
 

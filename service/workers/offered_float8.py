@@ -10,17 +10,17 @@ from shardtune.service.http.errors import invalid
 
 
 def trains_float8(offer: Offer, workload: WorkloadRequest) -> bool:
-    """Whether a worker can train with the workload's float8, if it states one."""
+    """Whether a worker can train with the workload's float8 recipe; true if the workload does not use float8."""
     return workload.float8 is None or workload.float8 in offer.float8
 
 
 def lacking_recipes(offer: Offer, request: StudyRequest) -> list[str]:
-    """Names of the recipes in float8 that a study considers and a worker cannot train."""
+    """Names of the float8 recipes that a study compares and a worker cannot train."""
     return [name for name in request.consider if name in CONSIDERED and CONSIDERED[name] not in offer.float8]
 
 
 def check_float8(request: StudyRequest, worker: WorkerRow) -> None:
-    """Reject a study that trains in float8, or considers it, on a worker that has no float8.
+    """Reject a study that trains or compares float8 on a worker that cannot train in float8.
 
     Raises:
         Invalid: names the field, what the worker lacks, and the remedy.
@@ -38,7 +38,7 @@ def check_float8(request: StudyRequest, worker: WorkerRow) -> None:
 
 
 def check_devices(request: StudyRequest, devices: list[DeviceDtypes]) -> None:
-    """Reject a study in float8 whose GPUs have none, as far as their dtypes are known.
+    """Reject a study in float8 if its GPUs do not support float8, as far as their data types are known.
 
     Raises:
         Invalid: names the field, its value and the remedy.
@@ -49,7 +49,7 @@ def check_devices(request: StudyRequest, devices: list[DeviceDtypes]) -> None:
 
 
 def _stated(request: StudyRequest) -> list[tuple[str, str]]:
-    """Fields of a request that name float8, with their values."""
+    """Fields of a study's request that ask for float8, each with its value."""
     stated = [("workload.float8", request.workload.float8)] if request.workload.float8 is not None else []
     return [*stated, *(("consider", name) for name in request.consider if name in CONSIDERED)]
 

@@ -9,17 +9,17 @@ from shardtune.service.http.errors import invalid
 
 
 def trains_optimizer(offer: Offer, workload: WorkloadRequest) -> bool:
-    """Whether a worker can train with the workload's optimizer. Those of torch need no further package."""
+    """Whether a worker can train with the workload's optimizer. Optimizers that torch contains need no further package."""
     return _has(offer, workload.optimizer)
 
 
 def lacking_recipes(offer: Offer, request: StudyRequest) -> list[str]:
-    """Names of the optimizers that a study considers and a worker has no package for."""
+    """Names of the optimizers that a study compares and for which a worker lacks a package."""
     return [name for name in request.consider if name in OPTIMIZERS and not _has(offer, OPTIMIZERS[name])]
 
 
 def check_optimizers(request: StudyRequest, worker: WorkerRow) -> None:
-    """Reject a study whose optimizer, or one that it considers, needs a package that the worker lacks.
+    """Reject a study whose optimizer, or an optimizer that it compares, needs a package that the worker lacks.
 
     Raises:
         Invalid: names the field, the package and the remedy.

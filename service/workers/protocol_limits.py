@@ -8,7 +8,6 @@ from shardtune.api_schemas.protocol import PROTOCOL_VERSION, CannotExpress, expr
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.adapters import quantization_of
 from shardtune.api_schemas.training.float8 import FLOAT8_SINCE
-from shardtune.api_schemas.training.optimizers import EIGHT_BIT_SINCE, AdamW8bit
 from shardtune.api_schemas.training.quantization import QUANTIZATION_SINCE
 from shardtune.api_schemas.training.workload import FP16_SINCE, LOW_STATES_SINCE, Workload
 from shardtune.api_schemas.trials.short_steps import SHORT_STEPS_SINCE
@@ -17,7 +16,7 @@ from shardtune.db.tables.workers import WorkerRow
 
 
 def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int) -> str | None:
-    """Reason why a task on a workload cannot be expressed in a protocol version; None if it can."""
+    """Reason why a task on a workload cannot be expressed in messages of a protocol version; None if it can."""
     if protocol_version >= PROTOCOL_VERSION:
         return None
     precision, optimizer = workload.precision, workload.optimizer
@@ -26,8 +25,8 @@ def why_inexpressible(workload: Workload, task: BaseModel, protocol_version: int
         return f"precision ({precision.name}) came with version {LOW_STATES_SINCE} of the protocol; upgrade the worker"
     if precision.scales_loss and protocol_version < FP16_SINCE:
         return f"precision ({precision.name}) came with version {FP16_SINCE} of the protocol; upgrade the worker"
-    if isinstance(optimizer, AdamW8bit) and protocol_version < EIGHT_BIT_SINCE:
-        return f"optimizer ({optimizer.kind}) came with version {EIGHT_BIT_SINCE} of the protocol; upgrade the worker"
+    if protocol_version < optimizer.since:
+        return f"optimizer ({optimizer.kind}) came with version {optimizer.since} of the protocol; upgrade the worker"
     if workload.float8 is not None and protocol_version < FLOAT8_SINCE:
         return f"float8 ({workload.float8}) came with version {FLOAT8_SINCE} of the protocol; upgrade the worker"
     quantization = quantization_of(workload.adapter)
@@ -46,10 +45,10 @@ def why_not_repeatable(
     workload: Workload, config: TrialConfig, protocol_version: int | None, *, has_short_steps: bool = False
 ) -> str | None:
     """Reason why a worker of a protocol version cannot run a configuration again; None if it can, or if the version is
-    unknown (None): a request for work tells it before the worker gets a lease.
+    not known yet (None): the worker's next request for work contains it.
 
-    `has_short_steps`: whether the runs that it is compared with share samples of short steps, so that the run must,
-    too.
+    `has_short_steps`: whether the runs that it is compared with timed short steps (fewer micro batches), so that the
+    repeated run must do so, too.
     """
     if protocol_version is None:
         return None

@@ -20,10 +20,11 @@ Answer = TypeVar("Answer", bound=ProtocolMessage)
 
 
 def agree(registration: Registration) -> int:
-    """Return the newest protocol version that a worker and this service speak.
+    """Return the newest protocol version that both a worker and this service support.
 
     Raises:
-        WrongProtocol: there is none; names both sides' versions and the side to upgrade.
+        WrongProtocol: they have no version in common; the message names the versions of both sides and the side to
+            upgrade.
     """
     newest = registration.protocol_version
     worker = VersionRange(registration.oldest_protocol_version or newest, newest)
@@ -47,7 +48,8 @@ def check_protocol(version: int) -> None:
     """Reject a message within a session that is written in a protocol version that the service cannot read.
 
     Raises:
-        WrongProtocol: names both versions. The worker registers again, and both sides agree anew.
+        WrongProtocol: the message names both versions. The worker then registers again, and both sides agree on a
+            version anew.
     """
     if not is_readable(version):
         raise WrongProtocol(

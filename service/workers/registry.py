@@ -37,7 +37,7 @@ def register(context: Context, registration: Registration, idempotency: Idempote
 
     Raises:
         WrongProtocol: worker and service speak no common protocol version.
-        Conflict: another key's worker has the name, or the session is not the worker's present one.
+        Conflict: a worker of another API key has the name, or the session is not the worker's present one.
     """
     protocol_version = protocol_versions.agree(registration)
     # Runs are ended in transactions of their own below: a study is locked before its workers everywhere (note [lock
@@ -104,8 +104,7 @@ def free_name(context: Context, worker_id: str, idempotency: IdempotencyKey = NO
 
 
 def forget(context: Context, worker_id: str) -> None:
-    """Remove a worker that has disappeared from all lists and counts. Its measurements are kept, and it may register
-    again.
+    """Remove a silent worker from all lists and counts. Its measurements are kept, and it may register again.
 
     Raises:
         NotFound: no such worker, or the worker serves more than the sender's project.
@@ -233,11 +232,13 @@ def _unknown_session() -> Conflict:
 
 
 _LATER_PURPOSES = (RunPurpose.RESUME_CHECK, RunPurpose.TRACE, RunPurpose.RECIPE, RunPurpose.REHEARSAL)
-"""Purposes of runs that workers list in their inventory if they support them."""
+"""Purposes of runs that only newer workers support; a worker lists the supported ones in its inventory."""
 
 
 def understands(worker: WorkerRow, study: StudyRow, run: RunRow) -> bool:
-    """Whether a worker's release supports the kind of task that a run needs, and has the packages of its recipes."""
+    """Whether a worker's release supports the purpose of a run, and the worker has the packages of the recipes
+    (numerical formats and optimizers) that the run compares.
+    """
     # A worker of an older release does not list these kinds of tasks, and is not given them (decision 5).
     is_known = run.purpose not in _LATER_PURPOSES or run.purpose in worker.offer.task_kinds
     return is_known and _trains_recipes(worker, study, run.purpose)

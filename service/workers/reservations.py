@@ -17,8 +17,8 @@ from shardtune.service.workers.registry import live_since
 
 
 class Reservations(NamedTuple):
-    """Studies with a waiting run that is reserved for workers, because these workers have begun the run's comparison
-    block.
+    """Studies whose waiting run is reserved, because certain workers have begun its comparison block (paired runs on
+    the same devices).
     """
 
     by_other_workers: dict[str, frozenset[str]]
@@ -48,7 +48,7 @@ def find_reservations(
 
 
 def live_among(context: Context, session: Session, study: StudyRow, ids: Collection[str]) -> frozenset[str]:
-    """Subset of these worker ids whose workers are live and can run the study."""
+    """Subset of worker ids whose workers are live and can run the study."""
     # The caller has changed rows that are not complete yet; a query would flush them.
     with session.no_autoflush:
         live = workers.seen_since(session, live_since(context), ids)

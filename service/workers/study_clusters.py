@@ -75,7 +75,9 @@ def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
 
 
 def with_host_memory(cluster: Cluster, worker: WorkerRow | None, *, is_named: bool) -> Cluster:
-    """Return a named cluster, such as `8xh100`, with the worker's host memory where the name assumed more."""
+    """Return a cluster that the study gives by a short name, such as `8xh100`, with its host memory lowered to the
+    worker's if the name assumed more.
+    """
     if worker is None or not is_named:
         return cluster
     present = min(cluster.host_memory_gib, worker.offer.cluster.host_memory_gib)
@@ -83,7 +85,7 @@ def with_host_memory(cluster: Cluster, worker: WorkerRow | None, *, is_named: bo
 
 
 def host_memory_notes(named: Cluster | None, present: Cluster) -> tuple[str, ...]:
-    """Note of a study whose named cluster took over less host memory than the name assumed."""
+    """Note for a study whose worker has less host memory than the short name of its cluster assumed."""
     if named is None or present.host_memory_gib >= named.host_memory_gib:
         return ()
     return (

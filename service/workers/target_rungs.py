@@ -9,8 +9,9 @@ from shardtune.tuner.projection import rungs
 def on_rung(
     request: StudyRequest, cluster: Cluster, measured: MeasuredHardware | None = None, *, has_worker: bool = True
 ) -> StudyRequest:
-    """Return the request with the cluster's part of its target's global batch; unchanged without a target. `has_worker`
-    False: a later worker may bring rates.
+    """Return the request of a study that projects to a larger target, with its global batch reduced to the part for the
+    study's own cluster. A request without a target is returned unchanged. `has_worker` False: hardware rates may still
+    be measured by a later worker.
 
     Raises:
         Invalid: nothing can be projected to the target; names the field, its value and the remedy.
@@ -22,9 +23,11 @@ def on_rung(
 
 
 def notes_of_begun(spec: StudyRequest, cluster: Cluster, measured: MeasuredHardware | None) -> tuple[str, ...]:
-    """Note on a study that begins with the worker it waited for: what its target still lacks; empty if nothing.
+    """Note on a study that begins although its projection to the target still lacks something, such as measured
+    hardware rates; empty if nothing is missing.
 
-    The measured answer does not need it, so the study begins: the worker's host may be measured until it ends.
+    The study begins because its own measurements do not need this, and because the worker's hardware rates may be
+    measured until the study ends.
     """
     try:
         rungs.for_rung(spec, cluster, measured)

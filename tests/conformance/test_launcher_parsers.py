@@ -158,11 +158,11 @@ def started_as(folder: Path, first: str) -> str:
 def test_every_gpu_has_a_name_that_dstack_knows() -> None:
     gpuhunt = importlib.import_module("gpuhunt")
     known = {gpu.name for gpu in gpuhunt.KNOWN_ACCELERATORS}
-    named = {names.dstack.partition(":")[0] for names in gpu_names._NAMES.values() if names.dstack}
+    named = {names.dstack.partition(":")[0] for names in gpu_names.NAMES.values() if names.dstack}
     assert named <= known
     sizes = {(gpu.name, f"{gpu.memory}GB") for gpu in gpuhunt.KNOWN_ACCELERATORS}
     assert {
-        tuple(names.dstack.split(":")) for names in gpu_names._NAMES.values() if ":" in (names.dstack or "")
+        tuple(names.dstack.split(":")) for names in gpu_names.NAMES.values() if ":" in (names.dstack or "")
     } <= sizes
 
 

@@ -11,7 +11,7 @@ from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section
 
 KEYS = frozenset(["distributed_type", "compute_environment"])
-"""Keys of which every Accelerate configuration file has at least one, by which it is recognised."""
+"""Keys by which an Accelerate configuration file is recognised: every such file has at least one of them."""
 _SILENT = frozenset(
     [
         "compute_environment",
@@ -72,7 +72,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
 
 
 def autocasts(top: Section) -> bool:
-    """Whether Accelerate runs the file's training with autocast alone: bf16 under DDP."""
+    """Whether Accelerate trains this file with bf16 under DDP, where it uses autocast and casts no weights."""
     return top.word("mixed_precision") == "bf16" and (top.word("distributed_type") or "no") in _REPLICATED
 
 
@@ -99,10 +99,11 @@ def _precision(top: Section, workload: Workload, notes: list[str]) -> str | None
 
 
 def _check_float8(top: Section, workload: Workload, notes: list[str]) -> None:
-    """Check a file with fp8 against the workload, whose precision is that beside the float8 products (bfloat16).
+    """Check an Accelerate file with fp8 against the workload. The workload's precision must be the one of everything
+    besides the float8 products (bfloat16).
 
     Raises:
-        ValueError: the workload has no such float8, or the file asks for another library than torchao.
+        ValueError: the workload has no float8 with this scaling, or the file names another library than torchao.
     """
     name, section = top.name("mixed_precision"), top.section("fp8_config")
     backend = section.word("backend")
@@ -189,7 +190,7 @@ def _deepspeed(top: Section, mixed: str | None, workload: Workload, cluster: Clu
 
 
 def with_sync(config: TrialConfig, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
-    """Baseline configuration with the gradient synchronisation that Accelerate would use."""
+    """Copy of the baseline configuration in which FSDP1 synchronises gradients as Accelerate would."""
     strategy = config.strategy
     if not isinstance(strategy, Fsdp1Config):
         return config

@@ -24,16 +24,13 @@ _BY_HIDDEN: Mapping[str, Callable[[int], int]] = {
 }
 _AT_STAGE_3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "hidden_sizes")
-"""Keys of a model configuration that give the hidden size; `hidden_sizes` is transformers' list of sizes, of which the
-largest counts."""
+"""Keys under which a model configuration gives its hidden size; `hidden_sizes` is a list, of which the largest size
+counts."""
 
 
 def tool_of(named_tool: JsonValue, values: Mapping[str, JsonValue]) -> Tool:
-    """Name of the tool that reads a bare DeepSpeed JSON: the one the user names, the Trainer where some value is
-    `auto`, else DeepSpeed itself.
-
-    Raises:
-        ValueError: no such tool.
+    """Name of the tool for which a bare DeepSpeed JSON was written: the one the user names, else the Trainer if some
+    value is `auto`, else DeepSpeed itself.
     """
     if named_tool is None:
         return "trainer" if any(map(_has_auto, values.values())) else "deepspeed"
@@ -46,8 +43,8 @@ def tool_of(named_tool: JsonValue, values: Mapping[str, JsonValue]) -> Tool:
 def fill_in(
     values: Mapping[str, JsonValue], tool: Tool, model: ModelSpec | None, notes: list[str]
 ) -> dict[str, JsonValue]:
-    """Fill in the bucket sizes that are `auto` in a DeepSpeed JSON as the calling tool does, and add a note on this
-    reading.
+    """Fill in the bucket sizes that are `auto` in a DeepSpeed JSON as the tool would that hands the file to DeepSpeed,
+    and add a note on how the values were read.
 
     Raises:
         ValueError: a bucket is `auto`, and the model's file does not give its hidden size.

@@ -61,7 +61,8 @@ _SECTIONS = (
 )
 """Known sections of a DeepSpeed JSON, compared with an unknown section's name to find a misspelling."""
 _FURTHER_SECTIONS = ("gradient_allreduce_op", "tensor_parallel", "expert_parallel")
-"""Further known sections of a DeepSpeed JSON, with names unlike anything that a user may have misspelt."""
+"""Further known sections of a DeepSpeed JSON. They are left out when a misspelt name is compared, as nobody would
+misspell another name into one of these."""
 _CLOSE = 0.85
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _SPELLINGS = {"fp32": "fp32", "float32": "fp32", "torch.float32": "fp32", "float": "fp32"}
@@ -75,8 +76,8 @@ def read(
     the JSON, if any.
 
     Raises:
-        ValueError: a contradiction with the workload (both are named), an unknown section, or a value that DeepSpeed
-            would not take.
+        ValueError: a contradiction with the workload (the message names both values), an unknown section, or a value
+            that DeepSpeed would reject.
     """
     _check_names(top)
     _check_precision(top, workload, notes)
@@ -241,11 +242,8 @@ def _check_names(top: Section) -> None:
 
 
 def check_recognised(top: Section) -> None:
-    """Reject a baseline file none of whose keys is known, since ignoring them all would silently mean the library's
-    defaults.
-
-    Raises:
-        ValueError: names the first unknown key and the accepted kinds of baseline files.
+    """Reject a baseline file that has no known key: if all its keys were ignored, the baseline would silently be the
+    library's defaults.
     """
     keys = [key for key in top.values() if key != "micro_batch"]
     readable = {*_SILENT_KEYS, *_FURTHER_SECTIONS}

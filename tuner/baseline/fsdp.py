@@ -30,7 +30,7 @@ def read(
     section: Section, version: int, orig_params: bool, mesh: tuple[int, int] | None, cluster: Cluster, notes: list[str]
 ) -> TrialConfig:
     """Read a baseline configuration from the FSDP keys of a configuration file, at micro batch 1. `orig_params` and
-    `version` are the library's defaults.
+    `version` are the values that the library uses where the file has none.
 
     Raises:
         ValueError: a value the library would not take.
@@ -60,7 +60,7 @@ def _offloads_inputs(section: Section, version: int, checkpoints: bool) -> bool:
     """Whether the file keeps the inputs of checkpointed blocks in host memory.
 
     Raises:
-        ValueError: Accelerate would reject it: without activation checkpointing, or under FSDP1.
+        ValueError: the file asks for it without activation checkpointing or under FSDP1, which Accelerate rejects.
     """
     key = "activation_checkpointing_offload"
     if not section.flag(key):
@@ -148,8 +148,8 @@ def _offload(section: Section) -> bool:
 
 
 def note_precision(precision: Precision, tool: str, notes: list[str]) -> None:
-    """Add a note that the library's mixed precision casts weights and reduces in the lower dtype, where the workload's precision does
-    not."""
+    """Add a note that FSDP under this library casts weights and reduces gradients in the lower dtype, if the workload's
+    precision does not."""
     if precision.autocast:
         notes.append(
             f"{tool}'s bf16 casts FSDP's weights to bfloat16; measured with float32 weights under autocast ({precision.name})"

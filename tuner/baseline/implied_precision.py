@@ -47,7 +47,8 @@ def _implied(baseline: dict[str, JsonValue]) -> tuple[str, str] | None:
 
 
 def _autocasting_program(baseline: dict[str, JsonValue]) -> str | None:
-    """Name of the program that would train the baseline with autocast, None where none would."""
+    """Name of the library (Accelerate or transformers) that trains with autocast when it runs this baseline file; None
+    if neither does."""
     # bf16 under DDP is autocast in the Trainer and in Accelerate; their other backends have mixed precision of their
     # own, and so has DeepSpeed unless its JSON enables `torch_autocast`.
     top = Section(baseline, "baseline")
@@ -72,7 +73,7 @@ def _is_float16(baseline: dict[str, JsonValue]) -> bool:
 
 
 def _deepspeed_document(baseline: dict[str, JsonValue]) -> JsonValue:
-    """DeepSpeed JSON within a file of the Trainer or Accelerate, or the file itself."""
+    """DeepSpeed JSON that a file of the Trainer or of Accelerate contains; if it contains none, the file itself."""
     config = baseline.get("deepspeed_config")
     nested = config.get("deepspeed_config_file") if isinstance(config, dict) else baseline.get("deepspeed")
     return nested if isinstance(nested, dict) else baseline

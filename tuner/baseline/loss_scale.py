@@ -10,17 +10,19 @@ _BOUNDS = {
     "loss_scale_window": (1, None),
     "hysteresis": (0, None),
 }
-"""Smallest and largest value of each number of the section; a scale of more than 2 to the power of 127 is no float32."""
+"""Smallest and largest allowed value of each number in DeepSpeed's section `fp16`. A loss scale of more than 2 to the
+power of 127 would overflow float32."""
 _FLAGS = ("consecutive_hysteresis", "auto_cast")
 _MEASURED = {"min_loss_scale": 1, "initial_scale_power": 16, "loss_scale_window": 2000, "hysteresis": 1}
-"""Numbers of the loss scale of trials, which are not noted where a file states the same."""
+"""Settings of the loss scale with which trials run; no note is needed where a baseline file states the same."""
 
 
 def check(top: Section, fp16: Section, precision: Precision, notes: list[str]) -> None:
-    """Check the loss scale of a DeepSpeed JSON (`top`) by its section `fp16`; trials adapt theirs as torch's `GradScaler` does.
+    """Check the loss scale in a DeepSpeed JSON (`top`, with its section `fp16`), and note where trials, which adapt the
+    scale as torch's `GradScaler` does, differ.
 
     Raises:
-        ValueError: masters are kept in float16, or a value is none that DeepSpeed takes.
+        ValueError: the file keeps master weights in float16, or DeepSpeed would reject a value.
     """
     if fp16.flag("fp16_master_weights_and_grads"):
         raise ValueError(
@@ -44,7 +46,7 @@ def check(top: Section, fp16: Section, precision: Precision, notes: list[str]) -
 
 
 def _number(fp16: Section, name: str) -> float | None:
-    """Number of the section, checked against its bounds; whole except for the loss scale."""
+    """Number in DeepSpeed's section `fp16`, checked against its bounds; it must be whole, except for the loss scale."""
     value = fp16.number(name) if name == "loss_scale" else fp16.integer(name)
     least, most = _BOUNDS[name]
     if value is None or (value >= least and (most is None or value <= most)):

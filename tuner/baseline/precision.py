@@ -32,8 +32,8 @@ def check_bf16(
 def check_mixed(
     name: str, enabled: bool | None, precision: Precision, notes: list[str], remedy_name: str = "bf16-mixed"
 ) -> None:
-    """Check the mixed-precision switch of the Trainer or of Accelerate against the workload. Of a precision with states
-    below float32 the model itself has the dtype, which the file does not show."""
+    """Check the mixed-precision switch of the Trainer or of Accelerate against the workload. If the workload's
+    precision keeps states below float32, the model itself must have the lower dtype, which the file does not show."""
     if not precision.has_low_states:
         check_bf16(name, enabled, precision, notes, remedy_name)
     elif enabled:
@@ -46,8 +46,8 @@ def check_mixed(
 
 
 def ddp_name(adapter: AdapterSchema | None) -> str:
-    """Name of the precision that measures bf16 under DDP of the Trainer and of Accelerate: autocast, which no trial
-    has beside quantised weights."""
+    """Name of the precision with which trials measure bf16 under DDP of the Trainer and of Accelerate: autocast, as
+    these use; with quantised weights mixed precision, since no trial has autocast beside them."""
     return "bf16-autocast" if quantization_of(adapter) is None else "bf16-mixed"
 
 

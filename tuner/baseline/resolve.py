@@ -15,7 +15,7 @@ from shardtune.tuner.prediction.shapes import config_shape
 
 
 class ResolvedBaseline(NamedTuple):
-    """Baseline as a configuration, with notes on ignored keys and conversions of its file."""
+    """Baseline that was read as a configuration, with notes on its file's ignored keys and conversions."""
 
     config: TrialConfig | None
     notes: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ def resolve_with_notes(
     `model`: its hidden size replaces `"auto"` in a DeepSpeed JSON.
 
     Raises:
-        ValueError: as `resolve`.
+        ValueError: the baseline contradicts the workload, or cannot run on the cluster (as in `resolve`).
     """
     if baseline is None:
         return ResolvedBaseline(None)
@@ -83,7 +83,7 @@ def resolve_with_notes(
 
 
 def _fill_in_auto(values: dict[str, JsonValue], model: ModelSpec | None, notes: list[str]) -> dict[str, JsonValue]:
-    """Fill in the values `"auto"` of a DeepSpeed JSON, whether given alone or within a file of the Trainer or
+    """Fill in the values `"auto"` of a DeepSpeed JSON, which may stand alone or within a file of the Trainer or of
     Accelerate."""
     named_tool = values.get("tool")
     nested, config = values.get("deepspeed"), values.get("deepspeed_config")
@@ -106,7 +106,7 @@ def _gives_batch(top: Section) -> bool:
 
 
 def _validate_own(values: dict[str, JsonValue]) -> TrialConfig:
-    """Validate a baseline in Shardtune's own format again, to produce its error message."""
+    """Validate a baseline in Shardtune's own format a second time, only to get its error message."""
     try:
         # The study's schema takes any object for a baseline, since most belong to other tools, and so cannot name the
         # fault.

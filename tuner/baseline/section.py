@@ -12,14 +12,16 @@ _AUTO = "auto"
 
 
 _LARGEST = 2**63
-"""Magnitude beyond which an integer of a file is no size of anything, and becomes no float."""
+"""Largest magnitude of an integer that is accepted from a file: larger ones are no sensible size, and may not convert
+to a float."""
 
 
 class Section:
     """Section of a configuration file that records which keys were read, so that unread keys can be reported."""
 
     def __init__(self, values: Mapping[str, JsonValue], path: str, names: Mapping[str, str] | None = None) -> None:
-        """`names`: the user's own key by the key under which the section has its value, where they differ."""
+        """Create a section from its values and its path in the file. `names` maps a key of `values` to the key that the
+        user wrote, where the two differ."""
         self._values, self._path, self._names = values, path, names or {}
         self._read: set[str] = set()
 
@@ -120,7 +122,7 @@ def _parse_number(text: str) -> float | str:
 
 
 def in_words(error: ValidationError, path: str, where: str) -> ValueError:
-    """Error that states a schema's most useful complaint in words, with the field's name as the user wrote it."""
+    """Error whose message is a schema's most useful complaint, with the field's name as the user wrote it."""
     entries = error.errors(include_url=False)
     # Where a field is misspelt, another is missing.
     first = next((entry for entry in entries if entry["type"] == "extra_forbidden"), entries[0])

@@ -16,7 +16,7 @@ from shardtune.tuner.baseline.auto import TRAINERS_BATCH
 from shardtune.tuner.baseline.section import Section
 
 KEYS = frozenset(["output_dir", "per_device_train_batch_size", "deepspeed", "fsdp", "fsdp_config", "ddp_bucket_cap_mb"])
-"""Keys of which any one distinguishes a file of TrainingArguments from a DeepSpeed JSON."""
+"""Keys by which a file of TrainingArguments is told from a DeepSpeed JSON: any one is enough."""
 KEYS |= {"gradient_checkpointing", "learning_rate", "num_train_epochs", "max_steps", "adam_beta1", "torch_compile"}
 """Further keys of which any one distinguishes a file of TrainingArguments from a DeepSpeed JSON."""
 _ADAM = {"learning_rate": "lr", "adam_beta1": "beta1", "adam_beta2": "beta2", "adam_epsilon": "eps"}
@@ -123,7 +123,7 @@ def read_fields(
     top: Section, workload: Workload, cluster: Cluster, notes: list[str], owner: str = "the Trainer"
 ) -> TrialConfig:
     """Read a baseline configuration from fields of TrainingArguments whose names and `bf16` are known to be right.
-    `owner`: program whose file it is, for notes.
+    `owner`: name of the program that the file belongs to, for notes.
 
     Raises:
         ValueError: a contradiction with the workload or the cluster.
@@ -164,7 +164,7 @@ def _offloads_inputs(top: Section, notes: list[str]) -> bool:
 
 
 def is_training_arguments(values: Mapping[str, JsonValue]) -> bool:
-    """Whether an object of a file is TrainingArguments, also where its batch size is misspelt."""
+    """Whether the content of a file is TrainingArguments; also true where the name of its batch size is misspelt."""
     return (
         bool(KEYS & values.keys())
         or isinstance(values.get("bf16"), bool)
@@ -188,7 +188,7 @@ def _check_names(top: Section) -> None:
 
 
 def autocasts(top: Section) -> bool:
-    """Whether transformers' Trainer runs the file's training with autocast alone: bf16 under DDP."""
+    """Whether transformers' Trainer trains this file with bf16 under DDP, where it uses autocast and casts no weights."""
     return top.flag("bf16") is True and not is_sharded(top)
 
 
@@ -205,7 +205,7 @@ def is_sharded(top: Section) -> bool:
 
 
 def _check_numbers(top: Section, workload: Workload) -> None:
-    """Check fields of TrainingArguments that change the numbers of the training against the workload."""
+    """Check the fields of TrainingArguments that change what is trained (not just its speed) against the workload."""
     optimizer = top.word("optim")
     trained = workload.optimizer
     if optimizer is not None and not _names(optimizer, trained):
@@ -262,8 +262,8 @@ def _strategy(
 
 
 def _read_legacy_options(switch: JsonValue, values: dict[str, JsonValue], name: str) -> None:
-    """Read the old value of the field `fsdp`, such as `full_shard auto_wrap offload`, from before the field became a
-    switch."""
+    """Read the field `fsdp` in its old form, such as `full_shard auto_wrap offload`; newer transformers has a switch
+    instead."""
     words = switch.split() if isinstance(switch, str) else switch if isinstance(switch, list) else []
     for word in (str(word) for word in words):
         if word.lower() in ("true", "auto_wrap"):

@@ -4,12 +4,13 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline.section import Section
 
 _CUTS = "wrapped"
-"""Strategy that cuts samples where a row ends, and lets the samples of a row see each other."""
+"""TRL's packing strategy that cuts a sample where its row ends, and lets the samples of a row attend to each other."""
 
 
 def check(top: Section, workload: Workload, notes: list[str]) -> None:
-    """Reject a file that packs otherwise than the workload's trials; note that full rows stand in where it has no data. A
-    file without `packing` is one of transformers' Trainer, whose data set alone decides.
+    """Reject a TRL file that packs samples in another way than the workload's trials. If the workload has no data, note
+    that trials train full rows of one sample each. A file without `packing` is accepted: it may be for transformers'
+    Trainer, where the data set alone decides.
 
     Raises:
         ValueError: names the field, its value and the remedy.

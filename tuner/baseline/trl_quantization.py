@@ -8,8 +8,8 @@ _NF4 = "nf4"
 
 
 def check(top: Section, workload: Workload, notes: list[str]) -> None:
-    """Reject a file whose base weights are quantised otherwise than the workload's; one without `load_in_4bit` is also
-    transformers' Trainer's, which is handed a model.
+    """Reject a TRL file that quantises base weights in another way than the workload's adapter. A file without
+    `load_in_4bit` is accepted: it may be for transformers' Trainer, which gets a loaded model.
 
     Raises:
         ValueError: names the field, its value and the remedy.

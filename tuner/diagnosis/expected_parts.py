@@ -12,7 +12,8 @@ _ON_GPUS: dict[ExpectedName, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "communication": (("communication",), ("transferring", "waiting")),
     "optimizer": (("step", "offload"), ("optimizer", "copies")),
 }
-"""Pairs of names of each part of a step: in the predictor and in `StepParts`. Waiting for data is never predicted."""
+"""Names of the parts of a step in the predictor and in `StepParts`, paired so that prediction and measurement can be
+compared. Waiting for data has no pair, as it is never predicted."""
 # A CPU rank's operators and the dispatch between them run on one thread: the profiler's own time lies between as well.
 _ON_CPU = {name: parts for name, parts in _ON_GPUS.items() if name != "launching"} | {
     "computing": ((*_COMPUTING, *_LAUNCHING), ("compute", "host"))

@@ -13,8 +13,8 @@ from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 
 def explain(diagnosis: Diagnosis, trial: TracedTrial | None, measured: MeasuredHardware | None) -> Diagnosis:
-    """Complete a diagnosis with findings whose remedies are in the trial's search space and pass the memory gate (are
-    predicted to fit), and with the expected parts of a step.
+    """Complete a diagnosis of a trace with findings, and with the expected seconds of each part of a step. A finding's
+    remedy must be in the trial's search space and pass the memory gate (be predicted to fit).
 
     `measured`: measured rates of the trial's machine, where known.
     """
@@ -31,7 +31,7 @@ def explain(diagnosis: Diagnosis, trial: TracedTrial | None, measured: MeasuredH
 
 
 def _with_findings(diagnosis: Diagnosis, findings: tuple[Finding, ...]) -> Diagnosis:
-    """Add the findings, and a note where none of them is about the largest part of the step."""
+    """Add findings to a diagnosis, and a note if none of them explains the largest part of the step."""
     note = largest_part.note(diagnosis, findings)
     notes = diagnosis.notes if note is None else (*diagnosis.notes, note)
     return diagnosis.model_copy(update={"findings": findings, "notes": notes})

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding, FindingKind
 
 _LEAST_FRACTION = 0.15
-"""Fraction of the step below which an unexplained part is not worth a note."""
-_PARTS: Mapping[str, tuple[str, tuple[FindingKind, ...]]] = {
+"""Minimum fraction of the step for which an unexplained part is worth a note."""
+PARTS: Mapping[str, tuple[str, tuple[FindingKind, ...]]] = {
     "transferring": (
         "communication that no computation hides",
         (
@@ -21,16 +21,19 @@ _PARTS: Mapping[str, tuple[str, tuple[FindingKind, ...]]] = {
     "host": ("the host, which launches nothing,", ("host_bound",)),
     "idle": ("idle time without any event", ("host_bound",)),
 }
-"""Parts of a step besides computing, each with its words and the kinds of findings about it."""
+"""Parts of a step besides computing, each with its description and the kinds of findings that explain it."""
+ABOUT_NO_PART: frozenset[FindingKind] = frozenset({"checkpointed_without_need", "out_of_memory"})
+"""Kinds of findings about computing or memory. Every other kind is about a part."""
 
 
 def note(diagnosis: Diagnosis, findings: Collection[Finding]) -> str | None:
-    """Return a note if the largest part of the step besides computing is large and no finding is about it."""
+    """Return a note if the largest part of the step besides computing takes much of the step and no finding explains
+    it; else None."""
     if not diagnosis.step_s:
         return None
-    part = max(_PARTS, key=lambda name: float(getattr(diagnosis.parts, f"{name}_s")))
+    part = max(PARTS, key=lambda name: float(getattr(diagnosis.parts, f"{name}_s")))
     fraction = getattr(diagnosis.parts, f"{part}_s") / diagnosis.step_s
-    words, kinds = _PARTS[part]
+    words, kinds = PARTS[part]
     if fraction < _LEAST_FRACTION or any(finding.kind in kinds for finding in findings):
         return None
     return f"no rule explains the largest part besides computing: {words} takes {fraction:.0%} of the step"

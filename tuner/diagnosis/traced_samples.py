@@ -5,7 +5,8 @@ from shardtune.api_schemas.trials.diagnosis import Diagnosis
 
 
 def note(diagnosis: Diagnosis, workload: Workload) -> str | None:
-    """Sentence on the batches that were traced; None where all samples have one length, or the recording is unknown."""
+    """Sentence on which batches the trace recorded; None where all samples have one length, or it is unknown what was
+    recorded."""
     plan, recorded = workload.sample_plan, diagnosis.recorded
     if plan is None or recorded is None:
         return None

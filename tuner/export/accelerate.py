@@ -54,7 +54,8 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
 
 
 def _mixed_precision(source: ExportSource) -> str:
-    """Name of Accelerate's mixed precision; none of a model that trains in bfloat16 throughout, which it would cast back."""
+    """Name of the mixed precision in Accelerate's file; `no` for a model that trains in bfloat16 throughout, because
+    Accelerate's mixed precision would cast it back."""
     names = {"float32": "no", "bfloat16": "no" if source.has_low_states else "bf16", "float16": "fp16"}
     return names[source.workload.precision.compute_dtype]
 
@@ -79,7 +80,7 @@ def _start_command(source: ExportSource, parts: AccelerateParts) -> str:
 
 
 def _accumulation_argument(source: ExportSource, parts: AccelerateParts) -> str:
-    """Source text of the argument of Accelerate's `Accelerator` for gradient accumulation."""
+    """Source text of the gradient-accumulation argument of Accelerate's `Accelerator`."""
     if parts.reduces_every:
         # `accumulate` alone would reduce after the last micro batch only (Accelerate 1.15).
         return f"gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps={source.accumulation}, sync_each_batch=True)"

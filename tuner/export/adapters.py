@@ -9,7 +9,7 @@ from shardtune.tuner.export.quoting import literal
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""Linear layers of a mixture of experts of an unknown family."""
+"""Names of the linear layers that LoRA adapts in a mixture of experts whose model family is unknown."""
 PEFT_IMPORT = "from peft import LoraConfig, inject_adapter_in_model"
 
 
@@ -19,12 +19,12 @@ def is_adapted(source: ExportSource) -> bool:
 
 
 def imports(source: ExportSource) -> list[str]:
-    """Import line of `train_snippet.py` for PEFT; empty for an adapter without it."""
+    """Import line of `train_snippet.py` for PEFT; empty for an adapter that does not need PEFT."""
     return [PEFT_IMPORT] if isinstance(source.workload.adapter, Lora) else []
 
 
 def needs_blocks(source: ExportSource) -> bool:
-    """Whether the script freezes the model by its list of blocks."""
+    """Whether the exported script needs the model's list of blocks in order to freeze all but the last ones."""
     return isinstance(source.workload.adapter, LastLayers)
 
 
@@ -61,7 +61,8 @@ def _unless_packed(source: ExportSource) -> str:
 
 
 def zero_lines(source: ExportSource, part: str, is_created_late: bool = True) -> list[str]:
-    """Lines of `train_snippet.py` that make new adapters the identity, where weights are created after PEFT's own."""
+    """Lines of `train_snippet.py` that set LoRA's B matrices to zero, so that a new adapter changes no output. They are
+    needed where weights are created after PEFT has initialised its own."""
     if not isinstance(source.workload.adapter, Lora) or not is_created_late:
         return []
     return [
@@ -72,8 +73,8 @@ def zero_lines(source: ExportSource, part: str, is_created_late: bool = True) ->
 
 
 def magnitude_lines(source: ExportSource, part: str) -> list[str]:
-    """Lines of `train_snippet.py` that give DoRA's magnitudes the lengths of the weights' rows, where weights get their
-    values after PEFT's own."""
+    """Lines of `train_snippet.py` that set DoRA's magnitudes to the lengths of the weights' rows. They are needed where
+    weights get their values after PEFT has initialised the magnitudes."""
     if not isinstance(source.workload.adapter, Lora) or not source.workload.adapter.dora:
         return []
     return [
@@ -84,12 +85,12 @@ def magnitude_lines(source: ExportSource, part: str) -> list[str]:
 
 
 def casts_inputs(source: ExportSource) -> bool:
-    """Whether FSDP1 casts the inputs of an adapter's matrices, which are units of their own."""
+    """Whether FSDP1 must cast the inputs of an adapter's matrices, each of which is an FSDP unit."""
     return isinstance(source.workload.adapter, Lora) and source.casts_weights
 
 
 def unit_lines(source: ExportSource) -> list[str]:
-    """Lines of `train_snippet.py` that wrap each matrix of an adapter under FSDP1."""
+    """Lines of `train_snippet.py` that wrap each matrix of an adapter in an FSDP1 unit of its own."""
     if not isinstance(source.workload.adapter, Lora):
         return []
     options, casts = "options", []
@@ -111,12 +112,12 @@ def unit_lines(source: ExportSource) -> list[str]:
 
 
 def trained(source: ExportSource, parameters: str) -> str:
-    """Source of the trained parameters among `parameters`."""
+    """Source of an expression that selects the trained parameters among `parameters`."""
     return f"[p for p in {parameters} if p.requires_grad]" if is_adapted(source) else parameters
 
 
 def lora_targets(source: ExportSource, lora: Lora) -> str | list[str]:
-    """Target modules of PEFT's configuration that adapt the measured layers."""
+    """Target modules for PEFT's configuration, so that it adapts the same layers as the measured trial."""
     if not isinstance(lora.targets, str):
         return list(lora.targets)
     if source.model_summary.moe_class is None:
@@ -176,8 +177,8 @@ def accelerate_notes(source: ExportSource) -> list[str]:
 
 
 def trainer_notes(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Notes on the workload's adapter for a program that takes a model, such as transformers' Trainer; empty without
-    an adapter."""
+    """Notes on the workload's adapter for a program to which the user's script passes a model, such as transformers'
+    Trainer; empty without an adapter."""
     adapter = source.workload.adapter
     if adapter is None:
         return ()
@@ -192,7 +193,8 @@ def trainer_notes(source: ExportSource, consumer: str) -> tuple[str, ...]:
 
 
 def lost_note(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note that a program trains all weights where an adapter was measured; empty without one."""
+    """Note that the program exported for trains all weights, although an adapter was measured; empty without an
+    adapter."""
     adapter = source.workload.adapter
     if adapter is None:
         return ()
@@ -202,12 +204,13 @@ def lost_note(source: ExportSource, consumer: str) -> tuple[str, ...]:
 
 
 def dora_values(lora: Lora, key: str = "use_dora") -> dict[str, Any]:
-    """Field of a tool for trained magnitudes; empty where there are none, as in every tool's default."""
+    """Field of a fine-tuning tool that switches DoRA's trained magnitudes on; empty without DoRA, which is every tool's
+    default."""
     return {key: True} if lora.dora else {}
 
 
 def trl_values(source: ExportSource) -> dict[str, Any]:
-    """Fields of TRL's `ModelConfig` for an adapter; empty where it has none."""
+    """Fields of TRL's `ModelConfig` for an adapter; empty where the workload has no adapter."""
     lora = source.workload.adapter
     if not isinstance(lora, Lora):
         return {}
@@ -226,7 +229,7 @@ def trl_values(source: ExportSource) -> dict[str, Any]:
 
 
 def trl_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on an adapter for TRL."""
+    """Notes on the workload's adapter for a user of TRL."""
     adapter = source.workload.adapter
     if adapter is None:
         return (

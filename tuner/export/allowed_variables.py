@@ -13,7 +13,7 @@ _COUNT = "[0-9]{1,10}"
 _FEW = "[0-9]{1,4}"
 _BOOLEAN = "(?i:true|false|[01])"
 _DISTANCE = "(?:[0-9]|LOC|NVL|PIX|PXB|PXN|P2C|PHB|SYS)"
-"""NCCL's names for the way between two devices."""
+"""Pattern of NCCL's names for the kind of connection between two devices."""
 
 
 def _words(*words: str) -> str:
@@ -170,13 +170,13 @@ _VALUES = {
 }
 
 ALLOWED = {name: re.compile(values, re.ASCII) for name, values in _VALUES.items()}
-"""Regular expression of the values that an exported job sets, by name of the variable."""
+"""Regular expressions, by name of the environment variable, for the values that an exported job may set."""
 LONGEST_VALUE = 150
-"""Maximum length of a value that an exported job sets. Workers cut values at 200 characters, and a cut value would be
-wrong."""
+"""Maximum length of an environment variable's value that an exported job sets. Workers cut recorded values at 200
+characters, and a cut value would be wrong."""
 
 
 def is_allowed(name: str, value: str) -> bool:
-    """Whether an exported job sets this variable of a worker to this value."""
+    """Whether an exported job may set this environment variable, recorded on a worker, to this value."""
     pattern = ALLOWED.get(name)
     return pattern is not None and len(value) <= LONGEST_VALUE and pattern.fullmatch(value) is not None

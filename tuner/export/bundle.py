@@ -13,7 +13,7 @@ from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
 from shardtune.tuner.export.trainer import training_arguments, trl
 
-_RENDERERS = {
+RENDERERS = {
     "training-arguments": training_arguments.render,
     "torchtitan": torchtitan.render,
     "lightning": lightning.render,
@@ -22,13 +22,14 @@ _RENDERERS = {
     "llama-factory": llama_factory.render,
     "ms-swift": ms_swift.render,
 }
-_LAUNCHERS = {
+"""Renderers of formats of training programs."""
+LAUNCHERS = {
     "skypilot": skypilot.render,
     "dstack": dstack.render,
     "trainjob": trainjob.render,
     "ray": ray_job.render,
 }
-"""Renderers of formats that start the standard files on machines."""
+"""Functions that render files for launchers (programs that start the standard files on machines), by export format."""
 
 
 def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
@@ -36,20 +37,20 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
     settings that the files cannot express.
 
     Raises:
-        ValueError: the study has measured nothing yet, or the program exported for lacks the backend.
+        ValueError: the study has measured nothing yet, or the program that the files are for lacks the backend.
     """
     if form == "standard":
         source = ExportSource.of(study, contender)
         lossy = () if study.spec.model.is_own else sample_lengths.snippet_notes(source)
         return Export(format=form, files=files(study, contender), lossy=lossy)
     source = ExportSource.of(study, contender)
-    loss_scale.check_format(source, form)
-    if form in _LAUNCHERS:
+    if form in LAUNCHERS:
         beside = {name: text for name, text in files(study, contender).items() if name != "launch.sbatch"}
-        rendered = _LAUNCHERS[form](source, beside)
+        rendered = LAUNCHERS[form](source, beside)
     else:
+        loss_scale.check_format(source, form)
         beside = {"config.json": _task_json(source)}
-        rendered = _RENDERERS[form](source)
+        rendered = RENDERERS[form](source)
     return Export(
         format=form,
         files=beside | rendered.files,

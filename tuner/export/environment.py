@@ -16,7 +16,7 @@ from shardtune.tuner.export.source import ExportSource
 
 
 def settings(source: ExportSource) -> dict[str, str]:
-    """Environment variables to set for the ranks so that they run as measured, by name."""
+    """Environment variables, by name, that the ranks need in order to run as measured."""
     worker, fingerprint = _allowed_settings(source), source.study.fingerprint
     cores = fingerprint.cpu_count if fingerprint is not None else 0
     return worker | variables(source.config, worker, cores, source.cluster.gpus_per_node)
@@ -33,7 +33,7 @@ def shell_lines(source: ExportSource) -> list[str]:
 
 
 def command_prefix(source: ExportSource) -> str:
-    """Assignments of environment variables to place before a command on the same line."""
+    """Assignments of the measured environment variables in shell syntax, to be put before a command on the same line."""
     return "".join(f"{name}={shlex.quote(value)} " for name, value in settings(source).items())
 
 
@@ -45,14 +45,14 @@ def torchrun_binding(source: ExportSource) -> str:
 
 
 def notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on the environment and core binding, for exported files that cannot set variables."""
+    """Notes that tell the user which environment and core binding to set, for exported files that cannot set them."""
     binding = torchrun_binding(source)
     bound = (f"environment: ranks were bound to cores as by torchrun {binding} (needs numactl)",) if binding else ()
     return (f"environment: start the ranks with {command_prefix(source).strip()}", *bound, *unset_notes(source))
 
 
 def unset_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on environment variables that the worker had set and no exported file sets."""
+    """Notes on environment variables that were set on the worker, but that no exported file sets."""
     exported, recorded = _allowed_settings(source), _recorded_settings(source)
     return tuple(
         f"environment: the worker also had {name} set, to {remark(recorded[name])}"
@@ -61,7 +61,7 @@ def unset_notes(source: ExportSource) -> tuple[str, ...]:
 
 
 def env_file(source: ExportSource) -> str:
-    """Lines `NAME=value` of the file from which DeepSpeed's launcher sets environment variables on its nodes."""
+    """Content (lines `NAME=value`) of the file from which DeepSpeed's launcher sets environment variables on its nodes."""
     return "".join(f"{name}={value}\n" for name, value in settings(source).items())
 
 
@@ -70,7 +70,8 @@ def _allowed_settings(source: ExportSource) -> dict[str, str]:
 
 
 def _recorded_settings(source: ExportSource) -> dict[str, str]:
-    """Environment variables recorded on the worker, by name: the values are a stranger's."""
+    """Environment variables recorded on the worker, by name. The worker may be someone else's, so the values are not
+    trusted."""
     fingerprint = source.study.fingerprint
     reported = by_name(fingerprint.environment or ()) if fingerprint is not None else {}
     # A worker of any make reports the names, so they are checked as the values are.

@@ -10,13 +10,13 @@ from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
 _INTERPRETER = 'python="${PYTHON:-python}"\n'
-"""Line of `launch.sh` and `confirm.sbatch` that chooses the interpreter."""
+"""Line of `launch.sh` and `confirm.sbatch` that chooses the Python interpreter."""
 _HAS_MODULE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)"
 
 
 def with_fallback(script: str, interpreter: str, module: str = "torch") -> str:
-    """Let a script fall back to the interpreter that measured, where `python` lacks the module; for files that stay on
-    the machine that measured, or on hosts with the same installation."""
+    """Add lines to a launch script that fall back to the Python interpreter of the measurement where `python` lacks the
+    module. This is for files that stay on the machine that measured, or on hosts with the same installation."""
     # Only that machine has this path: the service, which makes the file, does not know where its reader runs it.
     quoted = shlex.quote(interpreter)
     fallback = (

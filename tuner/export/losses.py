@@ -23,7 +23,8 @@ _SPLIT_GRADIENT = (
 
 
 def imports(source: ExportSource, splits_vocabulary: bool) -> list[str]:
-    """Import line of `train_snippet.py` for a loss in chunks; empty for a loss of all logits."""
+    """Import line of `train_snippet.py` for a loss that is computed in chunks; empty for a loss over all logits at
+    once."""
     names = "cross_entropy, linear, pad" if splits_vocabulary else "cross_entropy, linear, log_softmax, pad"
     return [f"from torch.nn.functional import {names}"] if is_chunked(source) else []
 
@@ -34,14 +35,16 @@ def is_chunked(source: ExportSource) -> bool:
 
 
 def constants(source: ExportSource) -> list[str]:
-    """Line of `train_snippet.py` that defines the number of tokens in a chunk; empty for a loss of all logits."""
+    """Line of `train_snippet.py` that defines the number of tokens in a chunk; empty for a loss over all logits at
+    once."""
     if not is_chunked(source):
         return []
     return [f"LOSS_CHUNK = {source.config.loss_chunk}  # tokens whose logits exist at once"]
 
 
 def helpers(source: ExportSource, splits_vocabulary: bool) -> str:
-    """Source of the functions that `train_snippet.py` defines for a loss in chunks; empty for a loss of all logits.
+    """Source of the functions that `train_snippet.py` defines for a loss in chunks; empty for a loss over all logits at
+    once.
 
     `splits_vocabulary`: whether the logits are split over tensor-parallel ranks.
     """
@@ -54,12 +57,14 @@ def helpers(source: ExportSource, splits_vocabulary: bool) -> str:
 
 
 def build_lines(source: ExportSource) -> list[str]:
-    """Line of `train_snippet.py` that prepares the model for a loss in chunks; empty for a loss of all logits."""
+    """Line of `train_snippet.py` that prepares the model for a loss in chunks; empty for a loss over all logits at
+    once."""
     return ["chunk_loss(model)"] if is_chunked(source) else []
 
 
 def total(source: ExportSource) -> list[str]:
-    """Lines of `train_snippet.py` that sum the loss of a part of each sequence (context parallel)."""
+    """Lines of `train_snippet.py` that compute the sum of the loss over this rank's part of each sequence (context
+    parallel)."""
     if is_chunked(source):
         part = "tokens[:, first : first + part]"
         return [f"total = summed_loss(model, following, input_ids={part}, position_ids=positions)"]
@@ -87,7 +92,7 @@ def trainer_notes(source: ExportSource) -> tuple[str, ...]:
 
 
 def lightning_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on a loss in chunks for Lightning, whose module computes the loss."""
+    """Notes on a loss in chunks for Lightning, where the user's module computes the loss."""
     if not is_chunked(source):
         return ()
     return (f"loss: compute it in your module ({loss_words(source.config.loss_chunk)}): see {source.shown_in}",)

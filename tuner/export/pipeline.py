@@ -25,8 +25,8 @@ _SUMMED = (
     "    mine.add_(exchanged_with_other_end(mine, self.group))",
 )
 _PAIRS = "for first, last in zip(self.twins[: len(self.twins) // 2], self.twins[len(self.twins) // 2 :], strict=True):"
-"""Source of a loop over the tables that two pipeline stages share, for the case that both stages are on the first
-rank."""
+"""Source of a loop over the embedding tables that two pipeline stages share (tied weights), if both stages are on the
+first rank."""
 _TIED_IN_V = (_PAIRS, "    last.to_local().copy_(first.to_local())")
 _SUMMED_IN_V = (_PAIRS, "    last.grad.to_local().copy_(first.grad.to_local().add_(last.grad.to_local()))")
 
@@ -47,8 +47,8 @@ def standard_modules(source: ExportSource) -> tuple[str, ...]:
 
 
 def of_root(source: ExportSource, lines: list[str]) -> list[str]:
-    """Lines of the `Trainer` class in `train_snippet.py`; with several pipeline stages they use the stage's root
-    module instead of the model."""
+    """Lines of the `Trainer` class in `train_snippet.py`. With several pipeline stages they operate on the stage's part
+    of the model instead of the whole model."""
     if not has_stages(source):
         return lines
     return [line.replace("self.model.", "root.").replace("in model.", "in root.") for line in lines]
@@ -56,7 +56,7 @@ def of_root(source: ExportSource, lines: list[str]) -> list[str]:
 
 def trainer(source: ExportSource, strategy: Fsdp2Config, sync: list[str]) -> dict[str, str]:
     """Values for the `Trainer` template of `train_snippet.py`: a rank's pipeline stages, torch's schedule and its
-    inputs, and the handling of shared tables.
+    inputs, and the handling of embedding tables that two stages share.
 
     `sync`: lines that run before a stage's backward pass.
     """
@@ -139,14 +139,14 @@ def torchtitan_mesh(source: ExportSource, strategy: Fsdp2Config) -> dict[str, An
 
 
 def torchtitan_virtual_stages(source: ExportSource, strategy: Fsdp2Config) -> int:
-    """Number of pipeline stages per rank that torchtitan can run for the exported configuration."""
+    """Number of pipeline stages per rank in torchtitan that comes as near as possible to the exported configuration."""
     several = _TORCHTITANS_VIRTUAL if strategy.pipeline_virtual_stages > 1 else 1
     return several if _layers_per_stage(source, strategy) is None else strategy.pipeline_virtual_stages
 
 
 def _layers_per_stage(source: ExportSource, strategy: Fsdp2Config) -> int | None:
-    """Number of layers per stage with which torchtitan makes the wanted number of stages; None where its default makes
-    as many, or no number does."""
+    """Number of layers per stage that makes torchtitan form the exported number of stages; None where torchtitan's
+    default does so, or where no number does."""
     blocks, stage_count = (
         source.model_summary.pipeline_blocks,
         strategy.pipeline_parallel * strategy.pipeline_virtual_stages,

@@ -7,7 +7,7 @@ never the code around it. Shell words use `shlex.quote`; YAML and JSON are writt
 from typing import Any
 
 _LONGEST_REMARK = 300
-"""Maximum number of characters of one user's or worker's text in a comment of an exported file."""
+"""Maximum number of characters that a comment in an exported file takes from a user's or a worker's text."""
 
 
 def remark(text: str) -> str:

@@ -8,7 +8,8 @@ from shardtune.tuner.export.source import ExportSource
 
 _WEIGHTED = "divide the summed loss of a step by all of its labels: a mean of the micro batches' means is another loss"
 _BOUNDS = "cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k"
-"""Arguments that give flash attention the bounds of samples; transformers 5.23 infers them for a batch of one row."""
+"""Names of arguments that tell flash attention where the samples of a packed row begin and end; transformers 5.23
+infers them only for a batch of one row."""
 
 
 def trainer_values(source: ExportSource) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def trainer_values(source: ExportSource) -> dict[str, Any]:
 
 
 def trainer_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on the samples for a script with transformers' Trainer."""
+    """Notes on the samples' lengths for a script with transformers' Trainer."""
     data = source.workload.data
     if data is None:
         return ()
@@ -50,7 +51,7 @@ def trl_values(source: ExportSource) -> dict[str, Any]:
 
 
 def trl_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on the samples for TRL, which pads each micro batch to its longest sample."""
+    """Notes on the samples' lengths for TRL, which pads each micro batch to its longest sample."""
     data = source.workload.data
     if data is None:
         length = source.workload.sequence_length
@@ -66,7 +67,8 @@ def trl_notes(source: ExportSource) -> tuple[str, ...]:
 
 
 def joining_notes(source: ExportSource, joined: str) -> tuple[str, ...]:
-    """Notes on the mask of programs that join the packed rows of a micro batch; `joined` says so for one of them."""
+    """Notes on attention masks for programs that join the packed rows of a micro batch into one. `joined`: clause that
+    says so about the program."""
     rows = source.config.micro_batch
     if not is_packed(source) or rows == 1 or source.attention == FLASH:
         return ()
@@ -77,13 +79,13 @@ def joining_notes(source: ExportSource, joined: str) -> tuple[str, ...]:
 
 
 def is_packed(source: ExportSource) -> bool:
-    """Whether the trial's rows hold several samples."""
+    """Whether the trial packed several samples into a row."""
     data = source.workload.data
     return data is not None and data.is_packed
 
 
 def script_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on the samples for a program whose data loader and loss are the user's."""
+    """Notes on the samples' lengths for a program in which the user's code loads the data and computes the loss."""
     data = source.workload.data
     if data is None:
         return ()
@@ -100,7 +102,7 @@ def script_notes(source: ExportSource) -> tuple[str, ...]:
 
 
 def _row_notes(source: ExportSource, joined_by: str = "") -> tuple[str, ...]:
-    """Note for packed rows with flash attention; empty without it, and where a micro batch is one row."""
+    """Note on packed rows with flash attention; empty with other attention, and where a micro batch is one row."""
     if not _needs_bounds(source):
         return ()
     joined = f" ({joined_by})" if joined_by else ""
@@ -111,12 +113,13 @@ def _row_notes(source: ExportSource, joined_by: str = "") -> tuple[str, ...]:
 
 
 def _needs_bounds(source: ExportSource) -> bool:
-    """Whether the attention tells the samples of a micro batch apart only where they stand in one row, or by their bounds."""
+    """Whether flash attention would mix samples of different rows: it separates the samples of a micro batch only if
+    they are in one row, or if their bounds are passed."""
     return is_packed(source) and source.attention == FLASH and source.config.micro_batch > 1
 
 
 def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on the samples for torchtitan, which packs documents into rows of equal length."""
+    """Notes on the samples' lengths for torchtitan, which packs documents into rows of equal length."""
     data = source.workload.data
     if data is None:
         return ()
@@ -127,8 +130,7 @@ def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
 
 
 def snippet_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on the samples for `train_snippet.py`, whose random samples all have one length; empty where the trial's
-    had, too."""
+    """Note that the random samples of `train_snippet.py` all have one length; empty where the trial's samples also had."""
     if source.workload.data is None:
         return ()
     own = f"data: train_snippet.py does not read the lengths: its rows are random and full. {_full_rows(source)}"
@@ -136,7 +138,7 @@ def snippet_notes(source: ExportSource) -> tuple[str, ...]:
 
 
 def _full_rows(source: ExportSource) -> str:
-    """Sentence on the tokens of a step of full rows, beside those that the trial trained."""
+    """Sentence that compares the tokens in a step of full rows with the tokens that the trial trained in a step."""
     workload = source.workload
     full = workload.global_batch * workload.sequence_length
     return (
@@ -146,18 +148,20 @@ def _full_rows(source: ExportSource) -> str:
 
 
 def row_remark(source: ExportSource) -> str:
-    """Comment beside the constant `SEQUENCE_LENGTH`; empty where the trial's samples had this length, too."""
+    """Comment on the constant `SEQUENCE_LENGTH` in the exported script; empty where all of the trial's samples had this
+    length."""
     data = source.workload.data
     return "" if data is None else f"  # of every row below; the trial's samples had {data.describe()}"
 
 
 def imports(source: ExportSource) -> list[str]:
-    """Import lines of `train_snippet.py` for rows without packed samples; empty where rows are packed."""
+    """Import lines of `train_snippet.py` that are needed where rows are not packed; empty where they are."""
     return [] if is_packed(source) else ["from transformers import masking_utils"]
 
 
 def build_lines(source: ExportSource) -> list[str]:
-    """Lines of `train_snippet.py` that end transformers' search for packed samples; empty where rows are packed."""
+    """Lines of `train_snippet.py` that stop transformers from searching for packed samples; empty where rows are
+    packed."""
     if is_packed(source):
         return []
     return [
@@ -168,7 +172,7 @@ def build_lines(source: ExportSource) -> list[str]:
 
 
 def loader_remark(source: ExportSource) -> tuple[str, ...]:
-    """Comment where the reader's data loader goes; empty where all samples have one length."""
+    """Comment in the exported script at the place for the user's data loader; empty where all samples have one length."""
     data = source.workload.data
     if data is None:
         return ()

@@ -39,8 +39,8 @@ SAVED_OPERATORS = (
 the two lists."""
 
 _UPLOAD = ".pin_memory().to(device, non_blocking=True)"
-"""Copy of a micro batch to the GPU. A copy from pageable memory ends with a wait for the stream (torch 2.13,
-`memcpy_and_sync`), in each micro batch."""
+"""Source of the copy of a micro batch to the GPU. It pins the memory first, as a copy from pageable memory ends with a
+wait for the stream (torch 2.13, `memcpy_and_sync`), in each micro batch."""
 
 _ON_CPU = (
     "for step in range(steps):",
@@ -103,7 +103,7 @@ def _names_callables(source: ExportSource) -> bool:
 
 
 def _sample_groups(source: ExportSource) -> dict[str, str]:
-    """Values for the script's template if ranks that train on the same samples count as one rank."""
+    """Values for the script's template that count ranks which train on the same samples as one rank."""
     near = [*(["CONTEXT"] if context.is_shared(source) else []), *(["TENSOR"] if tensor.is_split(source) else [])]
     names = [*near, *(["STAGES"] if pipeline.has_stages(source) else [])]
     if not names:
@@ -184,12 +184,11 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
 
 
 _SHARED_MODULES = ("torch.distributed.device_mesh", "torch.nn.functional")
-"""Modules from which several features import, each the names that it needs."""
+"""Modules from which several features of the exported script import names."""
 
 
 def _with_one_import_each(lines: list[str]) -> set[str]:
-    """Import lines with a single import from each shared module: the longest, which includes the names of the
-    others."""
+    """Import lines with only one import from each shared module: the longest, which includes the names of the others."""
     kept = {*lines}
     for module in _SHARED_MODULES:
         imports = [line for line in lines if line.startswith(f"from {module} import ")]

@@ -37,7 +37,8 @@ class ExportSource:
 
     @property
     def description(self) -> str:
-        """Description of the exported configuration, with a warning if its study's machine was too busy to answer."""
+        """Description of the exported configuration, with a warning if its study ended without a verdict because the
+        machine was too busy."""
         result = self.study.result
         is_too_busy = result is not None and result.verdict is Verdict.TOO_BUSY
         warning = " (verdict too_busy: the machine was too busy to tell whether anything is faster)"
@@ -45,12 +46,12 @@ class ExportSource:
 
     @property
     def is_projected(self) -> bool:
-        """Whether nothing ran with this configuration on this cluster, so that its figures are projected."""
+        """Whether this configuration never ran on this cluster, so that its figures are projected from a smaller one."""
         return self.contender.runs == 0
 
     @property
     def origin(self) -> str:
-        """Verb for where the configuration's figures come from."""
+        """Verb (`measured` or `projected`) that says where the configuration's figures come from."""
         return "projected" if self.is_projected else "measured"
 
     @property
@@ -76,8 +77,8 @@ class ExportSource:
 
     @property
     def shown_in(self) -> str:
-        """Name of the document that shows settings which a file cannot express: `train_snippet.py`, or the manual for a
-        user's own code."""
+        """Name of the document to which notes refer for settings that an exported file cannot express:
+        `train_snippet.py`, or the manual for a user's own code."""
         return "docs/how-to/own-code.md" if self.study.spec.model.is_own else "train_snippet.py"
 
     @property
@@ -98,7 +99,8 @@ class ExportSource:
 
     @property
     def autocasts(self) -> bool:
-        """Whether matrix products cast weights and inputs when they use them (`torch.autocast`)."""
+        """Whether weights keep their dtype, and matrix products cast them and their inputs when they use them
+        (`torch.autocast`)."""
         return self.workload.precision.autocast
 
     @property
@@ -119,7 +121,7 @@ class ExportSource:
         return f"{nodes}{self.cluster.gpus_per_node} {kind}"
 
     def task(self) -> TrialTask:
-        """Exported trial as a task for the command `run-trial`."""
+        """Exported trial as a task that the command `run-trial` can run."""
         headroom = self.study.spec.objective.memory_headroom
         return TrialTask(
             model=self.study.spec.model,
@@ -135,7 +137,8 @@ class ExportSource:
 
 
 def reject_axes(source: ExportSource, consumer: str) -> None:
-    """Reject an exported configuration with mesh axes besides data, for a program that has only data parallelism.
+    """Reject a configuration with other parallelism than data parallelism, for an export to a program that has only
+    data parallelism.
 
     Raises:
         ValueError: ranks share samples, split the model, or divide experts.

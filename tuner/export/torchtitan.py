@@ -22,9 +22,10 @@ from shardtune.tuner.export.trial_rendering import Rendered, comment, difference
 RELEASE = "torchtitan 0.3.0"
 FILE = "torchtitan_config.py"
 _GC_EVERY = 50
-"""Steps after which torchtitan collects garbage unless told otherwise (`training.gc_freq`); it has no automatic collection."""
+"""Number of steps after which torchtitan collects garbage by default (`training.gc_freq`); it switches Python's
+automatic collection off."""
 _UNLIMITED = 1e9
-"""Norm that no gradient reaches: torchtitan always clips."""
+"""Limit on the gradient norm that no gradient reaches; it stands for no clipping, as torchtitan always clips."""
 _FLOAT8_IMPORT = "from torchtitan.components.quantization import Float8LinearConverter"
 SET_ME = "SET-ME"
 """Placeholder for a name that the user has to choose."""
@@ -36,7 +37,7 @@ FOLDERS = {
     "deepseek_v3": "deepseek_v3",
     "gpt_oss": "gpt_oss",
 }
-"""Folders of torchtitan's `models` by `model_type` of transformers."""
+"""Names of the folders in torchtitan's `models`, by `model_type` of transformers."""
 FLAVORS = {
     "llama-3.2-1b": "1B",
     "llama-3.2-3b": "3B",
@@ -53,14 +54,15 @@ FLAVORS = {
     "gpt-oss-120b": "120b",
     "deepseek-v3": "671B",
 }
-"""Sizes in torchtitan's tables (torchtitan 0.3, `models/*/__init__.py`) by our preset of the same model."""
+"""Names of model sizes in torchtitan's tables (torchtitan 0.3, `models/*/__init__.py`), by Shardtune's preset for the
+same model."""
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     """Render the exported file for torchtitan, `torchtitan_config.py`.
 
     Raises:
-        ValueError: torchtitan has no such backend.
+        ValueError: torchtitan lacks the backend.
     """
     config = source.config
     render_parts = backends[config.backend].torchtitan
@@ -89,7 +91,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
 
 
 def _consumer_strategy(source: ExportSource, parts: ConsumerParts) -> tuple[Strategy, bool, tuple[str, ...]]:
-    """Strategy that torchtitan runs, whether to compare its knobs with the measured ones, and notes on it."""
+    """Strategy as torchtitan runs it, whether its knobs can be compared with the measured ones, and notes on it."""
     if source.config.backend != "ddp":
         return parts.strategy, True, parts.notes
     # 0.3 has no DistributedDataParallel: fully_shard replicates over a mesh with one shard.
@@ -104,7 +106,8 @@ def _consumer_strategy(source: ExportSource, parts: ConsumerParts) -> tuple[Stra
 
 
 def _chunks_loss(source: ExportSource) -> bool:
-    """Whether the file asks for `ChunkedLossWrapper`; its documentation (0.3) does not mention pipeline stages."""
+    """Whether the exported file computes the loss in chunks (`ChunkedLossWrapper`). It does not with pipeline stages,
+    which torchtitan's documentation of the wrapper (0.3) does not mention."""
     return losses.is_chunked(source) and source.config.strategy.stages == 1
 
 
@@ -117,7 +120,8 @@ def _loss(source: ExportSource) -> str:
 
 
 def _loss_chunks(source: ExportSource) -> tuple[int, int]:
-    """Tokens whose loss one rank computes at a time without chunks, and number of chunks in which it was measured."""
+    """Number of tokens for which one rank would compute the loss without chunks, and number of chunks in which the
+    measured trial computed it."""
     tokens = source.config.micro_batch * source.workload.sequence_length // source.config.context_parallel
     return tokens, math.ceil(tokens / source.config.loss_chunk)
 
@@ -205,12 +209,13 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
 
 
 def _folder(source: ExportSource) -> str:
-    """Name of the model's architecture in torchtitan; `SET-ME` where torchtitan has none of this name."""
+    """Name of the model's architecture in torchtitan; `SET-ME` where torchtitan does not have this architecture."""
     return FOLDERS.get(str(source.study.spec.model.model_type), SET_ME)
 
 
 def _flavor(source: ExportSource) -> str:
-    """Name of the model's size in torchtitan; `SET-ME` where no entry has as many parameters."""
+    """Name of the model's size in torchtitan's table of the architecture; `SET-ME` where no entry has as many
+    parameters."""
     kind, parameters = source.study.spec.model.model_type, source.model_summary.parameters
     return next(
         (

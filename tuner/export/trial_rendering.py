@@ -12,7 +12,7 @@ from shardtune.tuner.export.quoting import literal, remark
 
 @dataclass(frozen=True)
 class Rendered:
-    """Exported files for one training program, and the program's differences from the measured trial."""
+    """Exported files for one training program, with the differences between its training and the measured trial."""
 
     files: dict[str, str]
     """Content of each exported file by relative file name."""
@@ -21,13 +21,13 @@ class Rendered:
     lossy: tuple[str, ...]
     """Settings that the program cannot express: name, measured value, and what the program does instead."""
     lossy_config: TrialConfig
-    """Configuration that the program runs, as near as Shardtune's own fields can express it; the measured configuration
-    where nothing is lost."""
+    """Configuration that the program runs, as near as Shardtune's own fields can express it; it is the measured
+    configuration where the program can express all settings."""
 
 
 def run_by(measured: TrialConfig, consumer: Consumer, **changes: Any) -> TrialConfig:
-    """Configuration as the other program trains with it: knobs of every backend that it cannot express have its own
-    value. `changes`: its strategy, and values that depend on more than one knob."""
+    """Copy of the measured configuration as another program trains it: knobs that the program cannot express have the
+    program's own value. `changes`: the program's strategy, and values that depend on more than one knob."""
     return measured.model_copy(update={**declarations.lost_fields(measured, consumer), **changes})
 
 
@@ -39,8 +39,8 @@ _PROGRAMS: Mapping[Consumer, str] = {
 
 
 def differences(measured: TrialConfig, consumer_config: TrialConfig, consumer: Consumer) -> tuple[str, ...]:
-    """Texts on each knob whose value in the other program's configuration differs from the measured value, with the
-    reason where the program lacks the knob."""
+    """Describe each knob whose value in the other program's configuration differs from the measured value, and why,
+    where the program lacks the knob."""
     reasons = {**declarations.reasons(measured, consumer), **declarations.reasons(measured.strategy, consumer)}
     measured_values, consumer_values = _flat(measured), _flat(consumer_config)
     return tuple(
@@ -62,7 +62,7 @@ def comment(lines: tuple[str, ...], prefix: str, quoted: Callable[[str], str] = 
 
 
 def keywords(options: dict[str, Any]) -> str:
-    """Source text of keyword arguments in a Python call."""
+    """Source text of the keyword arguments of a Python call."""
     return ", ".join(f"{name}={literal(value)}" for name, value in options.items())
 
 

@@ -14,13 +14,13 @@ from statistics import median
 
 # Runs of one afternoon lie closer together than those of a month.
 LEAST_SPREAD = 0.05
-"""Smallest standard deviation of log speeds that the drift check assumes."""
+"""Lower bound on the standard deviation of log speeds that the drift check assumes."""
 ALLOWANCE, LIMIT = 1.0, 1.6
 # Bursts of other work disturb a run and slow it down, so a canary that would raise the alarm is run again at once.
 MOST_RUNS = 5
 """Maximum number of runs of one canary (a repeated run of a known configuration); the fastest of the runs counts."""
 FEWEST = 3
-"""Minimum number of runs from which an expected speed is computed."""
+"""Minimum number of canary runs (repeated runs of a known configuration) from which an expected speed is computed."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class ExpectedSpeed:
 
 
 def expected_speed(speeds: Sequence[float]) -> ExpectedSpeed | None:
-    """Expected speed of canaries from the tokens_per_s_per_gpu of normal runs; None for too few runs."""
+    """Expected speed of a canary (a repeated run of a known configuration), from the tokens_per_s_per_gpu of its normal
+    runs; None for too few runs."""
     if len(speeds) < FEWEST:
         return None
     logs = [math.log(speed) for speed in speeds]
@@ -42,7 +43,8 @@ def expected_speed(speeds: Sequence[float]) -> ExpectedSpeed | None:
 
 
 def cusum(expected: ExpectedSpeed, canaries: Sequence[float]) -> float:
-    """Cumulative sum (CUSUM) of a machine's slow-down after canary runs with these speeds, in order."""
+    """Cumulative sum (CUSUM) of the slow-down that a machine's canary runs (repeated runs of a known configuration)
+    show; `canaries` are their speeds, in order."""
     total = 0.0
     for speed in canaries:
         total = max(0.0, total + (expected.level - math.log(speed)) / expected.spread - ALLOWANCE)
@@ -50,7 +52,8 @@ def cusum(expected: ExpectedSpeed, canaries: Sequence[float]) -> float:
 
 
 def alarm_below(expected: ExpectedSpeed, earlier: Sequence[float]) -> float:
-    """Speed (tokens_per_s_per_gpu) below which the next canary counts as drift, after earlier canaries that did not."""
+    """Speed (tokens_per_s_per_gpu) below which the next canary run shows drift, given earlier runs that did not show
+    any."""
     return math.exp(expected.level - (ALLOWANCE + LIMIT - cusum(expected, earlier)) * expected.spread)
 
 

@@ -16,12 +16,13 @@ from shardtune.api_schemas.training.environment_settings import by_name, setting
 UNSET = "unset"
 """Placeholder for the value of an environment variable that is not set."""
 Judge = Callable[[Any, Any], Effect | None]
-"""Function that returns the effect of a difference between two known values of a fingerprint's field; None for no
-effect."""
+"""Function that returns how a difference between two known values of a fingerprint's field affects measurements (stale,
+or lower confidence); None for no effect."""
 
 
 class Rule(NamedTuple):
-    """Rule on one field of a fingerprint: the effect of a difference, and the machines to which the field matters."""
+    """Rule on one field of a fingerprint (hardware and software versions): the effect of a difference, and the machines
+    to which the field matters."""
 
     judge: Judge
     reason: str
@@ -48,8 +49,8 @@ def _series(was: str, now: str) -> Effect | None:
 
 
 def _by_more_than(stale: float, confidence: float) -> Judge:
-    """Function that returns the effect of a difference between two amounts, which counts from given fractions of the
-    larger amount."""
+    """Return a function that compares two amounts and returns the effect of their difference, which depends on the
+    difference as a fraction of the larger amount."""
 
     def judge(was: float, now: float) -> Effect | None:
         difference = abs(was - now) / max(was, now)
@@ -95,13 +96,13 @@ POLICY: Mapping[str, Rule] = {
     "environment": Rule(_STALE, "allocators, collectives, threads: each variable counts by itself"),
     "native_dtypes": Rule(_STALE, "which matrix products have units of their own, and which are emulated"),
 }
-"""Rule for each field of a fingerprint. `version` and `overridden` have no rule because they describe the record
-itself."""
+"""Rule for each field of a fingerprint. `version` and `overridden` have no rule because they describe the fingerprint's
+record, not the machine."""
 
 
 def changes(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[FieldChange, ...]:
-    """Differences between two fingerprints that count for a tuning target on `nodes` nodes, in the order of the
-    policy."""
+    """Differences between two fingerprints that matter for a tuning target on `nodes` nodes, in the order of the rules
+    (`POLICY`)."""
     counted = []
     for field, before, after, rule in _compare_fields(was, now):
         effect = rule.judge(before, after)

@@ -27,11 +27,11 @@ class TargetMeasurement:
     """Comparison of the present machines with the fingerprint (hardware and software versions) of a measurement."""
 
     changes: tuple[FieldChange, ...]
-    """Differences of the machine that is most similar to the measurement's, including those that only lower the
-    confidence."""
+    """Differences between the measurement's machine and the present machine that is most similar to it; also those that
+    only lower the confidence."""
     stale_changes: tuple[FieldChange, ...] = ()
     """Differences that make the measurement stale, one per field, from all machines that could run the tuning target.
-    Empty while one of these machines is comparable."""
+    Empty while one of these machines is comparable with the measurement's."""
     values: tuple[str, ...] = ()
     """Differences that make the measurement stale, as texts `field=value`."""
     changed_at: datetime | None = None

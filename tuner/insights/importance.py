@@ -31,11 +31,12 @@ warnings.filterwarnings("ignore", message="Some regimes for parameter")
 FEWEST_TRIALS = 15
 # Optuna advises at least so many; more than a third of all would be no selection.
 FASTEST = 5
-"""Minimum number of trials that count as the fastest when importance is computed."""
+"""Minimum number of trials that form the group of fastest trials, whose knob values are compared with those of all
+trials."""
 # Of simulated searches of 15, 20 and 40 trials in which one knob mattered most, it came first in all; it was separated
 # from chance in 7, 10 and 12 of 12 (a tenth: 7, 10, 11).
 _TOP = 0.25
-"""Fraction of a study's trials that count as the fastest, where it gives more than the minimum number."""
+"""Fraction of a study's trials that form the group of fastest trials, where it gives more than the minimum number."""
 _SHUFFLINGS = 19
 """Number of random assignments of speeds to trials. A knob counts as important if its importance exceeds all of them:
 for a knob without effect the chance is one in twenty (Barnard's Monte Carlo test, 1963)."""
@@ -46,7 +47,8 @@ Row = tuple[tuple[tuple[str, KnobValue], ...], float]
 
 @dataclass(frozen=True)
 class _Scale:
-    """Scale of a knob's values for Optuna: more than two numbers by position, all other values by name."""
+    """Scale on which a knob's values are given to Optuna: more than two different numbers by their position, all other
+    values by name."""
 
     positions: dict[str, int]
     distribution: BaseDistribution
@@ -121,8 +123,8 @@ def _build_study(tables: Sequence[dict[str, KnobValue]], scales: dict[str, _Scal
 def _largest_by_chance(
     study: optuna.Study, scales: dict[str, _Scale], speeds: Sequence[float], fastest: int
 ) -> dict[str, float]:
-    """Largest importance for speed of each knob when speeds are assigned to trials at random: the importance that
-    chance alone produces."""
+    """Importance for speed that each knob gets by chance alone: the largest over several random assignments of speeds
+    to trials."""
     rng = random.Random(0)
     largest = dict.fromkeys(scales, 0.0)
     for _ in range(_SHUFFLINGS):
@@ -134,7 +136,7 @@ def _largest_by_chance(
 def _evaluate(
     study: optuna.Study, scales: dict[str, _Scale], speeds: Sequence[float], fastest: int
 ) -> dict[str, float]:
-    """Importance for speed of each knob, by name, where the trials have these speeds."""
+    """Compute each knob's importance for speed, by name, if the trials had these speeds."""
     evaluator = PedAnovaImportanceEvaluator(target_quantile=fastest / len(speeds))
     return get_param_importances(
         study, evaluator=evaluator, params=sorted(scales), target=lambda trial: -speeds[trial.number], normalize=False

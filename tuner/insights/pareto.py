@@ -7,8 +7,8 @@ T = TypeVar("T")
 
 
 def front(trials: Iterable[T], memory_gib: Callable[[T], float], speed: Callable[[T], float]) -> list[T]:
-    """Pareto front of the trials: those faster than every trial that needs no more memory, by rising memory (and so by
-    rising speed)."""
+    """Trials on the Pareto front of speed and memory: each is faster than every trial that needs no more memory. They
+    come by rising memory, and so by rising speed."""
     frontier: list[T] = []
     for trial in sorted(trials, key=lambda trial: (memory_gib(trial), -speed(trial))):
         if not frontier or speed(trial) > speed(frontier[-1]):

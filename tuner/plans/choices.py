@@ -6,24 +6,27 @@ from collections.abc import Sequence
 from shardtune.api_schemas.trials.plans import PlanRow
 
 _KNEE = 1.10
-"""Most GPU-hours at the knee, as a multiple of the fewest of the kind."""
+"""Largest ratio of a row's GPU-hours to the fewest GPU-hours of its kind of GPU, up to which more GPUs are worth it
+(the knee)."""
 _IN_TIME = ("surely", "likely")
 
 
 def cheapest_in_time(rows: Sequence[PlanRow]) -> PlanRow | None:
-    """Row of least cost among those that are expected to meet the deadline; without prices, of least GPU-hours."""
+    """Row of a plan with the least cost among those that are expected to meet the deadline; without prices, with the
+    fewest GPU-hours."""
     in_time = [row for row in rows if row.meets_deadline is None or row.meets_deadline in _IN_TIME]
     priced = [row for row in in_time if row.cost is not None]
     return min(priced or in_time, key=_cost, default=None)
 
 
 def fastest_in_budget(rows: Sequence[PlanRow]) -> PlanRow | None:
-    """Row that ends first among those that are expected to cost no more than the budget."""
+    """Row of a plan that ends first among those that are expected to cost no more than the budget."""
     return min((row for row in rows if row.within_budget in _IN_TIME), key=lambda row: row.hours.expected, default=None)
 
 
 def knees(rows: Sequence[PlanRow]) -> tuple[PlanRow, ...]:
-    """Row of each kind with the most GPUs that takes at most a tenth more GPU-hours than the row of fewest."""
+    """Row with the most GPUs, for each kind of GPU, whose GPU-hours are at most a tenth above the fewest of this kind:
+    more GPUs would be used less efficiently."""
     kinds: dict[str, list[PlanRow]] = defaultdict(list)
     for row in rows:
         kinds[row.gpu].append(row)

@@ -7,17 +7,18 @@ from shardtune.api_schemas.trials.plans import Goodput
 
 
 class ExpectedGoodput(NamedTuple):
-    """Goodput of a run on some number of GPUs."""
+    """Goodput (fraction of time that trains) of a run on some number of GPUs, with the checkpoint interval that it
+    assumes."""
 
     fraction: float
     """Fraction of time in which steps advance the run; 0 where failures come faster than it can recover."""
     interval_s: float | None
-    """Seconds between checkpoints; None where no failures are expected."""
+    """Seconds between checkpoints; None where no failures are expected and no interval is stated."""
 
 
 def expected_goodput(assumptions: Goodput, gpus: int) -> ExpectedGoodput:
-    """Goodput (fraction of time that trains) with the best checkpoint interval: the square root of twice a
-    checkpoint's cost times the time between failures (Young 1974, Daly 2006)."""
+    """Goodput (fraction of time that trains) with the stated checkpoint interval, otherwise with the best one: about
+    the square root of twice a checkpoint's cost times the time between failures (Young 1974, Daly 2006)."""
     planned = 1.0 / (1.0 + assumptions.overhead)
     rate_s = assumptions.failures_per_gpu_hour * gpus / 3600.0
     if rate_s == 0:

@@ -24,16 +24,16 @@ _MICRO_BATCHES = (1, 2, 4, 8, 16)
 _CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 _TENSOR = (1, 2, 4, 8)
 _STAGES = ((20e9, (1,)), (150e9, (1, 4)), (float("inf"), (1, 4, 8)))
-"""Numbers of pipeline stages by the number of parameters up to which they are tried: each stage is predicted by
-itself, and small models gain nothing by them."""
+"""Numbers of pipeline stages to try, for models of up to so many parameters. Small models gain nothing from stages, and
+the prediction of each stage takes time."""
 _EXPERT_RANKS = (8, 32, 64)
 _NEAR = 1.25
-"""Largest ratio of a configuration's global batch to the requested one, either way."""
+"""Largest ratio between a configuration's global batch and the requested one, in either direction."""
 
 
 @dataclass(frozen=True)
 class PlanLayouts:
-    """Configurations on all numbers of GPUs of a plan, and their candidates for the predictor."""
+    """Configurations on all numbers of GPUs that a plan considers, also as arrays for the predictor."""
 
     configs: tuple[TrialConfig, ...]
     gpus: NDArray[np.int64]
@@ -119,7 +119,7 @@ def _divides(shape: ModelShape, tensor: int, stages: int) -> bool:
 
 
 def join(parts: Sequence[Candidates]) -> Candidates:
-    """Candidates of all parts, which may be on different numbers of GPUs, in one table."""
+    """Join candidates, which may be on different numbers of GPUs, to one table."""
     # Once: a size is that of the largest of all fields.
     sizes = [part.size for part in parts]
     return Candidates(

@@ -21,9 +21,11 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 
 _BATCH_FACTOR, _BATCH_POWER = 0.2920, 0.3271
-"""Tokens of a step that train best by the FLOPs of the run (DeepSeek LLM, arXiv:2401.02954, equation 1)."""
+"""Global batch in tokens that trains best, as a function of the run's FLOPs (DeepSeek LLM, arXiv:2401.02954, equation
+1)."""
 _OVERHEAD_SIGMA = 0.05
-"""Standard deviation of the logarithm of a run's hours over its step time and stated losses: overheads of 10 to 20 %."""
+"""Standard deviation of the logarithm of a run's hours, given its step time and stated losses of time: other overheads
+are 10 to 20 %."""
 _MOST_HOURS = 24.0 * 365 * 200
 
 
@@ -82,7 +84,7 @@ def _check_distinct(kinds: Sequence[_Kind]) -> None:
 
 
 def default_batch(shape: ModelShape, tokens: float, sequence: int, most_gpus: int) -> int:
-    """Samples per step for a run of so many tokens, a power of two: at least one for each GPU."""
+    """Samples per step for a run of this many tokens: a power of two, and at least one sample for each GPU."""
     flops = shape.model_flops_per_token(1) * tokens
     best = _BATCH_FACTOR * flops**_BATCH_POWER / sequence
     return int(max(2 ** round(math.log2(max(best, 1.0))), 2 ** math.ceil(math.log2(most_gpus))))
@@ -179,7 +181,7 @@ def _row(
 
 
 def _hours(request: PlanRequest, speed: Band, count: int, goodput: float) -> Band | None:
-    """Hours of the run; None where it never ends."""
+    """Expected hours of the run; None if it never ends because failures come faster than it can recover."""
     if goodput <= 0:
         return None
     expected = request.tokens / (speed.expected * count * goodput) / 3600.0

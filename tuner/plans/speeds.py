@@ -20,8 +20,8 @@ from shardtune.tuner.projection.project import project
 from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize, of_candidates
 
 _BEST_SIGMA = 0.27
-"""Standard deviation of the logarithm of measured over predicted speed, where the best of many predictions is taken:
-the best published speeds of 15 pairs of source and GPU (docs/measurements/scaling.md)."""
+"""Standard deviation of log(measured / predicted) speed for the best of many predictions, from the best published
+speeds of 15 pairs of source and GPU (docs/measurements/scaling.md)."""
 _PROJECTED = 32
 """Number of configurations, the fastest by prediction, whose projection is computed for each number of GPUs."""
 
@@ -47,7 +47,7 @@ class KindSpeeds:
 
     @property
     def knows_speed(self) -> bool:
-        """Whether the catalogue has the rates of this kind."""
+        """Whether the catalogue has the rates of this kind of GPU, so that speeds can be predicted."""
         return self.evaluation.step is not None
 
     def fastest(self, gpus: int) -> ConfigSpeed | None:
@@ -112,7 +112,7 @@ class KindSpeeds:
 def speeds_of_kind(
     resolved: ResolvedRequest, layouts: PlanLayouts, global_batch: int, measurements: Sequence[PlanMeasurement]
 ) -> KindSpeeds:
-    """Predict a plan's layouts on one kind of GPU, and what was measured on it.
+    """Predict a plan's layouts on one kind of GPU, together with the configurations that were measured on it.
 
     Raises:
         ValueError: a measured configuration that its GPUs cannot run.
@@ -124,8 +124,8 @@ def speeds_of_kind(
 
 
 def _measured_sizes(resolved: ResolvedRequest, measurements: Sequence[PlanMeasurement]) -> Iterator[MeasuredSize]:
-    """Measured configurations with their predictions, all predicted in one table: a table of one row takes as long as
-    one of a hundred."""
+    """Measured configurations with their predictions, which are computed in one call: a prediction of one configuration
+    takes as long as one of a hundred."""
     batches = [_global_batch(measurement) for measurement in measurements]
     candidates = join(
         [
@@ -144,7 +144,7 @@ def _global_batch(measurement: PlanMeasurement) -> int:
     """Samples per step of a measured run.
 
     Raises:
-        ValueError: its GPUs cannot run the configuration.
+        ValueError: the measured number of GPUs cannot run the configuration.
     """
     config, gpus = measurement.config, measurement.gpus
     config.strategy.check_ranks(gpus)

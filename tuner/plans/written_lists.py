@@ -9,7 +9,7 @@ def read_counts(text: str) -> tuple[int, ...]:
     """Numbers of GPUs: `8..1024` doubles from 8 to 1024, `8,16,24` lists them.
 
     Raises:
-        ValueError: text of neither form, or a range that ends before it begins.
+        ValueError: the text has neither form, or a range ends before it begins.
     """
     counts = list[int]()
     for part in text.split(","):
@@ -29,7 +29,7 @@ def read_prices(text: str) -> dict[str, float]:
     """Prices of a GPU-hour by kind: `h100=2.10,h200=2.60`; empty for empty text.
 
     Raises:
-        ValueError: text of another form.
+        ValueError: the text has another form.
     """
     prices = dict[str, float]()
     for part in text.split(",") if text.strip() else ():

@@ -25,7 +25,8 @@ PARTS = ("matmul", "vector_matmul", "attention", "elementwise", "launch", "backe
 
 
 class FactorSpread(NamedTuple):
-    """Prior standard deviations of the log factors on a step's time."""
+    """Prior standard deviations of the logarithms of the factors by which calibration corrects the time of a step's
+    parts."""
 
     shared: float
     """Deviation of the factor that all parts of a step share."""
@@ -42,14 +43,17 @@ class FactorSpread(NamedTuple):
 # over to them: 12 such trials of an H200 made runs that keep it busy look 30 % slower (docs/measurements/gpu/h200.md).
 GPU_SPREAD = FactorSpread(shared=0.15, part=0.35)
 CPU_SPREAD = FactorSpread(shared=0.4, part=1.0)
-"""Spread on CPU ranks, whose rates are known only to an order of magnitude."""
+"""Prior deviations of the factors on CPU ranks; they are wide, as rates of CPUs are known only to an order of
+magnitude."""
 HOST_FACTORS = (1.0, 0.5, 0.7, 1.4, 2.0, 2.8, 4.0)
-"""Factors on the seconds of a kernel launch that calibration chooses among on GPUs, the prior's first: hosts differ that
-much (a virtual machine with an H200 took about 2.8 times the catalogue's; docs/measurements/gpu/h200.md)."""
+"""Factors on the seconds of a kernel launch among which calibration chooses on GPUs, beginning with the one assumed
+without trials. Hosts differ that much (a virtual machine with an H200 took about 2.8 times the catalogue's;
+docs/measurements/gpu/h200.md)."""
 HOST_SIGMA = 0.7
 """Prior standard deviation of the log factor on the seconds of a kernel launch."""
 NOISE_SIGMA = 0.06
-"""Standard deviation of log(measured / predicted) step time within one source and GPU after calibration."""
+"""Standard deviation of log(measured / predicted) step time that remains among the runs of one source and GPU after
+calibration."""
 _ITERATIONS = 12
 BAND_DEVIATIONS = 1.645
 """Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
@@ -65,10 +69,11 @@ class SpeedCalibration:
     """Standard deviation of log(measured / predicted) step time that remains after calibration."""
     rows: int
     host: float = 1.0
-    """Factor on the seconds of a kernel launch, by which the parts of a step are predicted before `factors`."""
+    """Factor on the seconds of a kernel launch. It is applied when the parts of a step are predicted; `factors` then
+    correct these parts."""
 
     def __hash__(self) -> int:
-        """Hash of the calibration by value, so that predictions can be cached."""
+        """Return a hash of the calibration's values, so that functions that cache predictions can use it as a key."""
         return hash((self.sigma, self.rows, self.host, *self.factors.items()))
 
     @property
@@ -83,8 +88,8 @@ class SpeedCalibration:
 
 
 UNCALIBRATED = SpeedCalibration(factors=dict.fromkeys(PARTS, 1.0), sigma=0.2, rows=0)
-"""Calibration of predicted speed without any trials. Its sigma of 0.2 is the spread over sources left out of every fit
-(docs/measurements/predictor.md)."""
+"""Calibration of predicted speed without any trials. Its sigma of 0.2 is the error for published sources that were left
+out of the fit (docs/measurements/predictor.md)."""
 
 
 def fit_host_and_parts(
@@ -92,9 +97,10 @@ def fit_host_and_parts(
     measured_s: Sequence[float],
     spread: FactorSpread = GPU_SPREAD,
 ) -> SpeedCalibration:
-    """Fit the most probable of the given factors on a kernel launch together with factors on the parts of a step.
+    """Fit the factor on a kernel launch, chosen from those given, together with the factors on the parts of a step; the
+    most probable combination wins.
 
-    `parts_by_host`: predicted parts of each measured step by factor on a kernel launch.
+    `parts_by_host`: predicted seconds of the parts of each measured step, for each factor on a kernel launch.
 
     Raises:
         ValueError: no measurements to fit, or a time that is not positive.
@@ -166,7 +172,8 @@ def _seconds(table: Array, theta: Array) -> Array:
 
 
 def _huber(residual: Array) -> float:
-    """Half the square of each residual in standard deviations, and linear beyond two, as the fit weighs them."""
+    """Penalty of each residual (in standard deviations) in the fit: half its square up to two standard deviations,
+    linear beyond, so that outliers count less."""
     deviations = np.abs(residual) / NOISE_SIGMA
     return float(np.where(deviations < 2, 0.5 * deviations**2, 2 * deviations - 2).sum())
 
@@ -197,7 +204,7 @@ TRACED = MemoryCalibration(sigma=0.15)
 """Memory calibration without trials for the user's own code: traces leave out work space of kernels
 (docs/measurements/own-code.md)."""
 _MAX_LOG_FACTOR = float(np.log(1.5))
-"""Largest absolute logarithm of the calibration factor on memory."""
+"""Maximum absolute value of the logarithm of the calibration factor on memory."""
 
 
 def fit_memory(
@@ -226,12 +233,12 @@ class Calibrations:
     speed: SpeedCalibration = UNCALIBRATED
     memory: MemoryCalibration | None = None
     own_code: Mapping[StepTrace, "OwnCalibration"] = field(default_factory=dict)
-    """Calibrations of the user's own code, by its traced step."""
+    """Calibrations for the user's own code, by the trace of its training step."""
 
 
 @dataclass(frozen=True)
 class OwnCalibration:
-    """Calibrations of one step of the user's own code. Its errors say nothing about other models."""
+    """Calibrations for one traced training step of the user's own code. They apply to no other model."""
 
     speed: SpeedCalibration
     memory: MemoryCalibration

@@ -35,9 +35,10 @@ class Dtypes:
     """Bytes of optimizer state per trainable parameter: Adam's two moments. `tuner.prediction.optimizers.with_states` sets
     those of another optimizer."""
     linear_bits: int = 16
-    """Bits of the operands of matrix products, which set their peak rate: 8 for fp8."""
+    """Number of bits of the operands of matrix products (8 for fp8), by which the peak rate of the products is chosen."""
     scales_loss: bool = False
-    """Whether gradients are unscaled after backward, in one more pass, as float16 needs."""
+    """Whether gradients are unscaled after backward, as training in float16 needs; it costs one more pass over the
+    gradients."""
 
     @classmethod
     def of(cls, precision: Precision) -> "Dtypes":
@@ -55,8 +56,8 @@ class Dtypes:
         )
 
     def under(self, impl: "Implementation") -> "Dtypes":
-        """Dtypes that a backend stores and sends with this program: under autocast the weights remain in the dtype of
-        the masters."""
+        """Dtypes in which a backend stores and sends values in this training program; under autocast the weights remain
+        in the dtype of the masters."""
         return replace(self, compute=self.master) if impl.autocast else self
 
 
@@ -68,15 +69,18 @@ class Implementation:
     """Name of the attention kernel. `flash` saves q, k, v, output and one fp32 per head and token; `eager` saves the
     score matrices; so does `fused`, which scales, masks and takes the softmax in one kernel (Megatron's)."""
     selective: Literal["matmuls", "second_matmuls", "alternate_blocks", "attention"] = "matmuls"
-    """Names the tensors that selective checkpointing keeps: all matrix products and attention (Shardtune); every second
-    product and attention (torchtitan's `op`); every second block whole; all but the attention scores (Megatron)."""
+    """Set of tensors that selective checkpointing keeps: outputs of all matrix products and attention (`matmuls`,
+    Shardtune); of every second product and attention (`second_matmuls`, torchtitan's `op`); all of every second block
+    (`alternate_blocks`); all but the attention scores (`attention`, Megatron)."""
     autocast: bool = False
-    """Whether mixed precision uses `torch.autocast`: weights and residual stream in the masters' dtype, cast copies of
-    weights and of linear inputs."""
+    """Whether mixed precision uses `torch.autocast`: weights and residual stream stay in the masters' dtype, and copies
+    of weights and of linear layers' inputs are cast to the compute dtype."""
     fp32_logit_copies: float = 3.0
-    """Number of fp32 values per logit at the loss: log-softmax, gradient of the loss, gradient of log-softmax."""
+    """Number of fp32 values per logit that exist when the loss is computed: log-softmax, its gradient, and the loss's
+    gradient."""
     keeps_logits: bool = True
-    """Whether the program keeps the head's output (logits) through backward; Shardtune's ranks keep only the loss."""
+    """Whether the program keeps the output head's logits through backward; Shardtune's own training program keeps only
+    the loss."""
     loss_chunks: int = 1
     """Number of slices of the sequence over which the loss is computed; only one slice at a time has fp32 values."""
     optimizer: OptimizerSchema = _ADAMW
@@ -101,24 +105,24 @@ class Implementation:
     the dtype of reduction. Each micro batch adds to the buffer, and the buffer is sent once a step, parameter by
     parameter (nanotron)."""
     spanning_exchange_s: float = 0.0
-    """Host seconds of one tensor-parallel exchange per tensor rank, in addition to its launch, where the pipeline's stages
-    are on different hosts."""
+    """Host seconds that each tensor rank adds to one tensor-parallel exchange, besides its launch, where pipeline
+    stages are on different hosts."""
     stages_by_cost: bool = False
-    """Whether pipeline stages have blocks by their part of the parameters, the output head's included; otherwise each has
-    as many blocks."""
+    """Whether blocks are divided among pipeline stages so that each stage has about as many parameters, the output
+    head's included; otherwise each stage has as many blocks."""
     splits_positions: bool = True
     """Whether tensor-parallel ranks split norms and the residual stream by positions (sequence parallel); otherwise each
     rank holds both for all positions."""
     regathers_inputs: bool = False
-    """Whether the inputs of split linear layers are gathered again for backward; otherwise each rank keeps them for all
-    positions."""
+    """Whether the inputs of linear layers split by tensor parallelism are gathered again for backward; otherwise each
+    rank keeps them for all positions."""
     splits_logits: bool = True
     """Whether tensor-parallel ranks compute the loss over their part of the vocabulary; otherwise each has all logits."""
     masked_rows: int = 0
-    """Fewest rows of a micro batch with which fused attention gets a mask of padding or of packed samples; 0: it never gets
-    one."""
+    """Number of rows of a micro batch from which on fused attention gets a mask (of padding or of packed samples); 0: it
+    never gets one."""
     step_host_s: float = 0.0
-    """Host seconds of a step that overlap with nothing, in addition to `Rates.optimizer_host_s`."""
+    """Host seconds of a step during which nothing else happens, in addition to `Rates.optimizer_host_s`."""
 
     @classmethod
     def of(cls, workload: Workload) -> "Implementation":
@@ -178,25 +182,26 @@ class Candidates:
     """Number of tokens whose logits a rank holds at once; 0: those of a whole micro batch."""
     compiled: Array
     regather: Array
-    """Number of ranks that share one copy of FSDP's parameters between forward and backward; `shard` frees most, 1
-    keeps whole parameters."""
+    """Number of ranks over which FSDP's parameters are sharded between forward and backward (`reshard_after_forward`). The
+    value of `shard` frees most; 1 keeps whole parameters."""
     backward_prefetch: Array
     blocks_per_unit: Array
     sync_last: Array
-    """Whether unsharded gradients are kept until the last micro batch of the step."""
+    """Whether gradients accumulate unsharded on each rank until the last micro batch of the step."""
     sync_shard_only: Array
-    """Whether HSDP reduces gradients within the shard group every micro batch and across groups once per step."""
+    """Whether HSDP reduces gradients within the shard group at every micro batch, and across the groups only once per
+    step."""
     offload_optimizer: Array
     """Fraction of optimizer state (and master weights) that is offloaded from the device."""
     offload_parameters: Array
     pinned_optimizer: Array
-    """Whether optimizer state in host memory is page-locked, as far as the backend locks it."""
+    """Whether optimizer state in host memory is page-locked; each backend page-locks only some of it."""
     pinned_parameters: Array
     ddp_bucket: Array
     """Bytes of a DDP gradient bucket."""
     bucket_view: Array
     reduce_bucket: Array
-    """Number of elements of ZeRO's reduce bucket; the other ZeRO sizes also count elements."""
+    """Number of elements of ZeRO's reduce bucket (DeepSpeed gives ZeRO's sizes in elements, not bytes)."""
     gather_bucket: Array
     double_buffer: Array
     contiguous: Array
@@ -204,10 +209,10 @@ class Candidates:
     persistence: Array
     """Number of elements up to which ZeRO-3 keeps a parameter gathered."""
     reuse: Array
-    """Number of elements within which ZeRO-3 must use a parameter again to keep it gathered until then."""
+    """Maximum number of elements used between two uses of a parameter for which ZeRO-3 keeps the parameter gathered."""
     max_live: Array
     sub_group: Array
-    """Number of elements of ZeRO-3 that the optimizer updates at a time."""
+    """Number of elements that ZeRO-3's optimizer updates at a time."""
     secondary: Array
     """Number of ranks in a ZeRO++ hpZ group (secondary partition); 1 is off."""
     keeps_freed: Array
@@ -225,12 +230,12 @@ class Candidates:
 
     @property
     def holders(self) -> Array:
-        """Number of ranks that together hold one copy of the sharded and split states."""
+        """Number of ranks that together hold one copy of the model states: sharding ranks times tensor-parallel ranks."""
         return self.shard * self.tensor
 
     @property
     def tokens(self) -> Array:
-        """Number of tokens of one micro batch per rank; ranks that share tokens each count an equal part."""
+        """Number of tokens of one micro batch on a rank; where ranks share samples, each counts its part."""
         return self.sequence * self.micro_batch / (self.context * self.tensor)
 
     @property

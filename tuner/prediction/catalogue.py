@@ -29,7 +29,7 @@ def find(name: str, field: str = "gpu") -> GpuModel:
     the request's field, for the error.
 
     Raises:
-        ValueError: unknown, with close matches.
+        ValueError: the GPU is unknown; names close matches.
     """
     gpus = models()
     folded_name = _fold(name)
@@ -54,8 +54,8 @@ def _fold(name: str) -> str:
 
 
 def _by_product_name(name: str, gpus: Mapping[str, GpuModel]) -> GpuModel | None:
-    """Catalogue's GPU for an NVML product name such as `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`, `NVIDIA H100
-    80GB HBM3` or `NVIDIA H200`; None where it has none."""
+    """Find the catalogue's GPU for an NVML product name such as `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`,
+    `NVIDIA H100 80GB HBM3` or `NVIDIA H200`; None where the catalogue has no such GPU."""
     words = re.findall(r"[a-z]*\d+[a-z]*|pcie|nvl|sxm\d?", name.lower())
     ranked = [(float(sum(word in gpu.name.lower() for word in words)), gpu) for gpu in gpus.values()]
     model = next((word for word in words if re.fullmatch(r"(gh|gb|mi|[a-z])\d{1,3}[a-z]?", word)), None)
@@ -74,7 +74,7 @@ def _by_short_name(folded_name: str, gpus: Mapping[str, GpuModel]) -> GpuModel |
 
 
 def on_cluster(cluster: Cluster) -> GpuModel:
-    """Catalogue's GPU of a cluster, with the cluster's own bandwidths and memory where it states them."""
+    """Catalogue's entry for a cluster's GPU, with bandwidths and memory replaced by those that the cluster states."""
     gpu = find(cluster.gpu, "cluster.gpu")
     stated: dict[str, float] = {"memory_gib": cluster.memory_gib}
     known_fields = {"memory_gb"}
@@ -110,7 +110,7 @@ def parse_cluster(text: str) -> Cluster:
     """Parse a cluster's short form, such as `8xh100` or `4x8xa100-80gb` (nodes × GPUs per node × model).
 
     Raises:
-        ValueError: not of that form, or an unknown GPU.
+        ValueError: the text has another form, or names an unknown GPU.
     """
     match = re.fullmatch(r"(?:(\d{1,5})x)?(\d{1,4})x([^x].*)", text.strip(), re.IGNORECASE)
     if match is None:

@@ -25,10 +25,10 @@ def ring_seconds(
     """Seconds of a collective over `total` bytes (the whole, unsharded size) in `calls` equal calls.
 
     A ring moves (n-1)/n of the bytes through each rank's slowest link, an all-reduce twice that. Ranks of a group are
-    `stride` apart. A group within one node uses the links. A group that spans nodes uses the network, of which each
-    rank on a node has an equal part; consecutive ranks of one node share the node's whole network (NCCL uses every NIC
-    of the node for one ring set). All-gather and reduce-scatter have no other algorithm than the ring, whose latency
-    grows with the ranks.
+    `stride` apart. A group within one node uses the links between its GPUs. A group that spans nodes uses the network.
+    If its ranks on a node are consecutive, they use the node's whole network (NCCL uses every NIC of the node for one
+    ring set); otherwise each rank has an equal part of the network. All-gather and reduce-scatter have no other
+    algorithm than the ring, whose latency grows with the ranks.
     """
     ranks = np.asarray(ranks, dtype=float)
     span = ranks * stride
@@ -61,15 +61,15 @@ def ring_seconds(
 
 
 def _hops(ranks: Array, local: Array, network: Network) -> Array:
-    """Seconds until the first bytes of a ring collective have reached every rank, hop by hop; few hops cross the
-    network."""
+    """Latency of a ring collective: seconds until the first bytes have reached every rank, hop by hop. Only a few of
+    the hops cross the network between nodes."""
     nodes = ranks / local
     return network.intra_hop_s * (ranks - nodes) + network.inter_hop_s * (nodes - 1.0)
 
 
 def _as_measured(size: Array, curve: Curve) -> Array:
-    """Seconds of one collective call by measurement: linear between the measured sizes, beyond them at the largest
-    size's rate."""
+    """Seconds of one collective call, interpolated between measured times: linear between the measured sizes; beyond
+    the largest, at the rate of the largest."""
     sizes, seconds = (np.array(column) for column in zip(*curve, strict=True))
     per_call: Array = np.interp(size, sizes, seconds) * np.maximum(size / sizes[-1], 1.0)
     return per_call
@@ -77,7 +77,7 @@ def _as_measured(size: Array, curve: Curve) -> Array:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Seconds of communication on one rank if nothing overlapped with it, by pass of the step."""
+    """Seconds of communication on one rank, by pass of the step, as if none of it overlapped with computation."""
 
     forward: Array
     """Seconds of communication in the forward pass of one micro batch."""

@@ -23,7 +23,7 @@ from shardtune.tuner.prediction.throughput.timed_rows import with_timed_rows
 
 @dataclass(frozen=True)
 class MachineRates:
-    """Rates and network of a cluster; None where neither measurement nor catalogue knows them."""
+    """Rates and network of a cluster's devices; None where neither a measurement nor the catalogue has them."""
 
     rates: Rates | None
     network: Network
@@ -58,7 +58,8 @@ def machine(
 
 
 def _in_float16(host: MachineRates, cluster: Cluster) -> MachineRates:
-    """Measured rates with the catalogue's for products in float16, where a GPU only emulates the measured bfloat16."""
+    """Measured rates, in which the rate of float16 products comes from the catalogue if the GPU only emulates bfloat16,
+    the dtype of the measurement."""
     if cluster.device == "cpu" or host.rates is None or not catalogue.dtypes_of(cluster).emulates("bfloat16"):
         return host
     native = rates_of(catalogue.on_cluster(cluster))
@@ -85,7 +86,7 @@ class Evaluation:
     memory_calibration: MemoryCalibration
     speed_calibration: SpeedCalibration
     tokens: NDArray[np.float64]
-    """Tokens of a step for each rank of each candidate, without padding."""
+    """Number of tokens in a step for each rank, without padding, for each candidate."""
 
     @property
     def total_gib(self) -> NDArray[np.float64]:
@@ -146,7 +147,7 @@ def evaluate(
 
 
 def _tokens(candidates: Candidates, workload: Workload, cluster: Cluster) -> NDArray[np.float64]:
-    """Tokens of a step for each rank of each candidate, without padding."""
+    """Number of tokens in a step for each rank, without padding, for each candidate."""
     if workload.data is not None:
         return np.full(candidates.size, workload.tokens_per_step / cluster.world_size)
     return candidates.tokens * candidates.accumulation / candidates.stages

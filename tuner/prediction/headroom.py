@@ -12,7 +12,8 @@ _MICRO_BATCHES = np.unique(np.round(np.geomspace(1, 4096, 160)))
 
 
 def with_other_sizes(candidate: Candidates) -> Candidates:
-    """Candidate configuration, followed by copies with rising sequence lengths, then with rising micro batches."""
+    """Copies of a candidate for one evaluation: the candidate itself, then copies with rising sequence lengths, then
+    with rising micro batches."""
     # One evaluation of all sizes costs little more than one of a single size.
     sequence, micro_batch = candidate.sequence.ravel(), candidate.micro_batch.ravel()
     return candidate.with_values(
@@ -23,7 +24,7 @@ def with_other_sizes(candidate: Candidates) -> Candidates:
 
 def largest_sizes(shape: ModelShape, result: Evaluation, host_bytes: float) -> tuple[int, int]:
     """Longest sequence and largest micro batch that fit, before the first size that does not; 0 where no size fits.
-    `host_bytes`: a rank's part of host memory, for what is offloaded."""
+    `host_bytes`: each rank's part of host memory, which limits what is offloaded."""
     fits = (result.fits & (result.memory.host <= host_bytes))[1:]
     longest = _last_fitting(fits[: len(_SEQUENCES)], _SEQUENCES)
     if shape.step_trace is not None:

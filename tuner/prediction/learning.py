@@ -39,7 +39,8 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.shapes.calibration_choice import memory_calibration, speed_calibration
 
 _MOST_OWN = 16
-"""Number of traced steps with calibrations of their own, newest first; each costs a fit of speeds."""
+"""Maximum number of traced steps (of users' own code) that get calibrations of their own, newest first; each costs a
+fit of speeds."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +58,16 @@ class MeasuredTrials:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """Measurement of one run together with the run's prediction."""
+    """Measurement of one run, with the prediction that it is compared with."""
 
     study: str
     config: TrialConfig
     on_cpu: bool
     peak_gib: tuple[float, float] | None
-    """Pair (predicted, measured) of GiB at the peak."""
+    """Peak memory in GiB as a pair (predicted, measured)."""
     parts_by_host: Mapping[float, Mapping[str, float]]
-    """Predicted seconds of each part of a step, by factor on the seconds of a kernel launch (`HOST_FACTORS`; on CPU ranks
-    1 alone); empty where the hardware's rates are unknown."""
+    """Predicted seconds of each part of a step, for each factor on the seconds of a kernel launch (`HOST_FACTORS`; on
+    CPU ranks only 1); empty where the hardware's rates are unknown."""
     seconds: float
     """Measured seconds of a step; 0 where the run's speed was not measured."""
     trace: StepTrace | None = None
@@ -106,14 +107,14 @@ def compare(group: MeasuredTrials) -> list[ComparedRun]:
 
 
 def _on_host(group: MeasuredTrials, factor: float) -> Evaluation:
-    """Evaluate the trials beside a host that takes so many times as long to launch a kernel."""
+    """Predict the trials for a host on which a kernel launch takes `factor` times as long."""
     calibrations = Calibrations(speed=replace(UNCALIBRATED, host=factor))
     return _evaluate_configs(group.shape, group.workload, group.cluster, group.configs, calibrations, group.hardware)
 
 
 def learn(runs: Iterable[ComparedRun]) -> Calibrations:
-    """Calibrations of the predictor from all runs measured on one fingerprint (hardware and software versions), newest
-    first."""
+    """Fit the predictor's calibrations to all runs measured on one fingerprint (hardware and software versions); `runs`
+    begin with the newest."""
     runs = list(runs)
     by_trace: dict[StepTrace | None, list[ComparedRun]] = defaultdict(list)
     for run in runs:
@@ -154,7 +155,7 @@ def peak_gib(memory: Memory) -> float | None:
 
 
 def _predicted_peaks(result: Evaluation, memory: Memory) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Predicted peak bytes of the figure that was measured: memory in use on the device, or allocated tensors."""
+    """Predicted peak bytes, of the kind that was measured: memory in use on the device, or allocated tensors."""
     table = result.memory
     figures = table.device if memory.device_used_gib else table.allocated
     return np.broadcast_to(figures, (result.candidates.size,))
@@ -184,8 +185,8 @@ def _evaluate_configs(
 def launch_fraction(
     shape: ModelShape | None, workload: Workload, cluster: Cluster, config: TrialConfig
 ) -> float | None:
-    """Predicted fraction of forward and backward in which the device waits for kernel launches and hooks of the host;
-    None where the model's shape or the hardware's rates are unknown."""
+    """Predicted fraction of forward and backward in which the device is idle because the host is still launching
+    kernels or running hooks; None where the model's shape or the hardware's rates are unknown."""
     step = None if shape is None else _evaluate_configs(shape, workload, cluster, [config], NO_CALIBRATIONS, None).step
     if step is None:
         return None

@@ -20,8 +20,8 @@ from shardtune.tuner.prediction.footprint.activations import offloaded_inputs
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 DEVIATIONS = 2.33
-"""Number of standard deviations of predicted memory at which the memory gate rejects: 99 % of the runs of a rejected
-configuration would not fit."""
+"""Number of standard deviations by which predicted memory must exceed the limit for the memory gate to reject a
+configuration: 99 % of its runs would not fit."""
 _MOST_TERMS = 4
 _NAMES = {"masters": "master weights", "optimizer": "optimizer state"}
 # gloo's threads let go of their buffers at different times.
@@ -81,7 +81,7 @@ def reject_if_too_large(
 
 
 def _pinning_note(pageable_bytes: float, needed_bytes: float) -> str:
-    """Remark on the host memory that page-locking costs; empty where it costs less than a hundredth."""
+    """Note on the host memory that rounding of page-locked tensors costs; empty where it costs less than one percent."""
     if needed_bytes < 1.01 * pageable_bytes:
         return ""
     rounding = _format_bytes(needed_bytes - pageable_bytes)
@@ -89,8 +89,8 @@ def _pinning_note(pageable_bytes: float, needed_bytes: float) -> str:
 
 
 def near_the_edge(failure: Failure, prediction: TrialPrediction | None, cluster: Cluster, objective: Objective) -> bool:
-    """Whether a run that exceeded memory might have fitted, so that it is repeated once before the failure is learnt
-    from.
+    """Whether a run that exceeded memory might fit at a second try. If so, it is repeated once before the failure
+    counts.
 
     A measured peak is compared with the memory limit; without a measured peak, the prediction's 90 % interval decides.
     """

@@ -52,13 +52,13 @@ class ModelShape:
 
     @property
     def step_trace(self) -> StepTrace | None:
-        """Trace of a training step, which replaces the formulas of activations and work; None for models of
-        transformers."""
+        """Trace of a training step of the user's own code, which replaces the formulas for activations and work; None
+        for models of transformers."""
         return None
 
     @property
     def trained_outside(self) -> float:
-        """Fraction of the parameters in no block that are trained: adapters are in blocks."""
+        """Fraction of the parameters outside the blocks that are trained; 0 with an adapter, as adapters are in blocks."""
         return 1.0 if self.adapter is None else 0.0
 
     @property
@@ -76,12 +76,12 @@ class ModelShape:
 
     @property
     def packed_parameters(self) -> int:
-        """Number of elements of one block that are kept in 4 bits beside an adapter."""
+        """Number of elements of one block that are kept in 4 bits, as frozen weights beside an adapter."""
         return 0 if self.adapter is None else self.adapter.packed_weights
 
     @property
     def trained_blocks(self) -> int:
-        """Number of blocks that backward passes."""
+        """Number of blocks that backward passes: all from the first trained one on."""
         return self.layers if self.adapter is None else self.adapter.trained_blocks(self.layers)
 
     @property
@@ -96,7 +96,7 @@ class ModelShape:
 
     @property
     def saved(self) -> SavedInputs:
-        """Inputs that the layers of a block keep for the gradients of their weights."""
+        """Flags for which layers of a block save their input for the gradients of their weights."""
         return SavedInputs() if self.adapter is None else self.adapter.saved
 
     @property
@@ -111,23 +111,26 @@ class ModelShape:
 
     @property
     def context(self) -> tuple[int | None, str | None]:
-        """Values `context_heads` and `context_note` of a model summary: which numbers of ranks may share a sequence."""
+        """Values of `context_heads` and `context_note` in a model summary, which say over how many ranks a sequence may
+        be divided (context parallel)."""
         return (1 if self.context_note else math.gcd(self.heads, self.kv_heads)), self.context_note
 
     @property
     def tensor(self) -> tuple[int | None, str | None]:
-        """Values `tensor_divisor` and `tensor_note` of a model summary: which numbers of ranks may split a block."""
+        """Values of `tensor_divisor` and `tensor_note` in a model summary, which say over how many ranks a block may be
+        split (tensor parallel)."""
         return (1 if self.tensor_note else math.gcd(self.heads, self.kv_heads, self.ffn)), self.tensor_note
 
     @property
     def pipeline(self) -> tuple[int | None, str | None]:
-        """Values `pipeline_blocks` and `pipeline_note` of a model summary: how many blocks stages can divide."""
+        """Values of `pipeline_blocks` and `pipeline_note` in a model summary, which say how many blocks pipeline stages
+        can divide among them."""
         return (1 if self.pipeline_note else self.layers), self.pipeline_note
 
     @property
     def divisible_experts(self) -> tuple[int | None, int | None, str | None]:
-        """Values `experts`, `expert_width` and `expert_note` of a model summary: which numbers of ranks may divide
-        experts."""
+        """Values of `experts`, `expert_width` and `expert_note` in a model summary, which say over how many ranks
+        experts may be divided."""
         return self.experts, math.gcd(2 * self.ffn, self.hidden), None if self.experts > 1 else "it has no experts"
 
     @property
@@ -147,7 +150,8 @@ class ModelShape:
 
     @property
     def block_matrices(self) -> tuple[tuple[int, int], ...]:
-        """Rows and columns of each matrix of one block, as transformers 5 defines them: stacked experts are no matrices."""
+        """Rows and columns of each matrix of one block, as transformers 5 defines them; experts stacked into one tensor
+        do not count as matrices."""
         hidden, ffn = self.hidden, self.ffn
         # Models with LayerNorm (GPT-2, GPT-NeoX, MPT) have one projection for q, k and v.
         outputs = [self.query + 2 * self.kv] if self.norm == "layer" else [self.query, self.kv, self.kv]
@@ -187,7 +191,7 @@ class ModelShape:
 
     @property
     def outside_parameters(self) -> int:
-        """Number of elements in no block: token and position tables, final norm, output head."""
+        """Number of elements outside the blocks: token and position tables, final norm, output head."""
         tables = self.embedding_parameters * (1 if self.tied else 2)
         return tables + self.learned_positions * self.hidden + self._norm_parameters
 
@@ -226,7 +230,7 @@ class ModelShape:
         """Training FLOPs of one token (forward, plus twice as much in backward), with attention counted in full and
         without recomputation.
 
-        PaLM (arXiv:2204.02311), appendix B. Frozen weights have no gradients.
+        The formula is that of PaLM (arXiv:2204.02311), appendix B. No gradients are counted for frozen weights.
         """
         matmul, attention = self.block_matmul_flops_per_token, self.attention_flops_per_token(sequence)
         head = 2.0 * self.embedding_parameters

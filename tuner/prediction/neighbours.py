@@ -20,15 +20,16 @@ _LEVELS: tuple[_Level, ...] = (
     ("full", 1, False), ("full", 1, True),
 )  # fmt: skip
 """Levels of activation checkpointing, as (mode, `checkpoint_every`, `activation_offload`), by rising amount of
-recomputation; the last keeps blocks' inputs in host memory."""
+recomputation; the last level also keeps blocks' inputs in host memory."""
 _OFFLOAD_WEIGHT = 3
-"""Distance of blocks' inputs in host memory beyond that of checkpointing: more than of another strategy, less than of
-offloaded states."""
+"""Weight of activation offload when the distance to another configuration is computed: more than a change of strategy
+weighs, less than offloaded model states."""
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Neighbouring configuration and the changes that lead to it."""
+    """Configuration that differs in a few settings from one that does not fit in memory, with the changes that lead to
+    it."""
 
     config: TrialConfig
     changes: tuple[str, ...]
@@ -38,14 +39,14 @@ class Neighbour:
 
 
 def default_configs(cluster: Cluster, micro_batch: int) -> tuple[TrialConfig, ...]:
-    """One configuration per strategy, without activation checkpointing: the rows of the table of strategies."""
+    """One configuration per strategy, without activation checkpointing: the rows of the table that compares strategies."""
     strategies = [strategy for backend in BACKENDS.values() for strategy in backend.table_rows(cluster)]
     return tuple(TrialConfig(strategy=strategy, micro_batch=micro_batch) for strategy in strategies)
 
 
 def neighbours(config: TrialConfig, cluster: Cluster) -> list[Neighbour]:
-    """Neighbours of a configuration: combinations of more checkpointing, micro batch 1, more sharding and
-    offloading."""
+    """Neighbours of a configuration that need less memory: combinations of more checkpointing, micro batch 1, more
+    sharding and offloading."""
     candidates = []
     current = (config.activation_checkpointing, config.checkpoint_every, config.activation_offload)
     unchanged = Lighter(config.strategy, "", 0)
@@ -66,7 +67,8 @@ def neighbours(config: TrialConfig, cluster: Cluster) -> list[Neighbour]:
 
 
 def _levels_from(current: _Level) -> Sequence[_Level]:
-    """Levels that may take less memory than the current one; less recomputation only adds memory."""
+    """Levels of activation checkpointing that may take less memory than the current one; levels with less recomputation
+    are left out, as they need more."""
     _, every, offloads = current
     if offloads:
         # Inputs that come back to the device add memory too.
@@ -81,7 +83,8 @@ def _words(wanted: _Level, current: _Level) -> list[str]:
 
 
 def _with_level(config: TrialConfig, strategy: Strategy, level: _Level, micro_batch: int) -> TrialConfig | None:
-    """Copy a configuration with another strategy, level of checkpointing and micro batch; None where that is illegal."""
+    """Copy a configuration with another strategy, level of activation checkpointing and micro batch; None where this
+    combination is illegal."""
     update = dict(zip(("activation_checkpointing", "checkpoint_every", "activation_offload"), level, strict=True))
     try:
         return TrialConfig.model_validate({**dict(config), **update, "strategy": strategy, "micro_batch": micro_batch})
@@ -95,8 +98,8 @@ def cheapest(
     total_gib: NDArray[np.float64],
     tokens_per_s_per_gpu: NDArray[np.float64] | None,
 ) -> Change | None:
-    """Nearest neighbouring configuration that fits in memory, the fastest among equally near ones; None where none
-    fits."""
+    """Find the neighbour that fits in memory with the smallest change of the configuration, the fastest among equally
+    near ones; None where none fits."""
     possible = [index for index in range(len(near)) if fits[index]]
     if not possible:
         return None

@@ -49,8 +49,8 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.throughput import StepTable
 
 _UNPACKING_SIGMA = 0.25
-"""Standard deviation of the logarithm of a speed with 4-bit weights, beyond that of other speeds: a kernel that unpacks at
-half of the memory's rate makes a step of one short micro batch about as much slower."""
+"""Additional standard deviation of the logarithm of a predicted speed if weights are in 4 bits: a kernel that unpacks
+at half of the memory's rate makes a step of one short micro batch about as much slower."""
 
 
 # The calculator's form sends a request after every keystroke, and most of its configurations were in the one before.
@@ -69,7 +69,8 @@ def predict(
     take longest to compute.
 
     Raises:
-        ValueError: a mesh that does not multiply up to the cluster, or a GPU the catalogue does not have.
+        ValueError: the axes of the mesh do not multiply up to the cluster's ranks, or the catalogue does not have the
+            GPU.
     """
     config.strategy.check_ranks(cluster.world_size)
     sample_groups.check(config, cluster, workload)
@@ -165,7 +166,7 @@ def _predict_speed(
 
 
 def _padding(workload: Workload, cluster: Cluster, config: TrialConfig) -> dict[str, float]:
-    """Return the prediction's field about padding; empty where all samples have one length."""
+    """Return the field of a prediction that states the fraction of padding; empty where all samples have one length."""
     plan = workload.sample_plan
     if plan is None:
         return {}

@@ -23,7 +23,8 @@ from shardtune.tuner.prediction.throughput import published_bias
 
 DEFAULT_SEQUENCE = 4096
 _SAMPLES_PER_RANK = 8
-"""Samples per rank and step without a global batch, the same as `shardtune tune` uses for a bare config.json."""
+"""Samples per rank and step that are assumed for a request without a global batch; `shardtune tune` assumes the same
+for a bare config.json."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ _NO_FLOAT16_RATE = "no rate of float16 was measured on CPU ranks: speeds are pre
 
 
 def float8_note(recipe: Float8Recipe, device: str) -> str:
-    """Note on what a prediction of float8 knows."""
+    """Note on what is known about the speed of float8 where it is predicted."""
     if device == "cpu":
         return f"float8 ({recipe}): CPU ranks emulate it and are slower; the prediction leaves the emulation out"
     return (
@@ -174,7 +175,7 @@ def float8_note(recipe: Float8Recipe, device: str) -> str:
 
 
 def quantization_note(quantization: Quantization, device: str) -> str:
-    """Note on what a prediction of 4-bit base weights knows."""
+    """Note on what is known about the speed with 4-bit base weights where it is predicted."""
     where = "; CPU ranks unpack slower than their memory allows" if device == "cpu" else ""
     return (
         f"adapter.quantization ({quantization}): the time to unpack weights is that of its memory traffic, which no published run "
@@ -186,7 +187,7 @@ def cluster_of(request: PredictionRequest) -> Cluster:
     """Cluster of a request.
 
     Raises:
-        ValueError: its short form names an unknown GPU.
+        ValueError: the cluster's short form (such as `8xh100`) names an unknown GPU.
     """
     return catalogue.parse_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
 

@@ -13,8 +13,8 @@ from shardtune.tuner.prediction.shapes import calibration_choice
 def predict_all(
     resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIBRATIONS, *, compiled: bool = False
 ) -> PredictionTable:
-    """Predict the configurations of a resolved request, or without any one of each strategy, which is compiled if
-    `compiled` and its blocks can be: one row of the table for each."""
+    """Predict one row of the table for each configuration of a request. If the request names no configuration, there is
+    a row for each strategy, compiled where `compiled` is true and its blocks can be."""
     request, cluster = resolved.request, resolved.cluster
     configs = request.configs or tuple(
         config.model_copy(
@@ -63,6 +63,7 @@ def predict_all(
 
 
 def _uncompiled_notes(configs: tuple[TrialConfig, ...], compiled: bool) -> tuple[str, ...]:
-    """Notes on the strategies that a table of compiled ones predicts without compilation."""
+    """Notes on the strategies that cannot be compiled, in a table whose other strategies are predicted with
+    compilation."""
     eager = [config.backend for config in configs if compiled and not config.compile]
     return tuple(lora_support.why_not_compiled(backend) for backend in dict.fromkeys(eager))

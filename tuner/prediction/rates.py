@@ -30,8 +30,9 @@ class Rates:
     bf16_flops: float | None = None
     """FLOPs per second of bf16 products where the workload's own products are in another dtype; None: `matmul_flops`."""
     fp8_gain: float = 1.25
-    """Speed-up of fp8 linear layers over bf16 layers, with casts and scaling included. Rows were published for H100 alone:
-    with 1.5, three sources were foretold 1.06 to 1.20 times too fast there, and other GPUs have no row that allows more."""
+    """Speed-up of fp8 linear layers over bf16 layers, with casts and scaling included. Rows were published only for
+    H100: with 1.5, the speeds of three sources were predicted 1.06 to 1.20 times too high there. No row of another GPU
+    supports a higher value."""
     overlap: float = 0.85
     """Fraction of the time of backward (or forward) with which communication can overlap."""
     contention: float = 0.12
@@ -43,10 +44,11 @@ class Rates:
     """Host seconds of an optimizer step that no kernel accounts for: clipping, foreach lists, logging, the data
     loader."""
     fresh_bytes: float = math.inf
-    """Bytes per second at which memory new from the system is first used: CPU ranks fault it in page by page."""
+    """Bytes per second at which memory that the system has just provided can be written for the first time: CPU ranks
+    fault it in page by page."""
 
     def on_host(self, factor: float) -> "Rates":
-        """Rates of the same GPU beside a host that takes so many times as long to launch a kernel."""
+        """Rates of the same GPU on a host that takes `factor` times as long to launch a kernel."""
         return self if factor == 1.0 else replace(self, launch_s=self.launch_s * factor)
 
     def in_fp32(self, architecture: str) -> "Rates":
@@ -82,8 +84,8 @@ class Network:
     inter_hop_s: float = 14e-6
     """Seconds from one rank of a ring to the next between nodes (NCCL 2.19 `graph/tuning.cc`, `hwLat`: NET)."""
     inter_step_s: float = 50e-6
-    """Seconds of one step of a ring that spans nodes, where every call is waited for: tensor-parallel exchanges of 16 and
-    32 H100 over EFA take 0.9 and 1.9 ms each, whatever their size (docs/measurements/parallel.md)."""
+    """Seconds of one step of a ring that spans nodes, where every call is waited for. Tensor-parallel exchanges of 16
+    and 32 H100 over EFA take 0.9 and 1.9 ms each, whatever their size (docs/measurements/parallel.md)."""
     half_bytes: float = 16e6
     """Bytes of a message per rank at which a collective reaches half of the bandwidth (nccl-tests: 16-128 MiB per call
     for all-reduce)."""
@@ -91,8 +93,8 @@ class Network:
     """Measured times of collectives within a node by operation (curves over message size), which replace the bandwidths
     above."""
     across: Mapping[str, Curve] = field(default_factory=dict)
-    """Measured times of collectives over one rank of each node (curves over message size), while all ranks of a node
-    take part in such a group each."""
+    """Measured times of collectives between nodes with one rank of each node (curves over message size), while all
+    ranks of a node take part in such a group each."""
     spanning: Mapping[str, Curve] = field(default_factory=dict)
     """Measured times of collectives over all ranks of several nodes (curves over message size)."""
 
@@ -146,7 +148,8 @@ def _power_fraction(name: str) -> float:
 
 
 def network_of(gpu: GpuModel, gpus_per_node: int) -> Network:
-    """Typical links of a GPU's generation, unless the GPU has other bandwidths (`catalogue.on_cluster`)."""
+    """Links of a typical machine with a GPU of this generation, unless the GPU has other bandwidths
+    (`catalogue.on_cluster`)."""
     return Network(
         intra=gpu.peer_bytes_per_s * _LINK,
         inter=gpu.network_bytes_per_s * _WIRE,

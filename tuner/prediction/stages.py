@@ -84,8 +84,8 @@ class StageShape(ModelShape):
 
 
 def blocks_by_cost(shape: ModelShape, stages: int) -> tuple[int, ...]:
-    """Number of blocks of each stage where every stage has about as many parameters, the output head's included
-    (nanotron's cut, by each block's cost; the head counts with the last)."""
+    """Number of blocks of each pipeline stage if every stage has about as many parameters, the output head's included.
+    The cut is nanotron's: by each block's cost, with the head counted in the last stage."""
     budget = (shape.layers * shape.block_parameters + shape.embedding_parameters) / stages
     counts, stage = [0] * stages, 0
     for block in range(shape.layers):
@@ -97,8 +97,8 @@ def blocks_by_cost(shape: ModelShape, stages: int) -> tuple[int, ...]:
 
 
 def rank_shapes(shape: ModelShape, cut: StageLayout, by_cost: bool = False) -> list[StageShape]:
-    """Shapes of the model parts on all ranks of a pipeline, in order; `by_cost` gives stages as many parameters instead
-    of as many blocks."""
+    """Shapes of the model parts on all ranks of a pipeline, in order; `by_cost` gives the stages about equal numbers of
+    parameters instead of equal numbers of blocks."""
     values = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
     # A tied table has one use in each of its two stages, so neither adds up two gradients.
     values["tied"] = False
@@ -118,7 +118,8 @@ def rank_shapes(shape: ModelShape, cut: StageLayout, by_cost: bool = False) -> l
 
 
 def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) -> Table:
-    """Compute a table for the candidates of each pipeline layout, and join the tables in the candidates' order."""
+    """Compute a table for the candidates of each pipeline layout separately, and join the tables in the candidates'
+    order."""
     if (c.stages == 1).all():
         return table(c, StageLayout(1))
     layouts = np.stack([np.broadcast_to(axis, (c.size,)) for axis in (c.stages, c.virtual, c.schedule)], axis=1)
@@ -137,7 +138,7 @@ def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) 
 
 
 def table_of_fullest_stage(tables: list[Table], weight: Callable[[Table], Array]) -> Table:
-    """Table of the pipeline stage with the largest weight, for each candidate."""
+    """Select for each candidate the entries of the pipeline stage with the largest weight."""
     chosen = np.argmax(np.stack(np.broadcast_arrays(*(weight(table) for table in tables))), axis=0)
 
     def choose(values: list[Array]) -> Array:

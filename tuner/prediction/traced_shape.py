@@ -21,7 +21,7 @@ __all__ = ["TracedShape", "of_study", "summary_of", "why_unpredictable", "window
 Shape = TypeVar("Shape", bound=ModelShape)
 
 _HEAD_DIM = 64
-"""Width of an attention head in the Llama block that estimates an unknown architecture."""
+"""Width of an attention head in the Llama block that stands in for the block of an unknown architecture."""
 _MOST_BLOCKS = 1000
 """Maximum number of blocks that a model summary contains."""
 _ALWAYS_WINDOWED = ("mistral", "mixtral", "gemma2", "gemma3_text", "gpt_oss", "phi3", "starcoder2", "cohere2")
@@ -51,7 +51,8 @@ def with_adapter(shape: Shape, model_type: str | None, adapter: AdapterSchema | 
     """Shape of the model with an adapter on its blocks.
 
     Raises:
-        ValueError: a target matches nothing, or the model has fewer layers.
+        ValueError: a target module of the adapter matches no layer, or the model has fewer layers than the adapter
+            trains.
     """
     if adapter is None:
         return shape
@@ -61,7 +62,7 @@ def with_adapter(shape: Shape, model_type: str | None, adapter: AdapterSchema | 
 
 
 def why_unpredictable(config: Mapping[str, Any]) -> str | None:
-    """Reason why no memory and speed of an architecture is predicted; None where both can be."""
+    """Reason why memory and speed cannot be predicted for an architecture; None where both can be."""
     rank = config.get("kv_lora_rank")
     if rank is None:
         return None
@@ -93,7 +94,8 @@ def _uses_window(config: Mapping[str, Any]) -> bool:
 
 
 def _estimate_shape(name: str, model_summary: ModelSummary) -> ModelShape:
-    """Estimate of a model's shape: a Llama with the same depth, width, vocabulary and active block size."""
+    """Estimate of the shape of a model of unknown architecture: a Llama with the same depth, width, vocabulary and
+    active block size."""
     hidden, layers = model_summary.hidden_size, len(model_summary.blocks)
     active = (model_summary.active_parameters - model_summary.outside_blocks) / layers
     heads = max(1, hidden // _HEAD_DIM)

@@ -30,7 +30,7 @@ _ENCODERS = frozenset(
         "deberta",
     ]
 )
-"""Model types of bidirectional encoders, which `is_decoder` makes causal."""
+"""Model types of bidirectional encoders; `is_decoder` in their configuration makes them causal."""
 _ENCODER_DECODERS = frozenset(
     [
         *("t5", "mt5", "umt5", "longt5", "switch_transformers", "bart", "mbart", "pegasus", "pegasus_x", "marian"),

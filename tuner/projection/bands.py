@@ -6,11 +6,11 @@ from shardtune.tuner.projection.project import ProjectedValue
 
 
 def exactly(contender: Contender) -> Band:
-    """Measured speed as a band of no width."""
+    """Return a measured speed as a band of zero width: its low and high ends are the measured value."""
     speed = contender.tokens_per_s_per_gpu
     return Band(expected=speed, low=speed, high=speed)
 
 
 def band(value: ProjectedValue) -> Band:
-    """Projected value as a band of the API."""
+    """Convert a projected value and its 90 % band to the API's `Band`."""
     return Band(expected=value.expected, low=value.low, high=value.high)

@@ -11,34 +11,37 @@ from shardtune.tuner.projection.structural import StructuralError, learnt
 _DEVIATIONS = 1.645
 """Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
 _DRAWS = 40_000
-"""Number of simulated outcomes: a chance of a half is off by 0.25 % at most twice in three times."""
+"""Number of simulated outcomes. With so many, a chance near 50 % has a sampling error (one standard deviation) of 0.25
+percentage points."""
 _MOST_COMPARED = 64
-"""Number of the fastest configurations that are simulated: 100 MB of outcomes. Slower ones have no chance among so many."""
+"""Maximum number of configurations that are simulated, the fastest by projection: their outcomes take 100 MB. A slower
+configuration has no chance to be the fastest among so many."""
 
 
 @dataclass(frozen=True)
 class ProjectedSpeed:
-    """Projected speed of one configuration, with the trial that it comes from."""
+    """Projected speed of one configuration on the target, with the measured trial that it was projected from."""
 
     trial: int
-    """Number of the trial, whose runs all projections from it share."""
+    """Number of the measured trial. Projections from one trial share the noise of its runs."""
     expected: float
     high: float
-    """Upper end of the 90 % band."""
+    """Upper end of the projection's 90 % band."""
 
     @property
     def half_width(self) -> float:
-        """Half-width of the 90 % band in logarithm."""
+        """Half-width of the 90 % band of the logarithm of speed."""
         return math.log(self.high / self.expected)
 
 
 def chances_of_best(speeds: Sequence[ProjectedSpeed], error: StructuralError | None = None) -> list[float]:
-    """Chance of each configuration to be the fastest, by simulation with the projection's own error model.
+    """Chance of each configuration to be the fastest on the target, by simulation with the error model of projections.
 
-    An error has three parts. The noise of a trial's runs is the same for all projections from it. Of the remaining
-    variance, a fraction (`StructuralError.shared`) is one draw for all: the same network and ranks slow down every
-    configuration in proportion to its band, so between equal bands it cancels. The rest is each configuration's own.
-    Only the fastest by expected speed are compared; the others' chance is 0.
+    The error of a projection has three parts. The noise of a trial's runs is the same for all projections from this
+    trial. Of the remaining variance, a fraction (`StructuralError.shared`) is drawn once for all projections: the same
+    network and ranks slow down every configuration in proportion to its band, so this part cancels between
+    configurations with equal bands. The rest is drawn for each configuration separately. Only the fastest
+    configurations by expected speed are simulated; all others get a chance of 0.
     """
     if not speeds:
         return []

@@ -21,9 +21,11 @@ def confirmed(
     cannot_run: Collection[TrialConfig],
     now: datetime,
 ) -> StudyProjection:
-    """Return the projection with what a study on the target found about its first and second choice.
+    """Return the projection with what a study on the target measured about the projection's first and second choice.
 
-    `cannot_run`: configurations that were tried there, and do not fit or are rejected by their backend. The projected configurations and their bands stay as they were, so that the error of the projection remains visible.
+    `cannot_run`: configurations that were tried on the target and cannot run there: they do not fit, or their backend
+    rejects them. The projected configurations and their bands stay as they were, so that the error of the projection
+    remains visible.
     """
     first, second = projection.best, projection.runners_up[0]
     outcome = _outcome(result, first.config, second.config, cannot_run)
@@ -47,7 +49,8 @@ def confirmed(
 
 
 def replaces(reported: StudyProjection, projection: StudyProjection) -> bool:
-    """Whether what a study found replaces what an earlier one had found: only a decision replaces a decision."""
+    """Whether a new confirmation of a projection replaces the stored one: an undecided result of another study never
+    replaces a decided one."""
     earlier, later = projection.confirmation, reported.confirmation
     assert later is not None
     # The same study with more pairs knows all that it knew before.
@@ -56,8 +59,8 @@ def replaces(reported: StudyProjection, projection: StudyProjection) -> bool:
 
 
 def with_confirmation_of(projection: StudyProjection, other: StudyProjection) -> StudyProjection:
-    """Return a projection with what is known about another one's first and second choice on the target; unchanged where
-    its own choices are others."""
+    """Return `projection` with the verdict and the confirmation of another projection (`other`), if both have the same
+    first and second choice; otherwise unchanged."""
     if not _choices(projection) or _choices(projection) != _choices(other):
         return projection
     return projection.model_copy(update={"verdict": other.verdict, "confirmation": other.confirmation})

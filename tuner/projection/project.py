@@ -10,7 +10,7 @@ from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize
 from shardtune.tuner.projection.structural import StructuralError, learnt
 
 _MEMORY_SIGMA = 0.03
-"""Relative error of a peak that was measured on another size, before its first doubling."""
+"""Relative error of a projected memory peak, before the error that each doubling of the GPUs adds."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,21 @@ class Projection:
     doublings: float
     """Number of doublings of the GPUs from the nearest measured size."""
     open_width: float
-    """Part of the speed band's half-width, in logarithm, that the unknown factor on communication causes."""
+    """Part of the speed band's half-width (in logarithm) that comes from not knowing how far predicted communication
+    time is off."""
     anchors: tuple[int, ...]
-    """Numbers of GPUs on which the configuration, or for want of it another, was measured."""
+    """Numbers of GPUs of the measurements that the projection starts from: those of the configuration itself, else
+    those of other layouts."""
     unseen: tuple[str, ...]
-    """Axes that no measurement has shown, each of which widens the band."""
+    """Aspects of the target that no measurement covers (`layout`, `nodes`, `communication`); each widens the band."""
     seconds_per_rank: float = 0.0
-    """Seconds that a step takes longer for each rank, where the measured sizes show such a term."""
+    """Seconds by which each further rank lengthens a step; 0 where the measured sizes show no such growth."""
     verdict: Literal["projected"] = "projected"
 
 
 def project(anchors: Sequence[MeasuredSize], target: PredictedSize, error: StructuralError | None = None) -> Projection:
-    """Project speed and memory to `target` from the measured sizes with the same layout; without any, from sizes with
-    other layouts.
+    """Project speed and memory to `target` from the measured sizes with the target's layout; if there are none, from
+    measured sizes with other layouts.
 
     Raises:
         ValueError: no measured size, or none that is at most as large as the target.
@@ -99,7 +101,8 @@ def _unseen_axes(used: Sequence[MeasuredSize], target: PredictedSize, same_layou
 
 
 def _slowness_of_others(used: Sequence[MeasuredSize], target: PredictedSize) -> float:
-    """Logarithm of measured over predicted time of other layouts, each by its likeness to the target's."""
+    """Logarithm of measured over predicted step time, averaged over measured sizes with other layouts; a layout weighs
+    more the more it resembles the target's."""
     weights = [
         2.0 ** -(size.predicted.distance(target) + 0.5 * math.log2(target.gpus / size.predicted.gpus)) for size in used
     ]
@@ -108,8 +111,8 @@ def _slowness_of_others(used: Sequence[MeasuredSize], target: PredictedSize) -> 
 
 
 def _memory(used: Sequence[MeasuredSize], target: PredictedSize, doublings: float, same_layout: bool) -> ProjectedValue:
-    """Projected memory peak: the prediction, and the excess of measurement over prediction at the largest measured
-    size."""
+    """Projected memory peak: the prediction for the target, plus the difference between measured and predicted peak at
+    the largest measured size."""
     measured = [size for size in used if size.memory_gib is not None]
     if not measured:
         spread = math.exp(1.64 * 0.10)

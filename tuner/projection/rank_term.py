@@ -9,18 +9,19 @@ import numpy as np
 from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize
 
 _FEWEST = 3
-"""Fewest sizes over nodes between which growth is told from noise."""
+"""Minimum number of measured sizes that span several nodes; with fewer, growth with the number of ranks cannot be told
+from noise."""
 _LEAST_GROWTH = 0.03
-"""Least fraction of the largest size's step that must have grown with the ranks."""
+"""Minimum fraction of the largest size's step time by which the step must have grown with the number of ranks."""
 _NOISE_SIGMA = 0.01
-"""Least relative standard deviation of one measured step time."""
+"""Lower bound on the relative standard deviation that is assumed for one measured step time."""
 _DEVIATIONS = 1.645
 """Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
 
 
 @dataclass(frozen=True)
 class RankTerm:
-    """Step time as a multiple of the predicted time and a term linear in ranks."""
+    """Fitted step time: a multiple of the predicted time, plus a term that grows linearly with the number of ranks."""
 
     factor: float
     per_rank_s: float
@@ -31,17 +32,19 @@ class RankTerm:
     """Number of GPUs of the largest measured run to which the term was fitted."""
 
     def seconds(self, target: PredictedSize) -> float:
-        """Seconds of a step at the target."""
+        """Seconds that a step takes on the target, by the fitted term."""
         return self.factor * target.seconds + self.per_rank_s * target.gpus
 
     def open_width(self, target: PredictedSize) -> float:
-        """Half-width of the 90 % band in logarithm of time that the error of `per_rank_s` causes at the target."""
+        """Half-width of the 90 % band of the logarithm of step time on the target, caused by the error of `per_rank_s`
+        alone."""
         beyond = target.gpus - self.largest
         return _DEVIATIONS * self.per_rank_sigma_s * beyond / self.seconds(target)
 
 
 def fit(same: Sequence[MeasuredSize]) -> RankTerm | None:
-    """Fit the term to measured sizes of one layout; None where they are too few, or do not show it."""
+    """Fit a step-time term that grows with the number of ranks to measured sizes of one layout; None where there are
+    too few sizes, or no such growth."""
     # The first size over nodes adds what the network costs, so sizes within a node cannot be joined with larger ones.
     spanning = [size for size in same if size.predicted.spans_nodes]
     if len({size.predicted.gpus for size in spanning}) < _FEWEST:

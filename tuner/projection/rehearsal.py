@@ -19,15 +19,16 @@ from shardtune.api_schemas.trials.rehearsals import Rehearsal, RehearsalProblem,
 
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _DEPTHS = (4, 8)
-"""Numbers of blocks on a rank. With two, the peak is at another moment of the step, and the line is too steep: 12 % at ten
-blocks of a pipeline stage of a 70B."""
+"""Numbers of transformer blocks per rank for which a rehearsal measures the memory peak, to extrapolate to the full
+model. Two blocks would be too few: the peak then lies at another moment of the step, and the line is too steep, by 12 %
+at ten blocks of a pipeline stage of a 70B."""
 NOTES = (
     "bytes of tensors alone: no CUDA context, no buffers of NCCL, no fragmentation, no work space of kernels; nothing was timed",
 )
 
 
 class _Line(NamedTuple):
-    """Straight line through the bytes at two numbers of blocks."""
+    """Straight line through a rank's peak bytes at two numbers of blocks."""
 
     start: float
     slope: float
@@ -43,7 +44,9 @@ class _Line(NamedTuple):
 
 
 def tasks(trial: TrialTask) -> list[RehearsalTask]:
-    """Tasks of the processes that rehearse a trial: its fullest ranks, each at one or two depths.
+    """Plan the processes that rehearse a trial (step it without GPUs, on tensors without values): one for each chosen
+    rank and depth. The chosen ranks are those that need most memory. Each is stepped with the model's own number of
+    blocks, or with two smaller numbers, from which its memory is extrapolated on a straight line.
 
     Raises:
         ValueError: the configuration contradicts the cluster or the workload, or the model's depth is unknown.
@@ -66,7 +69,8 @@ def tasks(trial: TrialTask) -> list[RehearsalTask]:
 
 
 def plan(trial: TrialTask) -> list[RehearsalTask] | RehearsalProblem:
-    """Tasks of the processes that rehearse a trial, or the reason why no process is needed to answer."""
+    """Plan the processes that rehearse a trial, or return the reason why it cannot train or cannot be rehearsed, which
+    is known without a process."""
     try:
         layers_of(trial.model)
     except ValueError as error:
@@ -85,9 +89,11 @@ def combine(
     predicted_gib: float | None,
     available_gib: float | None = None,
 ) -> Rehearsal:
-    """Result of a rehearsal from what its processes saw; with a problem, what was seen before it is left out.
+    """Combine what the processes of a rehearsal measured into its result; if there is a `problem`, the result has no
+    measurements.
 
-    `available_gib`: memory that a GPU may use, which the peak must not exceed; None: it is not compared.
+    `available_gib`: memory that a GPU may use, which the peak must not exceed; None: the peak is compared with no
+    limit.
     """
     common: dict[str, Any] = {
         "cluster": trial.cluster,
@@ -135,7 +141,7 @@ def layers_of(model: ModelSpec) -> tuple[str, int]:
     """Key and number of the repeated blocks in a model's configuration.
 
     Raises:
-        ValueError: no key states it.
+        ValueError: no known key of the configuration states the number of blocks.
     """
     for key in _LAYERS:
         value = model.config.get(key)
@@ -147,7 +153,8 @@ def layers_of(model: ModelSpec) -> tuple[str, int]:
 
 
 def _depths(trial: TrialTask) -> tuple[int, ...]:
-    """Numbers of blocks on a rank to rehearse; empty: the model's own depth, which is no larger."""
+    """Numbers of blocks on a rank to rehearse; empty where the model has no more blocks than that and is rehearsed
+    whole."""
     config = trial.config
     stages, virtual = config.strategy.stages, getattr(config.strategy, "pipeline_virtual_stages", 1)
     checkpoint_every = 1 if config.activation_checkpointing == "none" else config.checkpoint_every
@@ -168,7 +175,7 @@ def _at_depth(trial: TrialTask, layers: int) -> TrialTask:
 
 
 def _own_blocks(trial: TrialTask, rank: int, runs: Sequence[RehearsedRank]) -> int:
-    """Number of blocks that a rank has at the model's own depth."""
+    """Number of blocks that a rank has in the full model, to which its memory is extrapolated."""
     strategy = trial.config.strategy
     if len(runs) == 1:
         return runs[0].blocks
@@ -182,8 +189,8 @@ def _own_blocks(trial: TrialTask, rank: int, runs: Sequence[RehearsedRank]) -> i
 
 
 def _micro_batches(config: TrialConfig, accumulation: int) -> int:
-    """Number of micro batches with which a step reaches its peak: all that are in flight, and one that adds to
-    gradients."""
+    """Number of micro batches after which a step has reached its memory peak: as many as are in flight at once, and one
+    more, which adds to existing gradients."""
     stages = config.strategy.stages
     if stages == 1:
         return min(accumulation, 2)

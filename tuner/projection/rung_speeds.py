@@ -9,28 +9,28 @@ from shardtune.tuner.projection.rung_test import Rung
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _PASSES, _LEAST_PASSES = 3.0, 1.0
-"""Cost of training a token in forward passes: forward, and the gradients of activations and of weights. Where weights may
-be frozen, as those of all blocks but the last, forward alone is certain."""
+"""Compute to train on a token, as a multiple of a forward pass: usually 3 (forward, and the gradients of activations
+and of weights), at least 1. Where weights may be frozen, only the forward pass is certain."""
 _FLOAT8_GAIN = 2.0
-"""Ratio of a GPU's peak in float8 to that in bfloat16."""
+"""Ratio of a GPU's peak FLOP rate in float8 to its peak in bfloat16."""
 _MOST_ABOVE_MEASURED = 10.0
-"""Largest believable ratio of a device's rate in training to that of its measured products, where no peak is published:
-CPU ranks may have more threads and other kernels in training."""
+"""Largest believable ratio of a device's FLOP rate in training to its measured rate of matrix products, used where no
+peak is published: CPU ranks may use more threads and other kernels in training."""
 
 
 @dataclass(frozen=True)
 class BelievableRungs:
-    """Rungs without the trials whose speeds cannot be true."""
+    """Measured smaller clusters (rungs), without the trials whose speeds are physically impossible."""
 
     rungs: tuple[Rung, ...]
     notes: tuple[str, ...]
-    """Sentence about each rung that lost trials, with the reason."""
+    """Sentences for the user: for each smaller cluster, which of its trials the projection does not use, and why."""
 
 
 def believable(sizes: TargetSizes, rungs: Sequence[Rung]) -> BelievableRungs:
-    """Leave out the trials of rungs that are faster than their devices can compute.
+    """Leave out the trials of smaller clusters (rungs) that claim a higher speed than their devices can compute.
 
-    Workers mark such runs as suspect. A worker of another release, or one that knows no peak, does not.
+    Workers mark such runs as suspect, but not a worker of another release, or one that does not know its device's peak.
     """
     kept, notes = [], []
     for rung in rungs:
@@ -45,8 +45,8 @@ def believable(sizes: TargetSizes, rungs: Sequence[Rung]) -> BelievableRungs:
 
 
 def most_tokens_per_s(sizes: TargetSizes, cluster: Cluster) -> float | None:
-    """Upper bound of tokens per second and GPU, by the products with blocks' weights alone; None where no rate of the
-    device is known."""
+    """Upper bound of tokens per second and GPU: the device's peak rate over the FLOPs of the blocks' matrix products
+    alone; None where no rate of the device is known."""
     may_freeze = sizes.workload.adapter is not None or sizes.shape.step_trace is not None
     passes = _LEAST_PASSES if may_freeze else _PASSES
     flops = sizes.shape.layers * sizes.shape.block_matmul_flops_per_token * passes

@@ -20,31 +20,35 @@ from shardtune.tuner.projection.surrogates import Growth, growths
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _FEWEST = 3
-"""Fewest foretold trials from which the rung test widens bands: of one or two, chance decides."""
+"""Minimum number of trials predicted from smaller clusters for which the rung test widens bands; the errors of one or
+two are left to chance."""
 _NOMINAL = 0.90
 """Fraction of measurements that the band of a projection should contain."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """Smaller cluster of the same machines on which each rank had the same work."""
+    """Smaller cluster of the same machines that was measured with the same work for each rank as on the study's
+    cluster."""
 
     cluster: Cluster
     studies: tuple[str, ...]
-    """Ids of the studies that measured on it."""
+    """Ids of the studies that measured on this smaller cluster."""
     measured: tuple[Contender, ...]
-    """Measured trials of these studies, each configuration once."""
+    """Measured trials of these studies; each configuration occurs once."""
 
 
 class RungAnchors:
-    """Measurements of smaller clusters, by the configuration that grows from there."""
+    """Measurements on smaller clusters, looked up by the configuration and the way in which its sharding groups grow
+    with the cluster."""
 
     def __init__(self, sizes: TargetSizes, rungs: Sequence[Rung]) -> None:
         self.rungs = tuple(sorted(rungs, key=lambda rung: rung.cluster.world_size))
         self._sizes = [(rung.cluster.world_size, _measured_sizes(sizes, rung)) for rung in self.rungs]
 
     def of(self, growth: Growth) -> list[MeasuredSize]:
-        """Sizes on which a configuration was measured that grows in this way, smallest first."""
+        """Measured sizes of a configuration on the smaller clusters, each with its sharding groups scaled as `growth`
+        says, smallest cluster first."""
         found = []
         for ranks, measured in self._sizes:
             config = growth.at(ranks)
@@ -64,10 +68,12 @@ def _measured_sizes(sizes: TargetSizes, rung: Rung) -> Mapping[str, MeasuredSize
 
 
 def run(sizes: TargetSizes, anchors: RungAnchors, measured: Sequence[Contender]) -> RungTest | None:
-    """Foretell each measured trial from the smaller clusters alone, and compare.
+    """Project each measured trial of the study from smaller clusters alone, and compare the projections with the
+    measurements.
 
     Returns:
-        The comparison; None if no smaller cluster measured a configuration that grows to one of the trials.
+        The comparison; None if no smaller cluster measured one of the trials' configurations, with its shard groups
+            scaled down.
     """
     here = sizes.predict([contender.config for contender in measured], sizes.cluster)
     foretold: list[ForetoldTrial] = []
@@ -115,9 +121,10 @@ def _reached(foretold: Sequence[ForetoldTrial], half_widths: Sequence[float]) ->
 
 
 def band_factor(errors: Sequence[float]) -> float:
-    """Factor on the bands with which 90 % of the foretold trials would lie within theirs; at least 1.
+    """Factor by which bands must be widened so that 90 % of the trials lie within the bands projected from smaller
+    clusters; at least 1.
 
-    `errors`: error of each foretold trial in half-widths of its band.
+    `errors`: error of each projected trial, as a multiple of its band's half-width.
     """
     if len(errors) < _FEWEST:
         return 1.0
@@ -126,11 +133,13 @@ def band_factor(errors: Sequence[float]) -> float:
 
 
 def error_after(test: RungTest | None) -> StructuralError:
-    """Error of projections to the target: that of published runs, wider where the rung test says so."""
+    """Error model of projections to the target: that of published runs, with wider bands where the rung test
+    (projections from smaller clusters) was further off."""
     return learnt() if test is None else widened(test.band_factor)
 
 
 def widened(factor: float) -> StructuralError:
-    """Error of published runs, with bands that are wider by the factor of a rung test."""
+    """Error model of published runs, with bands widened by the factor of a rung test (projections from smaller clusters
+    against measurements)."""
     published = learnt()
     return replace(published, width=published.width * factor)

@@ -15,15 +15,16 @@ from shardtune.tuner.prediction import catalogue, traced_shape
 from shardtune.tuner.prediction.evaluation import machine
 
 _SHARING = ("tensor_parallel", "context_parallel", "pipeline_parallel")
-"""Knobs with which several ranks share samples, so that the global batch may be smaller than the number of ranks."""
+"""Knobs with which several ranks share samples; with them the global batch may be smaller than the number of ranks."""
 
 
 def for_rung(
     request: StudyRequest, cluster: Cluster, measured: MeasuredHardware | None = None, *, has_worker: bool = True
 ) -> StudyRequest:
-    """Request of a study as its trials run: its target complete, and its global batch the cluster's part of the target's.
-    Unchanged without a target. `measured`: rates that the cluster's worker measured. `has_worker` False: a later worker may
-    bring them.
+    """Prepare a study's request for its trials: with all fields of its target filled in, and with the part of the
+    target's global batch that gives each rank of the study's smaller cluster the same work. A request without a target
+    stays as it is. `measured`: rates that the cluster's worker measured. `has_worker`: False postpones the checks that
+    need these rates.
 
     Raises:
         ValueError: a target that cannot be projected to; names the field, its value and the remedy.
@@ -54,7 +55,8 @@ def for_rung(
 
 
 def target_cluster(cluster: Cluster, target: Target) -> Cluster:
-    """Cluster of a target: GPUs and hosts of the study's cluster, in the target's number."""
+    """Cluster of a study's target: the GPUs, hosts and network of the study's own cluster, with the target's numbers of
+    nodes and GPUs."""
     per_node = target.gpus_per_node or cluster.gpus_per_node
     return cluster.model_copy(
         update={
@@ -69,8 +71,8 @@ def target_cluster(cluster: Cluster, target: Target) -> Cluster:
 
 
 def target_rates(measured: MeasuredHardware | None, cluster: Cluster, target: Target) -> MeasuredHardware | None:
-    """Rates measured on the study's cluster, in a form that holds on the target: each collective names its group, and
-    another network's bandwidth replaces what was measured between nodes."""
+    """Rates measured on the study's cluster, changed so that they hold on the larger target: each collective states its
+    number of ranks, and those between nodes are dropped where the target states another network bandwidth."""
     if measured is None:
         return None
     collectives = (
@@ -84,7 +86,7 @@ def target_rates(measured: MeasuredHardware | None, cluster: Cluster, target: Ta
 
 
 def has_measured_network(measured: MeasuredHardware | None) -> bool:
-    """Whether collectives were measured between nodes."""
+    """Whether the worker measured collectives between nodes."""
     return measured is not None and any(time.nodes > 1 for time in measured.collectives)
 
 
@@ -146,7 +148,8 @@ def _check_network(target: Target, cluster: Cluster, measured: MeasuredHardware 
 
 
 def _usual_network(cluster: Cluster, gpus_per_node: int) -> float | None:
-    """GB/s between nodes that the catalogue has for a GPU, per node; None for CPU ranks and unknown GPUs."""
+    """Network bandwidth of a node in GB/s, as the catalogue states it for the node's GPUs; None for CPU ranks and
+    unknown GPUs."""
     if cluster.device == "cpu":
         return None
     try:
@@ -162,7 +165,8 @@ def _check_model(request: StudyRequest, target: Target) -> None:
 
 
 def _check_rates(there: Cluster, measured: MeasuredHardware | None) -> None:
-    """Reject a target for which nothing can be predicted: a projection is a ratio of two predictions."""
+    """Reject a target for which speed cannot be predicted: a projection multiplies a measurement by the ratio of two
+    predictions."""
     try:
         rates = machine(there, measured=measured).rates
     except ValueError:
@@ -193,7 +197,8 @@ def _stated_tensor_ranks(request: StudyRequest) -> Iterator[tuple[str, int]]:
 
 
 def _own_baseline(request: StudyRequest) -> TrialConfig | None:
-    """Baseline in Shardtune's own format. None: a wrong one, which is rejected later, or another tool's."""
+    """Baseline of the request in Shardtune's own format; None where it is invalid (another check rejects it) or in
+    another tool's format."""
     values = request.baseline
     if not isinstance(values, dict):
         return values
@@ -206,7 +211,7 @@ def _own_baseline(request: StudyRequest) -> TrialConfig | None:
 
 
 def _share(request: StudyRequest, batch: int, cluster: Cluster, target: Target) -> int:
-    """Samples per step of the cluster, with which each rank has the same work as on the target."""
+    """Samples per step on the study's cluster that give each rank the same work as on the target."""
     ranks, there = cluster.world_size, target.nodes * (target.gpus_per_node or 1)
     baseline = _own_baseline(request)
     shares = any(name in request.space.knobs for name in _SHARING) or (baseline is not None and baseline.sharing > 1)

@@ -26,7 +26,8 @@ _LAYOUT = (
     "checkpointing",
     "compiled",
 )
-"""Fields of a candidate that stay the same while only the number of data-parallel ranks changes."""
+"""Fields of a candidate that make up its layout: they stay the same while only the number of data-parallel ranks
+changes."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class PredictedSize:
     gpus: int
     gpus_per_node: int
     layout: Mapping[str, float]
-    """Values that make up the configuration, without the number of data-parallel ranks."""
+    """Values of the fields that make up the layout, which leaves out the number of data-parallel ranks."""
     shards_everywhere: bool
     """Whether model states are sharded over all data-parallel ranks, so that the shard group grows with the GPUs."""
     shard_ranks: int
@@ -46,9 +47,9 @@ class PredictedSize:
     communication_s: float
     """Predicted seconds of a step in which the GPU waits for communication and computes nothing."""
     tokens_per_gpu: float
-    """Number of tokens of a step for each GPU."""
+    """Number of tokens that each GPU trains on in a step."""
     memory_gib: float
-    """Predicted peak of the tensors of the fullest GPU, in GiB (torch's `max_memory_allocated`)."""
+    """Predicted peak memory of tensors in GiB (torch's `max_memory_allocated`), on the GPU that needs most."""
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -78,7 +79,8 @@ class PredictedSize:
 
     @cached_property
     def layout_values(self) -> tuple[float, ...]:
-        """Values of the layout in one order, to compare and to look up layouts: a plan does so a million times."""
+        """Values of the layout in a fixed order, to compare and look up layouts; cached, as a plan does so a million
+        times."""
         return tuple(self.layout[name] for name in self._layout_names)
 
     @cached_property
@@ -86,7 +88,8 @@ class PredictedSize:
         return tuple(sorted(self.layout))
 
     def distance(self, other: "PredictedSize") -> float:
-        """Number of doublings by which two layouts differ, over all their values; a different kind counts as one."""
+        """Distance of two layouts: the doublings between their values, summed over all fields; fields that are not
+        numbers add one if they differ."""
         between = _layout_distance(self._layout_names, self.layout_values, other.layout_values)
         return float(self.shards_everywhere != other.shards_everywhere) + between
 
@@ -96,8 +99,8 @@ _COUNTED = ("tensor", "context", "stages", "virtual", "experts", "micro_batch")
 
 @lru_cache(maxsize=1 << 16)
 def _layout_distance(names: tuple[str, ...], first: tuple[float, ...], second: tuple[float, ...]) -> float:
-    """Number of doublings by which the values of two layouts differ. Cached: the layouts of a plan come back for each
-    number of GPUs."""
+    """Doublings between the values of two layouts, summed over all fields. Cached, as a plan compares the same layouts
+    for each number of GPUs."""
     total = 0.0
     for name, mine, theirs in zip(names, first, second, strict=True):
         if mine != theirs:
@@ -119,7 +122,7 @@ class MeasuredSize:
     def at_speed(
         cls, predicted: PredictedSize, tokens_per_s_per_gpu: float, memory_gib: float | None = None
     ) -> "MeasuredSize":
-        """Size that was measured in tokens per second and GPU."""
+        """Create a measured size from a speed in tokens per second and GPU."""
         return cls(predicted, predicted.tokens_per_gpu / tokens_per_s_per_gpu, memory_gib)
 
     @property
@@ -129,14 +132,14 @@ class MeasuredSize:
 
     @property
     def slowness(self) -> float:
-        """Logarithm of measured over predicted time of a step."""
+        """Logarithm of measured over predicted step time."""
         return math.log(self.seconds / self.predicted.seconds)
 
 
 def of_candidates(
     candidates: Candidates, step: StepTable, memory: MemoryTable, gpus_per_node: int
 ) -> list[PredictedSize]:
-    """Sizes of candidates whose step and memory were predicted."""
+    """Convert candidates with their predicted step times and memory to one `PredictedSize` each."""
     count = candidates.size
     arrays = {name: np.broadcast_to(getattr(candidates, name), count) for name in _LAYOUT}
     gpus = np.broadcast_to(candidates.ranks * candidates.stages, count)

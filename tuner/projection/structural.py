@@ -13,20 +13,21 @@ from shardtune.tuner.projection.published_errors import PUBLISHED_ERRORS
 _NOMINAL = 0.90
 """Fraction of measurements that the band of a projection should contain."""
 _FIRST = 1.0
-"""Number of doublings' worth of error that a projection has before its first doubling: noise of the two runs."""
+"""Error that a projection has before its first doubling, from the noise of its two runs; in units of the error that one
+doubling adds."""
 
 
 class ScalingError(NamedTuple):
-    """Error of one projection from a published run to a run with more GPUs."""
+    """Error of one projection from a published run to another published run with more GPUs."""
 
     doublings: float
-    """Number of doublings of the GPUs between the anchor and the target."""
+    """Number of doublings of the GPUs from the smaller run to the larger one."""
     unseen: int
-    """Number of parallel axes that the target uses and the anchor does not."""
+    """Number of parallel axes that the larger run uses and the smaller one does not."""
     slowness: float
-    """Logarithm of measured over projected time, without any drift."""
+    """Logarithm of measured over projected step time, where the projection has no drift (slow-down with each doubling)."""
     open_width: float
-    """Half-width that the unknown factor on communication gave the band."""
+    """Part of the band's half-width that comes from not knowing how far predicted communication time is off."""
 
 
 @dataclass(frozen=True)
@@ -34,33 +35,36 @@ class StructuralError:
     """Correction and uncertainty of projections to more GPUs, fitted to published runs."""
 
     drift: float
-    """Logarithm by which a step slows down with each doubling of the GPUs, beyond the predicted ratio."""
+    """Logarithm by which each doubling of the GPUs slows a step down, beyond what is predicted."""
     width: float
-    """Half-width of the 90 % band, as a logarithm of time for each doubling."""
+    """Half-width of the 90 % band that each doubling of the GPUs adds, in logarithm of time."""
     sources: int = 0
-    """Number of sources that drift and width were learnt from."""
+    """Number of published sources that `drift` and `width` were fitted to."""
     shared: float = 0.0
-    """Fraction of the variance that projections of one source, and so of one network and program, have in common."""
+    """Fraction of the error's variance that all projections of one source share, since a source has one network and one
+    program."""
 
     def half_width(self, doublings: float, unseen: int = 0) -> float:
-        """Half-width of the 90 % band in logarithm of time: linear in doublings, with one more for each axis that no
-        measurement has shown."""
+        """Half-width of the 90 % band in logarithm of time. It grows linearly with doublings of the GPUs; each aspect
+        of the target that no measurement covers counts as one more doubling."""
         return self.width * (_FIRST + doublings + unseen)
 
 
 @lru_cache(maxsize=64)
 def learnt(without: frozenset[str] = frozenset()) -> StructuralError:
-    """Fit the structural error to the published runs, without those of the owners in `without` (such as `mosaicml`)."""
+    """Fit the error model of projections to the published runs, without sources of the owners in `without` (such as
+    `mosaicml`)."""
     return learn({name: errors for name, errors in PUBLISHED_ERRORS.items() if owner(name) not in without})
 
 
 def owner(source: str) -> str:
-    """Owner of a source: `mosaicml` of `mosaicml/llm-foundry@HEAD:README.md`."""
+    """Owner of a source of published runs: `mosaicml` for `mosaicml/llm-foundry@HEAD:README.md`."""
     return source.removeprefix("https://").partition("@")[0].partition("/")[0].strip()
 
 
 def learn(errors: Mapping[str, Sequence[tuple[float, int, float, float]]]) -> StructuralError:
-    """Fit drift and width to errors by source; sources count equally, however many runs they have."""
+    """Fit drift and width of the error model to the errors of each source; sources weigh the same, however many runs
+    they have."""
     sources = {name: [ScalingError(*error) for error in listed] for name, listed in errors.items() if listed}
     if not sources:
         return StructuralError(drift=0.015, width=0.05)
@@ -76,7 +80,7 @@ def learn(errors: Mapping[str, Sequence[tuple[float, int, float, float]]]) -> St
 
 
 def _shared_fraction(sources: Collection[Sequence[ScalingError]], drift: float) -> float:
-    """Variance between the means of sources over the whole variance of errors, each source with the same weight."""
+    """Fraction of the errors' variance that lies between the means of sources, each source with the same weight."""
     scaled = [
         [(error.slowness - drift * error.doublings) / (_FIRST + error.doublings + error.unseen) for error in listed]
         for listed in sources

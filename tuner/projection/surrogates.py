@@ -11,20 +11,23 @@ from shardtune.api_schemas.studies.targets import ScaledField
 _AXES = ("dp_shard", "dp_replicate")
 _WHOLE = {"HYBRID_SHARD": "FULL_SHARD", "_HYBRID_SHARD_ZERO2": "SHARD_GRAD_OP"}
 _HYBRID = {whole: hybrid for hybrid, whole in _WHOLE.items()}
-"""FSDP1's names for the same sharding over all ranks, and within groups of ranks."""
+"""Names of FSDP1's hybrid sharding strategies (within groups of ranks) by the name for the same sharding over all
+ranks."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Way in which a configuration grows with the number of GPUs."""
+    """Way in which a configuration's shard groups scale when the number of GPUs grows."""
 
     config: TrialConfig
     """Configuration on the study's cluster."""
     group: int | None
-    """Number of ranks in a shard group; None: all data-parallel ranks, or a backend without such groups."""
+    """Number of ranks in a shard group on every size; None: the group always has all data-parallel ranks, or the
+    backend has no such groups."""
 
     def at(self, ranks: int) -> TrialConfig | None:
-        """Configuration on that many ranks; None where its groups do not divide them."""
+        """Configuration scaled to `ranks` ranks; None where its shard groups do not divide them, or the strategy cannot
+        run on them."""
         strategy = self.config.strategy
         if not hasattr(strategy, "dp_shard"):
             return self._with(strategy.model_dump(), ranks)
@@ -53,10 +56,10 @@ def _fsdp1_name(values: Mapping[str, Any]) -> str:
 
 
 def growths(config: TrialConfig, here: Cluster, there: Cluster) -> Sequence[Growth]:
-    """Ways in which a configuration of the study's cluster can grow to the target.
+    """Ways in which a configuration of the study's cluster can be scaled to the larger target.
 
-    A group over all ranks of the cluster stands for one over all ranks of the target, for one of the target's nodes, and
-    for one that stays as large as it is, beside copies. Any other group stays as large as it is.
+    A shard group over all ranks of the cluster may become three things on the target: a group over all ranks, a group
+    within each node, or a group of its present size, replicated. A group over some of the ranks keeps its size.
     """
     strategy = config.strategy
     shard, copies = getattr(strategy, "dp_shard", None), getattr(strategy, "dp_replicate", 1)
@@ -72,7 +75,8 @@ def growths(config: TrialConfig, here: Cluster, there: Cluster) -> Sequence[Grow
 
 
 def scaled_fields(measured: TrialConfig, target: TrialConfig) -> tuple[ScaledField, ...]:
-    """Sizes of groups that differ between the measured configuration and that of the target."""
+    """Sharding and replication sizes (`dp_shard`, `dp_replicate`) that differ between the measured configuration and
+    its scaled form on the target."""
     pairs = ((axis, getattr(measured.strategy, axis, 1), getattr(target.strategy, axis, 1)) for axis in _AXES)
     return tuple(
         ScaledField(field=axis, measured=small, target=large) for axis, small, large in pairs if small != large

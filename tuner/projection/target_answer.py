@@ -21,7 +21,7 @@ from shardtune.tuner.projection.target_rows import OnTarget, distinct, grown_con
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _RUNNERS_UP = 4
-"""Number of configurations that an answer lists after the best."""
+"""Number of configurations that an answer lists besides the best."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class ProjectedTrials:
     rows: Sequence[OnTarget]
     """Projected configurations, each once."""
     without_layout: frozenset[int]
-    """Numbers of trials whose configurations have no form on the target."""
+    """Numbers of trials whose configurations cannot be scaled to the target's ranks."""
     only_at_target: int
     """Number of configurations that did not fit on the study's cluster, and are predicted to fit on the target."""
     rung_test: RungTest | None
     error: StructuralError
     left_out: tuple[str, ...] = ()
-    """Sentences about measurements of smaller clusters that cannot be true, and do not count."""
+    """Sentences for the user about trials of smaller clusters whose speeds are impossible, and which were left out."""
 
 
 def project_trials(
@@ -50,8 +50,9 @@ def project_trials(
 ) -> ProjectedTrials:
     """Project the trials of a study to its target.
 
-    `measured`: feasible trials of the study. `not_fitting`: configurations that did not fit on its cluster, by prediction
-    or by a run. `smaller`: smaller clusters that measured configurations with the same work for each rank.
+    `measured`: feasible trials of the study. `not_fitting`: configurations that did not fit on its cluster, by
+    prediction or by a run. `smaller`: smaller clusters on which earlier studies measured configurations, with the same
+    work for each rank.
     """
     believed = rung_speeds.believable(sizes, smaller)
     anchors = RungAnchors(sizes, believed.rungs)
@@ -73,7 +74,8 @@ def project_trials(
 
 
 def answer(trials: ProjectedTrials, rejected: Collection[str] = ()) -> StudyProjection:
-    """Answer for the target of a study. `rejected`: keys of configurations that a rehearsal showed not to train there.
+    """Answer which configuration is projected to be the fastest on a study's target. `rejected`: content keys of
+    configurations that a rehearsal (a step without GPUs) showed not to train there.
 
     Raises:
         ValueError: no measured configuration can run on the target, or is predicted to fit there.
@@ -106,7 +108,8 @@ def answer(trials: ProjectedTrials, rejected: Collection[str] = ()) -> StudyProj
 
 
 def _fitting(trials: ProjectedTrials, rejected: Collection[str]) -> list[OnTarget]:
-    """Configurations that fit on the target and were not rejected there, fastest first."""
+    """Projected configurations that fit on the target and that no rehearsal (a step without GPUs) rejected, fastest
+    first."""
     fitting = [row for row in trials.rows if row.fits and row.config.content_key() not in rejected]
     if not fitting:
         there = trials.sizes.there
@@ -118,7 +121,8 @@ def _fitting(trials: ProjectedTrials, rejected: Collection[str]) -> list[OnTarge
 
 
 def _chances(fitting: Sequence[OnTarget]) -> list[tuple[float, float]]:
-    """Chance of each configuration to be the fastest: its own, and that of its trial in all its forms."""
+    """Chances of each configuration to be the fastest on the target: its own, and the sum over all configurations that
+    were projected from its trial."""
     chances = chances_of_best(
         [
             ProjectedSpeed(row.grown.contender.trial_number, row.expected, row.projection.tokens_per_s_per_gpu.high)
@@ -132,7 +136,7 @@ def _chances(fitting: Sequence[OnTarget]) -> list[tuple[float, float]]:
 
 
 def _ranks(contenders: Sequence[Contender]) -> dict[int, int]:
-    """Rank by measured speed of each trial, from 1."""
+    """Rank of each trial by measured speed, counted from 1, by trial number."""
     speeds = {contender.trial_number: contender.tokens_per_s_per_gpu for contender in contenders}
     ordered = sorted(speeds, key=lambda number: -speeds[number])
     return {number: place for place, number in enumerate(ordered, start=1)}
@@ -141,7 +145,8 @@ def _ranks(contenders: Sequence[Contender]) -> dict[int, int]:
 def _described(
     sizes: TargetSizes, row: OnTarget, chances: tuple[float, float], rank: int, curve: tuple[CurvePoint, ...]
 ) -> ProjectedConfig:
-    """Describe a configuration. `chances`: its own to be the fastest, and that of its trial in all its forms."""
+    """Describe a projected configuration for the answer. `chances`: its chance to be the fastest, and that of all
+    configurations projected from its trial."""
     contender, projection = row.grown.contender, row.projection
     return ProjectedConfig(
         trial_number=contender.trial_number,

@@ -13,11 +13,13 @@ from shardtune.tuner.projection.target_rows import OnTarget, project_all
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _COMPARED = 16
-"""Number of configurations, the fastest on the target and the fastest measured, that are compared on every size."""
+"""Maximum number of configurations compared on every size: so many of the fastest on the target, and so many of the
+fastest measured."""
 
 
 class Curves:
-    """Speeds of the most promising configurations on every size between the cluster and the target."""
+    """Speed curves: the speeds of the most promising configurations on each cluster size from the study's cluster up to
+    the target."""
 
     def __init__(
         self, sizes: TargetSizes, fitting: Sequence[OnTarget], ranks: Mapping[int, int], error: StructuralError
@@ -44,7 +46,8 @@ class Curves:
         return tuple(points)
 
     def best_of_each_size(self, contender: Contender) -> tuple[BestAtSize, ...]:
-        """Fastest configuration of each size, from the contender that is the fastest on the study's cluster."""
+        """Fastest configuration on each cluster size; on the study's own cluster this is `contender`, the fastest
+        measured trial."""
         here = self._sizes.cluster
         rows = [_best_at(self._sizes, here, contender, contender.config, exactly(contender), is_measured=True)]
         for cluster in self._sizes.between():

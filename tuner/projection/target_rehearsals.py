@@ -23,13 +23,14 @@ from shardtune.tuner.projection import rehearsal, rungs
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _MOST_RATIO = 100.0
-"""Largest ratio of a believable peak to the predicted one, and the other way round. Rehearsals and predictions of a 70B
-differ by 2 % at most."""
+"""Largest believable ratio of a rehearsed memory peak to the predicted one, or of the predicted to the rehearsed one.
+On layouts of a 70B the two differ by 2 % at most."""
 
 
 @dataclass(frozen=True)
 class RehearsalRun:
-    """Run of a study that rehearses one configuration at the target's number of ranks."""
+    """Run of a study that rehearses one configuration: steps it without GPUs at the target's number of ranks, to see
+    whether it trains and fits."""
 
     trial_number: int
     config: TrialConfig
@@ -40,9 +41,9 @@ class RehearsalRun:
 
 
 def trial_at_target(spec: StudySpec, cluster: Cluster, config: TrialConfig) -> TrialTask:
-    """Trial of a configuration at the study's target, without compilation.
+    """Build the trial of a configuration on the study's target, to rehearse it; `torch.compile` is switched off.
 
-    `cluster`: the study's cluster.
+    `cluster`: the study's own, smaller cluster.
     """
     assert spec.target is not None
     there = rungs.target_cluster(cluster, spec.target)
@@ -56,7 +57,8 @@ def trial_at_target(spec: StudySpec, cluster: Cluster, config: TrialConfig) -> T
 
 
 def parts(trial: TrialTask) -> tuple[RehearsalTask, ...]:
-    """Tasks of the processes that rehearse a trial, which was planned before."""
+    """Tasks of the processes that rehearse a trial (step it without GPUs) in a run that the service has already
+    planned."""
     planned = rehearsal.plan(trial)
     if isinstance(planned, RehearsalProblem):
         # The release that planned the run did not reject it. Its end says so (`of_run`), whatever its worker answers; an
@@ -68,15 +70,15 @@ def parts(trial: TrialTask) -> tuple[RehearsalTask, ...]:
 def of_problem(
     sizes: TargetSizes, trial: TrialTask, trial_number: int, config: TrialConfig, problem: RehearsalProblem
 ) -> TargetRehearsal:
-    """Outcome of a configuration that no process rehearsed."""
+    """Outcome for a configuration that was not rehearsed because of a problem known before any process ran."""
     result = rehearsal.combine(trial, (), problem, _predicted_gib(sizes, trial.config))
     return _outcome(result, trial_number, config)
 
 
 def of_run(sizes: TargetSizes, trial: TrialTask, run: RehearsalRun) -> TargetRehearsal:
-    """Outcome of a run that has ended.
+    """Outcome of a rehearsal run that has ended.
 
-    `trial`: the configuration at the target, as it was rehearsed.
+    `trial`: the configuration on the target, in the form in which it was rehearsed.
     """
     predicted = _predicted_gib(sizes, trial.config)
     planned = rehearsal.plan(trial)
@@ -101,7 +103,8 @@ def of_run(sizes: TargetSizes, trial: TrialTask, run: RehearsalRun) -> TargetReh
 
 
 def _problem_of(run: RehearsalRun, planned: Sequence[RehearsalTask]) -> RehearsalProblem | None:
-    """Reason why a run that has ended rehearsed nothing; None where every process answered."""
+    """Reason why a rehearsal run that has ended says nothing about its configuration; None where every process
+    answered."""
     if run.report is None:
         kind = "cancelled" if run.failure is None else run.failure.kind.value
         message = "the run was cancelled" if run.failure is None else f"the run failed: {run.failure.message}"
@@ -114,7 +117,7 @@ def _problem_of(run: RehearsalRun, planned: Sequence[RehearsalTask]) -> Rehearsa
 
 
 def _contradiction(report: RehearsalReport, planned: Sequence[RehearsalTask]) -> RehearsalProblem | None:
-    """Problem of figures that contradict the task or each other; None where they may be true."""
+    """Problem of a rehearsal whose reported figures contradict its task or each other; None where they may be true."""
     seen = [answer.seen for answer in report.answers if answer.seen is not None]
     if [one.rank for one in seen] != [part.rank for part in planned]:
         reason = f"the worker answered for ranks {[one.rank for one in seen]}, not {[part.rank for part in planned]}"

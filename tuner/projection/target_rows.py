@@ -17,14 +17,14 @@ from shardtune.tuner.projection.target_sizes import FittingSize, TargetSizes
 
 @dataclass(frozen=True)
 class Grown:
-    """Measured configuration that grows to the target."""
+    """Measured configuration, with one way of scaling it to the target."""
 
     contender: Contender
     growth: Growth
     anchor: MeasuredSize
-    """Size on which the study measured it."""
+    """Measurement of the configuration on the study's own cluster."""
     smaller: tuple[MeasuredSize, ...] = ()
-    """Sizes on which earlier studies measured it, smallest first."""
+    """Measurements of the scaled-down configuration by earlier studies on smaller clusters, smallest first."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class OnTarget:
     config: TrialConfig
     projection: Projection
     fits: bool
-    """Whether its tensors should fit into the memory that a GPU may use, or need no more than on the study's cluster."""
+    """Whether the configuration should fit on the target: its projected memory is within what a GPU may use, or no more
+    than was measured on the study's cluster."""
 
     @property
     def expected(self) -> float:
@@ -44,8 +45,8 @@ class OnTarget:
 
 
 def grown_configs(sizes: TargetSizes, measured: Sequence[Contender], rungs: RungAnchors | None = None) -> list[Grown]:
-    """Ways in which the measured configurations grow to the target, each with what was measured, here and on smaller
-    clusters."""
+    """List the measured configurations with each way of scaling them to the target, such as with a larger shard group.
+    Each has its measurements on the study's own cluster and on smaller ones."""
     here = sizes.predict([contender.config for contender in measured], sizes.cluster)
     return [
         Grown(
@@ -62,8 +63,8 @@ def grown_configs(sizes: TargetSizes, measured: Sequence[Contender], rungs: Rung
 def project_all(
     sizes: TargetSizes, grown: Sequence[Grown], cluster: Cluster, error: StructuralError | None = None
 ) -> list[OnTarget]:
-    """Projections to a cluster of all configurations that can run on it. `error`: their structural error; None: that of
-    published runs."""
+    """Project all configurations that can run on `cluster` to it. `error`: error model of the projections; None: the
+    one fitted to published runs."""
     legal = [(row, config) for row in grown if (config := row.growth.at(cluster.world_size)) is not None]
     there = sizes.predict([config for _, config in legal], cluster)
     rows = []
@@ -88,7 +89,8 @@ def _fits(sizes: TargetSizes, anchor: MeasuredSize, projection: Projection, size
 
 
 def distinct(rows: Sequence[OnTarget]) -> list[OnTarget]:
-    """Rows with each configuration once: of several trials that stand for it, the one whose projection is surest."""
+    """Rows with each configuration once: where several trials are projected to one configuration, the row with the
+    narrowest band."""
     surest: dict[str, OnTarget] = {}
     for row in rows:
         if _band_ratio(row) < _band_ratio(surest.setdefault(row.config.content_key(), row)):

@@ -18,21 +18,23 @@ from shardtune.tuner.projection import rungs
 from shardtune.tuner.projection.sizes import PredictedSize, of_candidates
 
 _EVERY_COUNT_UP_TO = 16
-"""Number of nodes up to which every count is projected, as a job may get any; beyond it, few sizes show the curve."""
+"""Number of nodes up to which every node count is projected, as a job may get any of them; above it, a few sizes are
+enough to show the curve."""
 
 
 @dataclass(frozen=True)
 class FittingSize:
-    """Prediction of one configuration on one size."""
+    """Prediction of one configuration on one cluster size, and whether it fits."""
 
     predicted: PredictedSize
     fits: bool
-    """Whether its tensors are predicted to fit into the memory that a GPU may use."""
+    """Whether the configuration's tensors are predicted to fit into the memory that a GPU may use."""
 
 
 @dataclass(frozen=True)
 class TargetSizes:
-    """Study with a target: its model, its workload, and the clusters between its own and the target."""
+    """Study with a larger target: its model, its workload, and the cluster sizes between its own cluster and the
+    target."""
 
     shape: ModelShape
     workload: Workload
@@ -45,7 +47,7 @@ class TargetSizes:
     def of_study(
         cls, spec: StudySpec, shape: ModelShape, cluster: Cluster, hardware: MeasuredHardware | None
     ) -> "TargetSizes":
-        """Sizes of a study that names a target."""
+        """Create the sizes of a study whose request names a target."""
         assert spec.target is not None
         return cls(shape, spec.workload, cluster, spec.target, spec.objective, hardware)
 
@@ -55,8 +57,8 @@ class TargetSizes:
         return rungs.target_cluster(self.cluster, self.target)
 
     def between(self) -> list[Cluster]:
-        """Clusters larger than the study's, up to the target: every number of nodes up to 16, then powers of two, half as
-        many more, and the target's own number."""
+        """Clusters that are larger than the study's, up to the target: every number of nodes up to 16; beyond, the
+        powers of two, 1.5 times each of them, and the target's own number."""
         powers = [1 << power for power in range(self.target.nodes.bit_length())]
         counts = {count for power in powers for count in (power, 3 * power) if count < self.target.nodes}
         counts |= set(range(1, min(_EVERY_COUNT_UP_TO + 1, self.target.nodes)))
@@ -71,11 +73,12 @@ class TargetSizes:
         return ranks > self.cluster.world_size and self.workload.global_batch * ranks % self.cluster.world_size == 0
 
     def global_batch(self, cluster: Cluster) -> int:
-        """Samples per step on a cluster, with the same work for each rank."""
+        """Samples per step on a cluster, in proportion to its ranks, so that each rank has the same work."""
         return self.workload.global_batch * cluster.world_size // self.cluster.world_size
 
     def predict(self, configs: Sequence[TrialConfig], cluster: Cluster) -> list[FittingSize]:
-        """Predict configurations on a cluster, without any calibration: what it would correct cancels in the ratio."""
+        """Predict configurations on a cluster. Predictions are not calibrated: a projection uses the ratio of two of
+        them, in which a correction would cancel."""
         if not configs:
             return []
         is_own = cluster == self.cluster

@@ -13,16 +13,17 @@ from shardtune.tuner.projection.sizes import MeasuredSize, PredictedSize
 Array = NDArray[np.float64]
 
 _COMMUNICATION_SIGMA = 1.0
-"""Prior standard deviation of the log factor on exposed communication, the part that computation does not hide. It is
-wide, since a small error in the hidden part changes the exposed part by a factor."""
+"""Prior standard deviation of the logarithm of the factor between true and predicted exposed communication (the part
+that computation does not hide). It is wide, since a small error in the hidden part changes the exposed part by a
+factor."""
 _LARGEST_LOG_FACTOR, _SMALLEST_LOG_FACTOR = 1.5, -3.0
 _DRIFT_SIGMA = 0.01
 """Prior standard deviation of the slow-down at each doubling of the GPUs, around its mean in published runs."""
 _NOISE_SIGMA = 0.01
 """Standard deviation of the logarithm of one measured step time."""
 _WALK_SIGMA = 0.015
-"""Standard deviation of the unexplained log difference between two sizes, one of which has twice the GPUs. Because of
-it, the nearer of two measured sizes counts more."""
+"""Standard deviation of the unexplained difference in log time between two sizes, one of which has twice the GPUs.
+Because of it, a measured size that is nearer to the target counts more."""
 _ITERATIONS = 8
 _DEVIATIONS = 1.645
 """Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
@@ -31,15 +32,17 @@ _FLAT = 1e-6
 
 @dataclass(frozen=True)
 class Forecast:
-    """Step time at the target, and what remains open about its communication."""
+    """Step time that is projected for the target, and how uncertain it is because of communication."""
 
     seconds: float
     communication_width: float
-    """Half-width of the 90 % band in logarithm of time that the unknown factor on communication causes."""
+    """Part of the 90 % band's half-width (in logarithm of time) that comes from not knowing how far predicted
+    communication time is off."""
 
 
 def forecast(anchors: Sequence[MeasuredSize], target: PredictedSize, drift: float) -> Forecast:
-    """Step time at the target by the most probable factors on time and communication, and drift by doubling.
+    """Project the step time to the target from a configuration's measured sizes. The fit has a factor on all time, a
+    factor on communication, and a slow-down with each doubling of the GPUs.
 
     `drift`: logarithm by which published runs slow down with each doubling, beyond their prediction.
     """
@@ -72,8 +75,8 @@ def forecast(anchors: Sequence[MeasuredSize], target: PredictedSize, drift: floa
 
 
 def _linearise(remaining: Array, communication: Array, doublings: Array, factor: float) -> tuple[Array, Array]:
-    """Logarithm of step times as a table of coefficients (of the shared factor, the factor on communication, the drift)
-    and offsets, around one factor on communication."""
+    """Linearise the logarithm of step times around one value of the communication factor: coefficients of the shared
+    factor, the communication factor and the drift, and offsets."""
     scaled = math.exp(factor) * communication
     share = scaled / (remaining + scaled)
     table = np.column_stack([np.ones(len(share)), share, doublings])

@@ -31,8 +31,8 @@ def oversized_configs(history: Iterable[Observation], space: Space) -> list[Flat
 
 
 def probably_too_large(config: TrialConfig, oversized: Sequence[Flat], space: Space) -> bool:
-    """Whether a configuration probably runs out of memory: an earlier trial was too large with the same placement of
-    model states and no knob at a value that uses more memory."""
+    """Whether a configuration probably runs out of memory: an earlier trial with the same placement of model states ran
+    out of memory, and no knob of this configuration has a value that uses less memory than in that trial."""
     table = space.flatten(config)
     return any(_needs_at_least(table, oversized_table) for oversized_table in oversized)
 

@@ -34,7 +34,8 @@ from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.space.legal_values import COMMON
 
 _TOP, _MOST_TOP = 10, 100
-"""Number of configurations of a request that names none, and the largest that a request may name."""
+"""Number of fastest configurations in the answer to a request that names no number, and the largest number that a
+request may name."""
 _MESH_KNOBS = {"context_parallel", "tensor_parallel", "pipeline_parallel", "expert_parallel"}
 _EXHAUSTIVE_KNOBS = {
     *("backend", "micro_batch", "activation_checkpointing", "checkpoint_every", "dp_shard"),
@@ -42,18 +43,21 @@ _EXHAUSTIVE_KNOBS = {
 }
 """Names of the knobs, besides those that place model states, for which the prediction search evaluates every value."""
 _MOST_VALUES = 24
-"""Number of values of a knob that the outline has at most, evenly apart: 73,920 GPUs have 112 sizes of a shard, and as many
-of tensor and pipeline groups for each. The descent looks at the values between."""
+"""Maximum number of values of a knob in the outline, the configurations with which the prediction search starts. The
+values are spread evenly, as 73,920 GPUs have 112 sizes of a shard, and as many of tensor and pipeline groups for each.
+The descent to neighbouring configurations then evaluates the values between."""
 _SURE_AMONG = 4
-"""Number of configurations searched per requested result, to find one that surely fits in memory."""
+"""Number of configurations that are examined per requested configuration, to find one that surely fits in memory."""
 _SURE_AMONG_AT_LEAST = 60
 _WIDER = 2
-"""Multiple of the requested number of configurations among which the simplest of equally fast ones are chosen."""
+"""Multiple of the requested number of configurations, among which the simplest of equally fast ones are chosen."""
 _STEPS = 8
 _NEAR_PEAK = 1.5
-"""Factor over the usable memory up to which compiled blocks are tried where nothing fits."""
+"""Factor on the usable memory: if no configuration fits, but the predicted peak of one is within this factor, compiled
+blocks, which keep less, are tried."""
 _STARTS_PER_KIND = 2
-"""Number of the fastest configurations of each kind whose neighbours are evaluated in one step of the descent."""
+"""Number of fastest configurations of each kind (backend and ZeRO stage) whose neighbours are evaluated in one step of
+the descent."""
 _WITHOUT_TERM: dict[str, Any] = {name: knob.default for name, knob in COMMON.items() if knob.without_term}
 """Default values of the knobs that have no effect on predictions, by knob name."""
 
@@ -68,7 +72,8 @@ def answer_request(
     /v1/predictions` and the calculator.
 
     Raises:
-        ValueError: as `prediction_request.resolve`, or a global batch that the ranks do not divide.
+        ValueError: the request is invalid (see `prediction_request.resolve`), or the ranks do not divide its global
+            batch.
     """
     resolved = prediction_request.resolve(request, device)
     # Predictions are held against the memory that a rank may use: the study keeps a fraction of it free.
@@ -96,8 +101,9 @@ def answer_request(
 
 
 def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count: int) -> tuple[Prediction, ...]:
-    """The `count` configurations with the fastest predictions and their ranks: those that surely fit in memory, then
-    those that may fit; of one rank the simplest first. The first one is the same for every `count`.
+    """Predict the `count` fastest configurations and rank them: first those that surely fit in memory, then those that
+    may fit. Among configurations of one rank the simplest comes first. The first configuration is the same for every
+    `count`.
 
     Empty where nothing fits, or where the hardware's rates are unknown.
 
@@ -138,7 +144,7 @@ def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count
 def _choose(
     ranked: tuple[TrialConfig, ...], predict_config: Callable[[TrialConfig], Prediction], count: int
 ) -> tuple[Prediction, ...]:
-    """Choose `count` of the configurations, which come by rising time of a step, and give them their ranks."""
+    """Choose and rank `count` of the configurations, which are given by rising step time."""
     among = ranked[: max(_SURE_AMONG * count, _SURE_AMONG_AT_LEAST)]
     # Wider than asked for: the simplest of equally fast configurations may come after the first `count`.
     wide = equal_ranks.simplest_first([predict_config(config) for config in among[: _WIDER * count]])
@@ -167,8 +173,9 @@ def _rank_configs(
 ) -> tuple[TrialConfig, ...]:
     """Order configurations by rising predicted time of a step.
 
-    `limits`: limits of the search space as JSON, because a cached function needs hashable arguments. `factors`: calibration factors of the parts of a step's time. `host`: factor on the seconds of a kernel launch. `usable_gib`: limit on the predicted peak, before the
-    calibration of memory.
+    `limits`: limits of the search space as JSON, because a cached function needs hashable arguments. `factors`:
+    calibration factors of the parts of a step's time. `host`: factor on the seconds of a kernel launch. `usable_gib`:
+    limit on the predicted peak memory, which is not calibrated here.
     """
     study_limits = SpaceLimits.model_validate_json(limits)
     narrowed = study_limits.model_copy(update={"knobs": _WITHOUT_TERM | study_limits.knobs})
@@ -184,8 +191,9 @@ def _rank_configs(
 
 
 def _outline_configs(space: Space, *, is_compiled: bool = False) -> Iterator[TrialConfig]:
-    """Configurations of the space with each placement of model states, micro batch and checkpointing; other knobs have
-    their documented defaults. `is_compiled`: compiled ones, where the space has them."""
+    """Enumerate the configurations from which the prediction search starts: every placement of model states, micro
+    batch and checkpointing, with the documented defaults of all other knobs. `is_compiled`: with compiled blocks, where
+    the space has them."""
     defaults = {
         knob: value
         for backend in BACKENDS.values()
@@ -215,7 +223,7 @@ class Ranking:
     pool: Pool
     factors: NDArray[np.float64]
     host: float
-    """Factor on the seconds of a kernel launch."""
+    """Factor on the seconds of a kernel launch by which the host differs from the catalogue's figures."""
     usable_gib: float
 
     def seconds(self) -> NDArray[np.float64]:
@@ -227,15 +235,15 @@ class Ranking:
 
     @property
     def is_nearly_fitting(self) -> bool:
-        """Whether a configuration would fit if it kept less for backward, as compiled blocks do: the host has room for it,
-        and its peak is not far too large."""
+        """Whether some configuration would fit if it kept less for backward, as compiled blocks do: host memory has
+        room for it, and its predicted peak is at most `_NEAR_PEAK` times the limit."""
         pool = self.pool
         has_room = pool.host_gib <= pool.basis.cluster.host_memory_gib
         return bool(np.any(has_room & (pool.peak_gib <= _NEAR_PEAK * self.usable_gib)))
 
     def descend(self) -> None:
-        """Evaluate the neighbours of the fastest configurations of each kind, repeatedly, until the neighbours of all
-        of these are evaluated."""
+        """Search by descent: evaluate the neighbours of the fastest configurations of each kind (backend and ZeRO
+        stage), repeatedly, until no new configuration is among the fastest."""
         pool, visited = self.pool, set[int]()
         for _ in range(_STEPS):
             seconds = self.seconds()
@@ -252,7 +260,8 @@ class Ranking:
             pool.rows([near for row in unvisited for near in neighbours(pool.space, pool.config(row))])
 
     def distinct(self, count: int) -> Iterator[TrialConfig]:
-        """Configurations by rising predicted time; among configurations with the same description, only the fastest."""
+        """Configurations by rising predicted step time; of several configurations with the same description, only the
+        fastest."""
         seconds, descriptions = self.seconds(), set[str]()
         for row in map(int, np.argsort(seconds, kind="stable")):
             if not np.isfinite(seconds[row]) or len(descriptions) == count:

@@ -12,38 +12,41 @@ from shardtune.tuner.prediction.calibration import Calibrations
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 
 Search = Callable[[ResolvedRequest, Calibrations, int], tuple[Prediction, ...]]
-"""Search for the fastest configurations of a request, such as `fastest.fastest_configs`."""
+"""Function that finds the fastest configurations of a request, such as `fastest.fastest_configs`."""
 
 _AXES = {
     "context_parallel": "share each sequence among {} ranks",
     "tensor_parallel": "split each block over {} ranks",
     "pipeline_parallel": "split the model into {} stages",
 }
-"""Mesh axes that are searched only where a study names them, each with a description."""
+"""Mesh axes that the search uses only if a study names them, each with the description of a remedy that uses it."""
 _INPUTS_ON_HOST: dict[str, KnobValue] = {"activation_offload": True, "activation_checkpointing": "full"}
-"""Limits with which every configuration keeps the inputs of checkpointed blocks in host memory."""
+"""Limits on the search space that make every configuration keep the inputs of checkpointed blocks in host memory."""
 _LIGHTEST: dict[str, KnobValue] = {"activation_checkpointing": "full", "micro_batch": 1}
-"""Limits with which configurations keep least for backward. Where none of these fits, none does, and a search of them alone
-takes a tenth of the time."""
+"""Limits on the search space that leave only configurations that keep least for backward. If none of these fits, no
+configuration does, and searching them alone takes a tenth of the time."""
 _DEGREES = (2, 4, 8, 16)
 _AMONG = 10
-"""Number of fastest configurations among which one that surely fits is sought."""
+"""Number of fastest configurations among which one that surely fits in memory is sought."""
 _IN_DOUBT = 0.5
-"""Part of the memory that a rank may use, up to which an expected need is far from the limit."""
+"""Fraction of the memory that a rank may use; a configuration that is expected to need at most this fraction is far
+from the limit."""
 _MOST_TIMES = 8
-"""Largest multiple of the cluster that is tried."""
+"""Maximum factor by which the cluster is enlarged to see whether the model would fit then."""
 
 
 def are_needed(predictions: tuple[Prediction, ...], usable_gib: float) -> bool:
-    """Whether no configuration surely fits for want of memory. Where one is expected to need a small part of the memory
-    and is in doubt all the same, the prediction's band is wide, which no lever narrows."""
+    """Whether changes that save memory (levers) must be suggested: no configuration surely fits, and each is expected
+    to need a large part of the memory. A configuration that needs little and is still in doubt has a wide band of
+    predicted memory, which no change narrows."""
     return not any(
         item.memory.verdict == "fits" or item.memory.total_gib <= _IN_DOUBT * usable_gib for item in predictions
     )
 
 
 def find(resolved: ResolvedRequest, calibrations: Calibrations, search: Search) -> tuple[str, ...]:
-    """Return the levers with which a configuration surely fits, each with that configuration; empty where none helps."""
+    """Return the changes (levers) that would make the model fit, each as a sentence with a configuration that then
+    surely fits; empty where none helps."""
     words = (
         _first_that_fits(resolved, calibrations, search, attempts)
         for attempts in (
@@ -76,7 +79,8 @@ def _first_that_fits(
 
 
 def _lightest_fits(resolved: ResolvedRequest, calibrations: Calibrations, search: Search) -> bool:
-    """Whether one of the lightest configurations surely fits; also true where the study's space has none of them."""
+    """Whether one of the configurations that use least memory surely fits; also true where the study's space has no
+    such configuration."""
     limits = resolved.request.space
     narrowed = limits.model_copy(update={"knobs": _LIGHTEST | limits.knobs})
     try:
@@ -86,7 +90,7 @@ def _lightest_fits(resolved: ResolvedRequest, calibrations: Calibrations, search
 
 
 def _fitting(predictions: tuple[Prediction, ...]) -> Prediction | None:
-    """Return the first configuration that surely fits."""
+    """Return the first configuration whose prediction surely fits in memory; None where none does."""
     return next((item for item in predictions if item.memory.verdict == "fits"), None)
 
 

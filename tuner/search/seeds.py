@@ -15,8 +15,9 @@ from shardtune.tuner.search.space.flat import flatten
 MAX_SEEDS = 4
 Seeds = list[tuple[TrialConfig, TrialOrigin]]
 Forecast = Callable[[Sequence[TrialConfig]], Sequence[tuple[float, float]] | None]
-"""Predictor of (expected, highest) speed for a list of configurations, where the highest is the end of the 90 %
-interval. The speed is 0 where a configuration does not fit; None where nothing can be predicted."""
+"""Function that predicts the speed of each configuration in a list as a pair (expected, highest), where highest is the
+upper end of the 90 % interval. The speed is 0 where a configuration does not fit; the function returns None where
+nothing can be predicted."""
 
 
 def documented_defaults(cluster: Cluster) -> list[TrialConfig]:
@@ -25,8 +26,8 @@ def documented_defaults(cluster: Cluster) -> list[TrialConfig]:
 
 
 def node_aligned(cluster: Cluster) -> list[TrialConfig]:
-    """Configurations whose device mesh follows the cluster's nodes, so that the heaviest traffic stays within a node;
-    none on a cluster of one node."""
+    """Configurations that shard within each node and replicate across nodes, so that the heaviest traffic stays within
+    a node; none on a cluster of one node."""
     return [TrialConfig(strategy=strategy) for backend in BACKENDS.values() for strategy in backend.aligned(cluster)]
 
 
@@ -39,9 +40,10 @@ def seed_configs(
 ) -> Seeds:
     """Choose the at most four configurations that a study tries first; the user's baseline is among them, unchanged.
 
-    With a baseline, one default of each backend follows. Over several nodes, the default whose mesh follows the nodes
-    comes first. Defaults are changed to satisfy the user's limits. Challengers (of a retune) come right after the
-    baseline, and take no default's place.
+    With a baseline, one default of each backend follows. On several nodes, the first of these is the default that
+    shards within each node and replicates across nodes. Defaults are changed to satisfy the user's limits. Challengers
+    (configurations that a retune compares with the present answer) come right after the baseline, in addition to the
+    four.
     """
     plain_defaults = documented_defaults(cluster) if baseline is None else _one_of_each(cluster)
     defaults = [*node_aligned(cluster), *plain_defaults]
@@ -60,11 +62,12 @@ def seed_configs(
 
 
 def due_seeds(seeds: Seeds, history: Sequence[Observation], rejected: Collection[str], forecast: Forecast) -> Seeds:
-    """Seed trials that run now, whatever the sampler prefers; all seeds where speed cannot be predicted.
+    """Choose the seeds (default configurations and the user's own) that run now, whatever the sampler prefers; all
+    seeds where speed cannot be predicted.
 
-    The user's baseline and challengers always run, and over several nodes the default whose mesh follows the nodes. The
-    other defaults run in order of predicted speed: one while no baseline runs, any whose interval reaches the fastest
-    measured default, and one of another backend while only one backend has run.
+    The user's baseline and challengers always run, and on several nodes the default that shards within each node. The
+    other defaults run in order of predicted speed: one while no baseline runs, any whose predicted interval reaches the
+    speed of the fastest measured default, and one of another backend while only one backend has run.
     """
     required = [(config, origin) for config, origin in seeds if origin is not TrialOrigin.DEFAULT]
     defaults = [config for config, origin in seeds if origin is TrialOrigin.DEFAULT]
@@ -96,8 +99,8 @@ def _speed(obs: Observation) -> float:
 
 
 def _has_two_axes(config: TrialConfig) -> bool:
-    """Whether a configuration is both sharded and replicated, which among the documented defaults means that its mesh
-    follows the nodes."""
+    """Whether a configuration is both sharded and replicated, which among the documented defaults means that it shards
+    within each node and replicates across nodes."""
     flat = flatten(config)
     return flat.get("dp_replicate", 1) != 1 and flat.get("dp_shard", 1) != 1
 

@@ -15,8 +15,8 @@ MIN_TRIALS = 12
 PATIENCE = 8
 MIN_GAIN = 0.01
 MIN_GUIDED = 6
-"""Number of finished trials before an expected gain is trusted to end a search, because the expectation is learnt from
-these trials."""
+"""Minimum number of finished trials before a small expected gain may end a search, because the expectation is learnt
+from these trials."""
 
 ALL_TRIED = StudyReason(code=StudyReasonCode.ALL_TRIED, text="every configuration that may fit has been tried")
 """Reason to stop a search that has tried every configuration; more trials or time would not extend it."""
@@ -56,9 +56,9 @@ def used_up(budget: Budget, trials: int, gpu_seconds: float, wall_seconds: float
 
 def no_gain_reason(reason: TrialReason | None, history: Sequence[Observation], budget: Budget) -> StudyReason | None:
     """Reason not to start the trial that the sampler prefers because its expected gain is too small, None to start it;
-    checked only where the budget has no number of trials.
+    checked only where the budget sets no number of trials.
 
-    `reason`: the sampler's expectation; None from a sampler without one and for the user's own training code.
+    `reason`: the sampler's expectation; None from a sampler that computes none, and for the user's own training code.
     """
     planned, finished = budget.planned_gpu_hours, sum(obs.state in _FINISHED for obs in history)
     if reason is None:
@@ -122,9 +122,10 @@ def _best(observations: Iterable[Observation]) -> float:
 
 
 def extend_budget(budget: Budget, extension: Extension, trials: int, gpu_seconds: float, wall_seconds: float) -> Budget:
-    """Extend a study's budget: add to a limit, or to the amount already spent where that is higher.
+    """Extend a study's budget: raise a limit by the extension, counted from the limit or from the amount already spent,
+    whichever is higher.
 
-    A budget without a number of trials allows exactly `trials` + `add_trials` from then on, but no fewer than before.
+    If the budget set no number of trials, it then allows `trials` (those that have run) + `add_trials`.
 
     Raises:
         ValueError: the budget has no such limit, or the limit may not be so high; names field, value and remedy.

@@ -47,8 +47,8 @@ class _Ask:
     seeds_rejected: int = 0
 
     def accepts(self, config: TrialConfig | None) -> bool:
-        """Whether the configuration is new and passes the memory gate (is not predicted to exceed memory); it is then
-        not considered again for this suggestion."""
+        """Whether a configuration is new and passes the memory gate (is not predicted to exceed memory). A
+        configuration is considered only once for a suggestion."""
         if config is None:
             return False
         key = self.space.key(config)
@@ -61,8 +61,8 @@ class _Ask:
         return rejection is None
 
     def suggest(self, config: TrialConfig | None, origin: TrialOrigin | None) -> Suggestion:
-        """Suggestion of this configuration, with the memory gate's rejections of seeds (a baseline among them) and
-        those of other configurations that are closest to fitting."""
+        """Build the suggestion of this configuration, with the memory gate's rejections: all those of seeds (such as a
+        baseline), and those of other configurations that are closest to fitting."""
         seeds, ordinary = self.rejections[: self.seeds_rejected], self.rejections[self.seeds_rejected :]
         ordinary.sort(key=lambda rejection: rejection.needed_gib - rejection.available_gib)
         return Suggestion(config, origin if config is not None else None, (*seeds, *ordinary[:MAX_REJECTIONS]))
@@ -81,9 +81,10 @@ def next_config(
     """Choose the next configuration to try: not in the history, not rejected, and passed by the memory gate (predicted
     to fit).
 
-    Seeds come first, then the sampler; where all its proposals are taken, a random choice, then enumeration. The same
-    arguments give the same suggestion. `rejected` are content keys of earlier rejections. `warm` are trials of another
-    study (tuner.search.warm_start), which guide the sampler and may be tried again.
+    Seeds come first, then the sampler's proposals. Where all of these have been tried, a random configuration is
+    chosen, and at last the space is enumerated. The same arguments give the same suggestion. `rejected` are content
+    keys of configurations that the memory gate rejected earlier. `warm` are trials of another study
+    (tuner.search.warm_start), which guide the sampler and may be tried again.
     """
     taken_keys = {space.key(obs.config) for obs in history} | {obs.config_key for obs in history}
     ask = _Ask(space, gate, taken_keys | set(rejected))
@@ -106,7 +107,7 @@ def next_listed(
     gate: MemoryGate,
 ) -> Suggestion:
     """Suggest the next configuration of a user's list that has not been tried and passes the memory gate (is predicted
-    to fit); without a configuration after the end of the list."""
+    to fit); the suggestion has no configuration after the end of the list."""
     taken_keys = {obs.config_key for obs in history} | set(rejected_keys)
     rejected: list[Rejection] = []
     for config, origin in listed:

@@ -23,8 +23,8 @@ class WarmStart:
 
 
 def scaled_trials(warm: WarmStart | None, history: Sequence[Observation]) -> tuple[Observation, ...]:
-    """Trials of the other study that this study has not measured, their speeds scaled to the level of this study's
-    speeds."""
+    """Return the trials of the other study that this study has not measured. Their speeds are scaled by the median
+    ratio of the two studies' speeds for configurations that both measured."""
     if warm is None:
         return ()
     own_speeds = {obs.config_key: _speed(obs) for obs in history if obs.is_measured}

@@ -29,7 +29,8 @@ from shardtune.tuner.verdict.paired_test import WORTHWHILE, Decision
 MAX_CHALLENGERS = 3
 RUNNER_UPS = 2
 MAX_PAIRS = 13
-"""Maximum number of pairs of runs in a challenge: enough that a challenger may lose two pairs and still win."""
+"""Maximum number of paired runs in a challenge (incumbent against challenger): so many that a challenger may lose two
+pairs and still win."""
 FUTILE_LOSSES = 2
 
 ChallengeOutcome = Literal["kept", "faster", "inconclusive"]
@@ -42,11 +43,11 @@ where the hardware is unknown."""
 
 
 def decide(log_ratios: Sequence[float], most_pairs: int, first_log_ratio: float | None) -> Decision:
-    """Decide a challenge from its pairs so far, as `paired_test.decide` does, but return `not_shown` also where more
-    pairs are futile.
+    """Decide a challenge from the pairs run so far, by the sign test of `paired_test.decide`; also return `not_shown`
+    as soon as further pairs are futile.
 
-    `first_log_ratio` is the log-ratio of the two search runs because of which this challenger was chosen; None where
-    they do not compare.
+    `first_log_ratio` is the logarithm of the speed ratio of the two search runs, because of which this challenger was
+    chosen; None where either search run was disturbed.
     """
     # `first` was the reason to choose this challenger, so it counts towards giving up only, never towards a win.
     lost, pairs, every = (
@@ -69,8 +70,8 @@ def outcome(
 ) -> ChallengeOutcome:
     """Outcome of a challenge that has ended, from the pairs of its fastest challenger.
 
-    `first_log_ratio` is the log-ratio of the two search runs, None where they do not compare. `disturbed_pairs` is the
-    number of pairs in which a run was disturbed.
+    `first_log_ratio` is the logarithm of the speed ratio of the two search runs, None where either was disturbed.
+    `disturbed_pairs` is the number of pairs in which a run was disturbed.
     """
     match decide(log_ratios, most_pairs, first_log_ratio):
         case "faster":
@@ -104,13 +105,13 @@ def search_log_ratio(history: Sequence[Observation], baseline: int, challenger: 
 
 
 def finalists_with_rival(field: Finalists) -> Finalists:
-    """Finalists of a challenge: the incumbent and its fastest challenger, which runs beside it however slow its search
-    run was."""
+    """Finalists of a challenge: the incumbent and its fastest challenger. The challenger gets validation runs beside the
+    incumbent even where its search run was slow."""
     return replace(field, candidates=field.candidates[:1])
 
 
 def runner_ups(history: Sequence[Observation], incumbent: TrialConfig) -> tuple[TrialConfig, ...]:
-    """Order a study's measured trials, without the incumbent, by how much a second run of each is worth.
+    """Order a study's measured trials, without the incumbent, by how much it is worth to run each a second time.
 
     The fastest trial comes first, then the fastest of each backend not represented yet, then the remaining trials by
     speed.
@@ -168,7 +169,7 @@ def challengers(
     incumbent: TrialConfig,
 ) -> tuple[TrialConfig, ...]:
     """Choose at most three configurations to run against the incumbent: another study's recommendation for the same
-    tuning target, two runner-ups, predicted favourites, then more runner-ups."""
+    tuning target, two runner-ups of this study, configurations predicted to be faster, then more runner-ups."""
     candidates = [
         *([other_recommended] if other_recommended is not None else []),
         *ranked_trials[:RUNNER_UPS],

@@ -3,12 +3,12 @@
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
 _COSTLY = 0.01
-"""Fraction of the training time spent saving checkpoints, from which a cheaper way of saving is suggested."""
+"""Fraction of the training time spent saving checkpoints, above which a finding suggests a cheaper way of saving."""
 _SLOW = 0.5
-"""Fraction of the disk's write rate for one process; a save slower than this fraction is not limited by the disk."""
+"""Fraction of the disk's write rate that a save of one process must reach to count as limited by the disk."""
 _SHORT_S = 1.0
-"""Seconds of a checkpoint save, below which most of the time is a fixed cost that does not depend on the bytes
-saved."""
+"""Minimum seconds of a checkpoint save to report its write rate as low: most of a shorter save is a fixed cost that
+does not depend on the bytes saved."""
 _MB = 1e6
 DISK_LIMITED = "most of it for the disk"
 """Phrase in the finding about a checkpoint save that is limited by the disk's write rate."""

@@ -18,11 +18,11 @@ NEAR_FRACTION = 0.9
 """Fraction of another trial's speed below which a trial is far behind it; also the fraction of the fastest candidate's
 speed that a candidate must reach in the search to become a finalist."""
 _FEWEST_COMPARISONS = 2
-"""Fewest comparisons that can show that a trial is far behind, the search's included: a single one may have caught an
-unnoticed burst."""
+"""Minimum number of comparisons, the search runs' included, that can show a trial to be far behind: a single one may
+have coincided with an unnoticed burst of other load."""
 
 LogSpeeds = dict[int, list[float]]
-"""Natural logarithms of the measured speeds of each trial, by trial number, beginning with the search run."""
+"""Measured speeds as natural logarithms: for each trial number a list that begins with the search run."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Pair:
 
     @property
     def disturbed_runs(self) -> int:
-        """Number of the two runs that other programs disturbed."""
+        """Number of the pair's runs (0 to 2) that other programs disturbed."""
         return sum(load.is_disturbed for load in self.loads)
 
     @property
@@ -97,7 +97,8 @@ class ComparisonBlocks:
             self._runs.setdefault(run.comparison_block, []).append(run)
 
     def take(self, arms: Sequence[int]) -> dict[int, ValidationRun] | NextRun:
-        """Runs of the next complete comparison block by trial number, or the run that is missing from the block."""
+        """Take the next comparison block: return its runs by trial number if it is complete, else the run that it still
+        needs."""
         # Speeds of two machines do not compare, so a block that changed the machine is skipped.
         while len({(run.worker, run.hosts) for run in self._runs.get(self.block, ())}) > 1:
             self.block += 1
@@ -111,12 +112,13 @@ class ComparisonBlocks:
         return runs
 
     def take_rest(self) -> None:
-        """Take the further blocks that have runs, whoever of the trials ran: after a failure nothing completes them."""
+        """Take all further comparison blocks that have runs, even incomplete ones: after a failed run nothing will
+        complete them."""
         while any(block >= self.block for block in self._runs):
             self.take(())
 
     def pairs(self, challenger: int, baseline: int) -> tuple[Pair, ...]:
-        """Pairs of two trials: their runs in each complete block that has both."""
+        """Pairs of runs of two trials, one pair from each comparison block in which both trials ran."""
         return tuple(
             _pair(runs, challenger, baseline)
             for runs in self._taken.values()
@@ -141,7 +143,7 @@ class ComparisonBlocks:
         return is_like and self._search[trial] - self._search[other] < least
 
     def scores(self, trials: Sequence[int]) -> dict[int, float]:
-        """Log speed of each trial, by which trials are ranked: the mean of the faster half of its runs."""
+        """Score of each trial, by which trials are ranked: the mean of the logarithms of speed of the faster half of its runs."""
         undisturbed = [self._search[trial] for trial in trials if trial not in self._disturbed_searches]
         # A disturbance only slows a run down, so a disturbed search run says nothing against a trial beside undisturbed
         # ones: it counts as a typical one. Where all were disturbed, they are alike.
@@ -162,7 +164,8 @@ class ComparisonBlocks:
 
 
 def _pair(runs: Mapping[int, ValidationRun], challenger: int, baseline: int) -> Pair:
-    """Pair of two trials of a block; the block's runs are in the order in which they ran."""
+    """Pair the runs of two trials of one comparison block. `runs` are in the order in which they ran, which says who
+    ran first."""
     order, first, second = list(runs), runs[challenger], runs[baseline]
     ratio = math.log(first.tokens_per_s_per_gpu) - math.log(second.tokens_per_s_per_gpu)
     return Pair(ratio, (first.load, second.load), order.index(challenger) < order.index(baseline))

@@ -17,8 +17,8 @@ CORES_PER_GPU = 2.0
 """CPU cores that a rank on a GPU needs: one launches the kernels, one runs the backward pass. Ranks on CPU use all
 cores."""
 MAX_SPREAD = 0.10
-"""Largest half-width of the 95 % interval of a run's step time, as a fraction of the step time; checked only where the
-worker could not measure the cores that other programs used."""
+"""Largest half-width of the 95 % interval of a run's step time, as a fraction of the step time, at which the run counts
+as undisturbed; checked only where the worker could not measure the cores that other programs used."""
 MAX_REPEATS = 5
 """Maximum number of repeats of a disturbed run; after that many, the last run counts although it was disturbed."""
 FREE_REPEATS = 4

@@ -30,7 +30,7 @@ ROUNDS = ((1, 8), (1, 4), (2, 1))
 round that would eliminate no candidate is skipped."""
 
 _NEAR = 0.5
-"""Fraction of the trials that are expected to be fast enough to enter the final comparison."""
+"""Fraction of a search's trials that a cost estimate expects to be fast enough for the final comparison."""
 # One search run each would leave it to chance which default everything is compared with.
 DEFAULT_BLOCKS = 2
 """Maximum number of comparison blocks that run the documented defaults against each other; after each block, defaults
@@ -47,19 +47,23 @@ class RankingState:
     """Number of the baseline trial: the fastest default by search runs, until validation runs of several defaults
     decide."""
     challenger: int | None
-    """Number of the trial compared with the baseline; None during screening."""
+    """Number of the trial that is compared with the baseline; None while screening still chooses among several
+    candidates."""
     pairs: tuple[Pair, ...]
-    """Pairs of the challenger and the baseline that count, in the order of the runs."""
+    """Pairs of the challenger and the baseline that count (neither run saw much more load than the other), in the order
+    of the runs."""
     next: NextRun | None
     """Next validation run that the final comparison needs; None once the verdict is final."""
     is_far_behind: bool = False
-    """Whether runs beside the baseline's showed the challenger far behind, so that no further pair was run."""
+    """Whether the challenger's runs beside the baseline's showed that it is far slower, so that no further pair was
+    run."""
     lost_blocks: int = 0
     """Number of comparison blocks left out because their runs were on different workers or hosts."""
     uneven_pairs: tuple[Pair, ...] = ()
     """Pairs that were left out because other programs loaded their two runs unequally."""
     is_settled_early: bool = False
-    """Whether `tuner.verdict.quiet_test` ended the pairs, before the sign test could."""
+    """Whether the test for quiet machines (`tuner.verdict.quiet_test`) ended the comparison with fewer pairs than the
+    sign test needs."""
 
     @property
     def speedup(self) -> Speedup | None:
@@ -98,8 +102,8 @@ def finalists_among(
 
 
 def max_runs(candidates: int, most_pairs: int, defaults: int = 0) -> int:
-    """Maximum number of validation runs in a final comparison: the case that all pairs are used, no comparison block is
-    lost and all candidates and defaults are equally fast.
+    """Maximum number of validation runs in a final comparison. It is reached if every pair is used, no comparison block
+    is lost, and all candidates and defaults are equally fast.
 
     `candidates`: number of trials that may be compared with the baseline.
     """
@@ -114,7 +118,8 @@ def max_runs(candidates: int, most_pairs: int, defaults: int = 0) -> int:
 
 
 def likely_runs(trials: int, pairs: int, defaults: int = 0) -> int:
-    """Number of validation runs in a final comparison that ends after so many pairs, of a search that has not ended.
+    """Estimate the number of validation runs of a final comparison that ends after `pairs` pairs, for a search that has
+    not ended yet.
 
     `trials`: number of trials that the search will have run.
     """
@@ -207,7 +212,8 @@ def _find_fastest_default(field: Finalists, blocks: ComparisonBlocks) -> int | N
 
 
 def _screen(field: Finalists, baseline: int, blocks: ComparisonBlocks) -> int | NextRun:
-    """Number of the candidate to pair with the baseline, or the next validation run that screening needs."""
+    """Choose the candidate that runs in pairs with the baseline and return its trial number, once screening has ended; until
+    then return the next validation run of the screening."""
     rivals = tuple(trial for trial in field.members if trial != baseline)
     alive = _near_baseline(rivals, baseline, blocks)
     for count, kept_count in ROUNDS:
@@ -222,8 +228,8 @@ def _screen(field: Finalists, baseline: int, blocks: ComparisonBlocks) -> int | 
 
 
 def _near_baseline(alive: tuple[int, ...], baseline: int, blocks: ComparisonBlocks) -> tuple[int, ...]:
-    """Numbers of the trials that are not far slower than the baseline in runs beside it; the first trial where all
-    are."""
+    """Numbers of the trials that are not far slower than the baseline, by runs made beside it; only the first trial
+    where all are far slower."""
     return tuple(trial for trial in alive if not blocks.is_far_behind(trial, baseline)) or alive[:1]
 
 

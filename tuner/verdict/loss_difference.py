@@ -20,13 +20,15 @@ from statistics import fmean, stdev
 from shardtune.api_schemas.studies.recipes import FEWEST_LOSS_STEPS, LossComparison, LossVerdict
 
 BATCHES = 5
-"""Number of batches of consecutive steps whose means are compared. Few and long: their means hardly depend on each other."""
+"""Number of batches of consecutive steps whose mean losses are compared. A few long batches are used because their
+means hardly depend on each other."""
 _QUANTILE = 2.776
-"""Student's t with `BATCHES` - 1 degrees of freedom, exceeded on either side with 5 %."""
+"""Quantile of Student's t with `BATCHES` - 1 degrees of freedom for a two-sided interval of 95 %."""
 
 
 def compare(losses: Sequence[float], stated: Sequence[float], most_difference: float) -> LossComparison:
-    """Compare the losses of a recipe with those of the stated one, by the last half of the steps that both trained.
+    """Compare the losses of a considered recipe (other precision or optimizer) with those of the stated recipe, over
+    the last half of the steps that both trained.
 
     Raises:
         ValueError: fewer steps than `FEWEST_LOSS_STEPS`.

@@ -19,7 +19,8 @@ _ADAMW = AdamW()
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Largest relative differences that two trajectories of the same training may have."""
+    """Tolerance of the parity check: largest relative differences allowed between two configurations' first steps if
+    they train the same."""
 
     loss: float
     grad_norm: float
@@ -28,16 +29,16 @@ class Tolerance:
     """Allowed difference of the sums of parameters, relative to the root of their square sum, because the plain sum may
     cancel to almost zero."""
     first_step: "Tolerance | None" = None
-    """Bounds of the first step, where they are closer: no rounding has spread yet."""
+    """Bounds for the first step where they are tighter than those of later steps: no rounding error has spread yet."""
     other_micro_batch: "Tolerance | None" = None
-    """Bounds of two trials with different micro batches, where their size changes what is trained."""
+    """Bounds for two trials with different micro batches, where the micro batch size changes what is trained."""
 
     def at_step(self, step: int) -> "Tolerance":
-        """Bounds of a step, counted from 0."""
+        """Bounds that apply at a step, counted from 0."""
         return self.first_step if step == 0 and self.first_step is not None else self
 
     def between(self, first: TrialConfig, other: TrialConfig) -> "Tolerance":
-        """Bounds of the trajectories of two configurations."""
+        """Bounds that apply between the recorded first steps of two configurations."""
         differs = first.micro_batch != other.micro_batch and self.other_micro_batch is not None
         return self.other_micro_batch if differs and self.other_micro_batch is not None else self
 
@@ -98,7 +99,7 @@ def tolerance(
 
 
 def _below_fp32(precision: Precision, optimizer: OptimizerSchema) -> Tolerance:
-    """Bounds of a training that rounds values below fp32; those of float8 are those of bfloat16."""
+    """Tolerance for a training that rounds values below fp32; float8 has that of bfloat16."""
     if isinstance(optimizer, AdamWBf16):
         return BF16_BY_CHANCE
     return BF16_STATES if precision.has_low_states else BF16
@@ -111,12 +112,12 @@ def group_by_parity(
     optimizer: OptimizerSchema = _ADAMW,
     float8: Float8Recipe | None = None,
 ) -> ParityGroups:
-    """Find the reference trajectory and the trials that leave it.
+    """Find the study's reference trajectory (losses and norms of the first steps), and the trials that differ from it.
 
     The reference is the first feasible trial with which an independent trial agrees: one of another backend, or with
     other groups of ranks. `single_backend`: only one backend can run, so that another configuration of this backend
-    confirms, and a single trial is its own reference. All trials are compared anew each time, including those that an
-    earlier comparison rejected.
+    confirms, and a single trial is its own reference. At each call all trials are compared anew, including those that
+    an earlier comparison rejected.
     """
     bounds = tolerance(precision, optimizer, float8)
     witnesses = [obs for obs in history if _has_trajectory(obs)]
@@ -136,8 +137,8 @@ def group_by_parity(
 
 
 def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> str | None:
-    """Description of the first step and figure in which two trials differ by more than the tolerance; None where the
-    trials agree."""
+    """Description of the first step and figure (such as loss or gradient norm) in which two trials differ by more than
+    the tolerance; None where the trials agree."""
     assert reference.measurement is not None and obs.measurement is not None
     expected_batch, actual_batch = (_recorded_batch(item) for item in (reference, obs))
     if expected_batch != actual_batch:
@@ -155,14 +156,15 @@ def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> s
 
 
 def _recorded_batch(obs: Observation) -> str:
-    """Batch of a trial's recorded first steps, in words: losses compare at one batch only."""
+    """Batch that a trial's recorded first steps train on, in words for messages: only losses of the same batch can be
+    compared."""
     short = obs.measurement.short_steps if obs.measurement is not None else None
     return "the whole global batch" if short is None else f"{short.parity_samples} samples"
 
 
 def largest_differences(history: Sequence[Observation], groups: ParityGroups) -> dict[str, float]:
-    """Largest relative difference of each figure between the reference and the trials that agree with it; empty where
-    there is no reference or no such trial."""
+    """Largest relative difference of each compared figure (such as the loss) between the reference trial and the trials
+    that agree with it; empty where there is no reference or no such trial."""
     by_number = {obs.number: obs for obs in history if _has_trajectory(obs) and obs.number not in groups.infeasible}
     reference = by_number.pop(groups.reference, None) if groups.reference is not None else None
     largest: dict[str, float] = {}
@@ -178,8 +180,8 @@ def largest_differences(history: Sequence[Observation], groups: ParityGroups) ->
 def step_difference(
     expected_step: StepRecord, actual_step: StepRecord, bounds: Tolerance, other_name: str
 ) -> str | None:
-    """Description of the first figure in which a training step differs from the same step of the trial `whose`; None
-    where the two agree."""
+    """Description of the first figure (such as loss or gradient norm) in which a training step differs from the same
+    step of the trial `whose`; None where the two agree."""
     for label, expected, actual, apart, bound in _compared_figures(expected_step, actual_step, bounds):
         if not apart <= bound:
             return (

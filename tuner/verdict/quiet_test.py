@@ -26,20 +26,24 @@ from shardtune.tuner.verdict.paired_test import WORTHWHILE, Decision
 from shardtune.tuner.verdict.undecided import RULED_OUT
 
 ERROR = 0.004
-"""Probability that the test ever declares an equal challenger faster under Gaussian noise, over all looks."""
+"""Probability that the quiet test ever declares an equally fast challenger faster under Gaussian noise, over all
+repeated looks."""
 _QUANTILES = {3: 15.764, 4: 10.215, 5: 8.610, 6: 6.869}
-"""Student's t by number of pairs, exceeded with probabilities of 0.2, 0.1, 0.05 and 0.05 %: together `ERROR`."""
+"""Quantile of Student's t by number of pairs. Equal configurations exceed it with probabilities of 0.2, 0.1, 0.05 and
+0.05 %, which add up to `ERROR`."""
 FEWEST_PAIRS, MOST_PAIRS = min(_QUANTILES), max(_QUANTILES)
-"""Fewest pairs that the test judges, and the most: 7 pairs and more belong to the sign test."""
+"""Minimum and maximum number of pairs that the quiet test judges; from 7 pairs on, the sign test decides."""
 _FUTILE_QUANTILES = {3: 6.965, 4: 4.541, 5: 3.747, 6: 3.365}
-"""Student's t by number of pairs, exceeded with a probability of 1 %."""
+"""Quantile of Student's t by number of pairs, exceeded with a probability of 1 %: bounds the gain that may have been
+missed."""
 FUTILE_GAIN = 0.05
-"""Relative gain that must be ruled out before the pairs end without a winner: a study must find it on a quiet
-machine."""
+"""Relative gain that the pairs must rule out before the quiet test ends them without a winner, since a study on a quiet
+machine must find a gain of this size."""
 
 
 def decide(pairs: Sequence[Pair], uneven_pairs: int = 0) -> Decision:
-    """Decide by the size of the log-ratios; `open` also where the test does not apply to these pairs."""
+    """Decide by the size of the pairs' log speed ratios; return `open` also where the quiet test does not apply to
+    these pairs."""
     interval = log_interval(pairs) if uneven_pairs == 0 else None
     if interval is None:
         return "open"
@@ -53,8 +57,8 @@ def decide(pairs: Sequence[Pair], uneven_pairs: int = 0) -> Decision:
 
 
 def log_interval(pairs: Sequence[Pair]) -> tuple[float, float] | None:
-    """Interval of the mean log-ratios that the test does not reject; None where the test does not apply to these
-    pairs."""
+    """Interval of the mean log speed ratio that the quiet test does not reject; None where the test does not apply to
+    these pairs."""
     quantile = _QUANTILES.get(len(pairs))
     if quantile is None or not _is_quiet(pairs):
         return None
@@ -63,8 +67,8 @@ def log_interval(pairs: Sequence[Pair]) -> tuple[float, float] | None:
 
 
 def speedup(pairs: Sequence[Pair]) -> Speedup | None:
-    """Speed-up by the quiet test: the median ratio, with the interval of the mean; None where the test may not
-    judge."""
+    """Speed-up by the quiet test: the median speed ratio, with the interval of the mean; None where the test does not
+    apply to these pairs."""
     interval = log_interval(pairs)
     if interval is None:
         return None
@@ -85,7 +89,7 @@ def _is_quiet(pairs: Sequence[Pair]) -> bool:
 
 
 def _standard_error(pairs: Sequence[Pair]) -> float:
-    """Standard error of the mean log-ratio."""
+    """Standard error of the mean of the pairs' log speed ratios."""
     # Three ratios may agree by luck, but not better than the runs' own windows allow. Of three windows, the fewest of a
     # run, the half-width of 95 % is 4.3 standard errors.
     within_runs = math.sqrt(fmean(sum((load.spread or 0.0) ** 2 for load in pair.loads) for pair in pairs)) / 4.3

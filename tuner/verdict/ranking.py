@@ -21,8 +21,8 @@ NOTHING_ELSE = "no other configuration is feasible: there is nothing to compare"
 
 
 def best_so_far(history: Sequence[Observation], parity_groups: ParityGroups) -> Contender | None:
-    """Summary of the fastest trial by search runs among the trials not known to leave the reference trajectory; None
-    where there is no such trial."""
+    """Summary of the fastest trial by search runs among the trials that are not known to train differently from the
+    study's reference; None where there is no such trial."""
     feasible = _feasible(history, parity_groups)
     return contender(max(feasible, key=_search_speed)) if feasible else None
 
@@ -128,7 +128,7 @@ def result(
 
 
 def _search_run_counts(history: Sequence[Observation]) -> dict[str, int]:
-    """Counts of the search runs for the fields of a result: measured ones, and disturbed ones among them."""
+    """Numbers of measured search runs, and of disturbed ones among them, as fields of a result."""
     measured = [obs for obs in history if obs.is_measured]
     return {"search_runs": len(measured), "disturbed_search_runs": sum(obs.is_disturbed for obs in measured)}
 
@@ -140,7 +140,7 @@ def _repeated(numbers: Sequence[int], trials: Mapping[int, Observation]) -> tupl
 
 
 def _comparison_notes(ranking_state: RankingState, result: StudyResult) -> tuple[str, ...]:
-    """Notes for the user on a comparison with fewer pairs than the sign test needs: why it ended."""
+    """Notes for the user on why a comparison ended with fewer pairs than the sign test needs."""
     if ranking_state.is_far_behind:
         return (_far_behind_note(ranking_state),)
     if ranking_state.is_settled_early:
@@ -184,8 +184,8 @@ def _default_note(chosen: Observation, field: Finalists, trials: Mapping[int, Ob
 
 
 def _co_tenant_note(trial: Observation) -> tuple[str, ...]:
-    """Note for the user that the recommended trial has no validation run and its search run was measured next to
-    co-tenants."""
+    """Note for the user that the recommended trial has no validation run and that other programs ran on the machine
+    during its search run."""
     conditions = trial.measurement.conditions if trial.measurement is not None else None
     # Search runs may share their host with other workers, validation runs never do.
     is_shared = conditions is not None and conditions.co_tenants > 0 and not trial.validation_runs

@@ -24,8 +24,8 @@ _UNFIT = {
     FailureKind.CRASH,
     FailureKind.RANK_LOST,
 }
-"""Failure kinds of a resume run that reject the configuration (a platform's failure only after a second try); a full
-disk or a lost worker does not."""
+"""Failure kinds of a resume run that reject the configuration (a failure of the platform only if a second try fails,
+too); a full disk or a lost worker does not."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def notes(runs: Sequence[ResumeRun]) -> tuple[str, ...]:
 
 
 def notes_of_projected(spec: StudySpec, runs: Sequence[ResumeRun], projected: int, recommended: int) -> tuple[str, ...]:
-    """Note where the trial that is projected to be the fastest on the target is not the recommended one, which alone is
-    checked."""
+    """Note that the resume check covers only the recommended trial, where another trial is projected to be the fastest
+    on the target."""
     passed = {run.trial for run in runs if run.measurement is not None and run.failure is None}
     if projected == recommended or projected in passed or not spec.budget.resume_check:
         return ()

@@ -16,10 +16,10 @@ from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION, NextRun, Va
 
 
 def search_range(history: Iterable[Observation], infeasible: Container[int] = ()) -> StepTimeRange | None:
-    """Range of step times (s) in which a search run must continue: up to the slowest step time that may reach the final
-    comparison. None while no trial is measured undisturbed.
+    """Range of step times (s) within which a search run must not be cut short: up to the slowest step time that may
+    still reach the final comparison. None while no trial is measured undisturbed.
 
-    `infeasible`: numbers of trials that do not count.
+    `infeasible`: numbers of trials that are left out.
     """
     # A trial over the memory limit, or with other losses, sets no pace: it cannot reach the final comparison itself. A
     # disturbed run sets none either: it ends no other run, and "certainly slower" needs an undisturbed reference.
@@ -40,8 +40,8 @@ def block_range(
     validation_runs: Iterable[ValidationRun],
     tokens_per_step_per_gpu: float,
 ) -> StepTimeRange | None:
-    """Range of step times (s) in which a validation run must continue, around the middle of the two fastest trials of
-    its comparison block by earlier runs; None for a block of one trial.
+    """Range of step times (s) within which a validation run must not be cut short: around the middle between the two
+    fastest trials of its comparison block, by their earlier runs. None for a block of one trial.
 
     `search_speeds`: tokens_per_s_per_gpu of the search runs of the block's trials.
     """
@@ -59,8 +59,8 @@ def block_range(
 
 
 def measure_plan(default_plan: MeasurePlan, undecided_s: StepTimeRange | None, may_prune: bool) -> MeasurePlan:
-    """Measurement plan of a run whose step time must be precise within `undecided_s`; with `may_prune` the run also
-    ends early once its steps are certainly longer than that range."""
+    """Measurement plan for a run whose step time must be measured precisely if it lies within `undecided_s`. With
+    `may_prune` the run also ends early once its steps are certainly slower than this range."""
     update: dict[str, object] = {"undecided_s": undecided_s}
     if may_prune and undecided_s is not None:
         update["prune_above_s"] = undecided_s[1]

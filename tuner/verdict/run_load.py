@@ -8,15 +8,15 @@ from shardtune.tuner.verdict.disturbance import MAX_FOREIGN_FRACTION, throttling
 
 @dataclass(frozen=True)
 class RunLoad:
-    """Load of other programs during one run."""
+    """Load of other programs during one run, and whether the run was throttled."""
 
     is_disturbed: bool = False
     cores_left: float | None = None
-    """CPU cores left for the ranks; None where the worker could not observe it."""
+    """Number of CPU cores that other programs left for the ranks; None where the worker could not observe it."""
 
     spread: float | None = None
-    """Half-width of the 95 % interval of the run's step time over its own windows, as a fraction of the step time; None
-    where the run does not state it."""
+    """Half-width of the 95 % interval of the run's step time over the run's measurement windows, as a fraction of the
+    step time; None where the run does not state it."""
 
     is_throttled: bool = False
     """Whether heat, power brake or hardware lowered a GPU's clocks during the run."""
@@ -31,13 +31,13 @@ class RunLoad:
 
 
 PairLoads = tuple[RunLoad, RunLoad]
-"""Loads during the two runs of a pair."""
+"""Loads of other programs during the two runs of a pair."""
 UNDISTURBED = RunLoad()
 """Load during a run that no other program disturbed."""
 
 
 def is_even(first: RunLoad, second: RunLoad) -> bool:
-    """Whether two runs had the same conditions: both undisturbed, or about as many cores left."""
+    """Whether two runs had the same conditions: neither was disturbed, or other programs left both about as many cores."""
     if not (first.is_disturbed or second.is_disturbed):
         return True
     if first.cores_left is None or second.cores_left is None:

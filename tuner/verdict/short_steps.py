@@ -14,26 +14,28 @@ from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.short_steps import Accumulations, ShortSteps
 
 LONG_STEP_S = 2.0
-"""Predicted seconds of a step above which a study uses short steps: below, a run's start takes longer than its steps."""
+"""Predicted seconds of a step above which a study times short steps (with fewer micro batches). For shorter steps it
+would not pay: a run's start takes longer than its steps."""
 # Not 1: the peak with a single micro batch holds no accumulated gradient beside activations, and a strategy that
 # reduces after the last micro batch alone would have no other one.
 FEWER = 2
-"""Smaller number of micro batches that is timed, per pipeline stage."""
+"""Smaller of the two numbers of micro batches whose steps are timed, per pipeline stage."""
 MORE, MOST = 4, 6
-"""Larger number of micro batches that is timed, per pipeline stage: the second where a step has many. A wider distance
-between the two numbers costs time and lowers the error of the extension."""
+"""Larger of the two numbers of micro batches whose steps are timed, per pipeline stage; `MOST` where a whole step has
+many. A larger difference between the two numbers takes more time, and extrapolates to the whole step with less error."""
 _MANY = 3 * MOST
 _PARITY_SAMPLES_PER_RANK = 2
 # CPU ranks record their peak in these steps alone, and it may lie in a micro batch that is neither the first nor the
 # last. On a GPU the timed steps have such micro batches.
 _FEWEST_RECORDED = {"cpu": 3, "cuda": 2}
 _HOLDS_WHOLE_STEP = ("gpipe",)
-"""Pipeline schedules whose peak memory grows with the micro batches of a step: no short step has their peak."""
+"""Pipeline schedules whose peak memory grows with the number of micro batches in a step, so that a short step would not
+reach the whole step's peak."""
 
 
 def parity_samples(spec: StudySpec, cluster: Cluster, predicted_step_s: float | None) -> int | None:
-    """Number of different samples in the recorded first steps of all runs of a study with short steps; None: the
-    study's runs train on whole steps.
+    """Number of different samples in the recorded first steps of all runs of a study that times short steps (with fewer
+    micro batches); None where the study trains on whole steps.
 
     `predicted_step_s`: predicted seconds of a whole step; None: unknown.
     """
@@ -61,10 +63,10 @@ def measure_plan(
     *,
     times_whole_step: bool = False,
 ) -> MeasurePlan:
-    """Measurement plan of a run with the micro batches of its steps.
+    """Add to a run's measurement plan how many micro batches its steps have.
 
     Args:
-        plan: plan of the run but for that.
+        plan: plan of the run, without its numbers of micro batches.
         samples: number of different samples in the recorded first steps; None: the study has whole steps.
         times_whole_step: whether this is the run that times whole steps after the verdict.
     """
@@ -77,7 +79,7 @@ def measure_plan(
 def of_run(
     samples: int, config: TrialConfig, workload: Workload, cluster: Cluster, *, is_whole: bool = False
 ) -> ShortSteps:
-    """Micro batches of a run's steps in a study with short steps.
+    """Numbers of micro batches in the recorded and in the timed steps of a run, for a study that times short steps.
 
     Args:
         samples: number of different samples in the recorded first steps.
@@ -92,8 +94,8 @@ def of_run(
 
 
 def accumulations(config: TrialConfig, whole: int) -> Accumulations | None:
-    """Two numbers of micro batches whose steps are timed, for a whole step of `whole`; None where it does not pay, or
-    the configuration needs whole steps."""
+    """Two numbers of micro batches whose steps are timed, to extrapolate to a whole step of `whole` micro batches; None
+    where this does not pay, or the configuration needs whole steps."""
     # A schedule fills and drains once a step, and is linear from two micro batches a stage on.
     stages = config.strategy.stages
     fewer, more = FEWER * stages, (MOST if whole >= _MANY * stages else MORE) * stages
@@ -103,14 +105,14 @@ def accumulations(config: TrialConfig, whole: int) -> Accumulations | None:
 
 
 def whole_step_plan(plan: MeasurePlan) -> MeasurePlan:
-    """Measurement plan of the run that times whole steps after the verdict, with just enough steps to reveal a wrong
-    extension."""
+    """Measurement plan of the run that times whole steps after the verdict: just enough steps to reveal that the
+    extrapolation from short steps was wrong."""
     return plan.model_copy(update={"max_warmup_steps": 1, "min_windows": 2, "max_windows": 2, "undecided_s": None})
 
 
 def _parity_accumulation(samples: int, config: TrialConfig, cluster: Cluster, whole: int) -> int:
-    """Least number of micro batches over which the samples divide evenly and which reaches the whole step's peak
-    memory."""
+    """Smallest number of micro batches that divides the recorded samples evenly and reaches the peak memory of a whole
+    step."""
     stages = config.strategy.stages
     per_micro_batch = config.micro_batch * config.data_ranks(cluster.world_size)
     fewest = min(_FEWEST_RECORDED[cluster.device], whole) if stages == 1 else FEWER * stages
@@ -123,7 +125,7 @@ def _parity_accumulation(samples: int, config: TrialConfig, cluster: Cluster, wh
 
 
 def _can_run(config: TrialConfig, count: int) -> bool:
-    """Whether a configuration can run steps of `count` micro batches with the whole step's peak memory."""
+    """Whether a configuration can run a short step of `count` micro batches that reaches the whole step's peak memory."""
     strategy = config.strategy
     # DeepCompile builds the number of micro batches into the program.
     if getattr(strategy, "deepcompile", False):

@@ -30,12 +30,13 @@ from shardtune.tuner.verdict.comparison_blocks import Pair
 from shardtune.tuner.verdict.run_load import RunLoad, is_even
 
 _LEAST_CORES = 0.05
-"""Cores that a program must have used to be named: with one decimal, less would read as none."""
+"""Minimum number of cores that a program must have used to be named in a result: a smaller number would be printed as
+0.0."""
 
 
 def may_go_on(uneven: int, most_pairs: int) -> bool:
-    """Whether a final comparison goes on after this many uneven pairs; a machine that stays busy would take all pairs
-    in vain."""
+    """Whether a final comparison goes on after this many uneven pairs (pairs whose two runs had unequal load from other
+    programs). On a machine that stays busy, further pairs would be in vain."""
     return 2 * uneven < most_pairs
 
 
@@ -47,7 +48,8 @@ def checked(
 ) -> StudyResult:
     """Return the result of a final comparison, with the verdict `too_busy` where it would rest on disturbed runs.
 
-    `even`, `uneven`: the pairs that count, and those that were left out.
+    `even`, `uneven`: the pairs that count, as other programs loaded their two runs equally, and the pairs that were
+    left out.
     """
     busy: BusyMachine | None = None
     if result.verdict is Verdict.UNDECIDED and (
@@ -62,7 +64,8 @@ def checked(
 
 
 def blocks_verdict(even: int, uneven: int) -> bool:
-    """Whether uneven pairs, rather than the spread of the even ones, are why nothing was settled."""
+    """Whether a comparison settled nothing because other programs loaded the two runs of many pairs unequally, and not
+    because the remaining pairs differ."""
     return uneven >= max(1, even) or even < FEWEST_PAIRS <= even + uneven
 
 
@@ -71,7 +74,8 @@ def _no_pair_is_undisturbed(even: Sequence[Pair]) -> bool:
 
 
 def _rests_on_search(result: StudyResult) -> bool:
-    """Whether a result claims that the search missed nothing: it says not faster, or its search chose no pair."""
+    """Whether a result rests on the search having missed nothing: its verdict is not faster, or the search found no
+    trial to pair with the baseline."""
     comparison = result.final_comparison
     return result.verdict is Verdict.NOT_FASTER or (comparison is not None and comparison.pairs == 0)
 
@@ -96,7 +100,8 @@ def _busy_pairs(
 
 
 def _busy_search(history: Sequence[Observation], baseline: int) -> BusyMachine | None:
-    """Cause for which a search proves nothing: most of its runs are uneven beside the baseline's; None otherwise."""
+    """Summary of the load on the machine if a search proves nothing, because most of its runs had another load from
+    other programs than the baseline's run; else None."""
     measured = {
         obs.number: obs.measurement
         for obs in history
@@ -127,8 +132,8 @@ def _busy(
     uneven: int,
     missing_runs: int,
 ) -> BusyMachine:
-    """Summarize the runs (`loads`) that a verdict would rest on, and the programs seen during their trials'
-    (`measured`)."""
+    """Summarize the load of the runs that a verdict would rest on (`loads`), and the other programs seen during those
+    trials' runs (`measured`)."""
     disturbed = [run.conditions for run in measured if run.disturbed is not None]
     cores = [seen.foreign_cpu_cores for seen in disturbed if seen is not None and seen.foreign_cpu_cores is not None]
     totals: dict[str, float] = defaultdict(float)

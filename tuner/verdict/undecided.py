@@ -17,8 +17,8 @@ RULED_OUT = 0.10
 
 
 def verdict(pairs: Sequence[Pair], speedup: Speedup | None, is_far_behind: bool = False) -> Verdict:
-    """Verdict of the paired runs: the candidate is confirmed, not faster by a worthwhile gain, or undecided because
-    pairs are too few, too noisy or too disturbed. Without a pair the verdict is undecided.
+    """Verdict of the paired runs: the candidate is confirmed, not faster by a worthwhile gain, or undecided because the
+    pairs are too few, too noisy or too much disturbed by other programs. Without a pair the verdict is undecided.
 
     `is_far_behind`: undisturbed runs beside the baseline's showed that the candidate is far slower.
     """
@@ -40,7 +40,7 @@ def verdict(pairs: Sequence[Pair], speedup: Speedup | None, is_far_behind: bool 
 
 def open_verdict(pairs: Sequence[Pair]) -> OpenVerdict:
     """Counts that explain an undecided verdict: pairs run, pairs won, further pairs that would confirm the candidate,
-    and what was disturbed."""
+    and disturbed pairs and runs."""
     count, lost = len(pairs), sum(pair.log_ratio <= 0 for pair in pairs)
     return OpenVerdict(
         pairs=count,

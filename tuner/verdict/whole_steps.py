@@ -12,17 +12,20 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.tuner.history import Observation
 
 WHOLE_STEP_BLOCK = -1
-"""Block number of the runs that time whole steps. They form no pairs, but run on one worker."""
+"""Number in place of a comparison block's for the runs that time whole steps after the verdict. They form no pairs, but
+like a block all run on one worker."""
 MOST_OFF = 0.03
-"""Relative error of an extended step time above which pairs of such times decide nothing."""
+"""Relative error of step times extrapolated from short steps, above which pairs of such times decide nothing."""
 _MOST_DEVIATIONS = 2.5
-"""Standard deviations of a trial's runs by which its whole step may differ by chance, where that is more."""
+"""Number of standard deviations (between a trial's runs) by which a timed whole step may differ from its extrapolation
+by chance; used where it allows more than `MOST_OFF`."""
 
 
 def due(result: StudyResult, history: Sequence[Observation]) -> int | None:
-    """Number of the next trial of a result whose whole step is to be timed; None where none is left.
+    """Number of the next trial whose whole step must be timed to check a result that rests on short steps; None where
+    none is left.
 
-    A machine that is too busy for a verdict is too busy to check an extension.
+    With the verdict that the machine is too busy, nothing is timed: the check would be disturbed as well.
     """
     if result.verdict is Verdict.TOO_BUSY:
         return None
@@ -31,7 +34,8 @@ def due(result: StudyResult, history: Sequence[Observation]) -> int | None:
 
 
 def checked(result: StudyResult, history: Sequence[Observation], field: Finalists) -> StudyResult:
-    """Result with the whole-step figures of its trials; undecided where an extended step time was off."""
+    """Add the timed whole steps of its trials to a result. The verdict becomes undecided where a step time extrapolated
+    from short steps was wrong."""
     runs = [(obs, run) for obs in _compared(result, history) if (run := obs.whole_step_run) is not None]
     checks = tuple(_check(obs, run) for obs, run in runs if _extended_runs(obs))
     if not checks:
@@ -44,8 +48,8 @@ def checked(result: StudyResult, history: Sequence[Observation], field: Finalist
 
 
 def _turned(result: StudyResult, runs: Sequence[tuple[Observation, Measurement]]) -> tuple[str, ...]:
-    """Note for a confirmed winner that is slower than the baseline when whole steps are timed; empty otherwise. Errors
-    of 3 % on both sides may hide a gain of 6 %."""
+    """Note for a confirmed winner that is slower than the baseline when whole steps are timed; empty otherwise. This
+    can happen although each extrapolated step time is within 3 %, as two such errors add up to 6 %."""
     speeds = {obs.number: run.tokens_per_s_per_gpu for obs, run in runs if run.disturbed is None}
     best, baseline = (speeds.get(side.trial_number) for side in (result.best, result.baseline))
     if result.verdict is not Verdict.CONFIRMED or best is None or baseline is None or best >= baseline:
@@ -65,7 +69,7 @@ def _compared(result: StudyResult, history: Sequence[Observation]) -> list[Obser
 
 
 def _extended_runs(obs: Observation) -> list[Measurement]:
-    """Runs of a trial on which its figures rest and whose step times were extended from short steps."""
+    """Runs on which a trial's figures rest and whose step times were extrapolated from short steps."""
     runs = obs.validation_runs or ((obs.measurement,) if obs.measurement is not None else ())
     return [run for run in runs if run.is_extended]
 
@@ -90,8 +94,8 @@ def _check(obs: Observation, whole: Measurement) -> WholeStepCheck:
 
 
 def _undecided(result: StudyResult, field: Finalists) -> StudyResult:
-    """Result with an undecided verdict. A user's baseline stays the answer; between two documented defaults the faster
-    one does."""
+    """Change a result's verdict to undecided. A user's baseline stays the recommendation; between two documented
+    defaults the faster one does."""
     comparison = result.final_comparison
     assert comparison is not None
     ratios = comparison.ratios
@@ -113,7 +117,7 @@ def _undecided(result: StudyResult, field: Finalists) -> StudyResult:
 
 
 def _note(checks: Sequence[WholeStepCheck]) -> str:
-    """Sentence on how the step times were measured, and by how much they were off."""
+    """Sentence on how the step times were measured, and by how much the extrapolation from short steps was off."""
     rows = "; ".join(
         f"trial {check.trial_number} from {check.accumulations[0]} and {check.accumulations[1]} of "
         f"{check.micro_batches} micro batches, {_error(check)}"

@@ -35,11 +35,11 @@ def configuration(
     workload: Workload | None = None,
     file: Path | str = "best/config.json",
 ) -> ScriptTrial:
-    """Configuration for this script to apply: the trial's inside of a trial, else the best known one.
+    """Configuration for this script to apply: the trial's when a worker runs the script as a trial, else the best known one.
 
-    Outside of a trial it comes from the service (SHARDTUNE_SERVICE_URL and SHARDTUNE_TARGET_KEY), else from `file`; where
-    neither has a configuration that this job can run, `default` is used with `workload`. `ScriptTrial.source` names the source,
-    and rank 0 prints it on stderr.
+    Outside of a trial the configuration comes from the service (SHARDTUNE_SERVICE_URL and SHARDTUNE_TARGET_KEY), else from
+    `file`; where neither has a configuration that this job can run, `default` is used with `workload`. `ScriptTrial.source`
+    names the source, and rank 0 prints it on stderr.
 
     `backends` are the backends that the script can apply; no others are tried.
 
@@ -74,7 +74,8 @@ def trial() -> ScriptTrial:
 
 
 def hand_in(current: ScriptTrial) -> None:
-    """Set the trial that `trial()` returns in this process; for `workers.rank.training.user_script`."""
+    """Set the trial that `trial()` returns in this process. `workers.rank.training.user_script` calls this before it runs the
+    script."""
     global _current
     _current = current
     os.environ[RANK_PID] = str(os.getpid())

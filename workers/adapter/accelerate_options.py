@@ -10,7 +10,7 @@ from shardtune.api_schemas.training.search_space import Backend
 from shardtune.workers.adapter.trial import Rejected, ScriptTrial
 
 BACKENDS: tuple[Backend, ...] = ("ddp",)
-"""Backends that `accelerator_options` can render, for `adapter.configuration(backends=…)`."""
+"""Backends that `accelerator_options` can turn into Accelerate's options, for `adapter.configuration(backends=…)`."""
 
 
 def accelerator_options(trial: ScriptTrial) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from shardtune.workers.adapter.trial import ScriptTrial
 from shardtune.workers.blocks.prepare import repeated_blocks
 
 BACKENDS: tuple[Backend, ...] = ("fsdp2",)
-"""Backends of a script that shards by this module, for `adapter.configuration(backends=…)`."""
+"""Backends that a script can apply when it shards its model with this module, for `adapter.configuration(backends=…)`."""
 
 
 def shard(model: nn.Module, trial: ScriptTrial) -> FSDPModule:
@@ -53,8 +53,8 @@ def shard(model: nn.Module, trial: ScriptTrial) -> FSDPModule:
 
 
 def before_backward(model: FSDPModule, trial: ScriptTrial, is_last: bool) -> None:
-    """Configure FSDP2 for the next backward pass: when gradients are reduced. Call this before the backward pass of
-    each micro batch.
+    """Tell FSDP2 whether the next backward pass reduces gradients over the ranks, as the trial's configuration says. Call this
+    before the backward pass of each micro batch.
 
     `is_last` is true for the last micro batch before the optimizer's step.
     """

@@ -23,8 +23,8 @@ from shardtune.workers.blocks.prepare import prepare_blocks
 
 SERVICE, TARGET_KEY = "SHARDTUNE_SERVICE_URL", "SHARDTUNE_TARGET_KEY"
 _PATIENCE_S = 10.0
-"""Time limit in seconds of a request to the service: a training must not hang on the service, since it has the file or
-its defaults."""
+"""Time limit in seconds of a request to the service: a training job must not hang when the service does not answer, since it
+can use the file or its defaults."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Unusable(Exception):
 
 
 class TrainingRecorder:
-    """Recorder for scripts outside of trials, which prepares the model and measures nothing."""
+    """Receiver of a script's calls outside of trials: it prepares the model and measures nothing."""
 
     def __init__(self, config: TrialConfig) -> None:
         self._config = config
         self._is_checked = False
 
     def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
-        """Configuration of the script, already chosen among these backends (see `ScriptTrial.config_for`)."""
+        """Configuration of the script; `adapter.configuration` has already chosen it among these backends."""
         return self._config
 
     def prepare(self, model: nn.Module) -> None:
@@ -57,7 +57,7 @@ class TrainingRecorder:
         prepare_blocks(model, self._config)
 
     def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
-        """Check once that all ranks train with the same configuration: each rank has requested its own."""
+        """Check, at the first step, that all ranks train with the same configuration: each rank has requested it by itself."""
         if self._is_checked or not dist.is_initialized():
             return
         self._is_checked = True

@@ -17,7 +17,7 @@ trainer_arguments.check_importer()
 
 
 def backends() -> tuple[Backend, ...]:
-    """Backends that `training_arguments` can render here, for `adapter.configuration(backends=…)`."""
+    """Backends that `training_arguments` can express on this machine, for `adapter.configuration(backends=…)`."""
     return ("ddp", "zero", "fsdp2") if torch.cuda.is_available() else ("ddp",)
 
 

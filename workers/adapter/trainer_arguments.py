@@ -19,16 +19,17 @@ SET_BY_ADAPTER = frozenset(
         *("gradient_checkpointing", "torch_compile"),
     ]
 )
-"""Names of all arguments that `training_arguments` sets for some configuration, and of the two that `attach` applies."""
+"""Names of all arguments of `TrainingArguments` that the adapter sets: those of `training_arguments` for any configuration,
+and the two that `attach` replaces (activation checkpointing and compilation)."""
 _CALL = "training_arguments"
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def check_importer() -> None:
-    """Check the script that imports the adapter.
+    """Check that the script that imports the adapter sets no argument of `TrainingArguments` that the adapter sets.
 
     Raises:
-        AdapterError: names each file, line and argument that the script sets although the adapter does.
+        AdapterError: names each file, line and argument that both the script and the adapter set.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -40,10 +41,11 @@ def check_importer() -> None:
 
 
 def check_script(script: Path) -> None:
-    """Check one script; a file that is no readable Python is left to Python itself.
+    """Check that one script sets no argument that the adapter sets. A file that cannot be parsed passes: Python itself reports
+    it.
 
     Raises:
-        AdapterError: names each file, line and argument that the script sets although the adapter does.
+        AdapterError: names each file, line and argument that both the script and the adapter set.
     """
     try:
         tree = ast.parse(script.read_text(encoding="utf-8"))
@@ -67,7 +69,8 @@ def _is_ours(file: Path) -> bool:
 
 
 def _collisions(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each argument in a call that also takes those of the adapter."""
+    """Yield the line and the name of each argument that a call sets by keyword although it also unpacks the adapter's
+    arguments, which set it, too."""
     names = {_CALL, *_variables_of_adapter(tree)}
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         starred = [keyword.value for keyword in call.keywords if keyword.arg is None]
@@ -79,14 +82,14 @@ def _collisions(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _variables_of_adapter(tree: ast.AST) -> Iterator[str]:
-    """Yield the variables to which the script assigns the adapter's arguments."""
+    """Yield the names of the variables to which the script assigns the result of `training_arguments`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and _mentions(node.value, {_CALL}):
             yield from (target.id for target in node.targets if isinstance(target, ast.Name))
 
 
 def _mentions(value: ast.AST, names: set[str]) -> bool:
-    """Whether an expression is one of the names, calls it, or is a dict that unpacks it."""
+    """Whether an expression is one of the given names, a call of one, or a dict that unpacks one of them."""
     match value:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name in names

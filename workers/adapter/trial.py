@@ -43,7 +43,8 @@ class Recorder(Protocol):
 
 
 class ScriptTrial:
-    """Trial as a script runs it in one rank: the configuration to apply; its numbers are this rank's."""
+    """Trial as a script sees it in one rank: the configuration to apply, and figures such as micro batches for this rank
+    alone."""
 
     def __init__(
         self,
@@ -66,7 +67,8 @@ class ScriptTrial:
         self.device = device
         """Device on which this rank trains."""
         self.source = "a trial"
-        """Source of the configuration: `a trial`, or the source that `adapter.configuration` found outside of one."""
+        """Name of the source of the configuration: `a trial` inside of one, else the source that `adapter.configuration`
+        used."""
         self._recorder = recorder
         # A forked copy would report, too, and the collectives of the two processes would mix.
         self._pid = os.getpid()
@@ -159,8 +161,8 @@ class ScriptTrial:
         raise Rejected(reason)
 
     def _check_low_weights(self, model: nn.Module) -> None:
-        """Reject a model whose weights have another dtype than the precision, if the precision keeps no float32 copy
-        of weights. The training would not be the stated one."""
+        """Reject a model whose trained weights do not have the dtype of the study's precision, if that precision keeps no
+        float32 copy of weights. The script would train in another precision than the study states."""
         precision = self.workload.precision
         if not precision.has_low_states:
             return

@@ -13,7 +13,8 @@ from shardtune.workers.launchers import processes
 LONGEST_S = 300.0
 """Time limit in seconds of the analysis of small traces; the traces are kept after a timeout."""
 _BYTES_PER_S = 1e6
-"""Bytes of traces for which the time limit grows by a second: an analysis reads some 6 MB/s on an idle core."""
+"""Bytes of traces for which the time limit grows by a second: an analysis reads about 6 MB of traces a second on an idle
+core."""
 
 
 def time_limit_s(traced: ProfilerRecording) -> float:

@@ -28,8 +28,8 @@ from shardtune.workers.trial_dir import DiskFull, TrialDir
 AcquireDevices = Callable[[bool, Callable[[], bool]], AbstractContextManager[bool]]
 """Function that acquires the devices for one run.
 
-Arguments: whether the run needs the host alone, and a function that is true when waiting must end. The context's value
-is false if it ended without the devices.
+Arguments: whether the run needs the host alone, and a function that is true when waiting must end. It returns a context, whose
+value is false if the wait ended without the devices.
 """
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Workplace:
     shared_dir: Path | None = None
     """Folder that all hosts see."""
     ends_in_s: Callable[[], float | None] = lambda: None
-    """Seconds until this worker must end, such as its job's time; None where unknown."""
+    """Seconds until this worker must end, such as at the end of its Slurm job; None where unknown."""
     matmul_flops: Mapping[Dtype, float] = field(default_factory=dict)
     """FLOP/s of one rank by dtype, as measured at the start; empty where not measured."""
     allowed: Allowed = field(default_factory=Allowed)
@@ -64,8 +64,8 @@ class Workplace:
 
     @contextmanager
     def devices(self, is_exclusive: bool, give_up: Callable[[], bool]) -> Iterator[bool]:
-        """Acquire the devices for the duration of a run; yields false if `give_up` ended the wait. On a shared host no
-        run touches the devices before."""
+        """Acquire the devices for the duration of a run; yields false if `give_up` ended the wait. On a host that several
+        workers share, no run uses the devices before it has acquired them."""
         if self.acquire_devices is None:
             yield True
             return
@@ -152,8 +152,8 @@ def run_attempt(
 
 
 def _start_failure_kind(error: Exception, launcher: Launcher) -> FailureKind:
-    """Failure kind of a launch that did not start: `node lost` where a host was lost meanwhile, since that is no fault
-    of the task."""
+    """Failure kind of a launch that did not start: `node lost` if a host was lost during the launch, since then the task is
+    not at fault."""
     lost = launcher.lost if isinstance(error, LaunchFailed) else None
     return FailureKind.NODE_LOST if lost is not None and lost.is_node else FailureKind.SETUP
 

@@ -219,7 +219,7 @@ def call_patiently(
 
 
 def sleep_for(pause_s: float, give_up: Callable[[], bool]) -> None:
-    """Sleep for so many seconds, or until `give_up` is true."""
+    """Sleep for the given number of seconds, or until `give_up` is true."""
     ends_s = time.monotonic() + pause_s
     # Short sleeps: a signal only sets a flag, which give_up reads.
     while not give_up() and time.monotonic() < ends_s:

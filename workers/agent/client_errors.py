@@ -26,7 +26,8 @@ class RequestRejected(ClientError):
 
 
 class VersionRejected(RequestRejected):
-    """The service does not read the protocol version of the message, such as after a change of its release."""
+    """The service does not read the protocol version of the message, for example after the service was replaced by another
+    release."""
 
 
 class LeaseUnreadable(ClientError):

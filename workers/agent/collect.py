@@ -89,8 +89,8 @@ def resume_measurement(
 
 
 def _writers(saved: Sequence[CheckpointPart]) -> int | None:
-    """Number of ranks that wrote a substantial part of the checkpoint; None where the kernel's counters of written
-    bytes cover too little."""
+    """Number of ranks that wrote a substantial part of the checkpoint; None where the kernel's counters of written bytes
+    account for less than half of it."""
     # A file system in memory writes nothing to a disk, so that the kernel's counters stay near zero there.
     parts = [part.written_bytes for part in saved if part.written_bytes is not None]
     if len(parts) < len(saved) or sum(parts) < saved[0].checkpoint_bytes / 2:
@@ -125,7 +125,7 @@ def _fullness(moment: MemoryMoment) -> int:
 def measurement(
     task: TrialTask, reports: Sequence[RankReport], ended: RanksEnd, peak_flops: float | None
 ) -> Measurement | Failure:
-    """Measurement joined from the ranks' reports: step time of the slowest rank, memory of the fullest; tokens are
+    """Measurement joined from the ranks' reports: step time of the slowest rank, memory of the rank that used most. Tokens are
     computed from the workload."""
     # The slowest rank's time per window: all ranks wait for it in the next collective.
     windows = [max(steps) for steps in zip(*(report.window_step_times_s for report in reports), strict=False)]
@@ -177,7 +177,8 @@ def measurement(
 
 
 def _padding(task: TrialTask) -> Padding | None:
-    """Padding of the run's timed steps; None where all samples have one length."""
+    """Padding of the run's timed steps: padded and real tokens. None where all samples have one length, so that there is no
+    padding."""
     workload, ranks = task.workload, task.cluster.world_size
     plan = workload.sample_plan
     return None if plan is None else padding_of(plan, task.config.split(workload.global_batch, ranks))

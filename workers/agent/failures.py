@@ -23,10 +23,12 @@ _BY_ITSELF = 0
 
 
 def first_failure(directory: TrialDir, ended: RanksEnd) -> Failure | None:
-    """Failure to record for a run, the probable cause of all its ranks' failures; None when every rank ended well.
+    """Choose the failure that a run's result names: the probable cause of all its ranks' failures. None when every rank ended
+    well.
 
-    A rank that dies takes its peers with it, and they report errors of their own. A failure that
-    explains itself therefore comes before a death by signal, that before a plain crash; among equals the earliest counts.
+    A rank that dies takes its peers with it, and they report errors of their own. A failure whose report states its cause
+    therefore comes before a death by signal, and a death by signal before a plain crash. Among failures of one kind the
+    earliest is chosen.
     """
     candidates = [
         (_precedence(failure), _order_key(directory, ended, exit), failure)
@@ -73,7 +75,8 @@ def _precedence(failure: Failure) -> int:
 
 
 def _order_key(directory: TrialDir, ended: RanksEnd, exit: RankExit) -> tuple[float, int]:
-    """Sort key of a failure: time of the report where there is one, then the order in which ends were noticed."""
+    """Sort key of a failure: time of the rank's report where there is one, then the order in which the ranks' ends were
+    noticed."""
     # No clocks of hosts are compared: reports are written on this host, by the rank or as they arrive from another
     # host.
     return (directory.reported_at(exit.rank), ended.exits.index(exit))

@@ -24,5 +24,5 @@ class IdleLimit:
         return self.minutes is not None and self._clock() - self._idle_since_s >= self.minutes * 60
 
     def describe(self) -> str:
-        """Description for people: how long no run was there."""
+        """Text for people that says for how long the worker has had no run."""
         return f"no run for {self.minutes:g} minutes"

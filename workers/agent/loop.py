@@ -108,7 +108,7 @@ class Agent:
         return bool(self._interrupt) or self._idle.is_over
 
     def _check_answered(self, answer: object) -> None:
-        """Raise Unreachable if the wait for the service's answer ended without one, and not by a signal."""
+        """Raise Unreachable if the wait for the service's answer ended without an answer, unless a signal ended the wait."""
         if answer is None and not self._interrupt:
             raise Unreachable(f"service ({self._settings.service}) does not answer, and {self._idle.describe()}")
 
@@ -137,7 +137,7 @@ class Agent:
         )
 
     def _recover(self, error: ClientError) -> None:
-        """Prepare the next lease request after one without a readable answer."""
+        """Prepare the next lease request after a request whose answer was missing, unreadable or an error."""
         if isinstance(error, LeaseUnreadable):
             self._unanswered.restart()
             self._session.hand_back_unread(error)

@@ -48,7 +48,7 @@ def sample(duration_s: float, give_up: Callable[[], bool]) -> Load:
 
 
 class Waiter:
-    """Wait of one attempt; its progress is read by the heartbeat thread."""
+    """Wait of one attempt until other programs leave the machine quiet; the heartbeat thread reads and reports its progress."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Waiter:
         measure: Callable[[float, Callable[[], bool]], Load] = sample,
         clock: Callable[[], float] = now_s,
     ) -> None:
-        """Prepare the wait; `order` None: no wait. `measure` returns the load over a number of seconds."""
+        """Prepare the wait. Without an `order` there is no wait. `measure` returns the load over a number of seconds."""
         self._order = order
         self._measure, self._clock = measure, clock
         self._progress: Progress | None = None
@@ -64,7 +64,8 @@ class Waiter:
         """Seconds that the run's attempts have waited so far; None if they did not wait."""
 
     def with_wait(self, progress: Progress | None) -> Progress | None:
-        """Return the progress to send: that of the wait while it lasts, else the run's, with the seconds waited."""
+        """Return the progress to send: the wait's while it lasts, else the given progress of the run with the seconds
+        waited."""
         shown = self._progress or progress
         if shown is None or self.waited_s is None:
             return shown

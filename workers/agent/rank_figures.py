@@ -28,7 +28,7 @@ def of_rank(report: RankReport) -> RankFigures:
 
 
 def of_host(node: NodeConditions, reports: Sequence[RankReport]) -> NodeFigures:
-    """Figures of a host: the step time of its slowest rank, and the memory of its fullest."""
+    """Figures of a host: the step time of its slowest rank, and the memory of the rank that used most."""
     of_ranks = [of_rank(report) for report in reports if node.has(report.rank)]
     times = [figures.step_time_s for figures in of_ranks if figures.step_time_s is not None]
     return NodeFigures(

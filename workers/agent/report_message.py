@@ -11,7 +11,7 @@ from shardtune.workers.agent.attempt import AttemptResult
 from shardtune.workers.agent.session import WorkerSession
 
 Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Diagnosis | RehearsalReport | Failure
-"""Result of an attempt, whatever its task was."""
+"""Result of an attempt of any kind of task."""
 
 
 def report_message(

@@ -15,7 +15,8 @@ Answer = TypeVar("Answer", bound=ProtocolMessage)
 
 
 class _LeaseId(ProtocolMessage):
-    """Part of a lease that every release can read."""
+    """Ids in a lease, which every release can read: the worker can return a run even where it cannot read the rest of its
+    lease."""
 
     run_id: RowId
     attempt: AttemptNumber
@@ -25,8 +26,8 @@ def read_lease(response: httpx.Response) -> Lease:
     """Parse the lease that the service sent.
 
     Raises:
-        LeaseUnreadable: it is a lease that this release cannot read.
-        Unreachable: it is no lease.
+        LeaseUnreadable: the response is a lease that this release cannot read.
+        Unreachable: the response is no lease.
     """
     try:
         return Lease.read(response.content)
@@ -41,7 +42,7 @@ def expect(response: httpx.Response, answer: type[Answer]) -> Answer:
     """Parse a response of the service.
 
     Raises:
-        Unreachable: the response is no such message.
+        Unreachable: the response is not a message of the expected kind.
     """
     try:
         return answer.read(response.content)
@@ -55,14 +56,14 @@ def _meaningless(response: httpx.Response, answer: type[ProtocolMessage]) -> Unr
 
 
 def _shorten(error: ValidationError) -> str:
-    """Describe the first fields that could not be read."""
+    """Describe the first fields of a response that could not be read."""
     mistakes = error.errors(include_url=False, include_context=False, include_input=False)
     listed = "; ".join(f"{'.'.join(map(str, mistake['loc']))}: {mistake['msg']}" for mistake in mistakes[:3])
     return f"{listed}{f' and {len(mistakes) - 3} more' if len(mistakes) > 3 else ''}"[:2000]
 
 
 def problem_field(response: httpx.Response, name: str) -> object:
-    """Return a field of a problem document; None if the response is something else."""
+    """Return a field of a response that is a problem document (RFC 9457); None if the response is something else."""
     try:
         problem = response.json()
     except ValueError:

@@ -29,7 +29,7 @@ def run_to_end(
     """Run all launches of a task; returns the end of the last launch, with the time of all launches together.
 
     Raises:
-        ValueError: a resume check over several hosts has no `shared_dir` that all of them see, or another user's.
+        ValueError: a resume check over several hosts has no `shared_dir` that all of them see, or it belongs to another user.
         LaunchFailed: ranks could not be started.
         RanksAlive: ranks survived SIGKILL.
     """

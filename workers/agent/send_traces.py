@@ -14,7 +14,7 @@ from shardtune.workers.agent.client_errors import ClientError, Unreachable
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 30.0
-"""Seconds for which the upload of one trace is repeated; a service whose memory is in use rejects it for a while."""
+"""Seconds for which the upload of one trace is repeated: a service rejects traces while its memory for uploads is full."""
 
 
 def send_traces(

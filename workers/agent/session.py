@@ -71,11 +71,11 @@ class WorkerSession:
             return self.register_anew(inventory, error)
 
     def register_anew(self, inventory: Inventory, cause: ClientError) -> Registered | None:
-        """Register again after the service lost this worker session, such as when its database or its release was
-        replaced; None when `give_up` ended the wait.
+        """Register again after the service lost this worker session, such as when its database or its release was replaced;
+        None when `give_up` ended the wait.
 
         Raises:
-            RequestRejected: it happened repeatedly within a minute.
+            RequestRejected: the service lost the session repeatedly within a minute.
         """
         log.warning("the service does not know this session (any more), registering again: %s", cause)
         # A live worker with our name closes our sessions as we close its: without a limit the two would do so for ever.
@@ -88,7 +88,8 @@ class WorkerSession:
         return self.register(inventory)
 
     def hand_back_unread(self, error: LeaseUnreadable) -> None:
-        """Return a run whose lease this release cannot read; the service gives this worker no more runs."""
+        """Give a run back to the service because this release cannot read its lease; the service gives this worker no more
+        runs."""
         log.error(
             "the lease of run %s cannot be read by this release (%s); install the service's release on this worker and "
             "restart it",
@@ -109,7 +110,7 @@ def _check_version(version: int) -> None:
     """Check that a service chose a protocol version that this worker speaks.
 
     Raises:
-        RequestRejected: it did not; names both versions.
+        RequestRejected: the worker does not speak that version; the message names both versions.
     """
     if agreed_version(SPOKEN, VersionRange(version, version)) is None:
         raise RequestRejected(

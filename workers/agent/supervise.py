@@ -23,7 +23,7 @@ Cause = Literal["deadline", "no_progress", "host_lost", "node_lost", "interrupte
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Time limits of an attempt. Steps slower than the limits foresaw extend them, up to ten times."""
+    """Time limits of an attempt. Steps slower than expected extend the limits, at most tenfold."""
 
     deadline_s: float
     """Deadline of the attempt, in seconds from the launch."""
@@ -41,13 +41,14 @@ class RanksEnd:
     exits: tuple[RankExit, ...]
     """Ranks that ended before the others were killed, in the order in which their ends were noticed."""
     cause: Cause | None
-    """Reason for killing the remaining ranks; None when all ended by themselves, or when one had failed first."""
+    """Reason for which the agent killed the remaining ranks; None when all ended by themselves, or when one rank's failure
+    came first."""
     detail: str
     started_at_s: float
     """Time at which the ranks were launched, on `clock.now_s`."""
     elapsed_s: float
     conditions: Conditions = field(default_factory=Conditions)
-    """Conditions that each host observed during the launch."""
+    """Conditions (such as load of other programs and throttling) that each host observed during the launch."""
 
 
 def supervise(
@@ -97,7 +98,7 @@ def _with_lost_node(end: _End, exits: Sequence[RankExit], ranks: int, lost: Lost
 
 
 class _Watch:
-    """Checker of the conditions that end an attempt: exited ranks, lost hosts and time limits."""
+    """Check of everything that ends an attempt: exited ranks, lost hosts and exceeded time limits."""
 
     def __init__(self, launcher: Launcher, directory: TrialDir, ranks: int, limits: RunLimits, started_s: float):
         self._launcher = launcher
@@ -111,7 +112,7 @@ class _Watch:
         self._deadline_s, self._no_progress_s = limits.deadline_s, limits.no_progress_s
 
     def end(self, interrupted: str | None) -> _End | None:
-        """Reason for ending the attempt now; None while the ranks may continue."""
+        """Reason why the attempt must be ended now; None while its ranks may continue."""
         all_ended = len(self._launcher.exits) == self._ranks
         # Ranks that ended themselves because the lease expired are no result; ranks that are done are one.
         if interrupted is not None and not (all_ended and all(exit.code == 0 for exit in self._launcher.exits)):
@@ -144,7 +145,7 @@ class _Watch:
         return None
 
     def _extend_limits(self, progress: Progress | None, spent_s: float) -> None:
-        """Extend the limits by the last reported step time; never below the limits given."""
+        """Extend the time limits to fit the duration of the last reported step; they never fall below the original limits."""
         if progress is None or progress.step_s is None or progress.steps_left is None:
             return
         slow_s, limits = _SLOWER * progress.step_s, self._limits

@@ -18,11 +18,11 @@ _FIELD = "activation_offload (true)"
 
 
 class OffloadError(Exception):
-    """Blocks' inputs did not go to host memory and back as the configuration says."""
+    """Inputs of blocks were not moved to host memory and back as the configuration says."""
 
 
 class HostCopy:
-    """Input of one block in host memory; `on_device` while it is on its way back, `copy` is None once it is back."""
+    """Input of one block in host memory. While it is copied back, `on_device` is the new tensor; after that, `copy` is None."""
 
     def __init__(self, copy: torch.Tensor) -> None:
         self.copy: torch.Tensor | None = copy
@@ -33,8 +33,8 @@ class HostCopy:
 class HostInputs:
     """Inputs of a model's checkpointed blocks that are in host memory.
 
-    In forward, the copy of a block's input overlaps with that block. In backward, the input of the block before is copied
-    while a block is recomputed, so that the device holds two of them.
+    In forward, a block's input is copied to host memory while the block computes. In backward, while one block is recomputed,
+    the input of the block that comes next is already copied back, so that the device holds two inputs.
     """
 
     def __init__(self, make_link: Callable[[torch.device], HostLink] = link_of) -> None:
@@ -62,10 +62,10 @@ class HostInputs:
         block.forward = run
 
     def check(self) -> None:
-        """Check, at the end of a step, that everything that went out came back.
+        """Check, at the end of a step, that all inputs moved to host memory came back to the device.
 
         Raises:
-            OffloadError: nothing went out, or another number of bytes came back.
+            OffloadError: no input was moved, or another number of bytes came back.
         """
         if self.bytes_out == 0:
             raise OffloadError(
@@ -83,7 +83,7 @@ class HostInputs:
         """Context in which a block's checkpoint saves its input to host memory.
 
         Raises:
-            OffloadError: the input is no tensor, the block changes it, or the checkpoint saves something else.
+            OffloadError: the input is no tensor, the block changes it, or the checkpoint saves another tensor than this input.
         """
         if not args or not isinstance(args[0], torch.Tensor):
             raise OffloadError(

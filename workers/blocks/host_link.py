@@ -8,26 +8,28 @@ import torch
 
 
 class HostLink(Protocol):
-    """Link between a rank's device and host memory. Each wait concerns the current stream, never the host."""
+    """Link between a rank's device and host memory. Its waits make the device's current stream wait, never the calling
+    thread."""
 
     def send(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begin to copy a tensor into host memory; returns the copy."""
 
     def wait_until_sent(self) -> None:
-        """Let later computation wait until everything sent is in host memory, so that its source may be freed."""
+        """Make later computation wait until all copies to host memory are complete, so that the tensors on the device may be
+        freed."""
 
     def fetch(self, copy: torch.Tensor) -> torch.Tensor:
-        """Begin to copy a tensor that was sent back to the device; returns the tensor there."""
+        """Begin to copy a tensor from host memory back to the device; returns the tensor on the device."""
 
     def wait_until_fetched(self) -> None:
-        """Let later computation wait until everything fetched is on the device."""
+        """Make later computation wait until all copies back to the device are complete."""
 
 
 class HostBuffers:
     """Buffers in host memory for copies of tensors, all as large as the largest tensor so far.
 
-    Rows of several lengths share them. torch's own allocator keeps free buffers apart by powers of two, so that every
-    class of lengths would add one for each block.
+    Batches of different sequence lengths share the buffers. torch's own allocator keeps free buffers apart by powers of two,
+    so that every class of lengths would add one for each block.
     """
 
     def __init__(self, allocate: Callable[[int], torch.UntypedStorage], release: Callable[[], None]) -> None:
@@ -36,7 +38,8 @@ class HostBuffers:
         self._bytes = 0
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Uninitialised tensor of a buffer, with the shape and dtype of another, and its strides if it is dense."""
+        """Uninitialised tensor in one of the buffers, with shape and dtype of the given tensor, and its strides if it is
+        dense."""
         size = tensor.numel() * tensor.element_size()
         if size > self._bytes:
             # As the allocator of page-locked memory rounds, so that slightly longer rows need no new buffers.
@@ -48,7 +51,7 @@ class HostBuffers:
         return torch.empty(0, dtype=tensor.dtype).set_(storage, 0, tensor.shape, strides)
 
     def free(self, copy: torch.Tensor) -> None:
-        """Take a tensor's buffer back for the next one; its bytes may be overwritten at once."""
+        """Take back the buffer of a tensor for later tensors; its bytes may be overwritten at once."""
         storage = copy.untyped_storage()
         if storage.nbytes() == self._bytes:
             self._free.append(storage)
@@ -57,8 +60,8 @@ class HostBuffers:
 class CudaLink:
     """Link of a GPU, with a stream for each direction and page-locked host memory.
 
-    Tensors on the device are allocated and freed on the computation's stream, which waits for each copy before its
-    tensor is freed. `record_stream` would keep them from reuse for as long as the host runs ahead.
+    Tensors on the device are allocated and freed on the computation's stream, which waits for each copy before its tensor is
+    freed. With `record_stream` instead, their memory could not be reused for as long as the host runs ahead of the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -68,7 +71,7 @@ class CudaLink:
         self._fetched: list[torch.Tensor] = []
 
     def send(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Begin to copy a tensor into page-locked memory, once the computation before has made it."""
+        """Begin to copy a tensor into page-locked memory, once the work queued so far on the current stream has computed it."""
         copy = self._buffers.like(tensor)
         self._out.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._out):
@@ -76,7 +79,7 @@ class CudaLink:
         return copy
 
     def wait_until_sent(self) -> None:
-        """Let later kernels of the current stream wait for all copies to the host."""
+        """Make later kernels of the current stream wait for all copies to the host."""
         torch.cuda.current_stream(self._device).wait_stream(self._out)
 
     def fetch(self, copy: torch.Tensor) -> torch.Tensor:
@@ -90,7 +93,7 @@ class CudaLink:
         return tensor
 
     def wait_until_fetched(self) -> None:
-        """Let later kernels of the current stream wait for all copies from the host."""
+        """Make later kernels of the current stream wait for all copies from the host."""
         torch.cuda.current_stream(self._device).wait_stream(self._back)
         # The next tensor sent comes after this wait, and so overwrites a buffer only once it has been read.
         while self._fetched:
@@ -98,9 +101,9 @@ class CudaLink:
 
 
 class CpuLink:
-    """Link of a CPU rank, whose device is the host: numpy's memory stands for host memory.
+    """Link of a CPU rank, which has no device besides the host. Memory that numpy allocates plays the part of host memory.
 
-    torch's allocator, and so the meter of a trial's peak, does not count numpy's memory: the peak is that of a device.
+    A trial's peak memory counts what torch allocates, not what numpy does. The peak is therefore lower, as on a GPU.
     """
 
     def __init__(self) -> None:
@@ -108,13 +111,13 @@ class CpuLink:
         self._buffers = HostBuffers(_of_numpy, lambda: None)
 
     def send(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Copy a tensor into memory of numpy."""
+        """Copy a tensor into memory that numpy allocated."""
         return self._buffers.like(tensor).copy_(tensor)
 
     def wait_until_sent(self) -> None: ...
 
     def fetch(self, copy: torch.Tensor) -> torch.Tensor:
-        """Copy a tensor back into memory of torch; the buffer is free for the next tensor."""
+        """Copy a tensor back into memory that torch allocates; its buffer is then free for the next tensor."""
         tensor = copy.clone()
         self._buffers.free(copy)
         return tensor
@@ -123,7 +126,7 @@ class CpuLink:
 
 
 def link_of(device: torch.device) -> HostLink:
-    """Link of a device with host memory."""
+    """Return the link between a device and host memory that suits the device."""
     return CudaLink(device) if device.type == "cuda" else CpuLink()
 
 

@@ -10,10 +10,11 @@ from shardtune.workers.blocks.host_inputs import HostInputs
 
 
 def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "inductor") -> HostInputs | None:
-    """Apply activation checkpointing, then compilation by a backend of `torch.compile`, to each repeated block of a
-    model, in place.
+    """Apply activation checkpointing, then compilation by a backend of `torch.compile`, to each repeated block of a model, in
+    place.
 
-    Returns the blocks' inputs in host memory, which count what goes there and back; None where they stay on the device.
+    Returns the object that moves the blocks' inputs to host memory and counts the bytes; None where the inputs stay on the
+    device.
     """
     blocks = [block for _, block in repeated_blocks(model)]
     checkpointed = checkpointing.apply(blocks, config.activation_checkpointing, config.checkpoint_every)
@@ -30,8 +31,8 @@ def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "induct
 
 
 def forbid_eager_blocks() -> None:
-    """Make Dynamo fail where it would run further blocks uncompiled: by default it does so after eight recompilations of
-    one function (torch 2.13, `recompile_limit`), without a word, and the trial would pass as compiled."""
+    """Make Dynamo fail where it would run further blocks uncompiled. By default it silently does that after eight
+    recompilations of one function (torch 2.13, `recompile_limit`), and the trial would count as compiled."""
     # torch imports Dynamo at this first use: it takes a second, which a trial without compilation need not spend.
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     # ZeRO-3's hooks run inside the blocks. Dynamo would compile the hooks too, anew for each module and dtype until their

@@ -55,8 +55,8 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
 def with_rates(
     settings: WorkerSettings, hosts: HostPool, interrupt: Interrupt, measure: Measure = hardware_speed.measure
 ) -> Inventory:
-    """Inventory of the hosts, with rates measured now where neither the GPU catalogue nor an earlier start provides
-    them."""
+    """Inventory of the hosts, with rates (such as FLOP/s) that are measured now where neither the GPU catalogue nor an earlier
+    start provides them."""
     offered = hosts.offered
     # Before registering: measured bandwidths are part of the fingerprint, under which every study is kept.
     is_known = offered.measured is not None or offered.peak_flops is not None
@@ -93,8 +93,8 @@ def workplace(settings: WorkerSettings, hosts: HostPool, allowed: Allowed) -> Wo
 
 
 def _partition_devices(work_dir: Path, partition: HostPartition) -> AcquireDevices:
-    """Function that acquires the devices of a host partition for each run; the workers of a machine have their locks
-    beside their work directories."""
+    """Return a function that acquires the devices of a host partition for each run. The lock files, which all workers of the
+    machine share, are beside the workers' work directories."""
     return lambda is_exclusive, give_up: device_locks.hold_for_run(
         work_dir.parent / "locks", partition, is_exclusive, give_up
     )

@@ -15,7 +15,8 @@ from shardtune.workers.machine.offered_inventory import offer
 
 
 def measure_hardware(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Measure matrix products, copies, launches and collectives; the agent offers the result from its next start on."""
+    """Measure the rates of matrix products, copies, kernel launches and collectives; the agent reports them to the service
+    from its next start on."""
     interrupt = Interrupt().install()
     with open_hosts(settings, Allowed(), interrupt, builds=False) as hosts:
         if hosts is None:

@@ -69,8 +69,8 @@ def _readable(error: Exception) -> str:
 
 
 def _readable_item(field: str, message: str, value: object) -> str:
-    """Message about one invalid setting. The project's own messages begin with field and value; pydantic's contain
-    neither."""
+    """Message about one invalid setting. The project's own messages begin with field and value; pydantic's messages name
+    neither of them."""
     return message if not field or message.startswith(f"{field} (") else f"{field}: {message} (got {value!r:.200})"
 
 

@@ -37,7 +37,8 @@ class HostPool:
     offered: Inventory
     """Inventory that the hosts offer to the service."""
     detect_again: Callable[[], Fingerprint | None]
-    """Function that returns the hosts' present fingerprint; None: unchanged or unknown."""
+    """Function that returns the hosts' present fingerprint (hardware and software versions); None if it is unchanged or
+    unknown."""
     worker_name: str | None = None
     """Name that the engine (such as Slurm) gives the worker; None where it gives none."""
     ends_in_s: Callable[[], float | None] = lambda: None

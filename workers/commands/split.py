@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Start the workers one by one, let them request work once all have measured, and end all of them when a signal
-    arrives or one of them fails. Workers that were idle for as long as allowed end one by one."""
+    """Start the workers one by one, let them request work once all have measured their hardware, and end all of them when a
+    signal arrives or one of them fails. Workers that were idle for as long as allowed end one by one."""
     Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
     gpus = find_gpus().for_ranks(settings.ranks)
@@ -59,8 +59,10 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
 def _watch(workers: Mapping[str, "subprocess.Popen[bytes]"], interrupt: Interrupt, *, may_end: bool) -> int:
     """Wait until all workers have ended, one has failed, or a signal arrives; returns the command's exit code.
 
-    `may_end`: workers end by themselves when they are idle for too long, or the service is away for as long. One that
-    trains, or has a result to deliver, goes on then; the code is that of the first that failed."""
+    `may_end`: workers end by themselves when they are idle, or get no answer from the service, for too long. A worker that
+    trains, or has a result to deliver, then continues when another one fails; the code is that of the first worker that
+    failed.
+    """
     while not interrupt:
         codes = {name: worker.poll() for name, worker in workers.items()}
         ended = [name for name, code in codes.items() if code is not None]

@@ -53,7 +53,7 @@ class Allowed:
         """Check that a study's model uses only allowed code.
 
         Raises:
-            ValueError: it is not allowed; the message lists the allowed names.
+            ValueError: the study names code that is not allowed; the message lists the allowed names.
         """
         if model.entry_point is not None and model.entry_point not in self.models:
             raise ValueError(_rejection("entry_point", model.entry_point, self.models, "--allow-model NAME"))

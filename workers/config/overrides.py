@@ -25,7 +25,7 @@ _ANY = Fingerprint(
     cpu_count=1,
     host_memory_gib=1,
 )
-"""Fingerprint against which override values are checked before the hardware is detected."""
+"""Placeholder fingerprint against which override values are checked, before the real hardware is detected."""
 _TYPES = get_type_hints(Fingerprint)
 
 
@@ -56,7 +56,7 @@ def split_overrides(entries: Sequence[str]) -> dict[str, str]:
     """Split the overrides' `FIELD=VALUE` texts into values by field.
 
     Raises:
-        ValueError: a text has another form, names no such field, or has an invalid value.
+        ValueError: a text has another form, names an unknown field, or has an invalid value.
     """
     values: dict[str, str] = {}
     for entry in entries:

@@ -27,33 +27,36 @@ class WorkerSettings(BaseSettings):
     name: str | None = None
     """Stable name of this resource pool. Default: host name and work directory."""
     ranks: int | None = Field(default=None, ge=1, le=1024)
-    """Ranks of a trial. Default: every visible GPU, or 2 CPU ranks where there is no GPU."""
+    """Number of ranks of a trial. Default: one for each visible GPU, or 2 CPU ranks where there is no GPU."""
     # NoDecode: pydantic-settings would parse a variable of a complex type as JSON; the validators below split text.
     split: Annotated[tuple[int, ...], NoDecode] = ()
     """Numbers of ranks of several workers that divide this machine, separated by commas. As many workers of each size
     are started as fit: `1,8` on eight GPUs starts one worker per GPU, and one of all. Default: one worker of all ranks."""
     host_partition: HostPartition | None = None
-    """Host partition of this worker on a machine that several divide; set by the process that starts them."""
+    """Host partition (part of the machine) of this worker, where several workers divide the machine; set by the process that
+    starts them."""
     memory_gib: float | None = Field(default=None, gt=0)
     """Declared memory of one CPU rank in GiB. Default: an equal part of the host's memory. GPUs report their own."""
     cold: bool = False
-    """Start one interpreter per rank instead of forking ranks from a fork server: slower, but nothing is shared."""
+    """Start one interpreter per rank instead of forking ranks from a fork server: slower, but the ranks share no process
+    state."""
     allowed_models: Annotated[tuple[str, ...], NoDecode] = ()
     """Names of the entry-point group `shardtune.models` that studies may use; in the environment separated by commas."""
     allowed_scripts: Annotated[dict[str, str], NoDecode] = {}
     """Training scripts that studies may use: command (a Python script and its arguments) by name; in the environment
     NAME=COMMAND separated by semicolons."""
     fingerprint_override: Annotated[dict[str, str], NoDecode] = {}
-    """Other values for fields of the fingerprint, to try out the effects of a change; marked in every record. In the
-    environment FIELD=VALUE separated by semicolons."""
+    """Values that replace fields of the detected fingerprint (hardware and software versions), to try out the effects of a
+    change. Every record marks them. In the environment FIELD=VALUE separated by semicolons."""
     look_again_s: float = Field(default=60, gt=0)
-    """Seconds between inspections of the fingerprint, which take place between runs; a change is reported to the service."""
+    """Seconds between inspections of the machine's hardware and software versions, which take place between runs; the service
+    is told of a change."""
     keep_trials: int = Field(default=20, ge=0)
     """Number of the newest trial directories of successful runs that are kept."""
     keep_failed: int = Field(default=200, ge=0)
     """Number of the newest trial directories of failed runs that are kept."""
     min_free_gib: float = Field(default=1.0, ge=0)
-    """GiB that must be free on the work directory's disk; with less, a run fails as `setup`."""
+    """GiB that must be free on the work directory's disk; with less, a run fails with the failure kind `setup`."""
     host_ready_s: float = Field(default=600, gt=0)
     """Seconds that the fork server may take to import torch, deepspeed and transformers."""
     launcher: Literal["local", "slurm", "ray"] = "local"
@@ -67,9 +70,10 @@ class WorkerSettings(BaseSettings):
     """Folder that every host sees, for the checkpoints of resume checks, in a folder of this user. Without it, a gang runs
     no resume checks."""
     interface: str | None = None
-    """Network interface between the hosts. Default: the one by which they reach the first of them."""
+    """Network interface between the hosts. Default: the interface by which the hosts reach the first host."""
     meet_ports: Annotated[tuple[int, int] | None, NoDecode] = None
-    """FIRST-LAST: ports of the store for the ranks' rendezvous, for firewalls. Default: any. gloo and NCCL use any port."""
+    """Port range FIRST-LAST for the store of the ranks' rendezvous, where a firewall restricts ports. Default: any port. It
+    does not limit gloo and NCCL."""
     gang_wait_s: float = Field(default=600, gt=0)
     """Seconds to wait for lost hosts to come back, and for hosts that have not started yet."""
     srun_options: Annotated[tuple[str, ...], NoDecode] = ()
@@ -77,11 +81,12 @@ class WorkerSettings(BaseSettings):
     ray_address: str | None = None
     """Address of the Ray cluster. Default: RAY_ADDRESS, or the cluster of this host."""
     node_lease_s: float = Field(default=8, ge=2, le=60)
-    """Seconds of a host's lease: after three quarters of it without an answer the host ends its ranks; at its end they
-    are gone. Longer leases mean fewer false alarms of hosts under load, and a later notice of lost ones."""
+    """Seconds of a host's lease: a host that gets no answer from the agent for three quarters of it ends its ranks, which are
+    gone at the lease's end. Longer leases mean fewer false alarms of hosts under load, and a later notice of lost ones."""
     exit_when_idle_minutes: float | None = Field(default=None, gt=0, le=525_600)
-    """Minutes without a run after which the worker ends, with exit code 0; 1 where the service does not answer then.
-    Machines that are started for their work end by it. Default: the worker waits for runs until it is stopped."""
+    """Minutes without a run after which the worker ends, with exit code 0, or 1 where the service does not answer then. Set it
+    on machines that are started for pending work and should end after it. Default: the worker waits for runs until it is
+    stopped."""
     measure_rates: bool = True
     """Measure the ranks' rates at the first start on a machine that the catalogue lacks (CPU ranks, other GPUs): half a
     minute, kept in `work_dir`. Without them, the first searches there are guided by a guess, or not at all."""

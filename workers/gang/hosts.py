@@ -18,7 +18,8 @@ from shardtune.workers.gang.rendezvous import find_addresses, require_shared
 _RESTART_FRACTION = 0.5
 """Fraction of a lease that passes before a node agent is started again on a host whose node agent was lost."""
 _PREPARE_S = 1200.0
-"""Seconds allowed for a fork server that has to be started again, and for GPUs that other programs use."""
+"""Seconds allowed, while a gang is prepared, for a fork server that must start again and for GPUs that other programs still
+use."""
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Gang:
 
     @property
     def is_equal(self) -> bool:
-        """Whether the hosts' hardware and versions are equal enough to train together."""
+        """Whether the hosts' hardware and software versions are similar enough for the hosts to train together."""
         return not any(members.differences(self.ready[0], host) for host in self.ready[1:])
 
     def address_of(self, link: NodeLink) -> NodeAddress:
@@ -149,7 +150,7 @@ class GangHosts:
     def prepare(self, gang: Gang) -> bool:
         """Prepare every host of the gang to launch.
 
-        A host that cannot be prepared is given up, and hosts that are no longer equal are no gang any more.
+        A host that cannot be prepared is given up, and hosts that are no longer equal are not used as a gang any more.
         """
         inspects = now_s() - self._inspected_s >= self._plan.inspect_again_s
         answers = ask_all(

@@ -205,7 +205,8 @@ class GangLauncher:
         return over.conditions.model_copy(update={"nodes": tuple(nodes)})
 
     def conditions(self) -> Conditions:
-        """Conditions that each host observed during the last launch; those of a lost host are missing."""
+        """Conditions (such as load of other programs and throttling) that each host observed during the last launch, without
+        lost hosts."""
         return self._conditions
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:

@@ -35,7 +35,7 @@ _SILENCE = 0.75
 """Fraction of the lease after which a silent host counts as lost; the rest of the lease is for the node agent to end
 the host's ranks."""
 _SLACK_S = 0.5
-"""Seconds that processes need to end after they were killed at the end of the lease."""
+"""Seconds that processes need to disappear after they were killed at the end of the lease."""
 
 Answer = OrderDone | LaunchEnded
 
@@ -43,13 +43,13 @@ log = logging.getLogger(__name__)
 
 
 class GangEvents:
-    """Events of all node agents: the main thread waits for them, and takes the ends of ranks in the order of
-    arrival."""
+    """Events of all node agents. The main thread waits for them, and handles the ends of ranks in the order in which they
+    arrive."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self.numbers = itertools.count(1)
-        """Numbers for orders, unique over all node agents."""
+        """Counter for order numbers, which are unique over all node agents."""
         self.ended: deque[RankEnded] = deque()
 
     def ring(self) -> None:
@@ -85,7 +85,7 @@ class NodeLink:
         self.helper_lost: HelperLost | None = None
         """Helper process that the host lost during the launch in progress."""
         self.progress: tuple[int, Progress | None] = (0, None)
-        """Change counter and progress of the launch in progress."""
+        """Counter that changes with each progress of a rank, and the last reported progress, of the launch in progress."""
         pipe.send(to_line(begin))
         threading.Thread(target=self._read_messages, name=f"node-{self.host}", daemon=True).start()
 
@@ -151,7 +151,7 @@ class NodeLink:
         self.ready = self.ready.model_copy(update={"inventory": inventory})
 
     def begin_launch(self) -> None:
-        """Delete the recorded events of the previous launch."""
+        """Forget the recorded events of the previous launch."""
         self.rejected, self.helper_lost, self.progress = None, None, (0, None)
 
     @property
@@ -180,7 +180,7 @@ class NodeLink:
 
     @property
     def certain_s(self) -> float:
-        """Time on `clock.now_s` from which no process of a lost host can be alive any more."""
+        """Time on `clock.now_s` after which all processes of a lost host must have ended."""
         return self._answered_s + self._lease_s + _SLACK_S
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ Make = Callable[[NodeLink, int], Schema]
 def ask_all(links: Sequence[NodeLink], make: Make, limit_s: float = 60.0) -> list[OrderDone]:
     """Send an order to each node agent at once and wait for all answers.
 
-    A node agent that is lost meanwhile, or does not answer in time, counts as an answer with that error.
+    A node agent that is lost meanwhile, or does not answer in time, is treated as if it had answered with an error.
     """
     numbers = [link.order(partial(make, link)) for link in links]
     ends_s = now_s() + limit_s

@@ -13,7 +13,7 @@ Host = TypeVar("Host")
 
 
 def _within(fraction: float) -> Equal:
-    """Comparison function that treats amounts as equal if they differ by at most a fraction of the larger one."""
+    """Return a comparison function that treats two amounts as equal if they differ by at most a fraction of the larger one."""
     return lambda first, second: abs(first - second) <= fraction * max(first, second)
 
 
@@ -35,13 +35,15 @@ _LOOSE_EQUALITY: Mapping[str, Equal] = {
 }
 """Comparison functions of the fingerprint's fields that need not be identical, by field."""
 _OF_RECORD = frozenset({"version", "overridden", "intra_node_gb_per_s", "inter_node_gb_per_s"})
-"""Fields of a fingerprint about the record itself, or measured over the whole gang; hosts may differ in them."""
+"""Fields of a fingerprint that describe the record itself, or were measured over the whole gang, so that hosts may differ in
+them."""
 _OF_HOST = frozenset({"cpu_count", "cpu_topology", "cpu_max_mhz"})
 """Fields of a fingerprint in which hosts with GPUs may differ without making measurements invalid."""
 
 
 def differences(first: NodeReady, second: NodeReady) -> list[str]:
-    """Properties that must be equal and in which two hosts differ, with both values; empty where they may train together."""
+    """Differences between two hosts in properties that must be equal, with both hosts' values; empty where the hosts may train
+    together."""
     first_inventory, second_inventory = first.inventory, second.inventory
     differing = [
         f"{field} ({_short(before)} and {_short(after)})"
@@ -76,7 +78,7 @@ def _short(value: object) -> str:
 
 
 def largest_equal(hosts: Sequence[tuple[Host, NodeReady]]) -> list[tuple[Host, NodeReady]]:
-    """Largest set of hosts that are equal to the first host of the set; of several such sets the first in the given
+    """Largest set of hosts that match its first host in hardware and versions; of several such sets, the first in the given
     order."""
     best: list[tuple[Host, NodeReady]] = []
     for _, first in hosts:

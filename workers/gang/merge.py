@@ -8,8 +8,8 @@ from shardtune.workers.gang.messages import NodeAddress, NodeReady
 
 
 def fingerprint(hosts: Sequence[NodeReady]) -> Fingerprint:
-    """Fingerprint of the gang (hardware and software versions): amounts are the smallest of its hosts', GPUs are
-    summed."""
+    """Fingerprint of the gang (hardware and software versions): each memory size is the smallest of all hosts', GPUs are added
+    up."""
     fingerprints = [host.inventory.fingerprint for host in hosts]
     first = fingerprints[0]
     return first.model_copy(

@@ -33,9 +33,9 @@ class Begin(Schema):
     settings: dict[str, JsonValue]
     """Fields of `WorkerSettings` for the node agent's host."""
     environment: dict[str, str] = {}
-    """Environment variables that the ranks get with the agent's values, even where the engine changed them."""
+    """Environment variables that the ranks get with the agent's values, even where the engine (such as Slurm) changed them."""
     without: tuple[str, ...] = ()
-    """Environment variables of the engine that the agent does not have, so that the ranks do not get them."""
+    """Names of environment variables that only the engine (such as Slurm) sets on the host: the ranks do not get them."""
     lease_s: float = Field(gt=0)
     """Seconds that the node agent and its ranks may live after the last answered heartbeat."""
 
@@ -54,7 +54,8 @@ class NodeHeartbeatAnswer(Schema):
 
 
 class PrepareOrder(Schema):
-    """Order to a node agent to get ready to launch: the fork server started, the GPUs healthy and free."""
+    """Order to a node agent to get ready to launch: to start the fork server, and to wait until the GPUs are healthy and
+    free."""
 
     kind: Literal["prepare"] = "prepare"
     order: int
@@ -94,7 +95,7 @@ class SharedOrder(Schema):
 
 
 class StageOrder(Schema):
-    """Order to a node agent to prepare the folder of a launch, and a store on the host of the rendezvous."""
+    """Order to a node agent to prepare the folder of a launch and, on the host where the ranks meet, the rendezvous store."""
 
     kind: Literal["stage"] = "stage"
     order: int
@@ -113,7 +114,7 @@ class StageOrder(Schema):
 
 
 class LaunchOrder(Schema):
-    """Order to a node agent to start its host's ranks of the staged launch."""
+    """Order to a node agent to start the ranks of its host, for the launch that it has already prepared."""
 
     kind: Literal["launch"] = "launch"
     order: int
@@ -121,7 +122,7 @@ class LaunchOrder(Schema):
 
 
 class KillOrder(Schema):
-    """Order to a node agent to end the processes of the last launch, and to report the conditions since its start."""
+    """Order to a node agent to end the processes of the last launch, and to report load and throttling since its start."""
 
     kind: Literal["kill"] = "kill"
     order: int
@@ -157,7 +158,7 @@ class NodeReady(Schema):
     isolation: str
     operators_built: bool | None = None
     addresses: tuple[NodeAddress, ...]
-    """Addresses of the host; the loopback's is last."""
+    """Network addresses of the host; the loopback address is last."""
     code: dict[str, str] = {}
     """Digests of the user's allowed scripts and entry points on the host, by name."""
 
@@ -190,7 +191,7 @@ class OrderDone(Schema):
     port: int | None = None
     word: str | None = None
     source_address: NodeAddress | None = None
-    """Address of the node agent's own host from which it reached the other host."""
+    """Address of the node agent's host that was used for the connection to the other host."""
     fingerprint: Fingerprint | None = None
 
 
@@ -235,7 +236,7 @@ class LaunchEnded(Schema):
     order: int
     survivors: str | None = None
     conditions: Conditions = Conditions()
-    """Conditions on the host since the launch."""
+    """Conditions on the host since the ranks were launched, such as other programs' CPU use and throttling."""
 
 
 NodeMessage = Annotated[

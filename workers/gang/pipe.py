@@ -11,7 +11,7 @@ from shardtune.workers.launchers.processes import PYTHON
 
 NODE_COMMAND = (*PYTHON, "-m", "shardtune.workers.node")
 _WRITE_S = 4.0
-"""Seconds within which a pipe must accept a line: a pipe that is full for longer has no reader that is alive."""
+"""Seconds within which a pipe must accept a line: if a pipe stays full for longer, its reader counts as dead."""
 
 
 class Pipe(Protocol):
@@ -30,7 +30,7 @@ class Pipe(Protocol):
         Never blocks for long."""
 
     def log_end(self) -> str:
-        """End of the log of the node agent's process."""
+        """Last lines of the log of the node agent's process."""
 
     def close(self) -> None:
         """End the node agent's process; may be called again."""

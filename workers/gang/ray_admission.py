@@ -50,7 +50,7 @@ def require_closed(address: str, patience_s: float = _PROBE_S) -> None:
     """Check that the Ray cluster rejects a request without a token.
 
     Raises:
-        ValueError: the cluster accepts it, or does not answer at all.
+        ValueError: the cluster accepts the request, or does not answer at all.
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     environment = {**without_secrets(os.environ), "RAY_AUTH_MODE": "disabled"}

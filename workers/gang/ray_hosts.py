@@ -27,8 +27,8 @@ from shardtune.workers.launchers.processes import without_secrets
 from shardtune.workers.machine.inventory import DEFAULT_CPU_RANKS
 
 _IDLE_S, _BUSY_S, _BUSY_FOR_S = 0.2, 0.02, 1.0
-"""Seconds that a call to the actor waits there for a line; shorter while lines are exchanged. A line to the actor is
-delayed by no more than this."""
+"""Seconds that a call to the actor waits for a line from the node agent; shorter while lines are exchanged. Calls run one
+after the other, so that a line to the node agent is delayed by this time at most."""
 _CALL_S = 60.0
 
 
@@ -62,7 +62,7 @@ class NodeHolder:
         return received, True
 
     def log_end(self) -> str:
-        """End of the node agent's log."""
+        """Last lines of the node agent's log."""
         return self._pipe.log_end()
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class RayHosts:
         """Reserve the hosts; `wait_s` is how many seconds the cluster may take to have that many hosts free.
 
         Raises:
-            ValueError: the cluster does not answer, is open, or does not have the hosts.
+            ValueError: the cluster does not answer, accepts requests without a token, or has too few hosts.
         """
         require_token(os.environ)
         self._log_dir = log_dir
@@ -158,7 +158,8 @@ class RayHosts:
 
     @property
     def worker_name(self) -> str | None:
-        """Return None, since a Ray cluster has no stable name for the worker."""
+        """Return None: a Ray cluster has no name that stays the same after a restart, from which the worker's name could
+        come."""
         return None
 
     def hosts(self) -> tuple[str, ...]:
@@ -186,7 +187,7 @@ class RayHosts:
         return ActorPipe(host, maker.remote(str(self._log_dir)))
 
     def ends_in_s(self) -> float | None:
-        """Return None, since the end of a Ray cluster is not known."""
+        """Return None, since nothing says when a Ray cluster will end."""
         return None
 
     def close(self) -> None:
@@ -197,7 +198,8 @@ class RayHosts:
 
 
 def _bundle(ranks: int | None) -> dict[str, float]:
-    """Resources of one host's bundle: the GPUs that its ranks use, else processors."""
+    """Resources of one host's bundle in the placement group: the GPUs that its ranks use, or CPU cores where there are no
+    GPUs."""
     gpus = max((node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
     return {"GPU": ranks or gpus} if gpus else {"CPU": ranks or DEFAULT_CPU_RANKS}
 

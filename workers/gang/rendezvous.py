@@ -28,7 +28,7 @@ def find_addresses(links: Sequence[NodeLink], interface: str | None, ports: Port
     """Find the address of each host by which the other hosts reach it, in the order of the hosts.
 
     Raises:
-        NoRendezvous: no address of the first host is reached by all others, or the first does not reach one of them.
+        NoRendezvous: no address of the first host is reached by all others, or the first host does not reach another one.
     """
     first, *other_links = links
     failures: list[str] = []

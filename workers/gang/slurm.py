@@ -20,10 +20,10 @@ _WARNED_S = 60.0
 """Seconds before the job's end at which Slurm signals the job to stop, as deploy/slurm/worker.sbatch requests with
 `--signal`."""
 _KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_JWT"})
-"""Environment variables by which `srun` knows the job. The others are options of the batch script that contradict the
-worker's, such as SLURM_MEM_PER_CPU."""
+"""Environment variables by which `srun` finds the job; job steps get no other SLURM_ variable. The others would act as options
+of `srun`, and contradict the worker's own options, such as SLURM_MEM_PER_CPU."""
 _STEP = ("--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none", "--export=ALL")
-"""Options of `srun` that give a job step the whole host and all processors: the ranks divide the processors
+"""Options of `srun` that give a job step the whole host and all processors: the ranks divide the processors among
 themselves."""
 _TIME_LEFT = re.compile(r"^(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)$")
 """Regular expression for the time left as `squeue` prints it: `1-02:03:04`, `02:03:04` or `03:04`."""
@@ -113,7 +113,7 @@ class SlurmHosts:
         return completed.stdout
 
     def close(self) -> None:
-        """Do nothing: Slurm itself ends the job."""
+        """Do nothing: the hosts belong to the Slurm job, and Slurm itself ends the job."""
 
 
 def seconds_of(time_left: str) -> float | None:

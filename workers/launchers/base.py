@@ -19,8 +19,8 @@ class Prepared:
     """Library facts from `workers.rank.inventory`, collected by a process like the ranks'; None where the launcher has
     not collected any."""
     isolation: str = "none: ranks are started one by one"
-    """`pid_namespace` where every process that a rank starts dies with the launcher's helper process; else the reason
-    why there is no such namespace."""
+    """Text `pid_namespace` where every process that a rank starts dies with the launcher's helper process; else the reason why
+    PID namespaces cannot be used."""
     operators_built: bool | None = None
     """Whether DeepSpeed's C++ operators are in torch's extension cache; None where unknown."""
 
@@ -74,7 +74,7 @@ class Launcher(Protocol):
         """Wait until a rank has started or ended, or until the timeout.
 
         Raises:
-            LaunchFailed: it turned out that nothing was started.
+            LaunchFailed: only now it is known that no rank was started.
         """
 
     @property
@@ -93,17 +93,18 @@ class Launcher(Protocol):
         """
 
     def conditions(self) -> Conditions:
-        """Conditions on each host during the last launch, once it has been killed; empty where nothing observes them."""
+        """Conditions on each host (such as load and throttling) during the last launch, after `kill`; empty where no observer
+        is set."""
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
         """Wait until the devices of every host are healthy and free; call this while no rank runs.
 
         Raises:
-            DevicesUnfit: a device is not, and will not be soon.
+            DevicesUnfit: a device is broken, or does not become free in time.
         """
 
     def close(self) -> None:
-        """Kill the ranks, then end the launcher's own helpers."""
+        """Kill the ranks, then end the launcher's helper processes."""
 
 
 class Observer(Protocol):
@@ -116,14 +117,14 @@ class Observer(Protocol):
         """Begin to observe the host just before the ranks start."""
 
     def conditions(self, directory: Path, launch: Launch) -> Conditions:
-        """Conditions on the host since `begin`; call this after the ranks have ended."""
+        """Conditions on the host (such as load and throttling) since `begin`; call this after the ranks have ended."""
 
 
 class Unobserved:
     """Base class of a launcher that only starts and ends ranks: its caller observes the host."""
 
     def conditions(self) -> Conditions:
-        """Empty conditions, since the launcher's caller observes the host."""
+        """Return no conditions (load, throttling): the launcher's caller observes the host itself."""
         return Conditions()
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:

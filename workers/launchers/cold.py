@@ -22,7 +22,7 @@ _STORE_S = 120.0
 
 
 class ColdLauncher(Unobserved):
-    """Launcher that starts `COMMAND TRIAL_DIR PROGRAM` once per rank."""
+    """Launcher that starts each rank in a fresh interpreter, by the command `COMMAND TRIAL_DIR PROGRAM`."""
 
     def __init__(
         self,
@@ -42,7 +42,8 @@ class ColdLauncher(Unobserved):
         self._exits: list[RankExit] = []
         self._patience_s = patience_s
         self._watched: dict[int, str] = {}
-        """Names of the keepers and of the ranks below them, by pid."""
+        """Names of the watched processes by pid: the keepers (processes that start a rank each and kill what it leaves
+        behind), and the ranks."""
         self._standstill = Standstill()
         self._lost: LostProcess | None = None
 
@@ -108,7 +109,8 @@ class ColdLauncher(Unobserved):
             self._lost = LostProcess(f"{stopped} was stopped")
 
     def _watch_started_ranks(self) -> None:
-        """Add the ranks to the watched processes once their keepers have started them."""
+        """Add the ranks to the watched processes once their keepers (the processes between launcher and rank) have started
+        them."""
         for rank, process in self._running.items():
             if process.pid not in self._watched and (below := parent_death.processes_below([process.pid])):
                 self._watched |= dict.fromkeys([process.pid, *below], f"rank {rank}")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 
 def remove_stale(environment: Mapping[str, str]) -> list[Path]:
-    """Remove the lock files of the extension cache of processes with this environment that no process holds; returns
-    them.
+    """Remove lock files in torch's extension cache that no process holds any more, and return them. The environment says where
+    the cache is.
 
-    Locks that another user could hold are left alone: whether such a process lives cannot be seen.
+    Locks that another user could hold stay: this process cannot see whether their holders are alive.
     """
     # Before the scan: a lock that is made during it belongs to a live build.
     identities = {lock: _identity(lock) for lock in _locks(environment) if _is_private(lock)}
@@ -34,7 +34,8 @@ def remove_stale(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _is_private(lock: Path) -> bool:
-    """Whether only processes of this user can hold the lock: it and its folder are the user's, and no links."""
+    """Whether only processes of this user can hold the lock: the lock file and its folder belong to the user and are no
+    symbolic links."""
     try:
         file, folder = lock.lstat(), lock.parent.lstat()
     except OSError:
@@ -44,7 +45,7 @@ def _is_private(lock: Path) -> bool:
 
 
 def _locks(environment: Mapping[str, str]) -> Iterable[Path]:
-    """Lock files below the cache, as torch finds it (2.13, `_get_build_directory`)."""
+    """Lock files in torch's cache of C++ extensions, whose folder is found as torch finds it (2.13, `_get_build_directory`)."""
     if stated := environment.get("TORCH_EXTENSIONS_DIR"):
         return Path(stated).glob("*/lock")
     home = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
@@ -53,7 +54,7 @@ def _locks(environment: Mapping[str, str]) -> Iterable[Path]:
 
 
 def _open_files(identities: Set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Identities among those given of files that a visible process has open."""
+    """Return those of the given file identities (device and inode) whose file a visible process has open."""
     open_identities = set()
     for folder in Path("/proc").glob("[0-9]*/fd"):
         # Processes end meanwhile, and those of other users cannot be read.

@@ -76,7 +76,7 @@ class ForkServerLauncher(Unobserved):
         self._patience_s = patience_s
         self._standstill = Standstill()
         self._launched: str | None = None
-        """Trial directory of the launch, or of the rendezvous store opened before it."""
+        """Trial directory of the launch in progress, or of the rendezvous store that was opened before the launch."""
         self._ranks = 0
         self._port: int | None = None
         self._has_store = False
@@ -90,7 +90,8 @@ class ForkServerLauncher(Unobserved):
 
     @property
     def lost(self) -> LostProcess | None:
-        """Fork server if it died during this launch, or the server or rank that was stopped (SIGSTOP) for too long."""
+        """Fork server if it died during this launch, or any process (fork server or rank) that was stopped (SIGSTOP) for too
+        long."""
         return self._lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:

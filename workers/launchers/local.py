@@ -74,7 +74,7 @@ class LocalLauncher:
             return self._cold.prepare(give_up)
 
     def build_operators(self, work_dir: Path, give_up: Callable[[], bool]) -> None:
-        """Build DeepSpeed's C++ operators in the ranks' environment, unless they are built."""
+        """Build DeepSpeed's C++ operators in the environment of the ranks, unless they are built already."""
         operators.build(self._environment, self._launch_tag, work_dir, give_up, operators.BUILD_COMMAND)
 
     def open_store(self, directory: Path, address: str, ports: range = ANY_PORT) -> int:
@@ -92,9 +92,11 @@ class LocalLauncher:
         self._current.launch(directory, self._with_store(directory, launch))
 
     def _with_store(self, directory: Path, launch: Launch) -> Launch:
-        """Launch with a rendezvous store at a loopback address, where the ranks run a script and nothing else serves one.
+        """Copy of the launch with a rendezvous store at a loopback address, if the ranks run a user's script and the launch
+        has no store yet.
 
-        Rank 0 of a script would serve it at all addresses of the host. Our own ranks meet at a file.
+        Otherwise rank 0 of the script would open a store at all addresses of the host. Ranks that run no script meet at a
+        file.
         """
         if not TrialDir(directory).has_script or launch.has_rendezvous:
             return launch
@@ -107,14 +109,14 @@ class LocalLauncher:
         self._current.wait(timeout_s)
 
     def kill(self) -> None:
-        """End the ranks, and collect the conditions since the launch."""
+        """End the ranks, and collect the host's conditions (such as load and throttling) since the launch."""
         self._current.kill()
         if self._observer is not None and self._launched is not None:
             self._conditions = self._observer.conditions(*self._launched)
         self._launched = None
 
     def conditions(self) -> Conditions:
-        """Conditions that this host observed during the last launch."""
+        """Conditions (such as load and throttling) that this host observed during the last launch."""
         return self._conditions
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:

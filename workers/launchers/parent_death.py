@@ -32,7 +32,8 @@ ISOLATION = "SHARDTUNE_ISOLATION"
 """Environment variable with the value `pid_namespace`, or with the reason why there is no PID namespace."""
 PID_NAMESPACE = "pid_namespace"
 DYING_S = 10.0
-"""Seconds for which a keeper kills what is left below it; processes that free GPU memory take a while."""
+"""Seconds for which a keeper (parent process of a rank) kills the processes that its program left behind; processes that free
+GPU memory take a while."""
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
@@ -105,8 +106,8 @@ def _run_in_namespace(command: list[str]) -> None:
 
 
 def _run_under_keeper(command: list[str], parent: int) -> None:
-    """Run the program as a child of this process, which ends all that is left below it when the program or the parent
-    ends. Does not return."""
+    """Run the program as a child of this process, which ends all remaining descendants when the program or this process's
+    parent ends. Does not return."""
     watched = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -149,14 +150,15 @@ def _reap(program: int) -> int | None:
 
 
 def _close_streams() -> None:
-    """Let go of the program's input and output, so that their ends are noticed."""
+    """Close the keeper's copies of the program's input and output, so that the other end notices when the program closes
+    them."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
 
 
 def _exit_as(code: int) -> NoReturn:
-    """End as the program ended; negative: by that signal."""
+    """End this process as the program ended: with its exit code, or by the same signal where the code is negative."""
     if code < 0:
         # The program has left its core dump already.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -19,10 +19,11 @@ import psutil
 from shardtune.workers.launchers import parent_death
 
 PYTHON = (sys.executable, *(["-P"] if sys.flags.safe_path else []))
-"""Command that starts the interpreter for the project's modules. -P is passed on: it prevents the import of a folder
-`workers` in the current directory."""
+"""Command that starts the interpreter for the project's modules. If this process was started with -P, so is the interpreter:
+-P prevents the import of a folder `workers` in the current directory."""
 LAUNCH_TAG = "SHARDTUNE_POOL"
-"""Environment variable with the launch tag, which names the device pool on which a process works."""
+"""Environment variable with the launch tag: it marks all processes that work on a set of devices, so that they can be found
+and killed."""
 
 
 DYING_S = 3.0
@@ -68,8 +69,8 @@ def start_child(
 ) -> subprocess.Popen[bytes]:
     """Start a process, in its own session, that dies with this process (also when this process is killed with SIGKILL).
 
-    With `isolated` the process runs in a PID namespace where permitted, so that every process that it starts dies with
-    it; elsewhere, and with `kept`, a keeper between this process and that one ends what it leaves behind.
+    With `isolated` the process runs in a PID namespace where permitted, so that every process that it starts dies with it.
+    Elsewhere, and with `kept`, an intermediate process (keeper) starts it, and kills what it leaves behind.
     """
     # The death signal follows the thread that forks: from another thread, ranks would die when that thread ends.
     assert threading.current_thread() is threading.main_thread(), "start ranks from the main thread"
@@ -107,15 +108,15 @@ def tagged_processes(launch_tag: str, proc: Path = Path("/proc")) -> set[int]:
 
 
 def pool_processes(launch_tag: str) -> set[int]:
-    """Pids of all living processes with the launch tag and of those that descend from one, whatever environment these
-    have; without this process and what it descends from."""
+    """Pids of all living processes with the launch tag, and of all their descendants, even those without the tag in their
+    environment; without this process and its ancestors."""
     tagged = tagged_processes(launch_tag)
     pids = tagged | parent_death.processes_below(tagged)
     return pids - {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
 
 
 def kill_tagged(launch_tag: str, keep: Collection[int] = (), dying_s: float = DYING_S) -> set[int]:
-    """Kill every process with the launch tag and all that descend from one until none is alive; returns the survivors
+    """Kill every process with the launch tag and all descendants of such processes until none is alive; returns the survivors
     after `dying_s`, or ten seconds."""
     # Repeated: a process may fork between the listing and the kill, and freeing GPU memory takes a while.
     ends_s = time.monotonic() + max(_LEAST_S, dying_s)

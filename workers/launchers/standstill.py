@@ -14,7 +14,7 @@ _CHECKS = 6
 
 
 class Standstill:
-    """Detector of stopped processes (SIGSTOP), which checks some processes each time it is called."""
+    """Detector of stopped processes (SIGSTOP), which checks the given processes when it is called, but not at every call."""
 
     def __init__(self, names: Mapping[int, str] = {}, patience_s: float = PATIENCE_S) -> None:
         """Prepare the detector; `names` describes each process by pid."""

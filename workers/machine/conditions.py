@@ -28,8 +28,8 @@ from shardtune.workers.machine.oom_counter import oom_kills
 from shardtune.workers.trial_dir import TrialDir
 
 _STRAGGLER = 1.2
-"""Ratio of a rank's time to the median rank's above which its GPU is a straggler, for the same calculation on idle,
-equal GPUs."""
+"""Ratio to the median rank's time above which a rank's GPU counts as a straggler. All ranks time the same calculation while no
+training runs, on equal GPUs."""
 
 Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | RehearsalReport | Failure
 
@@ -38,7 +38,7 @@ class HostObserver:
     """Observer that reads the host's counters before the ranks start and after they have ended."""
 
     def __init__(self, watch: DeviceWatch | None, host: str | None = None) -> None:
-        """Prepare the observer; `watch` is on the GPUs (None for CPU ranks), `host` defaults to the machine's name."""
+        """Prepare the observer. `watch` observes the GPUs (None for CPU ranks); `host` defaults to the machine's name."""
         self._watch = watch
         self._host = (host or platform.node())[:200]
         self._before, self._kills = HostCounters.now(), oom_kills()
@@ -48,7 +48,7 @@ class HostObserver:
         """Wait until the GPUs are healthy and free.
 
         Raises:
-            DevicesUnfit: one is broken, or is not free in time.
+            DevicesUnfit: a GPU is broken, or is not free in time.
         """
         if self._watch is not None:
             self._watch.require_fit(give_up)
@@ -60,8 +60,8 @@ class HostObserver:
         self._before, self._kills = HostCounters.now(), oom_kills()
 
     def conditions(self, directory: Path, launch: Launch) -> Conditions:
-        """Conditions on the host since `begin`, once the ranks have ended and their reports are in the trial
-        directory."""
+        """Conditions on the host (such as load and throttling) since `begin`, once the ranks have ended and their reports are
+        in the trial directory."""
         after = HostCounters.now()
         looks = self._watch.between(self._before.at_s, after.at_s) if self._watch else []
         ranks = range(launch.first_rank, launch.first_rank + launch.ranks)
@@ -83,7 +83,7 @@ def observe(
     ranks: range,
     kills: int,
 ) -> Conditions:
-    """Conditions on this host during a launch whose ranks have ended."""
+    """Conditions on this host (such as load, throttling and GPU faults) during a launch whose ranks have ended."""
     load = before.until(after, [report.cpu_s if report else None for report in reports])
     pids = {process.pid for look in looks for device in look.devices for process in device.processes or ()}
     # All ranks have ended, so a process that still lives was none of them.
@@ -107,7 +107,7 @@ def observe(
 
 
 def with_conditions(task: Task, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
-    """Add the host's conditions to a run's result.
+    """Add the hosts' conditions (such as load and throttling) to a run's result.
 
     A fault of the device replaces the result by a failure, and an implausible measurement is marked as suspect.
     """

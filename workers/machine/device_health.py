@@ -29,8 +29,7 @@ _BAD_XIDS = _BROKEN_XIDS | {63, 92, 94}
 """Xids (NVIDIA driver errors) that end a run: those of a broken device, and some that leave the device usable. Other
 Xids (13, 31, 43, 45 …) are faults of a program."""
 _SLACK_BYTES = 256 << 20
-"""Bytes over the base level of memory use up to which a GPU counts as free: the driver itself allocates and frees
-memory."""
+"""Bytes above its lowest observed memory use up to which a GPU counts as free: the driver itself allocates and frees memory."""
 
 
 class Process(BaseModel):
@@ -70,7 +69,7 @@ class Fault:
 
     message: str
     excuses_failures: bool
-    """Whether the fault may have caused an error of the run, an out-of-memory error included; false if it affects only
+    """Whether the fault may have caused an error of the run, an out-of-memory error included; false if the fault affects only
     the run's speed."""
 
 
@@ -93,7 +92,8 @@ def broken_devices(look: GpuObservation) -> list[str]:
 
 
 def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> list[str]:
-    """GPUs on which processes or remains of a run hold memory, while no rank of this worker runs."""
+    """GPUs in use by other processes, or whose memory from an earlier run is not freed yet, while no rank of this worker
+    runs."""
     problems = []
     for device in look.devices:
         over = device.memory_used_bytes - base_bytes.get(device.uuid, device.memory_used_bytes)
@@ -109,8 +109,8 @@ def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> lis
 
 
 def summarize_devices(looks: Sequence[GpuObservation], foreign: Collection[int]) -> tuple[DeviceSeen, ...]:
-    """Summary of each GPU over a run, from the last observation before the run to the run's last; `foreign` are pids of
-    other programs."""
+    """Summary of each GPU over a run, from the last observation before the run to the last one in the run; `foreign` are pids
+    of other programs."""
     # Xids and ECC errors of a run are differences between two observations.
     if len(looks) < 2:
         return ()

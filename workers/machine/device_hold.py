@@ -62,7 +62,8 @@ def hold_devices(
 
 
 def _lock(settings: WorkerSettings, chosen: Gpus, patience_s: float) -> contextlib.AbstractContextManager[None]:
-    """Lock of the devices; no lock for a worker that has a host partition."""
+    """Lock of the devices for as long as the worker lives. A worker with a host partition takes no such lock: it locks its
+    devices for each run."""
     # The process that divides the host holds all devices; its workers lock their own run by run.
     if settings.host_partition is not None:
         return contextlib.nullcontext()

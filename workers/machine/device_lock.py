@@ -29,22 +29,22 @@ class DevicesBusy(Exception):
 
 
 def launch_tag(work_dir: Path, gpu_uuids: Sequence[str]) -> str:
-    """Name of a device set, equal for every agent that could lock the same devices; all processes on the devices are
-    tagged with it."""
+    """Name of a device set, equal for every agent that could lock the same devices; all processes on the devices carry it as
+    their launch tag."""
     identity = ",".join(sorted(gpu_uuids)) if gpu_uuids else str(work_dir.resolve())
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
 def hold_locks(work_dir: Path, gpu_uuids: Sequence[str], patience_s: float = 0.0) -> Iterator[None]:
-    """Context in which the devices are locked: one lock per GPU, machine-wide and for all users; for CPU ranks one lock
-    per work directory.
+    """Context in which the devices are locked: one lock per GPU, machine-wide and for all users; for CPU ranks one lock per
+    work directory.
 
     `patience_s` is how long the previous user of the devices may take to end, such as a node agent whose agent has
     died.
 
     Raises:
-        DevicesBusy: another process holds one of them.
+        DevicesBusy: another process holds one of the devices.
         ValueError: the work directory is not this user's alone.
     """
     until_s = now_s() + patience_s

@@ -37,7 +37,7 @@ class DevicesUnfit(Exception):
 
 
 class DeviceWatch:
-    """Watch on some GPUs: collects observations of them from `start` to `close`."""
+    """Watch on some GPUs: records their clocks, temperatures and other programs' use of them from `start` to `close`."""
 
     def __init__(
         self, uuids: Sequence[str], work_dir: Path, command: Sequence[str] = WATCH_COMMAND, patience_s: float = 60.0
@@ -93,9 +93,9 @@ class DeviceWatch:
             self._keep_base(self._observations[-1])
 
     def _reason_after_release(self, release_s: float, give_up: Callable[[], bool]) -> str | None:
-        """Reason why the GPUs are not free, after waiting this many seconds for the driver to release what this
-        worker's last ranks held. NVML lists an ended process for up to a second (driver 580 on an H200), which is no
-        other program."""
+        """Reason why the GPUs are not free, after waiting this many seconds for the driver to release what this worker's last
+        ranks held. NVML lists an ended process for up to a second (driver 580 on an H200), although no other program uses the
+        GPU."""
         until_s = now_s() + release_s
         while (reason := self._unfit_reason()) is not None and now_s() < until_s and not give_up():
             time.sleep(0.1)
@@ -112,7 +112,7 @@ class DeviceWatch:
         return "; ".join(device_health.occupied_devices(look, self._base_bytes)) or None
 
     def _keep_base(self, look: GpuObservation) -> None:
-        """Store the lowest memory use of a free GPU, to which it must return after a run."""
+        """Store each GPU's lowest observed memory use while it is free; after a run, the GPU must return to it."""
         for device in look.devices:
             used = device.memory_used_bytes
             self._base_bytes[device.uuid] = min(used, self._base_bytes.get(device.uuid, used))

@@ -24,7 +24,7 @@ class _Card(NamedTuple):
     pattern: str
     """Regular expression that is searched in the GPU's name as NVML prints it."""
     model: str | None
-    """Name of the GPU in the table of models; None where no published figure is reliable."""
+    """Name of the GPU in the table of published figures; None where no published figure is reliable."""
     has_fixed_link: bool = False
 
 

@@ -18,9 +18,9 @@ from shardtune.workers.trial_dir import tail
 _DEADLINE_S = 300.0
 """Time limit in seconds of a measurement of the hardware's rates."""
 _FAR_BELOW = 0.25
-"""Fraction of a link's nominal rate; a lower measured bandwidth causes a note to the operator.
+"""Fraction of a link's nominal rate; a measured bandwidth below it causes a note to the operator.
 
-One TCP connection over a good network reaches more than that of a slow one.
+It is low: a single TCP connection over a good network reaches more than this, and one over a slow network less.
 """
 _LINK = re.compile(r"(\d+)×([\d.]+) Gb/s (\w+)")
 _CAUSES = {
@@ -54,8 +54,8 @@ def measure(
 
 
 def store(work_dir: Path, offered: Inventory, report: HardwareReport) -> None:
-    """Store a report of measured rates for `stored`; written in one piece, so that a killed process leaves a complete
-    report or none."""
+    """Store a report of measured rates on disk, where the function `stored` finds it. The file is replaced in one operation: a
+    killed process leaves a complete report or none."""
     path = _path(work_dir, offered)
     partial = path.with_suffix(".partial")
     partial.write_text(report.model_dump_json(indent=2) + "\n")
@@ -106,7 +106,8 @@ def _path(work_dir: Path, offered: Inventory) -> Path:
 
 
 def with_bandwidth(fingerprint: Fingerprint, measured: MeasuredHardware | None, ranks: int) -> Fingerprint:
-    """Add to a fingerprint the measured bandwidths within a host and across hosts, each rounded to a band."""
+    """Add to a fingerprint the measured bandwidths within a host and across hosts, each rounded to a band 10 % wide, so that
+    small deviations do not change the fingerprint."""
     reduced = [item for item in measured.collectives if item.operation == "all_reduce"] if measured else []
     bands = {}
     for field, is_across in (("intra_node_gb_per_s", False), ("inter_node_gb_per_s", True)):

@@ -20,7 +20,7 @@ from shardtune.workers.machine.oom_counter import cgroups
 
 _ROOT = Path("/sys/fs/cgroup")
 _LEAST_CORES = 0.05
-"""Number of cores below which a program is not named."""
+"""Number of busy cores below which a program is not named among the causes of a host's load."""
 _LONGEST_NAME = 64
 
 _Process = tuple[int, float]
@@ -44,8 +44,8 @@ class HostCounters:
         return cls(now_s(), busy_on(os.sched_getaffinity(0)), available_gib(), throttled_s())
 
     def until(self, later: "HostCounters", ranks_cpu_s: Iterable[float | None]) -> Conditions:
-        """Conditions on the host from these counters to the counters `later`; `ranks_cpu_s` is the CPU time that each
-        rank used in between."""
+        """Conditions on the host between two snapshots of its counters, this one and `later`. `ranks_cpu_s`: CPU time that
+        each rank used in between."""
         rank_times = list(ranks_cpu_s)
         foreign = None
         if rank_times and None not in rank_times:
@@ -62,8 +62,8 @@ class HostCounters:
 
 
 def busy_on(cores: Collection[int]) -> float:
-    """CPU time in seconds that all processes have used since boot on the given cores, or on the whole machine where
-    /proc lists fewer cores."""
+    """CPU time in seconds that all processes have used since boot on the given cores, or on the whole machine where /proc does
+    not list all of these cores."""
     each = psutil.cpu_times(percpu=True)
     counted = [each[core] for core in cores] if max(cores) < len(each) else each
     # Named parts, not a sum of all: `guest` is counted in `user` as well.
@@ -144,7 +144,7 @@ class ProcessTimes:
 
 
 def _may_use(pid: int, cores: Collection[int]) -> bool:
-    """Whether a process may run on any of these cores; true where that cannot be read."""
+    """Whether a process may run on any of these cores; true where its CPU affinity cannot be read."""
     try:
         return not os.sched_getaffinity(pid).isdisjoint(cores)
     except OSError:

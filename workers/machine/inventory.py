@@ -105,13 +105,13 @@ class Libraries(BaseModel):
     adapters: tuple[str, ...] = ()
     """Kinds of adapters that ranks can train: LoRA only where PEFT is installed."""
     optimizers: tuple[str, ...] = ()
-    """Kinds of optimizers that are from another package than torch, where it is installed."""
+    """Kinds of optimizers from packages other than torch (such as bitsandbytes), as far as these packages are installed."""
     float8: tuple[str, ...] = ()
-    """Scalings with which ranks train in float8, where torchao is installed."""
+    """Float8 scaling recipes with which ranks can train; empty where torchao is not installed."""
     cpu_dtypes: str | None = None
     """Dtypes that this processor computes natively, as torch uses the processor."""
     matmul_flops: dict[Dtype, float] = {}
-    """FLOP/s of one rank's matrix products by dtype; empty where not measured."""
+    """FLOP/s that one rank reaches in matrix products, by dtype; empty where not measured."""
 
 
 def find_gpus() -> Gpus:
@@ -216,7 +216,7 @@ def _native_dtypes(gpu: DetectedGpu | None, libraries: Libraries) -> str | None:
 
 
 def _float8(devices: Fingerprint, libraries: Libraries) -> tuple[str, ...]:
-    """Scalings with which ranks train in float8: GPUs need it natively, CPU ranks emulate it."""
+    """Float8 scaling recipes with which ranks can train here: a GPU needs float8 hardware, CPU ranks emulate it."""
     has_float8 = devices.device == "cpu" or "float8" in (devices.native_dtypes or "").split(", ")
     return libraries.float8 if has_float8 else ()
 

@@ -11,11 +11,11 @@ from shardtune.workers.machine import rank_devices, unsupported_hardware
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries
 
 _ANSWERS_S = 300.0
-"""Time limit in seconds of the detecting process."""
+"""Time limit in seconds of the process that detects the libraries."""
 
 
 def of_prepared(prepared: Prepared, gpus: Gpus, ranks: int | None = None) -> Libraries:
-    """Library versions that a process of the launcher has detected, else those that `probe` detects.
+    """Library versions of the ranks, as a process of the launcher has detected them; where none has, `probe` detects them.
 
     Raises:
         DetectionFailed: see `probe`.

@@ -78,14 +78,15 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
 
 
 def _rejection(setting: str | None, count: int, permitted: int) -> str | None:
-    """Reason why none of the machine's `count` GPUs is used, of which `permitted` may be; None where none is wanted."""
+    """Reason why the worker uses none of the machine's `count` GPUs; None where it wants none. This process is permitted to
+    use `permitted` of them."""
     if count > 0 and permitted == 0:
         return unsupported_hardware.permission(setting, count)
     return unsupported_hardware.setting(setting, permitted)
 
 
 def _permitted(nvml: Any) -> list[Any]:
-    """NVML handles of the GPUs that this process may use, in the order of their PCI addresses."""
+    """NVML handles of the GPUs that this process may use, ordered by PCI address."""
     # NVML counts forbidden GPUs too; CUDA does not, so that its indices (by CUDA_DEVICE_ORDER=PCI_BUS_ID) are positions
     # in this list.
     handles = []
@@ -180,7 +181,7 @@ def create_uvm_device(devices: Path = Path("/dev")) -> None:
 
 
 def main() -> None:
-    """Print the report, and prepare this machine for CUDA where it has GPUs."""
+    """Print the report on NVIDIA's driver and GPUs, and prepare this machine for CUDA where it has GPUs."""
     gpu_report = report()
     if gpu_report["devices"]:
         create_uvm_device()

@@ -8,7 +8,8 @@ from typing import Any
 import pynvml
 
 _MOST_LINKS = 36
-"""Constant NVML_NVLINK_MAX_LINKS of NVML 13 (18 before; an H100 has 18). A query of a link that a GPU lacks is an error without further effect."""
+"""Number of NVLinks queried per GPU: NVML_NVLINK_MAX_LINKS of NVML 13 (18 before; an H100 has 18 links). NVML answers a query
+of a link that a GPU lacks with an error, which is ignored."""
 _SWITCH = "switch"
 
 

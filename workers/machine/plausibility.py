@@ -7,13 +7,14 @@ from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
 
 _MOST_DATA_WAIT = 0.2
-"""Fraction of the timed windows spent waiting for data above which the measured speed is the data's and not the
-configuration's."""
+"""Fraction of the timed windows spent waiting for data above which a measurement shows the speed of the data loading and not
+that of the configuration."""
 _CLOCK_SLACK = 1.01
 _ALL_PASSES = 3.0
-"""Cost of a step in forward passes where all weights are trained."""
+"""Cost of a training step in units of forward passes (forward 1, backward 2), where all weights are trained."""
 _FROZEN_PASSES = 2.0
-"""Least cost of a step through frozen layers: forward, and the gradients of its activations."""
+"""Least cost of a training step through frozen layers, in units of forward passes: the forward, and the gradients of
+activations."""
 
 
 def implausibility(task: TrialTask, measured: Measurement, peak_flops: float | None) -> str | None:

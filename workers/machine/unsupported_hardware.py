@@ -29,13 +29,14 @@ _DRIVER_REMEDIES = (
         "LD_LIBRARY_PATH, or update the driver",
     ),
 )
-"""Remedies by what torch (2.13) reports at its first CUDA call; CUDA's error codes are in `driver_types.h`."""
+"""Remedies, each with the text in torch's error (2.13) at its first CUDA call that it is for; CUDA's error codes are in
+`driver_types.h`."""
 _REMEDY = "To tune CPU ranks on this machine, set CUDA_VISIBLE_DEVICES=''"
 
 
 def machine(visible: str | None, reason: str, root: Path = Path("/")) -> str | None:
-    """Reason why the accelerators of a machine without NVML cannot be used; None where it has no accelerator, or none
-    is wanted."""
+    """Reason why the accelerators of a machine without NVML cannot be used; None where it has no accelerator, or the worker
+    wants none."""
     if visible is not None and visible.strip() in _NO_DEVICE:
         return None
     problem = _accelerator_problem(root)
@@ -60,8 +61,8 @@ def _accelerator_problem(root: Path) -> str | None:
 
 
 def permission(visible: str | None, count: int) -> str | None:
-    """Reason why none of the machine's `count` GPUs, which this process may not use, is tuned; None where
-    none is wanted."""
+    """Reason why no GPU is tuned on a machine with `count` GPUs, none of which this process may use; None where the worker
+    wants no GPU."""
     if visible is not None and visible.strip() in _NO_DEVICE:
         return None
     return (
@@ -71,8 +72,8 @@ def permission(visible: str | None, count: int) -> str | None:
 
 
 def setting(visible: str | None, count: int) -> str | None:
-    """Reason why CUDA_VISIBLE_DEVICES leaves none of the machine's `count` GPUs visible; None where there are no GPUs,
-    or none is wanted."""
+    """Reason why CUDA_VISIBLE_DEVICES leaves none of the machine's `count` GPUs visible; None where there are no GPUs, or the
+    worker wants none."""
     if count == 0 or visible is None or visible.strip() in _NO_DEVICE:
         return None
     if visible.strip().startswith("MIG-"):

@@ -40,8 +40,8 @@ def interface_of(address: str) -> str | None:
 
 
 class ProbePorts:
-    """Ports opened so that other hosts can try to connect before the rendezvous, for a short time only: any program may
-    connect."""
+    """Ports that a host opens for a short time so that other hosts can try to connect before the rendezvous. Any program may
+    connect to them."""
 
     def __init__(self, patience_s: float = _LISTEN_S) -> None:
         self._patience_s = patience_s

@@ -15,7 +15,7 @@ from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 
 
 class NodeLaunch:
-    """Part of a launch on this host, from the preparation of its folder to its end."""
+    """Part of a launch that runs on this host, from the preparation of its folder to the end of its ranks."""
 
     def __init__(self, settings: WorkerSettings, allowed: Allowed, launcher: LocalRanks, line: AgentConnection) -> None:
         self._settings, self._allowed, self._launcher, self._line = settings, allowed, launcher, line
@@ -25,7 +25,7 @@ class NodeLaunch:
         self._sent_exits, self._is_loss_sent = 0, False
 
     def move_deadline(self, ranks_end_s: float) -> None:
-        """Change the deadline of this host's ranks; called in a thread, after each answer of the agent."""
+        """Change the deadline of this host's ranks. A thread calls this after each answer of the agent to a heartbeat."""
         with self._directory_lock:
             if self._directory is not None:
                 self._directory.write_deadline(ranks_end_s)

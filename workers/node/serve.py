@@ -42,10 +42,11 @@ from shardtune.workers.node.launch_here import NodeLaunch
 from shardtune.workers.trial_dir import DiskFull
 
 _IDLE_S, _BUSY_S = 0.5, 0.05
-"""Seconds that the main thread waits for an order before it checks for events of the ranks, and the reverse."""
+"""Seconds that the main thread waits for an order while no ranks run, and for events of the ranks while they run, before it
+checks for the other."""
 _FORMER = 3
-"""Number of leases that a former node agent of this host may take until it has ended: its own lease, and the time to
-end its ranks."""
+"""Number of leases for which a new node agent waits for an earlier one on this host to end: its lease, and the time to end its
+ranks."""
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +138,8 @@ class Node:
         launcher: LocalLauncher,
         inspect_again: Callable[[], Fingerprint | None],
     ) -> None:
-        """Prepare the host for orders; `look_again` returns the present fingerprint, or None where it is unknown."""
+        """Prepare the host for orders; `look_again` returns the host's present fingerprint (hardware and software versions),
+        or None where it is unknown."""
         self._line, self._launcher, self._inspect_again = line, launcher, inspect_again
         self._launch, self._probe_ports = NodeLaunch(settings, allowed, launcher, line), addresses.ProbePorts()
         line.on_renewal(self._launch.move_deadline)

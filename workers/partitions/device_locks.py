@@ -30,13 +30,13 @@ def hold_for_run(
     give_up: Callable[[], bool],
     patience_s: float = PATIENCE_S,
 ) -> Iterator[bool]:
-    """Context in which a run has its devices locked, and with `is_exclusive` the whole host; False when `give_up` ended
-    the wait.
+    """Context in which a run has its devices locked, and with `is_exclusive` the whole host; False when `give_up` ended the
+    wait.
 
     `folder` is the same for all workers that divide the machine.
 
     Raises:
-        DevicesBusy: another worker did not release them in time.
+        DevicesBusy: another worker did not release the devices in time.
     """
     private_folder.make(folder, "locks of --split")
     until_s = now_s() + patience_s

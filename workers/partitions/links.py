@@ -16,7 +16,8 @@ _DISTANCE = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": _FARTHEST}
 
 
 def crossed_by_gpus(members: Collection[int], gpus: Gpus) -> list[int]:
-    """GPUs by index that share connections with a set's collectives, the set included; none where NVLink joins each pair."""
+    """Indices of the GPUs whose connections the collectives of a set of GPUs also use, the set included; empty where NVLink
+    joins each pair of the set."""
     kinds = {frozenset(link[:2]): link[2] for link in gpus.links}
     inside = [kinds.get(frozenset(pair), "") for pair in combinations(members, 2)]
     if all(word.startswith("NV") for word in inside):
@@ -32,7 +33,7 @@ def crossed_by_gpus(members: Collection[int], gpus: Gpus) -> list[int]:
 
 
 def _distance(word: str) -> int:
-    """Distance of a pair of GPUs over PCIe, as a rank in NVML's order of connections."""
+    """Distance of a pair of GPUs over PCIe, from 0 (same switch) up, in the order of NVML's kinds of connection."""
     # For a pair joined by NVLink the PCIe distance is unknown: they may hang on one switch, so it counts as near. A
     # pair of which NVML says nothing counts as far.
     return 0 if word.startswith("NV") else _DISTANCE.get(word, _FARTHEST)

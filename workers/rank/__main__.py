@@ -10,8 +10,8 @@ from shardtune.workers.rank.process import parent_death
 
 
 def main() -> int:
-    """Tie this rank's process to its launcher (the kernel kills it when the launcher dies), then import the slow
-    modules, and run the rank."""
+    """Tie this rank's process to its launcher (the kernel kills it when the launcher dies), then import the modules that load
+    slowly, and run the rank."""
     if len(sys.argv) not in (2, 3):
         sys.stderr.write("usage: python -m shardtune.workers.rank TRIAL_DIR [trial|hardware]\n")
         return 2

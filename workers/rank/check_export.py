@@ -19,7 +19,7 @@ import torch
 from shardtune.workers.rank import check_finetuning, check_launchers
 
 Consumers = dict[str, tuple[str, Callable[[Path], str]]]
-"""Package and reader function by export format."""
+"""Package that reads an export format, and function that checks an exported file with this package; keys are formats."""
 
 
 def check(form: str, folder: Path, consumers: Consumers | None = None) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _lightning(folder: Path) -> str:
 
 
 def _trl(folder: Path) -> str:
-    """Read the export with TRL's own parser, which refuses unknown keys."""
+    """Read the export with TRL's own parser, which rejects unknown keys."""
     trl = importlib.import_module("trl")
     words = ["--config", str(folder / "trl_sft.yaml"), "--output_dir", tempfile.gettempdir()]
     if (folder / "ds_config.json").exists():

@@ -21,7 +21,7 @@ _STAND_IN |= {"num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 64, 
 
 
 def read_axolotl(folder: Path) -> str:
-    """Read the export with axolotl's own schema."""
+    """Read the exported file with axolotl's own schema, to check it."""
     schemas = importlib.import_module("axolotl.utils.schemas.config")
     sections = importlib.import_module("axolotl.utils.schemas.fsdp")
     values = yaml.safe_load((folder / "axolotl.yaml").read_text())
@@ -35,7 +35,7 @@ def read_axolotl(folder: Path) -> str:
 
 
 def read_llama_factory(folder: Path) -> str:
-    """Read the export with LLaMA-Factory's own parser, which refuses unknown keys, in a process of one rank."""
+    """Read the export with LLaMA-Factory's own parser, which rejects unknown keys, in a process of one rank."""
     values = yaml.safe_load((folder / "llama_factory.yaml").read_text())
     values |= {"report_to": "none", **_without_gpu()}
     if not torch.cuda.is_available() and values.pop("pure_bf16", False):
@@ -53,7 +53,7 @@ def read_llama_factory(folder: Path) -> str:
 
 
 def read_ms_swift(folder: Path) -> str:
-    """Read the export with ms-swift's own command line, which hands unknown arguments back."""
+    """Read the export with ms-swift's own command-line parser, which returns the arguments that it does not know."""
     command, utilities = importlib.import_module("swift.cli.main"), importlib.import_module("swift.utils")
     arguments = importlib.import_module("swift.arguments").SftArguments
     words = [str(folder / "ms_swift.yaml")]
@@ -77,5 +77,5 @@ def _check_known(keys: Collection[str], known: Collection[str], name: str) -> No
 
 
 def _without_gpu() -> dict[str, Any]:
-    """Arguments without which the Trainer would reject bf16 where no GPU is, before it reads the others."""
+    """Arguments for a machine without a GPU, where the Trainer would reject bf16 before it reads the other arguments."""
     return {} if torch.cuda.is_available() else {"use_cpu": True}

@@ -38,7 +38,7 @@ def read_dstack(folder: Path) -> str:
 
 
 def read_trainjob(folder: Path) -> str:
-    """Read `trainjob.yaml` by the models that Kubeflow Trainer publishes."""
+    """Read `trainjob.yaml` with the pydantic models that Kubeflow Trainer publishes."""
     models = importlib.import_module("kubeflow_trainer_api.models")
     config_map, job = yaml.safe_load_all((folder / "trainjob.yaml").read_text())
     for content, kind in ((config_map, models.IoK8sApiCoreV1ConfigMap), (job, models.TrainerV1alpha1TrainJob)):
@@ -64,7 +64,8 @@ def read_ray(folder: Path) -> str:
 
 
 def unknown_fields(given: object, kept: object, at: str = "") -> Iterator[str]:
-    """Paths of fields that a published model dropped, which it does without a word."""
+    """Paths of fields that are missing after a published model has parsed the file: such models drop unknown fields
+    silently."""
     if isinstance(given, Mapping) and isinstance(kept, Mapping):
         for name, value in given.items():
             yield from unknown_fields(value, kept[name], f"{at}.{name}") if name in kept else [f"{at}.{name}"]

@@ -23,7 +23,8 @@ Phase = Literal["starting", "building", "training"]
 
 
 class NumericsError(Exception):
-    """Loss or gradient norm is not finite (NaN or infinite), or states have another dtype than the precision's."""
+    """Loss or gradient norm is not finite (NaN or infinite), or optimizer states do not have the dtype of the study's
+    precision."""
 
 
 class OverLimitError(Exception):
@@ -95,7 +96,8 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
 
 
 def _is_recompile_limit(error: BaseException) -> bool:
-    """Whether Dynamo gave up compiling a function anew; by name, since its module takes seconds to import."""
+    """Whether Dynamo reached its limit of recompilations of a function. The exception is recognised by name, since its module
+    takes seconds to import."""
     return type(error).__name__ == "FailOnRecompileLimitHit"
 
 

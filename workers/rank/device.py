@@ -43,7 +43,7 @@ class Device(Protocol):
         """
 
     def release_cache(self) -> None:
-        """Return memory to the device that the allocator caches unused."""
+        """Return cached, unused memory of the allocator to the device."""
 
     def reset_peaks(self) -> bool:
         """Reset the counters of peak memory; False where the device has no counters."""
@@ -121,8 +121,8 @@ class CudaDevice:
         torch._C._accelerator_setAllocatorSettings(settings)
 
     def bind(self, mode: NumaBinding) -> None:
-        """Bind this process to cores near the GPU by torchrun's own function (torch 2.13), so that an exported job has
-        the same cores."""
+        """Bind this process to cores near the GPU by torchrun's own function (torch 2.13), so that an exported job, started by
+        torchrun, gets the same cores."""
         options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
         binding._maybe_apply_numa_binding_to_current_process(gpu_index=self.tensors.index, numa_options=options)
 
@@ -130,12 +130,12 @@ class CudaDevice:
         torch.cuda.empty_cache()
 
     def reset_peaks(self) -> bool:
-        """Reset the counters of CUDA's caching allocator, which cost nothing."""
+        """Reset the peak counters of CUDA's caching allocator, which PyTorch keeps anyway, so that they cost nothing."""
         torch.cuda.reset_peak_memory_stats(self.tensors)
         return True
 
     def memory_peaks(self) -> Memory | None:
-        """Peaks that CUDA's caching allocator has counted."""
+        """Peak memory figures that CUDA's caching allocator has counted."""
         stats = torch.cuda.memory_stats(self.tensors)
         free, total = torch.cuda.mem_get_info(self.tensors)
         most_reserved = torch.cuda.max_memory_reserved(self.tensors)
@@ -173,6 +173,7 @@ def clock(device: Device) -> float:
 
 
 def device_peak_gib(used: int, reserved: int, most_reserved: int) -> float:
-    """Peak GiB of the device: bytes in use now, plus the bytes that the allocator has returned since its own peak."""
+    """Peak GiB that a program held on the device: bytes in use now, plus the bytes that the allocator has returned since its
+    peak of reserved memory."""
     # The allocator returns memory only when a request did not fit (`num_alloc_retries`), and then all it can spare.
     return (used - reserved + most_reserved) / GIB

@@ -96,7 +96,8 @@ class RankAttempt:
         trial_dir.write_model_summary(self._folder, summary)
 
     def write_rehearsal(self, task: TargetRehearsalTask) -> None:
-        """Rehearse the task's parts in processes of their own, and write their answers into the trial directory."""
+        """Rehearse the task's parts (each builds and steps one rank without values) in processes of their own, and write their
+        reports into the trial directory."""
         # Each process has a limit of its own, beyond that of runs without progress.
         with self._progress.refreshed(Progress(phase="building")):
             report = rehearsal_parts.rehearse(task)
@@ -173,13 +174,13 @@ class RankAttempt:
         return report.model_copy(update={"wrap_time_s": wrap_time})
 
     def _require_frozen_weights(self) -> None:
-        """Raise a NumericsError where training has changed quantised base weights."""
+        """Raise a NumericsError where training has changed quantised base weights, which must stay frozen."""
         if self._frozen_weights is not None:
             self._frozen_weights.require_unmoved()
 
     def leave(self) -> None:
-        """Leave the process group after the report is written. The time is bounded, since an error here costs no
-        measurement."""
+        """Leave the process group after the report is written. It takes a bounded time: an error or a hang here must not cost
+        the measurement."""
         signal.alarm(_LEAVE_S)
         dist.barrier()
         # On CPU the process ends without destroying the group: gloo has hung there (torch 2.13, one run in about a
@@ -231,6 +232,6 @@ def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time
 
 
 def _since_launch_s() -> float | None:
-    """Seconds since the launch, on the clock of this host, which the launcher read as well."""
+    """Seconds since the launch. The launcher read the same host's clock when it received the order."""
     launched_s = os.environ.get(LAUNCHED)
     return None if launched_s is None else now_s() - float(launched_s)

@@ -17,7 +17,7 @@ _TIMEOUT = datetime.timedelta(minutes=10)
 
 
 _GIVEN_STORE = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
-"""Environment variables by which a launcher announces that it serves a rendezvous store for the ranks."""
+"""Environment variables that a launcher sets when it serves a rendezvous store for the ranks."""
 
 
 def use_loopback(place: RankContext) -> None:

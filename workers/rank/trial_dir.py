@@ -60,8 +60,8 @@ class ProgressFile:
 
     @contextlib.contextmanager
     def refreshed(self, progress: Progress) -> Iterator[None]:
-        """Context in which the progress file is written now and every few seconds, so that a long operation does not
-        count as hanging. The deadline bounds it."""
+        """Context in which the progress file is written now and every few seconds, so that a long operation does not count as
+        hanging. The trial's deadline limits the operation."""
         over = threading.Event()
 
         def write_repeatedly() -> None:

@@ -34,4 +34,5 @@ NO_SETTING = Lost("has no setting for it")
 IN_ENVIRONMENT: Mapping[Consumer, Statement] = dict.fromkeys(
     ("script", "accelerate", "training_arguments", "torchtitan", "lightning"), Written("the environment of the ranks")
 )
-"""Statements of a knob that `rank_environment` turns into environment variables, which every export sets or names."""
+"""Export statements for a knob that `rank_environment` turns into environment variables: every export sets or names
+these variables."""

@@ -12,7 +12,8 @@ from shardtune.api_schemas.strategies.fields.offload import PIN, Offload
 
 _BELOW_3, _STAGE_3 = {"stage": (1, 2)}, {"stage": (3,)}
 _SIZE = Knob(help="", accepts_own_values=True, lightest="min", makes_twins=True)
-"""Declaration of a number of elements that divides the same work."""
+"""Declaration of a knob that is a number of elements and only divides the same work differently, such as a bucket
+size."""
 
 
 class ZeroFields(StrategySchema):

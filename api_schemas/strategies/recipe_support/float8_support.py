@@ -11,13 +11,13 @@ _WHY = {
     "pipeline_parallel": "cuts the model into stages, which nobody has compared in float8",
     "expert_parallel": "divides experts, which are no linear layers",
 }
-"""Reason why the ranks of each axis cannot train in float8, by the axis's field."""
+"""Reasons why float8 cannot be trained with several ranks on a parallel axis, by the axis's field."""
 ZERO_STAGES = (1, 2)
-"""ZeRO stages that train in float8 as the other backends do."""
+"""ZeRO stages with which float8 training is the same as with the other backends."""
 
 
 def check(config: TrialConfig, recipe: Float8Recipe | None) -> None:
-    """Reject a configuration that cannot train in float8 as the other backends do.
+    """Reject a configuration under which float8 training would differ from that of the other backends.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -43,7 +43,8 @@ _ZERO_3 = "cannot train with workload.float8 ({recipe!r}): it frees weights that
 
 
 def dropped_note(backends: Iterable[str], knobs: Mapping[str, object], recipe: Float8Recipe | None) -> tuple[str, ...]:
-    """Return the note that a search leaves out ZeRO-3; empty where it would not search it anyway."""
+    """Return the note that a search leaves out ZeRO-3 because of float8; empty if the search would not try ZeRO-3
+    anyway."""
     stated = knobs.get("stage")
     stages = stated if isinstance(stated, list | tuple) else (3 if stated is None else stated,)
     if recipe is None or "zero" not in backends or 3 not in stages:
@@ -52,7 +53,7 @@ def dropped_note(backends: Iterable[str], knobs: Mapping[str, object], recipe: F
 
 
 def check_axis(name: str, size: int, recipe: Float8Recipe | None) -> None:
-    """Reject a size above 1 of one axis, where the workload trains in float8.
+    """Reject a size above 1 of one parallel axis, if the workload trains in float8.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -62,7 +63,7 @@ def check_axis(name: str, size: int, recipe: Float8Recipe | None) -> None:
 
 
 def can_train(config: TrialConfig, recipe: Float8Recipe | None) -> bool:
-    """Whether a configuration can train in float8 as the other backends do."""
+    """Whether a configuration's float8 training is the same as with the other backends."""
     try:
         check(config, recipe)
     except ValueError:

@@ -13,7 +13,7 @@ _WHY = {
     "pipeline_parallel": "cuts the model into stages, of which only some may overflow",
     "expert_parallel": "divides experts over meshes of their own, which one loss scale does not cover",
 }
-"""Reason why the ranks of each axis cannot train in float16, by the axis's field."""
+"""Reasons why float16 cannot be trained with several ranks on a parallel axis, by the axis's field."""
 NO_ZERO_OFFLOAD = (
     "DeepSpeed 0.19.8 keeps overflowed gradients on the host below stage 3, so that no later step recovers"
 )
@@ -23,7 +23,7 @@ _OFFLOAD = "was not compared in float16 with other backends on GPUs"
 
 
 def check_workload(workload: WorkloadRequest, model: ModelSpec | None = None) -> None:
-    """Reject a workload in float16 that no backend trains, or that nobody has compared over backends.
+    """Reject a workload in float16 that no backend trains, or whose training was not compared between backends.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -54,7 +54,7 @@ def check_workload(workload: WorkloadRequest, model: ModelSpec | None = None) ->
 
 
 def check(config: TrialConfig, workload: WorkloadRequest, model: ModelSpec | None = None) -> None:
-    """Reject a configuration that cannot train in float16 as the other backends do.
+    """Reject a configuration whose float16 training would differ from that of the other backends, or was not compared.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -84,12 +84,12 @@ def check(config: TrialConfig, workload: WorkloadRequest, model: ModelSpec | Non
 
 
 def offloads_optimizer(stage: int, precision: Precision) -> bool:
-    """Whether ZeRO of a stage may keep its optimizer on the host, as far as float16 is concerned."""
+    """Whether float16 allows ZeRO of this stage to keep its optimizer on the host."""
     return stage == 3 or not precision.scales_loss
 
 
 def check_axis(name: str, size: int, precision: Precision) -> None:
-    """Reject a size above 1 of one axis, where the workload trains in float16.
+    """Reject a size above 1 of one parallel axis, if the workload trains in float16.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -99,7 +99,7 @@ def check_axis(name: str, size: int, precision: Precision) -> None:
 
 
 def can_train(config: TrialConfig, workload: WorkloadRequest) -> bool:
-    """Whether a configuration can train the workload as far as float16 is concerned."""
+    """Whether a configuration can train the workload, judged only by the rules for float16."""
     try:
         check(config, workload)
     except ValueError:
@@ -108,7 +108,7 @@ def can_train(config: TrialConfig, workload: WorkloadRequest) -> bool:
 
 
 def check_limits(knobs: Mapping[str, object], precision: Precision) -> None:
-    """Reject limits of a search that leave only offloaded shards, or DeepCompile, for a precision in float16.
+    """Reject limits of a search that allow only offloaded shards, or only DeepCompile, if the precision is float16.
 
     Raises:
         ValueError: names the knob, its values and the remedy.

@@ -8,20 +8,20 @@ from shardtune.api_schemas.training.adapters import AdapterSchema, Lora, quantiz
 from shardtune.api_schemas.training.search_space import Backend
 
 ZERO_STAGES = (1, 2)
-"""ZeRO stages that train beside quantised weights as one process does."""
+"""ZeRO stages that train an adapter on quantised weights with the same result as a single process."""
 _QUANTISED: Mapping[str, str] = {
     "fsdp1": "flattens a unit's parameters into one tensor of one dtype, and its compute dtype would replace the packed bits"
 }
-"""Reason why each of these backends cannot train beside quantised weights."""
+"""Reasons why backends cannot train an adapter on quantised weights, by backend."""
 _MAGNITUDES: Mapping[str, str] = {
     "fsdp1": "reduces no gradients of a unit that forward calls twice where it casts weights (torch 2.13), as DoRA calls "
     "LoRA's matrices"
 }
-"""Reason why each of these backends cannot train magnitudes."""
+"""Reasons why backends cannot train the magnitudes of DoRA, by backend."""
 _ZERO_3 = "gathers weights in the dtype of the computation, and nobody has shown that packed bits survive it"
 _CONTEXT = "gives each rank a part of every sample, which nobody has compared beside quantised weights"
 _UNCOMPILED = ("fsdp2",)
-"""Backends whose blocks `torch.compile` breaks at each quantised layer."""
+"""Backends with which `torch.compile` breaks the graph of a block at each quantised layer."""
 _BREAKS = (
     "FSDP2 gathers plain parameters, which bitsandbytes' layers pack anew in each forward: the graph breaks at each linear "
     "layer, so that compilation saves nothing"
@@ -31,7 +31,7 @@ _NOT_COMPARED = "nobody has compared it"
 
 
 def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
-    """Reject a configuration that cannot train the adapter as one process does.
+    """Reject a configuration that cannot train the adapter with the same result as a single process.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -56,7 +56,8 @@ def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
 
 
 def check_axis(name: str, size: int, adapter: AdapterSchema | None) -> None:
-    """Reject ranks that share samples beside quantised weights; `adapter_support` rejects the other axes.
+    """Reject several ranks that share samples (context parallelism) with quantised weights; `adapter_support` rejects
+    the other axes.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -66,7 +67,7 @@ def check_axis(name: str, size: int, adapter: AdapterSchema | None) -> None:
 
 
 def can_compile(backend: str, adapter: AdapterSchema | None) -> bool:
-    """Whether a backend's blocks compile as wholes beside the adapter's weights."""
+    """Whether `torch.compile` compiles a backend's blocks without graph breaks, given the adapter's base weights."""
     return quantization_of(adapter) is None or backend not in _UNCOMPILED
 
 
@@ -99,12 +100,12 @@ def _shown(values: Iterable[object]) -> str:
 
 
 def why_not_compiled(backend: str) -> str:
-    """Text of the reason why a backend's blocks are not compiled beside quantised weights."""
+    """Return the reason why a backend's blocks are not compiled with quantised weights."""
     return f"beside quantised weights {backend} is not compiled: {_BREAKS}"
 
 
 def can_train(config: TrialConfig, adapter: AdapterSchema | None) -> bool:
-    """Whether a configuration trains the adapter as one process does."""
+    """Whether a configuration trains the adapter with the same result as a single process."""
     try:
         check(config, adapter)
     except ValueError:
@@ -155,7 +156,7 @@ def dropped_notes(
 
 
 def _unable_backends(adapter: AdapterSchema | None) -> Mapping[str, str]:
-    """Reason why each backend that cannot train the adapter cannot."""
+    """Return the reasons why backends cannot train the adapter, by backend; backends that can are left out."""
     if _has_magnitudes(adapter):
         return _MAGNITUDES
     return {} if quantization_of(adapter) is None else _QUANTISED

@@ -36,16 +36,17 @@ ADMITTED = frozenset(
         "starcoder2",
     }
 )
-"""Values of `model_type` that `tests/rank/test_packed_leaks.py` admits with each attention that they have."""
+"""Values of `model_type` for which `tests/rank/test_packed_leaks.py` shows, with each attention that they have, that
+packed samples do not attend to each other."""
 LEAKING = frozenset({"bloom", "falcon", "gpt_oss", "opt"})
-"""Values of `model_type` whose attention lets samples of a row see each other (transformers 5.23): its mask is made without
-the positions."""
+"""Values of `model_type` whose attention lets samples of a row see each other (transformers 5.23): the attention mask
+ignores that positions start anew with each sample."""
 CARRYING = frozenset({"mamba", "qwen3_next"})
 """Values of `model_type` whose layers carry a state from token to token, and so from one sample of a row to the next."""
 
 
 def check(data: SampleLengths | None, model: ModelSpec) -> None:
-    """Reject packed samples in an architecture that does not keep them apart, or of which nobody knows.
+    """Reject packed samples in an architecture whose samples would affect each other, or for which that was not tested.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -15,12 +15,13 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.trials import TrialRow
 
 _MOST_READ = 200
-"""Number of newest studies of a project that are looked through: rungs are measured within days of each other."""
+"""Number of a project's newest studies among which smaller clusters are sought: these are measured within days of each
+other."""
 
 
 @dataclass(frozen=True)
 class EndedStudy:
-    """Ended study, as far as it is compared before its trials are read."""
+    """Ended study with the fields that are compared before its trials are read."""
 
     study_id: str
     spec: StudySpec
@@ -31,7 +32,7 @@ class EndedStudy:
 
 
 def ended_studies(session: Session, project_id: str) -> Sequence[EndedStudy]:
-    """Return the newest complete studies of a project that people asked for, newest first."""
+    """Return the newest complete studies of a project that users requested, newest first."""
     complete_trials = (
         select(func.count())
         .where(TrialRow.study_id == StudyRow.id, TrialRow.state == TrialState.COMPLETE)

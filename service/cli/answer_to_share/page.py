@@ -10,11 +10,12 @@ from shardtune.service.wording import cluster_words, study_words
 from shardtune.tuner.export.quoting import remark
 
 _SIGNS = {"good": "for", "warn": "against", "bad": "against", "quiet": "also"}
-"""Heading of each reason, by its tone."""
+"""Word before each reason for or against the answer, by the reason's tone (`good`, `warn`, `bad`, `quiet`)."""
 
 
 def as_markdown(study: Study, result: StudyResult, trials: Sequence[Trial], changes: str | None) -> str:
-    """Return the page; `changes` holds the study's `changes.md`, None without any change."""
+    """Return a study's answer as a Markdown page. `changes`: text of the study's `changes.md`; None without any
+    change."""
     spec = study.spec
     trained = ", ".join((spec.workload.precision.name, *study_words.trained_parts(spec.workload)))
     lines = [

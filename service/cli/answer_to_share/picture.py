@@ -38,7 +38,7 @@ TERMINAL_SVG = """\
 </g>
 </svg>
 """
-"""Rich's own, without the font that it fetches from another host."""
+"""Rich's own SVG template, without the font that it fetches from another host."""
 _SIGNS = {"bad": "✗", "warn": "!"}
 # XML 1.0 has no place for control characters, which a model's name may hold.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")

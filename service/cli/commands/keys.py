@@ -209,7 +209,7 @@ def set_project(
 
 @contextmanager
 def _open_context(state_dir: Path) -> Iterator[contexts.Context]:
-    """Open the database with the rules of the service, without running one."""
+    """Open the database for commands that apply the service's rules to it without running a service."""
     url = local_stack.database_url(state_dir)
     # The first key is often created before the service has ever run: the database may not exist yet.
     local_stack.prepare_database_at(url)

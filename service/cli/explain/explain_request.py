@@ -17,11 +17,11 @@ _POLL_S = 1.0
 def request_diagnosis(
     study: str, number: int | None, service: str, key_file: Path | None, timeout_s: float | None
 ) -> Diagnosis:
-    """Return the diagnosis of a trial (None: of the recommended one); a stored diagnosis is not made again.
+    """Return the diagnosis of a trial (`number` None: of the recommended trial); a stored diagnosis is reused.
 
     Raises:
         InputError: there is no such study or trial, or the trial cannot be run under the profiler now.
-        NothingFeasible: the profiled run failed by its own fault, such as memory.
+        NothingFeasible: the profiled run failed because of its configuration, such as by running out of memory.
         PlatformFailure: the run failed otherwise, was cancelled, or `timeout_s` passed.
     """
     with connect(service, key_file) as client:

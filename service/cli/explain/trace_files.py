@@ -21,7 +21,7 @@ def explain_folder(folder: Path) -> Diagnosis:
 
 
 def explain_trial(recorded: RecordedTrial) -> Diagnosis:
-    """Diagnose a recorded trial; its remedies stay within the study's space and pass the memory gate.
+    """Diagnose a recorded trial; remedies are within the study's search space and predicted to fit into memory.
 
     Raises:
         InputError: see `diagnosis_of`.

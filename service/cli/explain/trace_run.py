@@ -24,17 +24,17 @@ _SHOWN_LINES = 8
 
 
 class RecordedTrial(NamedTuple):
-    """Traces of a trial, with its study, its task and the machine's measured rates."""
+    """Profiler traces of a trial, with its study, the task that ran it, and the machine's measured rates."""
 
     traced: ProfilerRecording
     study: Study
     task: TrialTask
     measured: MeasuredHardware | None
-    """Rates that a worker of the study's cluster measured; None where no worker did."""
+    """Computing and communication rates that a worker of the study's cluster measured; None where no worker did."""
 
 
 def record_trial(study: str, number: int | None, state_dir: Path, worker_options: Sequence[str]) -> RecordedTrial:
-    """Record some steps of a trial (None: of the recommended one); the study does not change.
+    """Run a trial (`number` None: the recommended one) again under the profiler; the study does not change.
 
     Raises:
         InputError: there is no such study or trial, or its ranks are not all on this machine.
@@ -56,7 +56,7 @@ def record_trial(study: str, number: int | None, state_dir: Path, worker_options
 
 
 def _task_of_trial(client: ServiceClient, study: Study, number: int | None) -> TrialTask:
-    """Return the task that runs a trial again, infeasible or not."""
+    """Return the task that runs a trial again, even a trial that was infeasible."""
     chosen = client.best(study.study_id).best.trial_number if number is None else number
     trials = client.trials(study.study_id)
     config = next((trial.config for trial in trials if trial.number == chosen), None)

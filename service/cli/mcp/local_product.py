@@ -29,9 +29,9 @@ Request = TypeVar("Request", PredictionRequest, PlanRequest)
 
 
 def local_product(state_dir: Path, client: ServiceClient | None) -> Product:
-    """Return the functions behind the tools: those of the service where there is one, else those of this machine.
+    """Return the functions that the MCP tools call: those of the service if one is given, else those of this machine.
 
-    The service knows calibrations that this machine does not.
+    A service is preferred: it knows calibrations from its workers' measurements, which this machine does not.
     """
     if client is not None:
         return product_of_service(client, _diagnose_folder)
@@ -40,7 +40,7 @@ def local_product(state_dir: Path, client: ServiceClient | None) -> Product:
 
 @contextmanager
 def _cli_errors() -> Iterator[None]:
-    """Turn an expected error of a command into a `ToolRejected`."""
+    """Turn an expected error of a command into a `ToolRejected`, which the agent reads."""
     try:
         yield
     except CliError as error:
@@ -86,7 +86,8 @@ def _diagnose_folder(folder: Path) -> Diagnosis:
 
 
 def _with_config(request: Request) -> Request:
-    """Return a request whose model has its configuration, read from the hub if the request names the repository."""
+    """Return the request with its model's `config.json`, read from the Hugging Face hub if the request only names
+    the repository."""
     if not request.model.is_unread:
         return request
     with _cli_errors():

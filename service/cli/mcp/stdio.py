@@ -11,11 +11,11 @@ from shardtune.service.mcp.product import Product
 from shardtune.service.mcp.server import Context, create_server
 
 _AT_ONCE = 2
-"""Number of calls that run at a time: predictions take a core each."""
+"""Maximum number of tool calls that run at the same time: each prediction occupies a CPU core."""
 
 
 class StdioHost:
-    """Process on a user's machine as the surroundings of the MCP server."""
+    """Host of an MCP server that runs as a process on a user's machine."""
 
     def __init__(self, product: Product) -> None:
         self._product = product
@@ -27,7 +27,7 @@ class StdioHost:
 
     @contextmanager
     def product(self, _context: Context) -> Iterator[Product]:
-        """Functions of this process, the same for each call."""
+        """Shardtune's functions in this process, for which a tool needs no service. Each call gets the same object."""
         yield self._product
 
     @asynccontextmanager

@@ -91,7 +91,8 @@ def _read_config(source: HubSource) -> ModelSpec:
 
 
 def _without_config(source: HubSource) -> ValueError:
-    """Return the error for a repository without `config.json`, which may hold an adapter."""
+    """Return the error for a repository without `config.json`; it names the base model if the repository holds an
+    adapter."""
     try:
         path = huggingface_hub.hf_hub_download(source.id, model_files.ADAPTER, revision=source.revision)
     except errors.RemoteEntryNotFoundError:
@@ -100,7 +101,7 @@ def _without_config(source: HubSource) -> ValueError:
 
 
 def _with_hub_errors(source: HubSource, read: Callable[[], ModelSpec]) -> ModelSpec:
-    """Read a model; errors of huggingface_hub become ours, whose words hold no address and no header."""
+    """Read a model, with errors of huggingface_hub replaced by Shardtune's, which show no URL and no HTTP header."""
     try:
         return read()
     # Gated first: it is a subclass of the next.

@@ -18,7 +18,8 @@ _ALTERNATIVES = "a folder with a config.json, a Hugging Face id such as Qwen/Qwe
 
 
 def complete(model: JsonValue, folder: Path) -> JsonValue:
-    """Return the model of a study file with its configuration, where the file names a folder or the hub.
+    """Return the model of a study file, with its `config.json` where the file names a folder or a repository of the
+    hub.
 
     Raises:
         InputError: the folder or the repository cannot be read.
@@ -34,7 +35,8 @@ def complete(model: JsonValue, folder: Path) -> JsonValue:
 
 
 def named_model(name: str) -> JsonValue:
-    """Return the model that a command's argument names, as a request contains it; the argument is no existing file.
+    """Return the model that a command's argument names (a preset, a folder, or a hub repository), in a request's
+    format.
 
     Raises:
         InputError: nothing has this name; suggests similar names.
@@ -61,7 +63,7 @@ def is_name(argument: str) -> bool:
 
 
 def read_folder(folder: Path) -> JsonValue:
-    """Return the model of the `config.json` in a model's folder, such as transformers' `save_pretrained` writes.
+    """Return the model that a folder's `config.json` describes, such as a folder that `save_pretrained` wrote.
 
     Raises:
         InputError: the folder has no `config.json`, or one that cannot be read; an adapter's folder names its model.

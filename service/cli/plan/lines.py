@@ -13,7 +13,7 @@ _HEADINGS = ("GPUs", "evidence", "tokens/s/GPU", "days", "GPU-hours", "cost", "e
 
 
 def show(plan: Plan) -> None:
-    """Print the choices, a table of all rows, and what was assumed."""
+    """Print a plan: its choices, such as the cheapest in time, a table of all rows, and the assumptions."""
     # Rich assumes 80 columns for a pipe, and would break each row over several lines.
     console = PrintableConsole(width=None if Console().is_terminal else _WIDTH, highlight=False)
     console.print(

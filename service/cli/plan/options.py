@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 def read_counts(text: str) -> tuple[int, ...]:
-    """Numbers of GPUs: `8..1024` doubles from 8 to 1024, `8,16,24` lists them.
+    """Read numbers of GPUs: `8..1024` stands for 8, 16, 32 and so on up to 1024, `8,16,24` lists them.
 
     Raises:
         InputError: text of neither form, or a range that ends before it begins.
@@ -22,7 +22,8 @@ def read_counts(text: str) -> tuple[int, ...]:
 
 
 def read_prices(text: str | None, file: Path | None) -> dict[str, float]:
-    """Prices of a GPU-hour by kind: `h100=2.10,h200=2.60`, or a JSON object in a file. Those on the command line count.
+    """Read the prices of a GPU-hour by kind of GPU: `h100=2.10,h200=2.60`, or a JSON object in a file. A price on the
+    command line replaces the file's.
 
     Raises:
         InputError: text or a file of another form.
@@ -45,7 +46,7 @@ def _as_option(read: Callable[[], Value]) -> Value:
 
 
 def read_measurements(file: Path | None) -> list[Any]:
-    """Measurements on a few GPUs: a JSON list of `gpu`, `gpus`, `config`, `tokens_per_s_per_gpu`.
+    """Read measurements on a few GPUs: a JSON list of objects with `gpu`, `gpus`, `config`, `tokens_per_s_per_gpu`.
 
     Raises:
         InputError: a file of another form.

@@ -43,7 +43,7 @@ def make_plan(values: dict[str, Any]) -> Plan:
 
 
 def plannable_values(study: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a plan's request that a model's argument states.
+    """Return the fields of a plan's request that the command's model argument, such as a study file, states.
 
     Raises:
         InputError: the argument is a study file whose training a plan does not describe; names field and remedy.

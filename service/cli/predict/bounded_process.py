@@ -9,16 +9,16 @@ from tempfile import TemporaryFile
 from shardtune.service.cli.processes import MODULE
 
 _KEEPER = (*MODULE, "shardtune.workers.launchers.parent_death", "--kept")
-"""Command of a process that ends whatever the user's code left behind, also in a session of its own."""
+"""Command of a parent process that kills all processes that the user's code left behind, even in another session."""
 
 
 def run(
     command: Sequence[str], question: str, limit_s: float, environment: Mapping[str, str] | None = None
 ) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command, whose process ends with this one and takes all that it started along.
+    """Run a command and return its exit code, stdout and stderr; all processes that it started end with this process.
 
     Raises:
-        TimeoutExpired: it took longer than `limit_s` seconds.
+        TimeoutExpired: the command took longer than `limit_s` seconds.
     """
     # Files, not pipes: a process that the user's code left behind would hold a pipe open for ever.
     with TemporaryFile("w+") as asked, TemporaryFile("w+") as output, TemporaryFile("w+") as errors:

@@ -12,7 +12,7 @@ from shardtune.api_schemas.trials.predictions import MemoryPrediction, Predictio
 from shardtune.service.cli.terminal import PrintableConsole
 
 _LEAST_OTHER_GIB = 0.005
-"""GiB below which the sum of the terms that are not shown is left out: it would print as 0."""
+"""Minimum GiB at which the sum of the small memory terms is printed, as `other`: less would print as 0."""
 _WIDTH = 150
 """Characters per line where stdout is not a terminal."""
 

@@ -40,21 +40,22 @@ class PredictOptions:
     micro_batch: int
     gradient_accumulation: int | None
     precision: str | None
-    """Name of the dtypes; None: the study's, or chosen by the device (so, too, sequence length and global batch)."""
+    """Name of the dtypes, such as `bf16-mixed`. None: the study file's, or without one a default; so, too, for the
+    sequence length and the global batch."""
     hardware: HardwareReport | None = None
     """Measured rates of a cluster, which replace `cluster`."""
     global_batch: int | None = None
     top: int = 10
     trace: bool = False
-    """Whether to count the built model even where its architecture has a closed form."""
+    """Whether to build the model and count its FLOPs even where formulas exist for its architecture."""
     optimizer: str | None = None
     """Kind of the optimizer; None: the study's, or AdamW."""
     checkpointing: str = "none"
-    """Activation checkpointing of the table of strategies."""
+    """Activation checkpointing of the configurations in the table of strategies."""
     adapter: AdapterSchema | None = None
-    """Adapter that is trained; None: the study's, or all weights."""
+    """Adapter that is trained; None: the study file's, or without one all weights are trained."""
     data: dict[str, JsonValue] | None = None
-    """Fields of the data that options state; None: the study's, or samples of one length."""
+    """Fields of the workload's data that options set; None: the study file's, or without one samples of one length."""
     float8: str | None = None
     """Scaling of float8; None: the study's, or no float8."""
     allowed_models: tuple[str, ...] = ()
@@ -139,7 +140,7 @@ def predict_table(request: PredictionRequest, options: PredictOptions) -> Predic
 
 
 def _traced(request: PredictionRequest, options: PredictOptions) -> PredictionRequest:
-    """Request with a traced step of the user's own code, which runs here only if its name is allowed."""
+    """Return the request with one traced step of the user's own model, which runs here only if its name is allowed."""
     name = request.model.entry_point
     if name is None or name not in options.allowed_models:
         what = "script, whose steps cannot be traced; `shardtune tune` measures it"

@@ -6,7 +6,8 @@ from shardtune.service.cli.terminal import PrintableConsole
 
 
 def show(rehearsal: Rehearsal) -> None:
-    """Print the answer in one sentence, what each process saw, and what the rehearsal leaves out."""
+    """Print a rehearsal (a build without GPUs): its answer in one sentence, each process's memory, and what it
+    leaves out."""
     console = PrintableConsole(highlight=False, soft_wrap=True)
     console.print(f"{rehearsal.description}, global batch {rehearsal.global_batch:,}", style="bold")
     console.print(words.sentence(rehearsal))

@@ -20,13 +20,13 @@ from shardtune.service.cli.processes import MODULE
 from shardtune.tuner.projection import rehearsal
 
 LIMIT_S = 600.0
-"""Seconds after which one rehearsing process is ended; it needs 20 to 60 seconds of a core."""
+"""Maximum seconds of one process that rehearses a rank; it usually needs 20 to 60 seconds of a core."""
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-"""A rehearsal must not take memory of a GPU, and tensors without values need no threads."""
+"""Environment of a rehearsal: it must not take GPU memory, and its tensors without values need no threads."""
 
 
 def require_torch() -> None:
-    """Check that this machine can rehearse.
+    """Check that torch and transformers, which build the model in a rehearsal, are installed.
 
     Raises:
         InputError: names the extra to install.
@@ -41,9 +41,9 @@ def require_torch() -> None:
 def rehearse(
     trial: TrialTask, predicted_gib: float | None, available_gib: float | None = None, limit_s: float = LIMIT_S
 ) -> Rehearsal:
-    """Rehearse a trial: its fullest ranks at two depths, one process after the other.
+    """Rehearse a trial: build, without GPUs, its ranks that need most memory, with two numbers of blocks.
 
-    `available_gib`: memory that a GPU may use, which the peak must not exceed; None: it is not compared.
+    `available_gib`: memory that a GPU may use, which the peak must not exceed; None: the peak is not compared.
     """
     seen: list[RehearsedRank] = []
     tasks = rehearsal.plan(trial)
@@ -61,7 +61,7 @@ def rehearse(
 
 
 def ask(task: RehearsalTask, limit_s: float) -> RehearsalAnswer:
-    """Answer of one rehearsing process; a process that takes too long or ends without an answer is a problem, too."""
+    """Rehearse one rank in a process and return its answer; a timeout or a crash is returned as a problem."""
     command = [*MODULE, "shardtune.workers.rank.rehearsal"]
     try:
         code, output, errors = bounded_process.run(command, task.model_dump_json(), limit_s, _ENVIRONMENT)

@@ -6,7 +6,7 @@ from shardtune.api_schemas.trials.rehearsals import Rehearsal, RehearsedRank
 
 
 def sentence(rehearsal: Rehearsal) -> str:
-    """Answer in one sentence: whether it builds, and its memory beside the prediction."""
+    """Describe a rehearsal in one sentence: whether the model builds, and its memory beside the predicted memory."""
     begin = f"rehearsed at {rehearsal.ranks} ranks: "
     if rehearsal.problem is not None and not rehearsal.builds:
         verb = "cannot be built" if rehearsal.problem.code == "misfit" else "was not rehearsed"
@@ -28,7 +28,8 @@ def _beside(above: float | None) -> str:
 
 
 def details(rehearsal: Rehearsal) -> list[str]:
-    """Lines about set-up, extension and what each process saw."""
+    """Return lines about a rehearsal: set-up of process groups, extrapolation to the model's depth, memory by
+    process."""
     if not rehearsal.builds:
         return []
     result = [

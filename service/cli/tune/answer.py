@@ -27,11 +27,12 @@ from shardtune.service.client import ServiceClient, ServiceError
 from shardtune.service.wording.more_pairs import more_pairs
 
 _TOOLS: tuple[ExportFormat, ...] = ("trl", "axolotl", "llama-factory", "ms-swift")
-"""Export formats of the tools that fine-tune."""
+"""Export formats of fine-tuning tools."""
 
 
 def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -> None:
-    """Write the files and print the answer, with the command that decides an undecided one."""
+    """Write the recommended configuration's files and print the answer, with the next command if the answer is
+    undecided."""
     assert study.result is not None
     (paths, problem), trials = write_all_files(client, study, options), client.trials(study.study_id)
     if options.as_json:
@@ -54,10 +55,11 @@ def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -
 
 
 def write_all_files(client: ServiceClient, study: Study, options: TuneOptions) -> tuple[list[str], str]:
-    """Write the files of the answer, and those for the study's target.
+    """Write the files of the answer, and the files for the study's target (the larger cluster that it is projected to).
 
     Returns:
-        Paths of the files, and a line that says why those for the target are missing; the line is empty otherwise.
+        Paths of the files, and a line with the reason why the files for the target are missing; empty if they are
+        not.
     """
     paths = write_files(options.out, runnable_here(client.export(study.study_id).files))
     try:
@@ -68,9 +70,9 @@ def write_all_files(client: ServiceClient, study: Study, options: TuneOptions) -
 
 
 def _write_target(client: ServiceClient, study: Study, options: TuneOptions) -> list[str]:
-    """Write the files for the study's target, or remove those of an earlier study; return their paths.
+    """Write the files for the study's target, or remove the target files of an earlier study; return the written paths.
 
-    In a folder of their own: they are for more GPUs than this machine has, and nothing confirmed them.
+    They have a separate folder, as they are for more GPUs than this machine has, and no run has confirmed them.
     """
     assert study.result is not None
     folder = options.out / TARGET_FOLDER
@@ -90,8 +92,9 @@ def export_command(study: Study, options: TuneOptions) -> str | None:
 
 
 def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str | None:
-    """Return the next command for an undecided study, or one whose machine was too busy, with its reason; None for a
-    decided one. A smaller size on the way to a target has none: its speeds are projected, whatever its verdict.
+    """Return the command that may decide a study which is undecided, or whose machine was too busy; None for a
+    decided study. A study on one of the smaller sizes of `--rungs` has none: its speeds are projected whatever its
+    verdict.
     """
     if options.rung is not None:
         return None
@@ -113,7 +116,7 @@ def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str
 
 
 def _after_too_busy(study: Study, result: StudyResult, options: TuneOptions) -> str:
-    """Return the command that repeats what was disturbed, and waits for a quiet machine before each run."""
+    """Return the command that repeats the disturbed runs of a study, and waits for a quiet machine before each run."""
     more, minutes = more_pairs(study, result), options.wait_for_quiet_min or DEFAULT_WAIT_MINUTES
     waiting = replace(options, wait_for_quiet_min=minutes)
     if more is not None:

@@ -12,14 +12,17 @@ from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.service.cli import local_stack
 from shardtune.service.cli.errors import InputError, PlatformFailure
+from shardtune.service.cli.options import LAUNCHER_VARIABLE
 from shardtune.service.cli.tune.options import TuneOptions
+from shardtune.service.cli.tune.quiet_options import WAIT_FOR_QUIET
 from shardtune.service.client import ServiceClient, ServiceRejected
 from shardtune.service.wording.more_pairs import more_pairs
 
 FOLDER = "studies"
-"""Folder of the state directory with the files of studies that are to be run again."""
+"""Folder of the state directory for study files that `tune` writes, so that a command can name them to run a study
+again."""
 _NO_WORKER = "no_worker"
-"""Code of the service's answer where no live worker could continue a study."""
+"""Error code of the service when no live worker can continue a study."""
 
 
 def check_unchanged(options: TuneOptions) -> None:
@@ -29,29 +32,21 @@ def check_unchanged(options: TuneOptions) -> None:
         InputError: names the option, its value and the remedy.
     """
     flag = _flag(options)
-    options_given = (
-        ("file", options.study),
-        ("--max-trials", options.max_trials),
-        ("--memory-gib", options.memory_gib),
-        ("--cost", options.cost or None),
-        ("--data", options.data),
-        ("--layout", options.layout),
-        ("--target", options.target),
-        *([(options.adapter_words()[0], options.adapter_words()[1])] if options.adapter else []),
-    )
-    for name, value in options_given:
-        if value is not None:
-            raise InputError(
-                f"{name} ({value}) would change the study that {flag} continues as it was stored; leave it out, or "
-                "start a new study without " + flag
-            )
+    for name, value in options.of_a_new_study():
+        # Further pairs may wait; a search that goes on keeps its own wait.
+        if name == WAIT_FOR_QUIET and options.add_pairs:
+            continue
+        raise InputError(
+            f"{name} ({value}) would change the study that {flag} continues as it was stored; leave it out, or "
+            "start a new study without " + flag
+        )
 
 
 def find(client: ServiceClient, options: TuneOptions) -> Study:
     """Find the newest unfinished study for `--resume`, or the newest with an answer for `--add-pairs`.
 
     Raises:
-        InputError: there is no such study, or `--ranks` is not its number of ranks.
+        InputError: there is no such study, or the options offer other ranks or too few nodes.
     """
     kind = "unfinished" if options.resume else "finished"
     candidates = [study for study in client.studies() if (study.state.is_open if options.resume else study.result)]
@@ -61,14 +56,16 @@ def find(client: ServiceClient, options: TuneOptions) -> Study:
         )
     study = max(candidates, key=lambda study: study.created_at)
     _check_ranks(study.cluster, options)
+    _check_nodes(study.cluster, options)
     return study
 
 
 def earlier_confirmation(client: ServiceClient, spec: StudyRequest) -> Study | None:
-    """Find the newest study that compares the same choices on the same target, if it is unfinished or more pairs would
-    decide it; None for studies that confirm nothing.
+    """Find an earlier study that compares the same configurations on the same target, if it is unfinished or more
+    paired runs would decide it; None if `spec` is not such a comparison.
 
-    The job of such a study may have been ended by its time limit, or requeued: its measurements must not be lost.
+    The cluster job that ran the earlier study may have reached its time limit or been requeued: the study's
+    measurements must not be lost.
     """
     # In a shared database another job may be at work on that study.
     if spec.confirms is None or local_stack.DATABASE_VARIABLE in os.environ:
@@ -80,7 +77,8 @@ def earlier_confirmation(client: ServiceClient, spec: StudyRequest) -> Study | N
 
 
 def deciding_pairs(study: Study) -> Extension | None:
-    """Return the extension by the pairs that should decide a finished study; None where nothing is left to decide."""
+    """Return the extension by the number of paired runs that should decide a finished study; None for a decided
+    study."""
     more = None if study.result is None or study.state.is_open else more_pairs(study, study.result)
     return None if more is None else Extension(add_pairs=more.pairs)
 
@@ -100,10 +98,25 @@ def _check_ranks(cluster: Cluster, options: TuneOptions) -> None:
     )
 
 
-def pause_others(client: ServiceClient, study: Study | None, *, is_one_of_several: bool = False) -> None:
-    """Pause the other running studies of the state directory; the service would run older ones first.
+def _check_nodes(cluster: Cluster, options: TuneOptions) -> None:
+    # A worker of fewer nodes would wait for ever. Without --nodes it gets the study's own number, if it has a launcher.
+    is_local = not options.hosts and LAUNCHER_VARIABLE not in os.environ
+    offered = 1 if is_local else options.nodes
+    if offered is None or offered >= cluster.nodes or local_stack.DATABASE_VARIABLE in os.environ:
+        return
+    shown, remedy = f"--nodes ({offered})", "leave it out"
+    if is_local:
+        shown, remedy = "--launcher (missing)", "add --launcher slurm or ray"
+    raise InputError(
+        f"{shown} offers {offered} of the {cluster.nodes} nodes of the study that {_flag(options)} continues; {remedy}, "
+        "or start a new study"
+    )
 
-    `is_one_of_several`: the command runs further studies, which may be those that it pauses.
+
+def pause_others(client: ServiceClient, study: Study | None, *, is_one_of_several: bool = False) -> None:
+    """Pause all other running studies of the state directory, because the service would run older studies first.
+
+    `is_one_of_several`: the command runs several studies, and may itself continue a paused one later.
     """
     # A database of the environment may be shared: other people's studies keep running.
     if local_stack.DATABASE_VARIABLE not in os.environ:
@@ -123,10 +136,10 @@ def begin_or_continue(
     options: TuneOptions,
     say: Callable[[str], None],
 ) -> Study:
-    """Create the study, or extend the stored one by the paired runs that are due.
+    """Create the study, or extend the stored study by the paired runs that it lacks or that `--add-pairs` asks for.
 
-    A comparison on a target begins anew where this machine can no longer extend it, such as after an update of torch:
-    measurements of both would not compare.
+    A comparison on a target begins anew if this machine can no longer extend it, such as after an update of torch: old
+    and new measurements would not be comparable.
 
     Raises:
         InputError: the service rejects the request.

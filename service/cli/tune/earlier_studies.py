@@ -15,14 +15,16 @@ from shardtune.service.workers import target_rungs
 from shardtune.tuner.freshness.fingerprints import stale_fields
 
 _WAITS = {"wait_for_quiet_s", "wait_for_worker_s"}
-"""Fields of a study that say when its runs take place, not what they are."""
+"""Fields of a study that decide when its runs start, not what they measure; specifications are compared without
+them."""
 
 
 def find(client: ServiceClient, spec: StudyRequest, options: TuneOptions) -> Study | None:
-    """Return the newest study of the same specification and size that is unfinished or, on a smaller size, has ended with
-    an answer; None without `--rungs`.
+    """Return the newest stored study with the same specification and size that `tune --rungs` can continue or reuse:
+    an unfinished one or, on a smaller size, one with an answer. None without `--rungs`.
 
-    The last size of a finished command is measured anew: that is what its answer is about.
+    A finished study of the last (full) size is not reused: the command's answer is about this size, which it
+    measures anew.
     """
     # In a shared database another job may be at work on that study.
     if not options.rungs or local_stack.DATABASE_VARIABLE in os.environ:
@@ -41,7 +43,8 @@ def find(client: ServiceClient, spec: StudyRequest, options: TuneOptions) -> Stu
 def if_comparable(
     client: ServiceClient, study: Study, worker_name: str, options: TuneOptions, say: Callable[[str], None]
 ) -> Study | None:
-    """Return the study if its measurements compare with new ones of the worker, and say that it is used again; else None."""
+    """Return the study if its measurements are comparable with new ones of the worker, and say that it is used
+    again; else None."""
     size = options.rung or options.nodes or options.ranks
     where = f"on {size} {options.unit}{'' if size == 1 else 's'}"
     changed = _changed_since(client, study, worker_name)
@@ -61,8 +64,8 @@ def if_comparable(
 
 
 def _changed_since(client: ServiceClient, study: Study, worker_name: str) -> str | None:
-    """Return what has changed on this machine since the study ran, such as `torch`; None if its measurements compare with
-    new ones."""
+    """Return what has changed on this machine since the study ran, such as `torch`; None if nothing did, so that the
+    study's measurements are comparable with new ones."""
     live = (worker.inventory for worker in client.workers() if worker.name == worker_name and worker.is_live)
     inventory = next(live, None)
     if inventory is None or study.fingerprint is None:
@@ -77,7 +80,7 @@ def _changed_since(client: ServiceClient, study: Study, worker_name: str) -> str
 
 
 def has_specification(study: Study, spec: StudyRequest) -> bool:
-    """Whether a stored study is what the service would make of this request on the study's cluster."""
+    """Whether the service would create the stored study's specification from this request, on the study's cluster."""
     try:
         fitted = target_rungs.on_rung(spec, study.cluster, has_worker=False)
         stated, _ = stated_precision(fitted)

@@ -62,7 +62,7 @@ def check_architecture(model: ModelSpec) -> None:
 
 
 def check_hardware(spec: StudyRequest, hosts: Sequence[str], devices: LocalDevices | None = None) -> None:
-    """Reject a cluster that this machine does not have, where no other worker could run the study.
+    """Reject a study for a cluster that this machine does not have, unless a worker elsewhere may run it.
 
     `hosts` holds the options that name other hosts. `devices`: the machine's GPUs; None looks at this machine.
 
@@ -107,7 +107,7 @@ def _is_same_gpu(name: str, gpu: str) -> bool:
 
 
 def as_input_error(error: Invalid) -> InputError:
-    """Return the errors of a rejected study as one error of the command line."""
+    """Convert the service's rejection of a study to an `InputError` of the command line."""
     return InputError(*(field_line(item.model_dump()) for item in error.errors))
 
 
@@ -133,7 +133,7 @@ def expected_cluster(
 
 
 def check_own_code(model: ModelSpec, allowed: Sequence[str]) -> None:
-    """Reject a study whose own code no option allows.
+    """Reject a study with the user's own model or script, unless an option such as `--allow-model` allows it to run.
 
     `allowed` holds the worker's options, each followed by its value. Without an option of the kind the worker reads its
     environment, which may allow more.

@@ -17,7 +17,7 @@ from shardtune.service.client import ServiceClient
 
 @contextmanager
 def interruptible_with(words: str) -> Iterator[None]:
-    """End the command with these words on Ctrl-C."""
+    """Context manager that ends the command with the message `words` on Ctrl-C or SIGTERM."""
     # SIGTERM, too: a cancelled CI job must leave no study that nobody waits for.
     with raise_on_signals():
         try:
@@ -27,7 +27,7 @@ def interruptible_with(words: str) -> Iterator[None]:
 
 
 def follow_study(client: ServiceClient, study_id: str, timeout_s: float | None, as_json: bool) -> None:
-    """Print progress on stderr until the study ends, then its answer."""
+    """Follow a study: print its progress on stderr until it ends, then its answer on stdout."""
     # Lines, not the live table: `studies wait` mostly runs in scripts and CI.
     with progress_lines.LineView(job.print_progress) as view:
 

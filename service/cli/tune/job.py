@@ -50,15 +50,15 @@ else:
 
 _POLL_S = 0.5
 _PROBE_BYTES = 256 * 1024
-"""Size of a file that `--out` must take before anything runs; the files of an answer are smaller."""
+"""Bytes that are written to `--out` as a test before any trial runs; the files of an answer need less."""
 
 
 @dataclass
 class _Progress:
-    """Progress of the command, for the message after Ctrl-C."""
+    """Progress of `tune`, which decides the message after Ctrl-C."""
 
     has_begun: bool = False
-    """Whether the service has stored the study, or its additional pairs."""
+    """Whether the service has stored the study, or its additional paired runs."""
 
 
 def print_progress(line: str) -> None:
@@ -164,12 +164,13 @@ def _run_study(
 
 
 def _earlier_study(client: api.ServiceClient, spec: StudyRequest, options: TuneOptions) -> Study | None:
-    """Find the stored study with which the command goes on; None for a new one."""
+    """Find the stored study that the command continues; None if it creates a new study."""
     return continuation.earlier_confirmation(client, spec) or earlier_studies.find(client, spec, options)
 
 
 def _describe_training(study: Study) -> str:
-    """Describe the model, and what makes its training unlike that of all weights on samples of one length."""
+    """Describe the model, and its adapter and sample lengths where not all weights are trained on samples of one
+    length."""
     workload = study.spec.workload
     adapter = "" if workload.adapter is None else f", {workload.adapter.describe()}"
     return f"{study.spec.model.name}{adapter}" + ("" if workload.data is None else f", {workload.data.describe()},")

@@ -48,7 +48,7 @@ class LiveView:
 def render(
     study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float, rows: int
 ) -> RenderableType:
-    """Return the table of the newest trials, with the current activity and the best so far below it."""
+    """Return the table of the newest trials; below it, the current activity and the fastest configuration so far."""
     best = study.best_so_far
     visible = _visible(trials, best.trial_number if best else None, max(rows, 4))
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)

@@ -11,7 +11,8 @@ _KNOB = "offload_optimizer"
 def may_offload_optimizer(request: StudyRequest) -> bool:
     """Whether some configuration of a study may keep its optimizer's states on the host.
 
-    Where this says no and a trial offloads nevertheless, the trial's first rank builds the operator.
+    If the result is False and a trial offloads nevertheless, its first rank builds DeepSpeed's CPU Adam, which the
+    worker otherwise builds before the first trial.
     """
     baseline = request.baseline
     if isinstance(baseline, TrialConfig):

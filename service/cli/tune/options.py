@@ -1,13 +1,17 @@
 """The command line of `tune`, as it was given and as the next one has to be."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers, Lora
 from shardtune.service.cli.tune.quiet_options import WAIT_FOR_QUIET
 
 DEFAULT_STATE_DIR, DEFAULT_OUT = Path(".shardtune"), Path("best")
+OF_EVERY_RUN = frozenset({"ranks", "state_dir", "out", "as_json", "allowed", "hosts"})
+"""Fields of options that hold for every run: `again` repeats them, and a stored study takes them."""
+_OF_A_STORED_STUDY = frozenset({"resume", "add_pairs"})
+"""Fields of options that continue a stored study."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class TuneOptions:
     """Minutes that the study may wait in all until the machine is quiet; None: as the study file says."""
 
     cost: bool = False
-    """Whether to print what the study should take, and run nothing."""
+    """Whether to print the estimated time and cost of the study, and run nothing."""
     adapter: AdapterSchema | None = None
     """Adapter that replaces the study file's; None: as the file says."""
     data: Path | None = None
@@ -44,10 +48,11 @@ class TuneOptions:
     target: str | None = None
     """Larger cluster that the answer is projected to, such as `64x8`; None: as the study file says."""
     rung: int | None = None
-    """Number of nodes (with hosts) or ranks of a smaller size on which the study runs first; None: the study itself."""
+    """Number of nodes (over hosts) or ranks of one smaller size of `--rungs`, on which the study runs first; None:
+    the full size."""
 
     rungs: tuple[int, ...] = ()
-    """All smaller sizes of the command, smallest first; empty without `--rungs`."""
+    """All sizes of `--rungs`, on which the study runs before its full size, smallest first; empty without `--rungs`."""
 
     @property
     def unit(self) -> str:
@@ -59,8 +64,27 @@ class TuneOptions:
         """Number of nodes that the command line gives; None without it."""
         return int(self.hosts[self.hosts.index("--nodes") + 1]) if "--nodes" in self.hosts else None
 
+    def of_a_new_study(self) -> list[tuple[str, object]]:
+        """Return the options that only a new study can take, each with its value: all that are given but those of every
+        run."""
+        given = [
+            (field.name, getattr(self, field.name))
+            for field in fields(self)
+            if field.name not in OF_EVERY_RUN | _OF_A_STORED_STUDY
+        ]
+        return [self._as_given(name, value) for name, value in given if not (value is None or value in (False, ()))]
+
+    def _as_given(self, name: str, value: object) -> tuple[str, object]:
+        """Return an option's name on the command line, with its value there."""
+        if name == "adapter":
+            option, text = self.adapter_words()
+            return option, text
+        names = {"study": "file", "wait_for_quiet_min": WAIT_FOR_QUIET}
+        return names.get(name, f"--{name.replace('_', '-')}"), value
+
     def again(self, *first: str) -> str:
-        """Return the `shardtune tune` command, quoted for a shell: `first`, then the options that hold for every run."""
+        """Return a `shardtune tune` command, quoted for a shell: the words of `first`, then the options that every
+        repetition keeps, such as `--state-dir`."""
         words = ["shardtune", "tune", *first]
         words += ["--ranks", str(self.ranks)] if self.ranks else []
         words += ["--state-dir", str(self.state_dir)] if self.state_dir != DEFAULT_STATE_DIR else []
@@ -69,7 +93,7 @@ class TuneOptions:
         return shlex.join([*words, *self.hosts, *self.allowed])
 
     def from_the_start(self) -> str:
-        """Return the command that creates the study of the file anew."""
+        """Return the command that creates the study anew from its study file."""
         assert self.study is not None, "a continued study is written into a file first"
         words = [str(self.study)]
         words += ["--max-trials", str(self.max_trials)] if self.max_trials else []
@@ -80,25 +104,25 @@ class TuneOptions:
         return self.again(*words)
 
     def adapter_words(self) -> list[str]:
-        """Return the option that asks for an adapter, as given; empty without one."""
+        """Return the command-line words of the adapter's option, such as `--lora 16`; empty without an adapter."""
         if isinstance(self.adapter, Lora):
             plain = "--dora" if self.adapter.dora else "--lora"
             return [plain if self.adapter.quantization is None else "--qlora", str(self.adapter.rank)]
         return ["--last-layers", str(self.adapter.layers)] if isinstance(self.adapter, LastLayers) else []
 
     def data_words(self) -> list[str]:
-        """Return the options of the samples' lengths, as given; empty without them."""
+        """Return the command-line words of `--data` and `--layout`; empty without these options."""
         file = [] if self.data is None else ["--data", str(self.data)]
         return file if self.layout is None else [*file, "--layout", self.layout]
 
     def wait_words(self) -> list[str]:
-        """Return the option that waits for a quiet machine, as given; empty without it."""
+        """Return the command-line words of `--wait-for-quiet`; empty without this option."""
         return [] if self.wait_for_quiet_min is None else [WAIT_FOR_QUIET, f"{self.wait_for_quiet_min:g}"]
 
     def after_interrupt(self, *, has_begun: bool) -> tuple[str, str]:
         """Return two lines: what is kept, and the command that continues.
 
-        `has_begun`: the service has stored the study, or its additional pairs.
+        `has_begun`: whether the service has stored the study, or its additional paired runs.
         """
         kept = f"interrupted; results so far are kept in {self.state_dir}"
         if self.rungs:

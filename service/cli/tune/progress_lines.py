@@ -78,7 +78,8 @@ class LineView:
                 )
 
     def _print_waits(self, trials: Sequence[Trial]) -> None:
-        """Print what a waiting run waits for: when it begins to wait, then once a minute."""
+        """Print which programs a run waits for until its machine is quiet: when it begins to wait, then once a
+        minute."""
         for trial in trials:
             for run in trial.runs:
                 progress = run.progress
@@ -125,7 +126,7 @@ class LineView:
         self._rejected = len(rejections)
 
     def _summarize_earlier(self, study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> None:
-        """Print one line for all trials that ended before the first call."""
+        """Print one line for all trials that ended before the first call of `show`."""
         done = [trial for trial in trials if study_words.is_done(trial)]
         self._states = {trial.number: trial.state for trial in done}
         self._confirmed = {run.run_id for _, run in activity_words.validation_runs(study, trials)}
@@ -136,7 +137,7 @@ class LineView:
 
 
 def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, int]]:
-    """Yield the attempts that do not count because other processes disturbed them."""
+    """Yield the attempts of runs that are repeated because other processes disturbed them, with trial and run."""
     for trial in trials:
         for run in trial.runs:
             for attempt in run.attempts:

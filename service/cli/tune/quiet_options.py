@@ -24,7 +24,7 @@ def with_default_minutes(arguments: Sequence[str]) -> list[str]:
 
 
 def check_wait(minutes: float | None, *, resume: bool) -> None:
-    """Reject a wait that is no positive time, or that would change a study which `--resume` only continues.
+    """Reject a wait that is not positive, and a wait beside `--resume`, which continues a study without changing it.
 
     Raises:
         InputError: names the option, its value and the remedy.

@@ -34,7 +34,7 @@ RunStudy = Callable[[Path, StudyRequest, TuneOptions], Study]
 
 
 def parse(text: str) -> tuple[int, ...]:
-    """Sizes of `--rungs`, smallest first.
+    """Parse `--rungs`, the numbers of nodes or ranks of smaller clusters on which the study runs first; smallest first.
 
     Raises:
         InputError: the text is no list of different numbers from 1 on, or too long.
@@ -54,10 +54,10 @@ def parse(text: str) -> tuple[int, ...]:
 
 
 def check(sizes: Sequence[int], options: TuneOptions) -> None:
-    """Reject rungs that do not go with the other options.
+    """Reject `--rungs` with an option that excludes it, or with sizes that are not below the study's own.
 
     Raises:
-        InputError: names both options and the remedy.
+        InputError: names `--rungs`, the other option, and the remedy.
     """
     shown = ",".join(map(str, sizes))
     others = {"--resume": options.resume, "--add-pairs": options.add_pairs, "--cost": options.cost}
@@ -74,9 +74,10 @@ def check(sizes: Sequence[int], options: TuneOptions) -> None:
 
 
 def tune(sizes: Sequence[int], options: TuneOptions, run: RunStudy = job.run) -> None:
-    """Run the study on each size, then as the other options say, and print the answer of the last.
+    """Run the study on each size of `--rungs`, then on its full size, and print the answer of the full size.
 
-    Everything is checked before anything runs, and the command holds the state directory until the last size has ended.
+    All sizes are checked before the first trial runs, and the state directory stays locked until the last size has
+    ended.
 
     Raises:
         CliError: a subclass, for every end but success; what was measured is kept.
@@ -120,7 +121,7 @@ def _studies(whole: TuneOptions) -> list[tuple[TuneOptions, StudyRequest]]:
 
 
 def _run(state_dir: Path, number: int, options: TuneOptions, spec: StudyRequest, run: RunStudy) -> None:
-    """Run the study of one size; that of a smaller size prints its answer as progress."""
+    """Run the study on one size; a smaller size prints its answer to stderr, as progress."""
     size = options.rung
     if size is None:
         run(state_dir, spec, options)

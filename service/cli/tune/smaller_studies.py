@@ -12,11 +12,11 @@ from shardtune.service.http.errors import Invalid
 from shardtune.service.studies.choose_precision import stated_precision
 
 _FOLDER = "rungs"
-"""Folder below `--out` with the files of each smaller size."""
+"""Folder below `--out` with the files of the study on each smaller size of `--rungs`."""
 
 
 def options_on(size: int, whole: TuneOptions) -> TuneOptions:
-    """Return the options with which the study runs on a smaller size."""
+    """Return the command's options changed for a run of the study on a smaller size of `--rungs`."""
     smaller = replace(whole, rung=size, out=whole.out / _FOLDER / str(size), as_json=False)
     if not whole.hosts:
         return replace(smaller, ranks=size)
@@ -27,13 +27,15 @@ def options_on(size: int, whole: TuneOptions) -> TuneOptions:
 
 
 def with_complete_target(spec: StudyRequest, whole: TuneOptions) -> StudyRequest:
-    """Return the whole study with a target that means the same on each size.
+    """Return the full-size study with a target (the larger cluster to project to) that is the same on each size of
+    `--rungs`.
 
-    A target of nodes alone takes the GPUs of a node from the cluster, and a smaller number of ranks is a smaller node.
+    A target without GPUs per node would take their number from the study's cluster, which has fewer on a smaller
+    number of ranks; the full size's number is therefore filled in.
 
     Raises:
-        InputError: the study has no target, so that nothing is projected from what it measures; or the target is no
-            larger than the whole study, or the options are not the study's cluster.
+        InputError: the study has no target to project to; the target is no larger than the full-size study; or
+            `--nodes` or `--ranks` is not the size of the study's cluster.
     """
     shown = ",".join(map(str, whole.rungs))
     target = spec.target
@@ -51,9 +53,10 @@ def with_complete_target(spec: StudyRequest, whole: TuneOptions) -> StudyRequest
 
 
 def _check_is_larger(shown: str, there: tuple[int, int | None], here: tuple[str, int, int | None]) -> None:
-    """Reject a target that is no larger than the whole study, before the smaller sizes run.
+    """Reject a target with no more nodes or GPUs than the study itself, before the smaller sizes run.
 
-    `there`, and `here` after its option: nodes, and GPUs of a node as far as they are known.
+    `there`: nodes of the target, and GPUs of each, None if unknown. `here`: the option that sets the study's own size,
+    followed by its nodes and GPUs of each.
     """
     option, nodes, per_node = here
     if there == (nodes, per_node) or there[0] < nodes or (there[1] or 1) < (per_node or 1):
@@ -64,7 +67,7 @@ def _check_is_larger(shown: str, there: tuple[int, int | None], here: tuple[str,
 
 
 def _check_cluster(spec: StudyRequest, whole: TuneOptions) -> None:
-    """Reject a cluster whose size is not the options': the smaller sizes would run before it turns out."""
+    """Reject a study whose cluster has another size than `--nodes` or `--ranks`, before the smaller sizes run."""
     if spec.cluster == "local":
         return
     try:

@@ -38,9 +38,9 @@ class PredictedConfig(ShownConfig):
     rank: int | None = None
     """Rank among the fastest, from 1; configurations of one rank are equal within the predictor's error."""
     capacity_gib: float
-    """Memory in GiB that a GPU has for training, after the reserve of a study."""
+    """Memory in GiB that a GPU has for training, without the headroom that a study keeps free."""
     fits: Verdict
-    """Whether the band of the memory lies within the capacity. `may fit` needs a run to decide."""
+    """Whether the memory's band lies within the capacity. `may fit`: only a run can decide."""
     bound_by: Bound | None
     """Part of the machine that limits the step."""
     mfu: Figure | None
@@ -120,7 +120,7 @@ class ExplainConfigAnswer(JobAnswer):
     """Answer of `explain_config`."""
 
     configuration: MemoryRow
-    """Configuration as it was read, with its predicted figures."""
+    """Configuration of the call as it was read, with its predicted figures."""
     memory_terms: tuple[Term, ...]
     """Contributions to the predicted memory at its peak, largest first."""
     peak_moment: str
@@ -140,7 +140,7 @@ class ExplainConfigAnswer(JobAnswer):
 
 
 class PlanChoice(Schema):
-    """Best configuration of one kind and number of GPUs, and what the run takes with it."""
+    """Best configuration for one kind and number of GPUs, with the time and cost of the run."""
 
     gpu: str
     """Kind of GPU."""
@@ -183,10 +183,10 @@ class PlanAnswer(ToolAnswer):
     cheapest_in_time: PlanChoice | None
     """Cheapest choice that ends by the deadline; without prices, the one with the fewest GPU-hours."""
     fastest_in_budget: PlanChoice | None
-    """Earliest end within the budget; null without a budget."""
+    """Choice that ends earliest within the budget; null without a budget."""
     impossible: tuple[ImpossibleRow, ...]
-    """Kinds and numbers without any configuration, each with the reason."""
+    """Kinds and numbers of GPUs for which no configuration exists, each with the reason."""
     omitted: int
-    """Number of further choices that `rows` left out."""
+    """Number of further choices that the call's `rows` left out."""
     notes: tuple[str, ...] = ()
     """Assumptions that nobody checked."""

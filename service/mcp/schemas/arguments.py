@@ -40,7 +40,7 @@ class JobArguments(Schema):
     """Attention by the name that transformers uses; `eager` keeps the scores of every pair of tokens."""
 
     def request(self, **more: Any) -> PredictionRequest:
-        """Return the product's prediction request.
+        """Return these arguments as a prediction request.
 
         Raises:
             ValidationError: a value is wrong.
@@ -116,7 +116,7 @@ class PlanArguments(Schema):
     sequence_length: int | None = None
     """Tokens per sample; null: the model's maximum, up to 4096."""
     global_batch: int | None = None
-    """Samples per step; null: by the FLOPs of the run."""
+    """Samples per optimizer step; null: chosen by the FLOPs of the run."""
     precision: PrecisionName = "auto"
     """Dtypes of training."""
     overhead: float = 0.15

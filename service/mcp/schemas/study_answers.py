@@ -44,7 +44,7 @@ class ListedStudy(Schema):
     """GPU-seconds that the study has used."""
     created_at: datetime
     best: MeasuredConfig | None
-    """Recommended configuration; before the end the fastest so far, which nothing has confirmed."""
+    """Recommended configuration; while the study runs, the fastest so far, which is not confirmed."""
 
 
 class StudiesListAnswer(ToolAnswer):
@@ -94,9 +94,9 @@ class StudiesCreateAnswer(ToolAnswer):
     max_gpu_seconds: float
     """Budget of the study in GPU-seconds."""
     gpu_hours: Figure | None
-    """Expected GPU-hours without the budget; null: step times cannot be predicted."""
+    """Expected GPU-hours, not limited by the budget; null: step times cannot be predicted."""
     minutes: Figure | None
-    """Expected minutes on one worker, without the budget."""
+    """Expected minutes on one worker, not limited by the budget."""
     expected_gain: Figure | None
     """Predicted speed of the fastest configuration over the baseline's."""
     stops: tuple[str, ...]
@@ -147,7 +147,7 @@ class ComparedSide(MeasuredConfig):
     is_baseline: bool
     """Whether the configuration is the baseline of its study."""
     speedup: Figure | None
-    """Speed over the study's baseline in paired runs; null unless it was the challenger."""
+    """Speed over the study's baseline in paired runs; null unless the configuration was the challenger."""
 
 
 class CompareAnswer(ToolAnswer):

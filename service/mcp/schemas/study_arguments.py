@@ -98,8 +98,8 @@ class StudiesCreateArguments(Schema):
     max_trials: int | None = None
     """Maximum number of trials; null: up to 40."""
     baseline: dict[str, JsonValue] | None = None
-    """Configuration of today: Shardtune's format, or a DeepSpeed JSON, Accelerate configuration or
-    TrainingArguments."""
+    """Configuration that the user trains with today: Shardtune's format, or a DeepSpeed JSON, Accelerate
+    configuration or TrainingArguments."""
     space: dict[str, JsonValue] = {}
     """Limits of the search: `backends`, `knobs`."""
     study_id: StudyId | None = None
@@ -119,8 +119,8 @@ class DiagnoseArguments(Schema):
     trial: int | None = Field(default=None, ge=0)
     """Number of the trial; null: the recommended one."""
     max_gpu_seconds: float | None = None
-    """Budget in GPU-seconds that the user states for one more run under the profiler, where none is stored. Null: only
-    a stored diagnosis is read."""
+    """Budget in GPU-seconds that the user states for a run under the profiler, which is needed if no diagnosis is
+    stored. Null: only a stored diagnosis is read."""
 
 
 class ExportArguments(Schema):

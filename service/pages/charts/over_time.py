@@ -27,21 +27,23 @@ _FEWEST = 2
 
 @dataclass(frozen=True)
 class SpeedMeasurement:
-    """One measurement of the tuning target."""
+    """One measurement of a tuning target's speed."""
 
     at: datetime
     tokens_per_s_per_gpu: float
     spread: tuple[float, float] | None
-    """Slowest and fastest of its runs; None for a single run and for canaries."""
+    """Speeds of the measurement's slowest and fastest run; None for a single run and for canaries (checks for
+    slowdowns)."""
     words: str
     """Description of the measurement and its result."""
     href: str
     kind: str
-    """CSS class: `own` for recommended answers, `early` for others, `canary`, or `infeasible` for a slow canary."""
+    """CSS class: `own` for recommended answers, `early` for other answers, `canary`, or `infeasible` for a slow
+    canary."""
 
 
 def over_time(measurements: Sequence[SpeedMeasurement]) -> Plot | None:
-    """Return the chart of measurements, oldest first; None below two."""
+    """Return the chart of measurements, oldest first; None for fewer than two measurements."""
     if len(measurements) < _FEWEST:
         return None
     begin = measurements[0].at

@@ -20,9 +20,9 @@ _TITLE_CHARACTERS = 16
 """Maximum number of characters per line of an axis's title."""
 _MOST_AXES = 9
 _FEWEST_LINES = 15
-"""Minimum number of trials; with fewer, the table of trials shows more than the lines do."""
+"""Minimum number of trials for the chart: with fewer, the table of trials shows more than lines do."""
 _MOST_LINES = 60
-"""Maximum number of trials, the fastest ones; more lines hide each other."""
+"""Maximum number of trials in the chart (the fastest ones): more lines would hide each other."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Parallel:
 def parallel(
     points: Sequence[TrialPoint], flat: Sequence[dict[str, Any]], link: str, best: int | None
 ) -> Parallel | None:
-    """Return the chart of feasible trials; `flat` holds their configurations as tables. None below 15
-    trials."""
+    """Return the chart of feasible trials; None for fewer than 15. `flat`: the trials' configurations as dicts of
+    knobs."""
     rows = [(p, f) for p, f in zip(points, flat, strict=True) if p.tokens_per_s_per_gpu and p.state.is_feasible]
     rows.sort(key=lambda row: row[0].tokens_per_s_per_gpu or 0.0)
     rows = rows[-_MOST_LINES:]
@@ -105,7 +105,8 @@ def parallel(
 
 
 def _varied(tables: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the knobs with more than one value: shared ones first, then those that most trials have."""
+    """Return the knobs with more than one value: first backend, micro batch and similar knobs, then those that most
+    trials have."""
     names = {name for table in tables for name in table}
     different = [n for n in names if len({_key(table[n]) for table in tables if n in table}) > 1]
     first = ("backend", "micro_batch", "activation_checkpointing", "grad_sync", "stage", "dp_shard", "dp_replicate")
@@ -123,7 +124,8 @@ def _key(value: Any) -> str:
 
 
 def _ordered(values: Sequence[Any]) -> list[Any]:
-    """Return the distinct values: absent first, then text, then ascending numbers."""
+    """Return the distinct values of a knob in the order of its axis: absent first, then text, then ascending
+    numbers."""
     distinct = {_key(value): value for value in values}.values()
     numbers = sorted(v for v in distinct if isinstance(v, int | float) and not isinstance(v, bool))
     words = sorted((v for v in distinct if isinstance(v, str | bool)), key=str)

@@ -38,7 +38,7 @@ def histogram(data: SampleLengths) -> Plot | None:
 
 
 def _edges() -> list[float]:
-    """Positions between which the bars stand, all of one width."""
+    """Return the horizontal positions of the edges of the bars, which have equal widths."""
     width = (WIDTH - RIGHT - LEFT) / _BARS
     return [round(LEFT + number * width, 1) for number in range(_BARS + 1)]
 
@@ -52,7 +52,7 @@ def _percents(data: SampleLengths, across: Position) -> list[float]:
 
 
 def _median_by_tokens(data: SampleLengths) -> int:
-    """Length from which on samples have half of all tokens."""
+    """Return the sample length at and above which samples contain half of all tokens."""
     left = data.mean * data.samples / 2
     for length, count in reversed(data.lengths):
         left -= length * count

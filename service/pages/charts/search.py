@@ -33,7 +33,8 @@ def limit_peak_gib(point: TrialPoint) -> float | None:
 
 
 def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
-    """Return the chart of each measured trial's speed and of the best until then; None without a measured trial."""
+    """Return the chart of each measured trial's speed, with a line of the best speed so far; None without a measured
+    trial."""
     spent, best = 0.0, 0.0
     measured: list[tuple[float, TrialPoint]] = []
     climbs: list[tuple[float, float]] = []

@@ -20,7 +20,8 @@ from shardtune.service.pages.charts.scale import Scale, from_zero, spanning
 
 
 def losses(own: Sequence[float], reference: Sequence[float], reference_name: str, recorded: int) -> Plot | None:
-    """Return the chart of losses and the largest difference in the `recorded` first steps; None below two steps."""
+    """Return the chart of a trial's losses, with their largest difference from the reference's in the first
+    `recorded` steps; None for fewer than two steps."""
     if len(own) < 2:
         return None
     beside = list(reference[: len(own)])

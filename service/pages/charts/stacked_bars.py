@@ -19,7 +19,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 """Kinds of memory shown, with the predictor's terms of each; `masters` is the fp32 copy of the parameters."""
 _WIDTH, _SIDE = 520, 6
 _MOST_OVER = 2.0
-"""Multiple of the usable memory at which bars are cut; otherwise bars that fit would be slivers."""
+"""Multiple of the usable memory at which a bar of needed memory is cut off: one very long bar would leave only a few
+pixels to the bars that fit."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def stack(predictions: Sequence[Prediction], usable_gib: float) -> Stack:
 
 
 def by_kind(terms: Sequence[MemoryTerm]) -> dict[str, float]:
-    """Sum the terms in GiB by kind; an unknown term counts as a buffer."""
+    """Sum the terms of a memory prediction by kind, in GiB; an unknown term counts as a buffer."""
     kind_of = {name: kind for kind, names in KINDS.items() for name in names}
     sizes = dict.fromkeys(KINDS, 0.0)
     for term in terms:

@@ -57,7 +57,8 @@ def rank_bars(diagnosis: Diagnosis) -> Steps:
 
 
 def timeline(shown: Timeline) -> Steps:
-    """Return one step of each rank; each lane begins with the rank's own step."""
+    """Return the timeline of one step of each rank; each rank's bar starts where its own step starts, not at a
+    common time."""
     scale, longest = _scale(shown.seconds), max(len(lane.parts) for lane in shown.lanes)
     cell_s = shown.seconds / max(1, longest)
     return _drawn([_lane(lane, scale, cell_s) for lane in shown.lanes], scale)

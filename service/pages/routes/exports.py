@@ -55,7 +55,8 @@ def _form(name: str) -> ExportFormat:
 
 
 def _every_form(context: Context, study_id: str, which: str) -> dict[str, str]:
-    """Return the files of all formats by folder and name, without formats whose consumer lacks the backend."""
+    """Return the files of all export formats by folder and name, except formats of programs that lack the
+    configuration's backend."""
     contents: dict[str, str] = {}
     for form in FORMS:
         try:

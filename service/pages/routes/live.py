@@ -30,7 +30,7 @@ _RECONNECT_MS = 2000
 
 @router.get("/studies/{study_id}/live")
 async def follow(request: Request, context: ContextDep, study_id: str) -> Response:
-    """Send `changed` after each change of the page, and `ended` once, after the last change."""
+    """Send an event `changed` after each change of the study, and `ended` once, after the last change."""
     await run_in_threadpool(_check_access, context, study_id)
     is_still_in = partial(page_access.session_is_valid, context, cookies.read(request, cookies.SESSION))
     changes = _changes(

@@ -97,7 +97,7 @@ def show_study(
 
 @router.post("/{study_id}/rerun", dependencies=[CsrfChecked, requires(Action.CLONE_STUDY)])
 def rerun(context: ContextDep, study_id: str, wait_minutes: WaitMinutes = None) -> Response:
-    """Create the study again, for the hardware and software of now."""
+    """Create a new study with the same specification, to measure on the current hardware and software."""
     spec = rules.read_study(context, study_id).spec
     if wait_minutes is not None:
         spec = spec.model_copy(update={"wait_for_quiet_s": max(spec.wait_for_quiet_s or 0.0, 60.0 * wait_minutes)})

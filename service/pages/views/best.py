@@ -30,7 +30,7 @@ PAGE = 25
 
 @dataclass(frozen=True)
 class StudyLine:
-    """Recommendation for one tuning target, or without one the answer of its newest study."""
+    """Row for one tuning target: its recommendation or, without a recommendation, the answer of its newest study."""
 
     study: Study
     cluster: str
@@ -45,7 +45,7 @@ class StudyLine:
 
 @dataclass(frozen=True)
 class RunningRow:
-    """An open study with its progress."""
+    """Row for a study that has not ended, with its progress."""
 
     study: Study
     cluster: str
@@ -73,7 +73,7 @@ class Home:
 
 
 def home(session: Session, project_id: str | None, text: str, device: str | None, page: Page, now: datetime) -> Home:
-    """Return the matching rows and the open studies."""
+    """Return the home page: the rows that match the filters, and the studies that have not ended."""
     machines = offered_hardware.machines(session, project_id)
     ids, total = overview.best_ids(session, project_id, text, device, page)
     answered = read_models(session, overview.by_ids(session, ids))
@@ -92,7 +92,7 @@ def home(session: Session, project_id: str | None, text: str, device: str | None
 
 
 def read_models(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
-    """Convert rows to studies; two queries count the trials of all of them."""
+    """Convert database rows to studies; two queries count the trials and rejections of all studies together."""
     ids = [row.id for row in rows]
     counts, rejected = studies.trial_counts(session, ids), studies.rejection_counts(session, ids)
     return [shown.study_view(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]
@@ -157,12 +157,13 @@ def _activity(study: Study, runs: RunCounts, now: datetime) -> str:
 
 
 def answer(study: Study) -> Contender | None:
-    """Return the best configuration, or the best so far."""
+    """Return the study's best configuration, or the best so far while it has no result."""
     return study.result.best if study.result else study.best_so_far
 
 
 def contender_peak(contender: Contender) -> float | None:
-    """Return the peak in GiB that the memory limit applies to."""
+    """Return the peak memory in GiB that the limit applies to: reserved memory where it was measured, else allocated
+    memory."""
     return contender.peak_allocated_gib if contender.peak_reserved_gib is None else contender.peak_reserved_gib
 
 

@@ -22,9 +22,10 @@ class ComparisonPage:
 
     columns: tuple[Column, ...]
     shown: tuple[tuple[str, tuple[ComparedLine, ...]], ...]
-    """Pairs of title and rows that differ, and all figures."""
+    """Sections of the comparison, as title and rows: all measured figures, and the settings that differ."""
     folded: tuple[tuple[str, tuple[ComparedLine, ...]], ...]
-    """Pairs of title and rows that are equal, where only some of the backends may have them."""
+    """Folded sections, as title and rows: settings with equal values, and settings that only some of the backends
+    have."""
     folded_count: int
     has_missing: bool
     """Whether a shown row has a setting that some of the backends do not have."""

@@ -6,30 +6,31 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.service.pages.figures import memory, percent, seconds
 
 _BUSY_CORES = 0.5
-"""CPU cores that other processes kept busy, from which on a warning is shown."""
+"""Number of CPU cores kept busy by other processes from which a warning is shown."""
 _STRAGGLES = 1.1
-"""Ratio of slowest to fastest rank in the same calculation, from which on a warning is shown."""
+"""Ratio of the slowest to the fastest rank's time for the same calculation from which a warning is shown."""
 
 
 def circumstances(measured: Measurement) -> tuple[tuple[str, str], ...]:
-    """Return tone and sentence of each condition; empty where an older worker recorded none."""
+    """Return tone (colour) and sentence of each condition of a run, such as a busy machine; empty if its worker
+    recorded none."""
     return (*_timing(measured), *surroundings(measured.conditions))
 
 
 def conditions_of(measured: Measurement | None, failure: Failure | None) -> Conditions | None:
-    """Return the conditions that the worker recorded around a run, successful or not."""
+    """Return the machine's conditions (load, clocks) that the worker recorded around a run, successful or not."""
     return measured.conditions if measured is not None else failure.conditions if failure is not None else None
 
 
 def surroundings(conditions: Conditions | None) -> tuple[tuple[str, str], ...]:
-    """Return tone and sentence of each recorded condition of the machine."""
+    """Return tone (colour) and sentence of each recorded condition of the machine."""
     if conditions is None:
         return ()
     return (*_machine(conditions), *(line for device in conditions.devices for line in _device(device)))
 
 
 def troubles(conditions: Conditions | None) -> tuple[tuple[str, str], ...]:
-    """Return tone and sentence of the conditions that deserve a warning."""
+    """Return tone (colour) and sentence of the machine's conditions that deserve a warning."""
     return tuple((tone, text) for tone, text in surroundings(conditions) if tone in ("warn", "bad"))
 
 
@@ -100,7 +101,7 @@ def _co_tenants(count: int) -> str:
 
 
 def _host_suffix(conditions: Conditions, field: str, worst: float) -> str:
-    """Name the host that a figure belongs to, where there are several."""
+    """Return text that names the host with the worst figure, if the run used several hosts; else empty."""
     hosts = [node.host for node in conditions.nodes if getattr(node, field) == worst]
     return f" on {hosts[0]}" if hosts and len(conditions.hosts) > 1 else ""
 

@@ -20,7 +20,7 @@ class CostRow:
 
 
 def rows(report: CostReport) -> list[CostRow]:
-    """Return the rows in the report's order: newest month first."""
+    """Return a row for each project and month, in the report's order: newest month first."""
     alike: defaultdict[tuple[str, str], list[Cost]] = defaultdict(list)
     for cost in report.costs:
         alike[cost.month, cost.project_id].append(cost)

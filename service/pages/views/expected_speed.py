@@ -26,7 +26,8 @@ _FEWEST_TRIALS, _MOST_DRAWN = 3, 120
 
 @dataclass(frozen=True)
 class Expected:
-    """The chart, and the number of measurements inside their intervals."""
+    """Chart of measured against expected speeds, and the number of measurements within the sampler's expected
+    intervals."""
 
     plot: Plot
     inside: int
@@ -43,7 +44,8 @@ class _Pair:
 
 
 def expected(points: Sequence[TrialPoint], link: str) -> Expected | None:
-    """Return the chart; None below three measured trials with an expected speed."""
+    """Return the chart of measured against expected speeds; None for fewer than three measured trials with an
+    expected speed."""
     pairs = [pair for point in points if (pair := _pair(point)) is not None]
     if len(pairs) < _FEWEST_TRIALS:
         return None

@@ -13,18 +13,20 @@ from shardtune.tuner.freshness.fingerprints import changes
 
 @dataclass(frozen=True)
 class StudyFreshness:
-    """Freshness of a study's answer, with its reason."""
+    """Freshness of a study's answer (whether hardware and software are still those it was measured on), with the
+    reason."""
 
     word: Literal["fresh", "stale", "unchecked"]
     why: str
     changed: tuple[str, ...] = ()
-    """Names of the changed fields of the fingerprint."""
+    """Names of the changed fields of the fingerprint (hardware and software versions)."""
     changes: str = ""
-    """Old and new values of the changed fields, where a worker has them."""
+    """Old and new values of the changed fields, as far as a registered worker shows the new ones."""
 
 
 def of(study: Study, workers: Sequence[OfferedMachine], stale_fields: Sequence[str] = ()) -> StudyFreshness:
-    """Return the freshness: stale by the service's mark (`stale_fields`), or where every matching worker has changed.
+    """Return the freshness of a study's answer. It is stale if the service marked it (`stale_fields`), or if every
+    worker of the study's project that could run it has other hardware or software than the one that measured.
 
     Only workers that serve the study's project are compared.
     """

@@ -29,18 +29,19 @@ _FEWEST_TO_RANK = 5
 
 @dataclass(frozen=True)
 class Predicted:
-    """The chart of memory, and the accuracy of predicted memory and of the predicted order of speeds."""
+    """Chart of predicted against measured memory, with the accuracy of predicted memory and of the predicted order
+    of speeds."""
 
     plot: Plot
     memory_error: float
-    """Median of |predicted − measured| / measured."""
+    """Relative error of predicted memory: median of |predicted − measured| / measured."""
     trials: int
     rank_correlation: float | None
     """Spearman's rank correlation of predicted and measured speed; None below five trials or without hardware rates."""
 
 
 def predicted(points: Sequence[TrialPoint], link: str) -> Predicted | None:
-    """Return the chart; None below three trials with both figures."""
+    """Return the chart of predicted against measured memory; None for fewer than three trials with both figures."""
     measured = [p for p in points if p.state.is_feasible]
     pairs = [
         (p, peak_gib, p.predicted_memory_gib)

@@ -15,20 +15,21 @@ from shardtune.service.wording import retune_words
 
 @dataclass(frozen=True)
 class Purpose:
-    """Purpose of a study, with its cause and outcome."""
+    """Purpose of a study: a user's search, or part of a retune (a repeated measurement of a recommendation) with its
+    cause and outcome."""
 
     kind: str
     """`search`, `challenge`, `new search` or `canary`."""
     explained: str
-    """Explanation of the kind, as a sentence."""
+    """Explanation of the study's kind, as a sentence."""
     of_study: str | None = None
-    """Id of the study that found the recommendation."""
+    """Id of the study that found the recommendation which this study measures again."""
     cause: str = ""
     """Cause of the retune, with its schedule; empty for a user's study."""
     outcome: str = ""
     """Outcome of a retune that ended with this study, as a sentence; else empty."""
     is_kept: bool = False
-    """Whether that outcome keeps the recommendation."""
+    """Whether the retune's outcome leaves the recommendation as it was."""
 
 
 _SEARCH = Purpose("search", "A user's search for the fastest configuration.")

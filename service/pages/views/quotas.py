@@ -9,7 +9,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.wording import study_words
 
 _MOST = 200
-"""Maximum number of projects shown; the API has them all."""
+"""Maximum number of projects shown; the REST API lists all."""
 
 
 @dataclass(frozen=True)

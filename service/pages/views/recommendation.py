@@ -65,7 +65,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class LatestRetune:
-    """The newest retune of a tuning target."""
+    """Newest retune (repeated measurement of the recommendation) of a tuning target."""
 
     words: str
     """Outcome or state: `measured again and kept`."""
@@ -86,19 +86,19 @@ class Recommended:
     result: StudyResult
     """Recommended result; after a retune it may differ from the study's own."""
     renewed: EarlierVerdict | None
-    """Original verdict, where a retune measured the recommendation again and kept it."""
+    """Verdict of the first measurement, where a retune measured the recommendation again and kept it; else None."""
     renewed_at: datetime | None
     """Time of the original recommendation."""
     again: LatestRetune | None
     is_superseded: bool
-    """Whether a measurement on newer hardware or software replaces it."""
+    """Whether a measurement on newer hardware or software has replaced the recommendation."""
     is_too_busy: bool
-    """Whether it is recommended although its machine was too busy to tell whether anything is faster."""
+    """Whether the configuration is recommended although the machine was too busy to tell whether another is faster."""
     is_pinned: bool
     newer: Proposal | None
-    """A newer proposal, where this one is the current recommendation."""
+    """Newer answer that waits for approval, where this is the current recommendation."""
     recommended_study: str | None
-    """Id of the study whose answer is recommended for this tuning target, where it is another."""
+    """Id of the study whose answer is recommended for this tuning target instead; None if it is this study."""
     stale_fields: tuple[str, ...]
     """Changed fields of the fingerprint, where the current recommendation is stale."""
     actions: tuple[tuple[str, str], ...]
@@ -107,7 +107,7 @@ class Recommended:
 
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommended]:
-    """Return each study's current recommendation, or its newest, by study id and without decisions."""
+    """Return each study's current or else newest recommendation, by study id, without the decisions on it."""
     rows = study_recommendations.of_studies(session, study_ids)
     # A fixed number of queries for any number of studies.
     cases = {_target_id(row) for row in rows.values()}
@@ -122,7 +122,7 @@ def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommen
 
 
 def of_study(session: Session, study_id: str) -> Recommended | None:
-    """Return a study's recommendation with its decisions; None without a recommendation."""
+    """Return a study's recommendation with the decisions on it, such as approvals; None without a recommendation."""
     row = study_recommendations.newest_of_study(session, study_id)
     if row is None:
         return None
@@ -148,7 +148,8 @@ def _combine(
     decisions: tuple[ShownDecision, ...] = (),
     now: TuningTargetRow | None = None,
 ) -> Recommended:
-    """Combine the rows; `first` has times of original recommendations, `now` the target under its present key."""
+    """Combine database rows into a recommendation. `first`: times of the original recommendations. `now`: the tuning
+    target under its present key, which changes with the hardware."""
     is_recommended = row.state is RecommendationState.RECOMMENDED
     recommended = now.recommended if now is not None else case.recommended if case is not None else None
     is_superseded = case is not None and case.superseded_by is not None

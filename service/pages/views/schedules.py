@@ -40,7 +40,7 @@ class ShownTarget:
 
 @dataclass(frozen=True)
 class TickLine:
-    """Time and result of a schedule's tick."""
+    """Time and result of a tick (one run of a schedule)."""
 
     at: datetime
     words: str
@@ -53,24 +53,24 @@ class ScheduleCard:
     schedule: Schedule
     trigger: str
     next_run: str
-    """Time of the next run; empty for a schedule without times."""
+    """Time of the schedule's next run; empty for a schedule that is triggered by changes instead of times."""
     ticks: tuple[TickLine, ...]
     must_wait: bool
-    """Whether a run by hand would wait for the schedule's window."""
+    """Whether a run by hand would wait for the schedule's time window."""
     targets: str
     limits: str
 
 
 @dataclass(frozen=True)
 class RetuneLine:
-    """One retune with its outcome and cost."""
+    """One retune (repeated measurement of a recommendation) with its outcome and cost."""
 
     retune: Retune
     case: ShownTarget | None
     """Tuning target; None where its recommendation no longer exists."""
     cause: str
     schedule: str
-    """Name of the schedule that requested it; empty without one, or where it was deleted."""
+    """Name of the schedule that requested the retune; empty without a schedule, or where it was deleted."""
     tone: str
     outcome: str
     reason: str
@@ -132,7 +132,7 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
 
 
 def cards(stored: Sequence[Schedule], newest: Sequence[Retune], now: datetime) -> tuple[ScheduleCard, ...]:
-    """Return a card for each schedule; `newest` retunes stand in for the ticks of schedules without times."""
+    """Return a card for each schedule; if changes trigger it, the card shows `newest` retunes in place of ticks."""
     return tuple(
         ScheduleCard(
             schedule=schedule,
@@ -194,7 +194,7 @@ def _target(row: TuningTargetRow | None) -> ShownTarget | None:
 
 
 def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[TickLine, ...]:
-    """Return the last ticks; schedules triggered by changes have retunes instead of ticks."""
+    """Return the last ticks of a schedule; a schedule triggered by changes shows its retunes instead."""
     ticks = [TickLine(tick.at, retune_words.tick_result(tick)) for tick in schedule.last_ticks]
     if schedule.trigger in (Trigger.FINGERPRINT, Trigger.DRIFT):
         own = [
@@ -237,7 +237,7 @@ def _limits_text(schedule: Schedule) -> str:
 
 
 def _fraction(text: str) -> float | str | None:
-    """Convert per cent to a fraction; text that is not a number stays text."""
+    """Convert per cent to a fraction; return other text unchanged, so that the form shows it beside its error."""
     value = _number(text.removesuffix("%"))
     return value / 100 if isinstance(value, float) else value
 

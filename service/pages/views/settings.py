@@ -27,7 +27,8 @@ def show(  # nosec B107 # empty where no secret is shown
     created: str = "",
     typed: Mapping[str, Any] | None = None,
 ) -> Response:
-    """Render the page; after a form, with its errors and the typed values, or with the new secret."""
+    """Render the settings page. After a form was sent, it shows the form's errors and typed values, or the new
+    secret."""
     return render(
         request,
         "settings.html",

@@ -56,7 +56,7 @@ class StudyContext:
     details: str
     """Details of the study's failure; else empty."""
     changes: str
-    """Knobs that the best changes relative to the baseline."""
+    """Knobs in which the best configuration differs from the baseline."""
     best_title: str
     best_peak_gib: float | None
     progress: StudyProgress
@@ -73,19 +73,20 @@ class StudyContext:
     matching: int
     setbacks: tuple[Setback, ...]
     failure_kinds: tuple[tuple[str, str], ...]
-    """Kind and description of each failure, for the filter of trials."""
+    """Kinds of failures that the study had, each with its description, for the filter of trials."""
     recipes: tuple[tuple[str, tuple[Trust, ...]], ...]
-    """Name of each recipe that the study considered, and what its runs say."""
+    """Name of each recipe (another precision or optimizer, float8) that the study compared, and lines about its loss
+    and speed."""
     rejections: tuple[str, ...]
     limit_gib: float
     best_number: int | None
     projection: ProjectionSection | None
-    """Answer for the study's target; None without one."""
+    """Answer projected to the study's target (a larger cluster); None without a target."""
     recommended: Recommended | None
     box: RecommendationBox | None
     """Words of the recommendation's box."""
     since: Plot | None
-    """Speed of the tuning target at each of its measurements."""
+    """Chart of the tuning target's speed at each of its measurements."""
 
 
 def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page, now: datetime) -> StudyContext:

@@ -32,12 +32,12 @@ _WARNING_TONES = ("warn", "bad")
 
 @dataclass(frozen=True)
 class ChangedKnob:
-    """A knob whose value differs from the documented default's."""
+    """Knob whose value differs from the value in the backend's documented default configuration."""
 
     name: str
     value: Any
     default: Any
-    """Value of the default; None where the default has no such knob."""
+    """Value in the default configuration; None where that configuration has no such knob."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class TrialContext:
     default: str
     """Description of the documented default that the configuration is compared with."""
     changed: tuple[ChangedKnob, ...]
-    """Knobs that differ from this default."""
+    """Knobs in which the configuration differs from this default."""
     knobs: dict[str, Any]
     """All knobs by name."""
     config_json: str
@@ -63,7 +63,7 @@ class TrialContext:
     plots: tuple[Plot, ...]
     reference: int | None
     memory: tuple[tuple[str, float], ...]
-    """Pairs of kind and size in GiB of the measured memory."""
+    """Measured memory as pairs of kind, such as reserved, and size in GiB."""
     limit_gib: float
     prediction: Prediction | None
     previous: int | None
@@ -74,20 +74,21 @@ class TrialContext:
     advice: str
     """Advice for the trial's failure; else empty."""
     nearest: tuple[int, str, float] | None
-    """Number, description and peak in GiB of the largest trial that fits, for a trial out of memory."""
+    """Number, description and peak in GiB of the trial that fits with the largest peak, where this trial ran out of
+    memory; else None."""
     ends: dict[str, str]
-    """Display names of the ends of attempts."""
+    """Display names of the ways in which an attempt of a run can end, by end."""
     ranks: tuple[RankFigures, ...]
     hosts: tuple[str | None, ...]
     """Host of each rank, where there were several hosts."""
     nodes: tuple[NodeFigures, ...]
     """Figures of each host, where there were several."""
     warnings: tuple[tuple[str, str], ...]
-    """Tone and sentence of each condition of the search run that deserves a warning."""
+    """Tone (colour) and sentence of each condition of the search run that deserves a warning, such as a busy machine."""
     circumstances: tuple[tuple[str, str], ...]
-    """Tone and sentence of each other condition of the search run."""
+    """Tone (colour) and sentence of each condition of the search run that needs no warning."""
     troubles: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    """Name and warnings of each later run on a disturbed machine."""
+    """Name and warnings (tone and sentence) of each run after the search run that had conditions to warn about."""
     log_tail: str | None
     has_failed: bool
     """Whether the trial gave no usable measurement, so that its log is shown at once."""
@@ -176,7 +177,8 @@ def _hosts(measured: Measurement) -> tuple[str | None, ...]:
 
 
 def _nearest(trial: Trial, rows: dict[int, TrialRow]) -> tuple[int, str, float] | None:
-    """Return the complete trial with the largest peak, for a trial that needs too much memory."""
+    """Return number, description and peak of the complete trial with the largest peak, for a trial that needs too
+    much memory."""
     # Only for lack of memory is "the next smaller one" an answer.
     if trial.failure is None or trial.failure.kind not in (FailureKind.OOM, FailureKind.OVER_LIMIT):
         return None

@@ -65,12 +65,13 @@ ADVICE = {
     "device": "Repair the device as the message says before you give it more work.",
     "setup": "The worker could not start the trial: the message names the missing part.",
 }
-"""Advice for a failure, by its kind; other kinds need none."""
+"""Advice for a failed trial, by the failure's kind; kinds that are not listed need none."""
 _LEAST_FACTOR = 1.5
 """Smallest speed-up that is written as a factor instead of per cent."""
 _FASTER_FOR_NOW = "Until another study decides, the one with the higher median speed is recommended."
 _EITHER = "Either will do; the one with the higher median speed is recommended."
-"""Sentences on the recommendation where the user gave no baseline that could be kept."""
+"""Sentences on the recommendation where no configuration was confirmed as faster, and no user's baseline could be
+kept."""
 ORIGINS = {
     "baseline": "your baseline",
     "default": "the backend's documented default",
@@ -92,7 +93,7 @@ def workload(value: Workload) -> str:
 
 
 def origins(study: Study) -> dict[str, str]:
-    """Return the descriptions of the trials' origins, by origin."""
+    """Return descriptions of where a study's trials come from (baseline, default, search), by origin."""
     return ORIGINS if study.system_study is None else ORIGINS | {"baseline": "current recommendation"}
 
 
@@ -110,7 +111,8 @@ def phase(study: Study, validation_runs: int) -> str:
 
 
 def verdict(study: Study, purpose: Purpose) -> tuple[str, str]:
-    """Return tone and sentence of a study's answer, or of the outcome of the retune that it ended."""
+    """Return tone (colour) and sentence of a study's verdict, or of the outcome of a retune that ended with this
+    study."""
     result = study.result
     # A retune that kept its recommendation has no verdict of its own worth showing: its outcome says more.
     if purpose.outcome:
@@ -171,7 +173,8 @@ def _without_interval(result: StudyResult) -> tuple[str, str]:
 
 
 def best_title(study: Study, is_recommended: bool) -> str:
-    """Name what the page shows as best: it is no more than kept while the verdict is open."""
+    """Return the heading above the best configuration: `Best so far`, for example, or that it is only kept while the
+    verdict is open."""
     result = study.result
     if result is None:
         is_comparing = study.phase is StudyPhase.FINAL_COMPARISON

@@ -21,12 +21,12 @@ from shardtune.service.wording.progress import activity_words
 from shardtune.service.workers.fingerprint_history import changes_of
 
 OTHERS: Literal["others"] = "others"
-"""Placeholder for a run of another project."""
+"""Placeholder in place of a run of another project, of which a worker's card shows nothing."""
 
 
 @dataclass(frozen=True)
 class WorkerPeriod:
-    """Period in which a worker's fingerprint did not change."""
+    """Period in which a worker's fingerprint (hardware and software versions) did not change."""
 
     since: datetime
     changes: tuple[FieldChange, ...]
@@ -44,7 +44,7 @@ class LastRun:
     end: str
     ended_at: datetime
     notes: tuple[tuple[str, str], ...]
-    """Tone and sentence of each warning."""
+    """Tone (colour) and sentence of each warning."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,15 @@ class WorkerCard:
     registered_at: datetime
     cluster: str
     hosts: str
-    """Names and interfaces of the hosts, for a worker over several."""
+    """Hosts with their network interfaces, for a worker over several, or the worker's partition of a host; else
+    empty."""
     memory: str
     activity: str
     study_id: str | None
     trial_number: int | None
     set_aside: str | None
     condition: str | None
-    """Fault that canaries found; None without one."""
+    """Slowdown that canaries (repeated runs of a recommendation) found on this worker; None without a slowdown."""
     last: LastRun | None
     """Last run; None for workers that are not live."""
     fingerprint: Fingerprint
@@ -76,7 +77,8 @@ class WorkerCard:
 def cards(
     session: Session, live_since: datetime, project_id: str | None, offset: int, limit: int
 ) -> tuple[tuple[WorkerCard, ...], int]:
-    """Return a page of the workers that serve a project (None: any), live ones first, then by name, and their number.
+    """Return one page of the workers that serve a project (None: any project), live workers first, then by name; and
+    the number of all of them.
 
     Runs for other projects are not shown; the worker only appears as busy.
     """

@@ -16,7 +16,9 @@ FILE = "changes.md"
 def changes_page(
     study: Study, result: StudyResult, search_speeds: Mapping[TrialConfig, float], predicted: SpeedOf
 ) -> str | None:
-    """Return the page as Markdown; None if the recommended configuration is today's."""
+    """Return a Markdown page about the changes from the user's present configuration (the baseline) to the recommended
+    one; None if they are equal.
+    """
     today, best = result.baseline, result.best
     if today.config == best.config:
         return None
@@ -83,7 +85,9 @@ def _own_file(study: Study, today: Contender, best: Contender) -> list[str]:
 
 
 def _outside(own: UserFile, *, has_own_code: bool) -> list[str]:
-    """Name the changed settings that the user's file cannot hold, and the files that set them."""
+    """Name the changed settings for which the format of the user's file has no key, and the exported files that set
+    them.
+    """
     if not own.outside:
         return []
     names = ", ".join(f"`{name}`" for name in own.outside)

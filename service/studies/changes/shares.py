@@ -12,31 +12,32 @@ from shardtune.tuner.search.space.legal_values import COMMON, Flat
 
 Origin = Literal["measured", "predicted", "unknown"]
 SpeedOf = Callable[[TrialConfig], float | None]
-"""Predicted speed of a configuration; None where nothing is predicted."""
+"""Function that returns the predicted speed of a configuration; None if its speed cannot be predicted."""
 
 
 @dataclass(frozen=True)
 class SettingChange:
-    """One setting in which the recommended configuration differs from today's."""
+    """Setting in which the recommended configuration differs from the user's present one (the baseline)."""
 
     name: str
-    """Name of the knob; `backend` stands for all settings of the strategy."""
+    """Name of the changed knob; `backend` stands for all settings of the strategy together."""
     before: KnobValue | None
     after: KnobValue | None
     factor: float | None
-    """Speed with the change over speed without it; None if it is not known."""
+    """Speed with this change divided by the speed without it; None if unknown."""
     origin: Origin
     share: float | None
-    """Part of the whole gain, by the logarithms of the factors; None unless all factors are known and the whole is a
-    gain."""
+    """Fraction of the total speed-up that this change contributes, computed from the logarithms of the speed ratios.
+    None if a ratio is unknown, or if the changes together are no speed-up.
+    """
 
 
 def changes_of(
     today: TrialConfig, best: TrialConfig, search_speeds: Mapping[TrialConfig, float], predicted: SpeedOf
 ) -> tuple[SettingChange, ...]:
-    """Return the changes between two configurations, the largest effect first.
+    """Return the setting changes from the user's present configuration to the recommended one, largest effect first.
 
-    `search_speeds`: speeds of the study's search runs by configuration.
+    `search_speeds`: speed that the study's search measured, by configuration.
     """
     units = knobs_by_change(flatten(today), flatten(best))
     effects = [(name, *_factor(today, best, names, search_speeds, predicted)) for name, names in units.items()]
@@ -58,7 +59,9 @@ def changes_of(
 
 
 def knobs_by_change(today: Flat, best: Flat) -> dict[str, Sequence[str]]:
-    """Return the knobs that change together, by the name of the change."""
+    """Return the knobs that have to change together, by the name of the change: all knobs of the strategy if the
+    backend changes, else each knob alone.
+    """
     if today["backend"] == best["backend"]:
         return {name: (name,) for name in best if today.get(name) != best[name]}
     common = {name: (name,) for name in COMMON if today.get(name) != best.get(name)}
@@ -72,7 +75,9 @@ def _factor(
     search_speeds: Mapping[TrialConfig, float],
     predicted: SpeedOf,
 ) -> tuple[float | None, Origin]:
-    """Return the effect of one change: from today's configuration with it alone, or from the best without it."""
+    """Return the speed ratio that one change causes, and whether it was measured or predicted: either added to the
+    present configuration, or left out of the recommended one.
+    """
     with_it, without_it = with_settings_of(today, best, names), with_settings_of(best, today, names)
     for new, old in ((with_it, today), (best, without_it)):
         if new is None or old is None or not {new, old} <= search_speeds.keys():
@@ -83,7 +88,9 @@ def _factor(
 
 
 def with_settings_of(base: TrialConfig, other: TrialConfig, names: Sequence[str]) -> TrialConfig | None:
-    """Return a configuration with some settings of another one; None where the backend does not take them together."""
+    """Return a configuration with some settings replaced by those of another configuration; None if the backend rejects
+    the combination.
+    """
     if "backend" in names:
         return base.model_copy(update={"strategy": other.strategy})
     values = flatten(other)

@@ -17,7 +17,9 @@ from shardtune.tuner.prediction.shapes import calibration_choice
 
 
 def changes_page_of(context: Context, session: Session, row: StudyRow, study: Study) -> str | None:
-    """Return `changes.md` of a study's result; None without a result, or if the result is the baseline."""
+    """Return the content of `changes.md`, which explains how a study's recommended configuration differs from its
+    baseline; None if there is no result, or if the baseline is recommended.
+    """
     if study.result is None:
         return None
     observed = (study_snapshot.observation(trial, row.comparison_round) for trial in trials.of_study(session, row.id))
@@ -27,7 +29,7 @@ def changes_page_of(context: Context, session: Session, row: StudyRow, study: St
 
 
 def _predicted_speed(study: Study, experience: Experience, config: TrialConfig) -> float | None:
-    """Predict the speed of a configuration of the study; None where nothing can be predicted."""
+    """Predict the speed of a configuration of the study; None if its speed cannot be predicted."""
     summary = study.model_summary
     shape = None if summary is None else traced_shape.of_study(study.spec.model, summary, study.spec.workload.adapter)
     if shape is None:

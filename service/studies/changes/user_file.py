@@ -28,27 +28,31 @@ _TOOL_FILES = {
     "LLaMA-Factory": (llama_factory.CONFIG, llama_factory.render),
     "ms-swift": (ms_swift.CONFIG, ms_swift.render),
 }
-"""Name of the exported file and its renderer, by the title of a fine-tuning tool."""
+"""Name of the exported file, and the function that writes it, by the name of the fine-tuning tool."""
 Path = tuple[str, ...]
 Render = Callable[[Contender], Mapping[str, Any]]
-"""Function that writes a configuration in the format of the user's file."""
+"""Function that converts a configuration into the format of the user's configuration file."""
 
 
 class UserFile(NamedTuple):
-    """Format of the user's file, and the diff to the recommended configuration."""
+    """Format of the configuration file that the user gave as baseline, and the diff from it to the recommended
+    configuration.
+    """
 
     name: str
     """Name of the format, such as `DeepSpeed JSON`."""
     diff: str
-    """Unified diff; empty if no line changes."""
+    """Unified diff from the user's file to the recommended configuration; empty if no line changes."""
     note: str | None
-    """Reason why the file cannot hold the recommended configuration; None if it can."""
+    """Reason why the format of the user's file cannot express the recommended configuration; None if it can."""
     outside: tuple[str, ...] = ()
-    """Changed settings that this format has no key for."""
+    """Changed settings for which the format of the user's file has no key."""
 
 
 def file_format(study: Study) -> str | None:
-    """Name the format of the baseline file that a study was given; None for a study whose baseline is no file."""
+    """Name the format of the configuration file that the user gave as baseline; None if the baseline was not given as a
+    file.
+    """
     values = study.spec.baseline
     if not isinstance(values, dict) or {"strategy", "kind"} & values.keys():
         return None
@@ -56,7 +60,9 @@ def file_format(study: Study) -> str | None:
 
 
 def diff_of(study: Study, today: Contender, best: Contender) -> UserFile | None:
-    """Compare the user's file with the recommended configuration; None for a study whose baseline is no file."""
+    """Compare the configuration file that the user gave as baseline with the recommended configuration; None if the
+    baseline was not given as a file.
+    """
     values = study.spec.baseline
     if not isinstance(values, dict) or {"strategy", "kind"} & values.keys():
         return None
@@ -70,14 +76,17 @@ def diff_of(study: Study, today: Contender, best: Contender) -> UserFile | None:
 
 
 def _settings_outside(today: Contender, best: Contender, render: Render) -> tuple[str, ...]:
-    """Return the changed settings that the file's format cannot express: the file is the same with and without them."""
+    """Return the changed settings that the format of the user's file cannot express: the file's content is the same
+    with and without them.
+    """
     units = shares.knobs_by_change(flatten(today.config), flatten(best.config))
     return tuple(name for name, knobs in units.items() if not _is_held(today, best, knobs, render))
 
 
 def _is_held(today: Contender, best: Contender, knobs: Sequence[str], render: Render) -> bool:
-    """Whether the file's text changes when only these knobs change. True also where neither configuration is legal
-    with them, since then nothing is known."""
+    """Whether the file's content changes if only these knobs change. Also true if neither configuration is legal with
+    these knobs replaced, since nothing is known then.
+    """
     for base, other in ((best, today), (today, best)):
         config = shares.with_settings_of(base.config, other.config, knobs)
         if config is None or config == base.config:
@@ -123,7 +132,7 @@ def _trainer_values(study: Study, config: TrialConfig) -> Mapping[str, Any]:
 
 
 def _leaves(values: Mapping[str, Any], before: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield each value that is no object, with the keys that lead to it."""
+    """Yield each value inside nested objects that is no object itself, with the path of keys that leads to it."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, (*before, str(key)))

@@ -19,7 +19,8 @@ from shardtune.tuner.verdict import contenders
 
 
 def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -> Export:
-    """Export a configuration in the format of one consumer, with notes on settings that the format cannot express.
+    """Export a configuration in the format of one consumer (such as DeepSpeed or Accelerate), with notes on settings
+    that the format cannot express.
 
     Raises:
         Conflict: the configuration has not been measured (yet).

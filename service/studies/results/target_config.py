@@ -9,12 +9,12 @@ from shardtune.service.http.errors import Conflict
 from shardtune.service.studies.results import target_confirmation
 
 SIZES_FILE = "sizes.json"
-"""Name of the file with the fastest configuration of each size."""
+"""Name of the file with the fastest configuration for each number of GPUs."""
 
 
 def study_on_target(study: Study) -> tuple[Study, Contender]:
-    """Return the study with its target's cluster and global batch, and the configuration that is projected to be the
-    fastest there.
+    """Return a copy of the study with the target's cluster and global batch, and the configuration that is projected to
+    be the fastest there.
 
     Raises:
         Conflict: the study has no projection.
@@ -38,15 +38,18 @@ def _why_not_projected(study: Study) -> str:
 
 
 def on_target(study: Study, projection: StudyProjection) -> tuple[Study, Contender]:
-    """Return the study with the cluster and global batch of a projection, and the answer for the target."""
+    """Return a copy of the study with the cluster and global batch of a projection, and the configuration recommended
+    for the target.
+    """
     workload = study.spec.workload.model_copy(update={"global_batch": projection.global_batch})
     spec = study.spec.model_copy(update={"workload": workload, "cluster": projection.cluster})
     return study.model_copy(update={"cluster": projection.cluster, "spec": spec}), contender_of(projection)
 
 
 def target_files(study: Study) -> dict[str, str]:
-    """Return the files beside those of the projected configuration: the fastest configuration of each size, for launchers
-    that may get fewer nodes, and a job that confirms the projection."""
+    """Return additional files for the export of a projected configuration: the fastest configuration for each number of
+    nodes, for launchers that may get fewer nodes, and a job that tests the projection on the target.
+    """
     projection = None if study.result is None else study.result.projection
     if projection is None:
         return {}
@@ -57,8 +60,9 @@ def target_files(study: Study) -> dict[str, str]:
 
 
 def contender_of(projection: StudyProjection) -> Contender:
-    """Return the answer for the target in the form of a measured configuration: with the runs of the study that confirmed
-    or changed it there, else projected, with no runs."""
+    """Return the configuration recommended for the target in the form of a measured one. If a study on the target has
+    measured it, its speed and number of runs are that study's; else the speed is projected, with no runs.
+    """
     answer, confirmation = projection.answer, projection.confirmation
     ran = next((row for row in confirmation.measured if row.config == answer.config), None) if confirmation else None
     return Contender(

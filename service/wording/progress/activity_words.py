@@ -31,7 +31,8 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
 
 
 def final_comparison_position(study: Study, trials: Sequence[Trial]) -> str:
-    """Describe the progress of a study's final comparison, and of the recipes beside its answer."""
+    """Describe the progress of a study's final comparison, and of the runs that compare recipes (precisions,
+    optimizers)."""
     if any(run.purpose == RunPurpose.RECIPE for trial in trials for run in trial.runs) and study.result is None:
         return "recipes beside the answer"
     complete, most = len(validation_runs(study, trials)), most_validation_runs(study)
@@ -96,7 +97,7 @@ def describe_step(progress: Progress | None) -> str:
 
 
 def _waiting_text(progress: Progress) -> str:
-    """Describe what a run waits for until the machine is quiet, and for how long it has waited."""
+    """Describe the wait of a run for a quiet machine: which programs keep it busy, and how long the wait has taken."""
     text = "waiting until the machine is quiet"
     if progress.foreign_cpu_cores is not None:
         named = f": {program_names(progress.foreign_programs)}" if progress.foreign_programs else ""

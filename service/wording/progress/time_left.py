@@ -14,13 +14,11 @@ from shardtune.tuner.verdict import final_comparison, quiet_test
 from shardtune.tuner.verdict.recipes import comparison
 
 _SEEDS_TAKE = 0.75
-"""Assumed duration of later runs relative to the shortest seed run: seeds have micro batch 1, and only fast trials run
-again.
+"""Assumed duration of later runs, as a fraction of the shortest run among the first trials: these have micro batch
+1, and only fast trials run again.
 """
 _ENOUGH = 4
-"""Number of measured trials (or validation runs) from which their own times give the better estimate of the remaining
-time.
-"""
+"""Number of trials (or validation runs) from which their measured times are used to estimate the remaining time."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,8 @@ def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
 
 
 def _recipe_seconds(study: Study, done: int, per_run: float, *, is_bound: bool) -> float:
-    """Return the seconds of the runs left that compare recipes: with `is_bound` of the most runs, else of the fewest."""
+    """Return the seconds of the remaining runs that compare recipes: for their maximum number with `is_bound`, else
+    for their minimum number."""
     blocks = comparison.MOST_BLOCKS if is_bound else quiet_test.FEWEST_PAIRS
     arms = _recipe_arms(study)
     # The first run of each recipe begins with the steps whose losses compare; first runs come before all others.
@@ -100,7 +99,7 @@ def _recipe_seconds(study: Study, done: int, per_run: float, *, is_bound: bool) 
 
 
 def _step_s(study: Study) -> float:
-    """Seconds of a step of the fastest configuration so far; 0 before one is known."""
+    """Return the seconds of a training step of the fastest configuration so far; 0 before any is known."""
     if study.best_so_far is None:
         return 0.0
     tokens_per_s = study.best_so_far.tokens_per_s_per_gpu * study.cluster.world_size
@@ -108,7 +107,8 @@ def _step_s(study: Study) -> float:
 
 
 def _recipe_arms(study: Study) -> int:
-    """Number of recipes that run beside the answer, the stated one included; 0 if none is considered."""
+    """Return the number of recipes (precisions, optimizers, float8) that a study compares, its stated recipe
+    included; 0 if it compares none."""
     # A study of the service confirms an answer, and repeats no comparison of recipes.
     if not study.spec.consider or study.system_study is not None:
         return 0
@@ -116,7 +116,8 @@ def _recipe_arms(study: Study) -> int:
 
 
 def recipe_runs_expected(study: Study) -> int:
-    """Return the fewest runs that compare a study's considered recipes with the stated one; 0 without such recipes."""
+    """Return the minimum number of runs that compare a study's considered recipes with its stated one; 0 without
+    such recipes."""
     return _recipe_arms(study) * quiet_test.FEWEST_PAIRS
 
 

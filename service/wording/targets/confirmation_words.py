@@ -19,7 +19,7 @@ def status(projection: StudyProjection) -> str:
 
 
 def page_status(projection: StudyProjection) -> str:
-    """Sentence below the heading of the page's section about the target."""
+    """Return the sentence below the heading of a study page's section about the target."""
     if projection.confirmation is None:
         return "Nothing was measured there: only a run on the target can confirm it."
     text = outcome(projection.confirmation)
@@ -27,7 +27,8 @@ def page_status(projection: StudyProjection) -> str:
 
 
 def sentences(projection: StudyProjection) -> list[str]:
-    """Sentences on the answer and on the error of the projection; empty where nothing ran on the target."""
+    """Return sentences on the runs on the target: the answer, and the error of the projection; empty where nothing
+    ran there."""
     confirmation = projection.confirmation
     if confirmation is None:
         return []
@@ -35,7 +36,8 @@ def sentences(projection: StudyProjection) -> list[str]:
 
 
 def outcome(confirmation: TargetConfirmation) -> str:
-    """Say what study found what, with the ratio of the two choices."""
+    """Say which study confirmed or changed the answer for the target, with the ratio of the speeds of its two best
+    choices."""
     by = f"study {confirmation.study_id} ran on the target"
     if confirmation.outcome == "undecided":
         return f"{by}, and its pairs did not decide{_ratio(confirmation)}: the projected order stays"

@@ -17,7 +17,8 @@ _UNSEEN = {
 
 
 def rows(projection: StudyProjection) -> list[tuple[str, str]]:
-    """Rows of the answer for the target: label, which is empty after the first, and text."""
+    """Return rows about the answer for the target (the larger cluster that a study projects to): a label, empty
+    after the first row, and a text."""
     texts = [
         f"{size(projection)}, {confirmation_words.status(projection)}",
         *confirmation_words.sentences(projection),
@@ -33,12 +34,13 @@ def rows(projection: StudyProjection) -> list[tuple[str, str]]:
 
 
 def ranked(projection: StudyProjection) -> tuple[ProjectedConfig, ...]:
-    """The best configuration and its runners-up, fastest first."""
+    """Return the best configuration on the target and its runners-up, fastest first."""
     return (projection.best, *projection.runners_up)
 
 
 def assumptions(projection: StudyProjection) -> list[str]:
-    """Sentences on what nobody measured, and on what was left out."""
+    """Return sentences on what the projection assumes without a measurement, and on configurations that it leaves
+    out."""
     texts = []
     if scaled := scaling(projection.best):
         texts.append(scaled)
@@ -56,7 +58,7 @@ def size(projection: StudyProjection) -> str:
 
 
 def describe(projection: StudyProjection, config: ProjectedConfig) -> str:
-    """Describe a configuration on the target with its figures."""
+    """Describe a configuration with its projected speed, memory and chance to be the fastest on the target."""
     figures = f"{speed(config.tokens_per_s_per_gpu)} tokens/s/GPU, {peak(config.memory_gib)} allocated"
     chances = f"; {chance(config)} chance to be the fastest" if has_chances(projection) else ""
     whole = chance_of_trial(config) if chances else ""
@@ -67,7 +69,7 @@ def describe(projection: StudyProjection, config: ProjectedConfig) -> str:
 
 
 def has_chances(projection: StudyProjection) -> bool:
-    """Whether several configurations were projected: a single one is compared with nothing."""
+    """Whether several configurations were projected, so that each has a chance to be the fastest."""
     return projection.projected > 1
 
 
@@ -83,12 +85,13 @@ def peak(values: Band) -> str:
 
 
 def chance(config: ProjectedConfig) -> str:
-    """Format the chance to be the fastest; those near 0 and 1 are never certain."""
+    """Format a configuration's chance to be the fastest, from `below 1 %` to `99 %`: none is certain."""
     return _percent(config.chance_of_best)
 
 
 def chance_of_trial(config: ProjectedConfig) -> str:
-    """Say the chance of the trial where it is shared out among the ways in which its groups grow; else empty."""
+    """Describe the chance of a trial to be the fastest in any of its forms on the target, which differ in the
+    process groups that grow; empty for a trial with one form."""
     whole = config.chance_of_trial
     is_shared = whole is not None and whole >= 0.01 and _percent(whole) != _percent(config.chance_of_best)
     return f"{_percent(whole)} in all its forms" if whole is not None and is_shared else ""
@@ -99,7 +102,7 @@ def _percent(share: float) -> str:
 
 
 def order(projection: StudyProjection) -> str:
-    """Say whether another configuration is the fastest on the target than on the measured GPUs."""
+    """Say whether the fastest configuration on the target differs from the fastest one on the measured GPUs."""
     best, measured = projection.best, f"on the measured {_gpus(projection.measured_gpus)}"
     if not projection.order_changes:
         return f"the same trial is the fastest {measured}"
@@ -107,8 +110,8 @@ def order(projection: StudyProjection) -> str:
 
 
 def curve(projection: StudyProjection) -> str:
-    """Speed per GPU of the best configuration by size, with the same work for each rank: measured, powers of two of nodes,
-    and the target."""
+    """Describe how the best configuration's speed per GPU changes with the size of the cluster, at the same work for
+    each rank: measured sizes, powers of two of nodes, and the target."""
     last = projection.best.curve[-1]
     shown = [point for point in projection.best.curve if point.evidence == "measured" or _is_power_of_two(point.nodes)]
     points = (
@@ -127,7 +130,7 @@ def _is_power_of_two(count: int) -> bool:
 
 
 def take_overs(sizes: Sequence[BestAtSize]) -> list[str]:
-    """Say from which size on another trial is the fastest."""
+    """Say from which number of GPUs on another trial is the fastest."""
     pairs = pairwise(sizes)
     return [
         f"from {after.gpus} GPUs on, trial {after.trial_number} is the fastest: {after.description}"
@@ -137,20 +140,23 @@ def take_overs(sizes: Sequence[BestAtSize]) -> list[str]:
 
 
 def scaling(config: ProjectedConfig) -> str:
-    """Say which groups of the best configuration are larger than those measured."""
+    """Say which fields of a configuration, such as sizes of process groups, have another value on the target than in
+    the measured trial."""
     fields = ", ".join(f"{item.field} {item.measured} → {item.target}" for item in config.scaled)
     return f"predicted, not measured: {fields}" if fields else ""
 
 
 def unseen_axes(configs: Sequence[ProjectedConfig]) -> str:
-    """Say what the measured GPUs cannot show."""
+    """Say which effects, such as communication between nodes, the measured GPUs could not show, so that bands are
+    wider."""
     axes = dict.fromkeys(axis for config in configs for axis in config.unseen)
     names = " and ".join(_UNSEEN[axis] for axis in axes)
     return f"bands are wider for what was never measured: {names}" if names else ""
 
 
 def rung_test(projection: StudyProjection) -> list[str]:
-    """Say how well smaller clusters foretold what the study measured, and what follows for the bands."""
+    """Describe the rung test: how well runs on smaller clusters predicted the study's measured speeds, and how this
+    widens the bands."""
     test = projection.rung_test
     if test is None:
         return []

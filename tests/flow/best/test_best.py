@@ -1,6 +1,7 @@
 """Best configurations: exact, nearest with every difference, files, resolving, and what people decide."""
 
 import json
+import re
 
 import pytest
 
@@ -98,6 +99,19 @@ def test_files_by_format_and_by_accept(quick_client):
     assert quick_client.get("/v1/best", params=ASK | {"format": "../x"}).status_code == 422
     rejected = quick_client.get("/v1/best", params=ASK, headers={"accept": "image/png"})
     assert (rejected.status_code, rejected.json()["code"]) == (406, "not_acceptable")
+
+
+@pytest.mark.answered
+def test_every_file_has_a_media_type_of_the_document(quick_client):
+    read = quick_client.get("/openapi.json").json()["paths"]["/v1/best"]["get"]
+    described = set(read["responses"]["200"]["content"])
+    names = quick_client.get("/v1/best", params=ASK | {"format": "none"}).json()["errors"][0]["message"]
+    files = re.findall(r"[a-z_-]+\.[a-z]+", names)
+    assert {"launch.sh", "accelerate.yaml", "train_snippet.py"} < set(files)
+    for name in files:
+        answer = quick_client.get("/v1/best", params=ASK | {"format": name})
+        media = answer.headers["content-type"].partition(";")[0]
+        assert answer.status_code == 200 and media in described - {"application/json"}, name
 
 
 @pytest.mark.answered

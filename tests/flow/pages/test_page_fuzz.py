@@ -66,7 +66,7 @@ def test_every_page_and_form_answers_a_person(replica, tmp_path):
         [
             *PHASES,
             *("--checks", checks, "--max-response-time", str(LONGEST_S)),
-            *("--max-examples", "60" if IS_LONG else "3"),
+            *("--max-examples", "100" if IS_LONG else "3"),
             *("--header", "Accept: text/html", "--header", f"Cookie: {cookies}"),
         ],
         FUZZ_CANARY=WORD,

@@ -11,7 +11,7 @@ _PREFIXES: tuple[str, ...] = (
     *("dataset", "dataloader", "val_", "eval", "hub_", "wandb_", "mlflow_", "comet_", "swanlab", "save", "logging_"),
     *("log_", "chat_template", "special_tokens", "generation_", "generate_samples", "test_datasets", "lm_eval_"),
 )
-"""Beginnings of keys of data, logging, evaluation and saving."""
+"""Prefixes of keys for data, logging, evaluation and saving, which change no training step."""
 _MODEL = frozenset(["base_model", "model_name_or_path", "model", "model_revision", "revision_of_model", "use_hf"])
 _MODEL |= {"tokenizer_type", "model_type", "trust_remote_code", "torch_dtype", "strict", "use_cpu", "ENV"}
 _MODEL |= {"attn_implementation", "attn_impl", "flash_attn", "gradient_checkpointing_kwargs", "use_reentrant_gc"}
@@ -25,10 +25,10 @@ _ADAPTER |= {"lora_target_linear", "freeze_trainable_layers", "freeze_trainable_
 _ADAPTER |= {"freeze_parameters", "freeze_parameters_ratio", "freeze_parameters_regex", "trainable_parameters"}
 _ADAPTER |= {"trainable_parameters_regex", "unfrozen_parameters", "target_regex", "target_parameters"}
 _TOWERS = frozenset(["freeze_vit", "freeze_aligner", "freeze_vision_tower", "freeze_multi_modal_projector"])
-"""Switches that freeze parts of models with images, which a model of text lacks."""
+"""Switches that freeze the image parts of a multimodal model; they have no effect on a text model."""
 _SILENT = _MODEL | _DATA | _ADAPTER | _TOWERS | quantization.SILENT
 _SWITCHES = frozenset(["lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel"])
-"""Switches that are reported where they are on: trials have none of these kernels."""
+"""Switches for kernels that trials do not have; a note is given where one is on."""
 
 _METHODS = frozenset(["rl", "reward_model", "process_reward_model", "diffusion_lm", "ebft", "use_onebitllms"])
 _METHODS |= {"use_llama_pro", "mixture_of_depths", "mixlora_num_experts", "use_kt", "use_mca", "use_hyper_parallel"}
@@ -41,7 +41,7 @@ _WEIGHTS |= {"spectrum_top_fraction", "dense_mixer", "kd_trainer"}
 _OPTIMIZERS = frozenset(["use_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon", "optim_target_modules"])
 _OPTIMIZERS |= {"noisy_embedding_alpha"}
 REJECTED = _METHODS | _WEIGHTS | _OPTIMIZERS
-"""Keys that change the trained parameters, their optimizer or the method, which no trial does."""
+"""Keys that change which parameters are trained, the optimizer or the training method in a way that no trial supports."""
 
 _PLUGINS_THAT_TRAIN_OTHERWISE: tuple[str, ...] = (
     "spectrum",
@@ -57,17 +57,19 @@ _NEUTRAL: tuple[JsonValue, ...] = (None, False, "false", "False", 0, "none", "",
 
 
 def is_set(value: JsonValue) -> bool:
-    """Whether a value switches its key on."""
+    """Whether a value switches on the setting to which it belongs: anything but an empty, false or zero value."""
     return value not in _NEUTRAL
 
 
 def is_silent(key: str, value: JsonValue) -> bool:
-    """Whether a key of a tool's file needs no note: it changes no step, is compared elsewhere, or is switched off."""
+    """Whether a key of a fine-tuning tool's file needs no note: it changes no training step, is compared elsewhere, or
+    is switched off."""
     return key in _SILENT or key.startswith(_PREFIXES) or (key in REJECTED | _SWITCHES and not is_set(value))
 
 
 def plugin_that_trains_otherwise(plugins: JsonValue) -> str | None:
-    """First of axolotl's own plugins that changes the trained weights or the loss; None where none does."""
+    """Name of the first of axolotl's own plugins in the file that changes the trained weights or the loss; None where
+    none does."""
     names = plugins if isinstance(plugins, list) else [plugins]
     packages = tuple(f"axolotl.integrations.{name}." for name in _PLUGINS_THAT_TRAIN_OTHERWISE)
     return next((str(name) for name in names if str(name).startswith(packages)), None)

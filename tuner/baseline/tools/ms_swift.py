@@ -10,7 +10,7 @@ from shardtune.tuner.baseline.tools import quantization
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _SAMPLES = 16
-"""Samples of a step that ms-swift accumulates where no number of micro batches is given."""
+"""Samples per step up to which ms-swift accumulates micro batches where its file gives no number of micro batches."""
 _BUCKETS: dict[str, JsonValue] = {
     "overlap_comm": False,
     "contiguous_gradients": True,
@@ -36,7 +36,7 @@ _PRESETS: dict[str, dict[str, JsonValue]] = {
     "zero3": {"stage": 3, **_STAGE_3},
     "zero3_offload": {"stage": 3, **_STAGE_3, "offload_optimizer": _ON_HOST, "offload_param": _ON_HOST},
 }
-"""Content of ms-swift's own DeepSpeed files by their name."""
+"""Contents of the DeepSpeed configurations that ms-swift ships, by their name."""
 _FSDP2: dict[str, JsonValue] = {
     "fsdp": "full_shard auto_wrap",
     "fsdp_config": {"fsdp_version": 2, "reshard_after_forward": True, "activation_checkpointing": True},

@@ -6,7 +6,8 @@ from shardtune.tuner.baseline.tools.tool import Tool
 
 
 def check(tool: Tool, top: Section, workload: Workload, notes: list[str]) -> None:
-    """Reject a file that packs otherwise than the workload's trials; note that full rows stand in where it has no data.
+    """Reject a fine-tuning tool's file that packs samples in another way than the workload's trials. If the workload
+    has no data, note that trials train full rows of one sample each.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -13,8 +13,8 @@ _MIXED, _AUTOCAST, _TRUE = "bf16-mixed", "bf16-autocast", "bf16-true"
 
 
 def implied(tool: Tool, top: Section) -> tuple[str, str] | None:
-    """Name of the precision that a tool's translated file trains in under DDP, with the reason; None where another
-    backend or the device decides."""
+    """Name of the precision in which a fine-tuning tool trains its file under DDP, with the reason; None where another
+    backend or the device decides. `top` is the file, translated to the Trainer's fields."""
     is_low = bool(top.flag("pure_bf16")) or _loads(tool, top, "bfloat16")
     if training_arguments.is_sharded(top) or not (is_low or top.flag("bf16")):
         return None
@@ -22,10 +22,11 @@ def implied(tool: Tool, top: Section) -> tuple[str, str] | None:
 
 
 def check(tool: Tool, top: Section, workload: Workload, notes: list[str]) -> None:
-    """Compare the precision of a tool's translated file with the workload's.
+    """Compare the precision of a fine-tuning tool's file (translated to the Trainer's fields) with the workload's.
 
     Raises:
-        ValueError: they differ in what the optimizer updates by the file's own words, or in the computation.
+        ValueError: the two differ in the dtype of the computation, or in the dtype that the optimizer updates, if the
+            file states it.
     """
     precision = workload.precision
     if precision.has_low_states and top.get("deepspeed") is None:
@@ -48,7 +49,7 @@ def check(tool: Tool, top: Section, workload: Workload, notes: list[str]) -> Non
 
 
 def _trained(tool: Tool, top: Section) -> tuple[str, str]:
-    """Return the precision that a tool's bf16 means under DDP, with the reason."""
+    """Return the precision in which a fine-tuning tool trains if its file switches bf16 on under DDP, with the reason."""
     if top.flag("pure_bf16"):
         return _TRUE, f"{tool.title}'s pure_bf16 loads and updates bfloat16 weights"
     settings = tool.adapter(top.values()).settings
@@ -68,7 +69,7 @@ def _trained(tool: Tool, top: Section) -> tuple[str, str]:
 
 
 def _loads(tool: Tool, top: Section, dtype: str) -> bool:
-    """Whether the file states this dtype for the weights that the tool loads."""
+    """Whether the file states this dtype as the one in which the tool loads weights."""
     return tool.dtype_key is not None and top.get(tool.dtype_key) == dtype
 
 

@@ -13,10 +13,8 @@ SILENT |= {"bnb_4bit_use_double_quant"}
 
 
 def of_axolotl(values: Fields) -> dict[str, JsonValue]:
-    """Settings of axolotl's `adapter: qlora`, which quantises scales unless it is told otherwise (0.21).
-
-    Raises:
-        ValueError: names the key, its value and the remedy.
+    """Quantisation settings that axolotl's `adapter: qlora` means. Scales are quantised too, unless the file says
+    otherwise (0.21).
     """
     if not Section(values, "baseline").flag("load_in_4bit"):
         raise ValueError("baseline.adapter ('qlora') needs load_in_4bit (true) in axolotl; add it, or use adapter lora")
@@ -28,20 +26,14 @@ def of_axolotl(values: Fields) -> dict[str, JsonValue]:
 
 
 def of_llama_factory(values: Fields) -> dict[str, JsonValue]:
-    """Settings of LLaMA-Factory's `quantization_bit: 4`; empty without it (0.9.5).
-
-    Raises:
-        ValueError: names the key, its value and the remedy.
-    """
+    """Quantisation settings that LLaMA-Factory's `quantization_bit: 4` means; empty without this key (0.9.5)."""
     top = Section(values, "baseline")
     return _of_bits(top, "quantization_bit", "quantization_method", "quantization_type", "double_quantization")
 
 
 def of_ms_swift(values: Fields) -> dict[str, JsonValue]:
-    """Settings of ms-swift's `quant_bits: 4` with `quant_method: bnb`; empty without them (4.6).
-
-    Raises:
-        ValueError: names the key, its value and the remedy.
+    """Quantisation settings that ms-swift's `quant_bits: 4` with `quant_method: bnb` means; empty without these keys
+    (4.6).
     """
     top = Section(values, "baseline")
     if top.get("quant_bits") is not None and top.get("quant_method") is None:

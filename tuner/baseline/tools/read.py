@@ -21,14 +21,15 @@ from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, Tra
 
 _TOOLS = (axolotl.TOOL, llama_factory.TOOL, ms_swift.TOOL)
 _TRAINERS = "per_device_train_batch_size"
-"""Key that every file of the Trainer's family may have, and axolotl has not."""
+"""Key that files of the Trainer and of tools built on it may have, and axolotl's files never have."""
 _DROPOUT = "lora_dropout"
 _CLOSE = 0.85
-"""Similarity from which an unknown key beside `plugins` counts as a misspelling of axolotl's own key."""
+"""Minimum similarity of an unknown key to one of axolotl's keys to count as a misspelling, in a file with `plugins`
+(whose own keys are unknown, too)."""
 
 
 def recognised(values: Mapping[str, JsonValue]) -> Tool | None:
-    """Tool whose file an object is; None for any other."""
+    """Fine-tuning tool that the content of a configuration file belongs to, by its keys; None if it belongs to none of them."""
     # A script's own file of TrainingArguments may have keys of these tools beside the Trainer's.
     return next(
         (
@@ -44,7 +45,7 @@ def fields_of(tool: Tool, values: Mapping[str, JsonValue], ranks: int) -> Traine
     """Translate a tool's file into fields of TrainingArguments.
 
     Raises:
-        ValueError: the tool does not know a key, or takes no such value.
+        ValueError: the tool does not know a key, or rejects its value.
     """
     fields = TrainerFields(dict(values))
     _check_names(tool, fields)
@@ -62,7 +63,8 @@ def fields_of(tool: Tool, values: Mapping[str, JsonValue], ranks: int) -> Traine
 def read(
     tool: Tool, top: Section, fields: TrainerFields, workload: Workload, cluster: Cluster, notes: list[str]
 ) -> TrialConfig:
-    """Read a baseline configuration from a tool's file, translated by `fields_of`.
+    """Read a baseline configuration from a fine-tuning tool's file, which `fields_of` has translated to fields of
+    TrainingArguments.
 
     Raises:
         ValueError: a contradiction with the workload or the cluster.
@@ -90,8 +92,8 @@ def _known_keys(name: str) -> tuple[str, frozenset[str]]:
 
 
 def _check_names(tool: Tool, fields: TrainerFields) -> None:
-    """Reject keys that the tool does not know: axolotl and ms-swift would train with a default, without a word. Beside
-    axolotl's `plugins` an unknown key may be a plugin's."""
+    """Reject keys that a fine-tuning tool does not know: axolotl and ms-swift would silently train with a default
+    instead. If axolotl's `plugins` is set, an unknown key may belong to a plugin and gets a note."""
     version, known = _known_keys(tool.keys_file)
     has_plugins = bool(fields.values.get("plugins"))
     for key, value in list(fields.values.items()):
@@ -110,7 +112,8 @@ def _check_names(tool: Tool, fields: TrainerFields) -> None:
 
 
 def _check_method(values: Fields, workload: Workload) -> None:
-    """Reject what changes the trained parameters, their optimizer or the method."""
+    """Reject a fine-tuning tool's file that changes which parameters are trained, their optimizer or the training
+    method."""
     key = next((key for key, value in values.items() if key in keys.REJECTED and keys.is_set(value)), None)
     if key == "use_muon" and workload.optimizer.kind == "muon":
         key = None
@@ -172,7 +175,7 @@ def _check_parallel(tool: Tool, top: Section) -> None:
 
 
 def _check_adapter(tool: Tool, values: Fields, workload: Workload, notes: list[str]) -> None:
-    """Compare what the file trains with the workload's adapter."""
+    """Compare the adapter that a fine-tuning tool's file trains with the workload's adapter."""
     stated, ours = tool.adapter(values), workload.adapter
     packed = tool.four_bit if stated.settings is not None and "quantization" in stated.settings else ()
     for key in tool.quantised:

@@ -11,17 +11,19 @@ Fields = dict[str, JsonValue]
 
 @dataclass
 class TrainerFields:
-    """Fields of TrainingArguments that a tool's file means, while its words are translated."""
+    """Fields of TrainingArguments to which a fine-tuning tool's file is translated, filled step by step."""
 
     values: Fields
     names: dict[str, str] = field(default_factory=dict)
-    """User's key by the field that it became."""
+    """Key that the user wrote in the tool's file, by the name of the Trainer's field that it became."""
     after: dict[str, Any] = field(default_factory=dict)
-    """Settings of the strategy or the trial that TrainingArguments has no field for, by name."""
+    """Settings of the strategy or the trial for which TrainingArguments has no field, by name; applied after the
+    translated fields are read."""
     notes: list[str] = field(default_factory=list)
 
     def rename(self, key: str, name: str) -> None:
-        """Give a value of the tool's file the Trainer's name; nothing where the file does not have it."""
+        """Move the value of a tool's key to the Trainer's field `name`; nothing happens if the file does not have the
+        key."""
         if key in self.values:
             self.values[name] = self.values.pop(key)
             self.names[name] = key
@@ -29,44 +31,46 @@ class TrainerFields:
 
 @dataclass(frozen=True)
 class StatedAdapter:
-    """Part of the weights that a tool's file trains, in the words of a workload's `adapter`."""
+    """Adapter that a fine-tuning tool's file trains, in the settings of a workload's `adapter`."""
 
     key: str
-    """Key of the file that chooses it, also where the file leaves it to the default."""
+    """Key of the file that chooses the adapter (named even if the file leaves it to the tool's default)."""
     settings: dict[str, JsonValue] | None
-    """Settings of the adapter; None: all weights are trained."""
+    """Settings of the adapter; None where all weights are trained."""
     is_known: bool = True
-    """Whether the settings say it in full: patterns of names do not."""
+    """Whether the settings describe the adapter completely; False if the file selects layers by patterns of names."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """File format of one fine-tuning tool."""
+    """Description of the configuration file of one fine-tuning tool, such as axolotl."""
 
     title: str
     marks: frozenset[str]
-    """Keys of which any one distinguishes the tool's file from all others: neither TrainingArguments nor TRL has them."""
+    """Keys by which the tool's file is recognised: one is enough, as neither TrainingArguments nor TRL has any of them."""
     keys_file: str
     length: str
-    """Key of the longest sample in tokens."""
+    """Key that gives the length of the longest sample in tokens."""
     default_length: int | None
-    """Longest sample in tokens where the file has no key for it; None: the model's own limit."""
+    """Length in tokens of the longest sample if the file does not state it; None: the limit of the model."""
     loads_low: bool
-    """Whether the tool loads and updates weights in bfloat16; one that does not converts trained ones to float32."""
+    """Whether the tool loads and updates weights in bfloat16; if False, it converts trained weights to float32."""
     dtype_key: str | None
-    """Key of the dtype in which the tool loads weights; None where its switch for bf16 decides the dtype."""
+    """Key that gives the dtype in which the tool loads weights; None where its switch for bf16 decides the dtype."""
     packing: tuple[str, ...]
     """Switches that put several samples into one row."""
     packs_apart: str
-    """Switch among them that packs rows whose samples do not see each other."""
+    """Switch, one of `packing`, that packs samples so that attention does not see other samples of the row."""
     quantised: tuple[str, ...]
-    """Keys that train on quantised base weights."""
+    """Keys of the tool that quantise the base weights."""
     four_bit: tuple[str, ...]
-    """Keys among them that may stand beside an adapter whose 4-bit weights `adapter` has read."""
+    """Keys among `quantised` that are allowed with a LoRA adapter, because `adapter` reads their 4-bit weights as part
+    of it."""
     parallel: tuple[str, ...]
-    """Keys of numbers of ranks that divide something other than data."""
+    """Keys that give numbers of ranks for parallelism other than data parallelism."""
     renamed: Mapping[str, str]
-    """Trainer's field by the tool's key, where only the name differs."""
+    """Name of the Trainer's field for each of the tool's keys that differs from it in the name alone."""
     translate: Callable[[TrainerFields, int], None]
-    """Function that translates the tool's words for sharding, checkpointing and defaults, for a number of ranks."""
+    """Function that translates the tool's settings of sharding, checkpointing and defaults to the Trainer's; it also
+    gets the number of ranks."""
     adapter: Callable[[Fields], StatedAdapter]

@@ -12,7 +12,8 @@ from shardtune.tuner.diagnosis.findings.traced_trial import Knobs, TracedTrial
 
 _HOST = 0.30
 _MOST_TIMES = 8
-"""Largest factor by which a finding may suggest to increase the micro batch, on the evidence of one trace."""
+"""Largest factor by which a finding may suggest to increase the micro batch, since one trace is little evidence for
+more."""
 _WAITS, _OF_ALL_WAITING, _OF_STEPS = 0.15, 0.75, 0.6
 _DATA = 0.10
 _OFFLOAD = 0.15
@@ -23,8 +24,8 @@ _RECOMPUTES = 0.05
 
 
 def host_bound(facts: Facts) -> Finding | None:
-    """Finding that every rank has no kernel launched for much of a step, because micro batches are too small or Python
-    does too much; None otherwise."""
+    """Finding that on every rank no kernel is launched for much of a step, because micro batches are too small or
+    Python does too much; None otherwise."""
     fraction = facts.least_on_a_rank("host")
     if fraction < _HOST:
         return None
@@ -58,7 +59,8 @@ def late_rank(facts: Facts) -> Finding | None:
 
 
 def _excess_waits(diagnosis: Diagnosis, late: int) -> list[float]:
-    """Excess of the other ranks' waiting time over one rank's, for each step, as a fraction of the mean step time."""
+    """Additional time that the other ranks wait, compared with one rank's own waiting, for each step, as a fraction of
+    the mean step time; positive where this rank is late."""
     by_step: dict[int, dict[int, float]] = defaultdict(dict)
     for step in diagnosis.steps:
         by_step[step.step][step.rank] = step.parts.waiting_s

@@ -25,7 +25,7 @@ class Exchange:
     bytes: float | None
     """Bytes of all messages of these collectives; None where the trace does not record sizes."""
     exposed_s: float
-    """Seconds of these collectives without concurrent computation, after all ranks had arrived."""
+    """Seconds of these collectives during which nothing is computed, counted from the arrival of the last rank."""
     transferring_s: float
     moved_bytes: float | None
 
@@ -42,7 +42,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Facts:
-    """Diagnosis of a trace, with the trial that left the trace where it is known."""
+    """Diagnosis of a trace, together with the trial that was traced, if it is known."""
 
     diagnosis: Diagnosis
     trial: TracedTrial | None = None
@@ -73,8 +73,8 @@ class Facts:
         return self._exchange("parameters", ("all_gather",))
 
     def call_s(self, exchange: Exchange) -> float | None:
-        """Seconds that one collective call takes in addition to sending its bytes at the fastest known speed; None
-        where sizes are unknown."""
+        """Seconds of overhead of one collective call: its time beyond sending its bytes at the fastest known speed;
+        None where sizes are unknown."""
         if exchange.moved_bytes is None:
             return None
         # Small messages are dominated by the call itself and say nothing about the link's speed.
@@ -85,7 +85,7 @@ class Facts:
         return max(0.0, (exchange.transferring_s - exchange.moved_bytes / speed) / exchange.calls)
 
     def least_on_a_rank(self, part: str) -> float:
-        """Smallest fraction of the step that a part, such as host time, takes on any rank."""
+        """Fraction of the step that a part of it, such as host time, takes on the rank where it is smallest."""
         by_rank = [
             fmean(getattr(step.parts, f"{part}_s") for step in self.diagnosis.steps if step.rank == rank)
             for rank in {step.rank for step in self.diagnosis.steps}
@@ -112,7 +112,8 @@ class Facts:
 
 
 def _exposed_transfer(figures: CollectiveFigures) -> float:
-    """Exposed seconds of a collective without the waiting for late ranks, which another rule reports."""
+    """Seconds of a collective that overlap with no computation, without the wait for late ranks, about which another
+    rule makes a finding."""
     return max(0.0, figures.exposed_s - figures.waiting_s)
 
 

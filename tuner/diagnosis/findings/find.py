@@ -27,7 +27,7 @@ LEAST_GAIN = 0.03
 def find_all(
     diagnosis: Diagnosis, trial: TracedTrial | None = None, link_bytes_per_s: float | None = None
 ) -> tuple[Finding, ...]:
-    """Findings of all rules on one diagnosis: first a memory overflow, then by expected gain."""
+    """Findings of all rules on one diagnosis: a memory overflow comes first, then the others by expected gain."""
     facts = Facts(diagnosis, trial, link_bytes_per_s)
     # Before all others, whatever their gain: a configuration that does not fit has no speed to improve.
     overflow = memory.out_of_memory(facts)

@@ -26,8 +26,8 @@ def out_of_memory(facts: Facts) -> Finding | None:
 
 
 def _fitting_changes(trial: TracedTrial, moment: MemoryMoment) -> Iterator[Remedy]:
-    """Yield changes of knobs that are predicted to reduce memory enough to fit; `gain` is the predicted speed with the
-    change."""
+    """Yield changes of knobs with which the configuration is predicted to fit in memory; `gain` is the predicted speed
+    with the change."""
     if trial.predict is None or moment.limit_bytes is None:
         return
     try:

@@ -11,15 +11,17 @@ from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, finding_wi
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 _SMALL = MIB
-"""Bytes of a message below which the fixed cost of a collective call counts."""
+"""Bytes of a message below which the fixed cost of a collective call matters."""
 _MANY = 8
-"""Number of collective calls per step below which merging calls saves little, unless they are exposed for much of it."""
+"""Number of collective calls per step below which merging calls saves little, unless nothing overlaps with them for
+much of the step."""
 _EXPOSED_CALLS = 0.15
-"""Fraction of the step that few small calls must be exposed for, so that merging them is worth a finding."""
+"""Fraction of the step during which nothing overlaps with small calls, above which merging even a few calls is worth a
+finding."""
 _MERGING_SAVES = 0.05
 # The smallest bucket that reaches it uses less memory and overlaps more.
 _ENOUGH = 0.8
-"""Fraction of the largest bucket's saving that a smaller bucket must reach to be suggested."""
+"""Fraction of the largest bucket's saving that a smaller bucket must reach to be suggested instead."""
 _BUCKET = 25 * MIB
 """Bytes of torch's default gradient bucket (DistributedDataParallel)."""
 _FEW = 2
@@ -27,10 +29,11 @@ _LARGE = 4 * MIB
 _NOT_HIDDEN = 0.15
 _OVERLAPS = 0.25
 _BACKWARD = 0.6
-"""Fraction of computation time that is backward, with which gradient reductions may overlap."""
+"""Fraction of computation time that the backward pass takes; gradient reductions can overlap only with this part."""
 # CPU ranks move faster messages with the same cores that compute, so overlapping them gains nothing.
 _SLOWER_THAN_COPIES = 5e8
-"""Bytes per second of a link up to which CPU ranks gain from overlapping communication with computation."""
+"""Bytes per second of a link up to which CPU ranks gain from overlapping communication with computation. On faster
+links the same cores are busy with the messages."""
 
 
 def buckets_too_small(facts: Facts) -> Finding | None:
@@ -111,7 +114,7 @@ def units_too_large(facts: Facts) -> Finding | None:
 
 
 def _merging_gain(facts: Facts, exchange: Exchange, bucket: int) -> float:
-    """Fraction of the step that collectives with messages of a bucket's size would save."""
+    """Fraction of the step that would be saved if collectives sent messages of a bucket's size."""
     message = exchange.message_bytes
     if message is None or message >= _SMALL or exchange.bytes is None:
         return 0.0
@@ -142,7 +145,7 @@ def _larger_buckets(facts: Facts, trial: TracedTrial, reduced: Exchange) -> Iter
 
 
 def _smaller_buckets(trial: TracedTrial, message: float, hidden: float) -> Iterator[Remedy]:
-    """Yield changes to smaller buckets, of at most a third of a message."""
+    """Yield changes to smaller gradient buckets, at most a third as large as the messages that were traced."""
     for size in trial.numbers("bucket_cap_mb"):
         # With fewer than three buckets the last one is most of the message.
         if size * MIB <= message / 3:

@@ -27,15 +27,15 @@ class Remedy(NamedTuple):
 
 
 def finding_in_words(evidence: Evidence, remedy: str, gain: float) -> Finding:
-    """Finding whose remedy is a text, because no knob removes the cause or the job's knobs are unknown."""
+    """Build a finding whose remedy is a text, because no knob removes the cause or the job's knobs are unknown."""
     return Finding(**evidence._asdict(), remedy=remedy, expected_gain=_as_fraction(gain))
 
 
 def finding_with_change(
     facts: Facts, evidence: Evidence, changes: Iterable[Remedy], otherwise: str, gain: float
 ) -> Finding | None:
-    """Finding with the best change of knobs that the trial permits; None where the trial permits no change; a text as
-    the remedy where the trial is unknown."""
+    """Build a finding with the best change of knobs that the trial permits; None where it permits none. If the trial is
+    unknown, the remedy is a text."""
     if facts.trial is None:
         return finding_in_words(evidence, otherwise, gain)
     best = best_of(facts.trial, changes)

@@ -12,8 +12,7 @@ _GATHERS = 0.20
 _REDUCTIONS = 0.05
 _TRANSFERS = 0.40
 _OF_THE_LINK = 0.5
-"""Fraction of the link's speed measured with nothing else running, above which collectives do not count as slowed down
-by the network."""
+"""Fraction of the link's undisturbed speed above which the network does not count as the cause of slow collectives."""
 
 
 def all_gathers_dominate(facts: Facts) -> Finding | None:
@@ -48,7 +47,7 @@ def reduces_every_micro_batch(facts: Facts) -> Finding | None:
 
 
 def network_limits(facts: Facts) -> Finding | None:
-    """Finding that sending bytes takes much of the step, without overlapping computation, because the network is slow;
+    """Finding that the network is slow, so that sending bytes takes much of the step without overlapping computation;
     None otherwise."""
     used = [exchange for exchange in (facts.gradients, facts.parameters) if exchange.calls]
     byte_times = (max(0.0, exchange.exposed_s - exchange.calls * (facts.call_s(exchange) or 0.0)) for exchange in used)

@@ -24,7 +24,7 @@ Knobs = dict[str, KnobValue]
 
 @dataclass(frozen=True)
 class TracedTrial:
-    """Trial that left a trace: its configuration, and the search space of its study."""
+    """Trial whose run was traced: its configuration, and the search space of its study."""
 
     config: TrialConfig
     workload: Workload
@@ -45,7 +45,7 @@ class TracedTrial:
         return flatten(self.config).get(knob)
 
     def values(self, knob: str) -> tuple[KnobValue, ...]:
-        """Values of a knob that the study would search; empty where there is no choice."""
+        """Values of a knob that the study would search; empty where only one value is left."""
         try:
             answers = self.space.sampler_answers(self.config)
         except ValueError:
@@ -82,7 +82,7 @@ class TracedTrial:
         return changed
 
     def limits_to(self, knobs: Knobs) -> SpaceLimits | None:
-        """Limits on the search that permit only the configuration with these knobs; None where no such limits exist."""
+        """Limits on the search that permit only the configuration with these knobs; None where no limits single it out."""
         changed = self.with_knobs(knobs)
         if changed is None:
             return None
@@ -103,7 +103,8 @@ class TracedTrial:
 
 
 def of_study(study: Study, config: TrialConfig, measured: MeasuredHardware | None = None) -> TracedTrial | None:
-    """Traced trial of a study; None before the study's model was traced, and for limits that leave no search space."""
+    """Build the traced trial of a study; None before the study's model was traced, and where the limits leave no search
+    space."""
     return (
         None
         if study.model_summary is None

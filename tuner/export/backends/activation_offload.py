@@ -13,34 +13,38 @@ _ON_ONE_STREAM = (
 
 
 def uses_streams(source: ExportSource) -> bool:
-    """Whether the exported script copies on streams of its own: with offload on GPUs."""
+    """Whether the exported script copies offloaded activations on separate CUDA streams; it does for activation offload
+    on GPUs."""
     return source.config.activation_offload and not source.on_cpu
 
 
 def standard(source: ExportSource) -> list[str]:
-    """Modules of the standard library that `helpers` needs."""
+    """Names of standard library modules that the functions from `helpers` need in the exported script."""
     return ["functools", "itertools", "weakref"] if uses_streams(source) else []
 
 
 def helpers(source: ExportSource) -> str:
-    """Source of the functions that `train_snippet.py` defines for full checkpointing with offload."""
+    """Source of the functions that `train_snippet.py` defines for full activation checkpointing with offload to host
+    memory."""
     return fill("checkpointing_offload_on_cpu" if source.on_cpu else "checkpointing_offload")
 
 
 def words(source: ExportSource) -> str:
-    """Words that follow those of the checkpointing in a note; empty without the offload."""
+    """Phrase about activation offload that follows the description of checkpointing in a note; empty without the
+    offload."""
     return f", {_WORDS}" if source.config.activation_offload else ""
 
 
 def accelerate_section(source: ExportSource) -> dict[str, bool]:
-    """Field of Accelerate's FSDP section that keeps the inputs of checkpointed blocks in host memory, by key; empty
-    where it is off, or where only some blocks are checkpointed."""
+    """Field of Accelerate's FSDP section, as a mapping, that keeps the inputs of checkpointed blocks in host memory;
+    empty where this is off, or where only some blocks are checkpointed."""
     is_whole = source.config.activation_offload and source.config.checkpoints_whole_blocks
     return {"fsdp_activation_checkpointing_offload": True} if is_whole else {}
 
 
 def accelerate_lines(source: ExportSource) -> list[str]:
-    """Lines of the user's script under Accelerate, where blocks are checkpointed whole."""
+    """Notes for the user's script under Accelerate on activation offload, where each block is checkpointed whole; empty
+    without the offload."""
     if not source.config.activation_offload:
         return []
     if isinstance(source.config.strategy, Fsdp1Config):
@@ -50,14 +54,15 @@ def accelerate_lines(source: ExportSource) -> list[str]:
 
 def in_trainer(config: TrialConfig, *, has_mesh: bool = False) -> bool:
     """Whether transformers' Trainer can be told to keep the inputs of checkpointed blocks in host memory. `has_mesh`:
-    transformers' own loading shards the model, without Accelerate's plugin."""
+    whether transformers shards the model when it loads it, without Accelerate's FSDP plugin."""
     # Under FSDP the Trainer hands its plugin no such field (transformers 5.23).
     has_plugin = isinstance(config.strategy, Fsdp1Config | Fsdp2Config) and not has_mesh
     return config.activation_offload and config.checkpoints_whole_blocks and not has_plugin
 
 
 def trainer_notes(source: ExportSource, consumer: str, *, has_mesh: bool = False) -> tuple[str, ...]:
-    """Notes on the offload for programs with transformers' Trainer; `has_mesh` as in `in_trainer`."""
+    """Notes on activation offload for programs with transformers' Trainer. `has_mesh`: whether transformers shards the
+    model when it loads it."""
     config = source.config
     if not config.activation_offload:
         return ()
@@ -72,7 +77,8 @@ def trainer_notes(source: ExportSource, consumer: str, *, has_mesh: bool = False
 
 
 def tool_config(config: TrialConfig, tool: str, measured: TrialConfig) -> tuple[TrialConfig, tuple[str, ...]]:
-    """Configuration as a fine-tuning tool runs it, without the offload, and a note where it was measured with it."""
+    """Configuration as a fine-tuning tool runs it, with activation offload switched off, and a note if it was measured
+    with offload."""
     if not measured.activation_offload:
         return config, ()
     note = f"activation_offload: true was measured; {tool} has false here, and keeps blocks' inputs on the GPU"
@@ -80,7 +86,7 @@ def tool_config(config: TrialConfig, tool: str, measured: TrialConfig) -> tuple[
 
 
 def lightning_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on the offload for Lightning, whose module applies it."""
+    """Notes on activation offload for Lightning, where the user's module has to apply it."""
     if not source.config.activation_offload:
         return ()
     return (f"activation_offload: apply it ({_WORDS}) in your module: see {source.shown_in}",)

@@ -74,8 +74,8 @@ def reduces_every(source: ExportSource, sync: GradSync) -> bool:
 
 
 def autocast_differs(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note on an export for a program whose mixed precision is autocast, where the trial cast the weights; empty
-    otherwise."""
+    """Note that the program exported for uses autocast as its mixed precision, while the measured trial cast the
+    weights; empty where the trial used autocast, too."""
     if not source.casts_weights:
         return ()
     dtype = source.workload.precision.compute_dtype
@@ -83,7 +83,7 @@ def autocast_differs(source: ExportSource, consumer: str) -> tuple[str, ...]:
 
 
 def weights_differ(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note on an export for a program that uses FSDP's mixed precision, where the trial used autocast; empty
+    """Note that the program exported for uses FSDP's mixed precision, while the measured trial used autocast; empty
     otherwise."""
     if not source.autocasts:
         return ()
@@ -91,8 +91,8 @@ def weights_differ(source: ExportSource, consumer: str) -> tuple[str, ...]:
 
 
 def loaded_low(source: ExportSource) -> tuple[str, ...]:
-    """Line for a program whose caller loads the model, where the whole training is in a dtype below float32; empty
-    otherwise."""
+    """Note with the dtype in which the user's script must load the model, if the whole training is in a dtype below
+    float32; empty otherwise."""
     if not source.has_low_states:
         return ()
     dtype = torch_dtype(source.workload.precision.master_dtype)
@@ -109,7 +109,8 @@ def accelerate_autocast(source: ExportSource) -> tuple[dict[str, Any], list[str]
 
 
 def not_on_cpu(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note on an export for a program that shards on GPUs only, where the trial ran on CPU ranks; empty otherwise."""
+    """Note that the program exported for shards only on GPUs, while the measured trial ran on CPU ranks; empty
+    otherwise."""
     return (f"backend: {consumer} has no {source.config.backend} on CPU ranks",) if source.on_cpu else ()
 
 
@@ -121,7 +122,7 @@ def ignored_on_cpu(source: ExportSource) -> tuple[str, ...]:
 
 
 def accelerate_losses(source: ExportSource, config: TrialConfig | StrategySchema) -> list[str]:
-    """Lines on the knobs that Accelerate cannot express, where their value is not the default."""
+    """Notes on knobs that Accelerate cannot express and whose measured value is not the default."""
     knobs = declarations.knobs_by_field(type(config))
     return [
         f"{name}={getattr(config, name)!r} cannot be expressed in Accelerate, which {reason}: see {source.shown_in}"
@@ -131,10 +132,11 @@ def accelerate_losses(source: ExportSource, config: TrialConfig | StrategySchema
 
 
 def fsdp_checkpointing(source: ExportSource) -> dict[str, bool]:
-    """Field of Accelerate's FSDP section that sets activation checkpointing, by key."""
+    """Field of Accelerate's FSDP section, as a mapping, that sets activation checkpointing."""
     return {"fsdp_activation_checkpointing": source.config.checkpoints_whole_blocks}
 
 
 def materialize() -> str:
-    """Source of the function in the exported script that gives parameters on the meta device their values."""
+    """Source of the function in the exported script that allocates parameters from the meta device and gives them
+    values."""
     return fill("materialize")

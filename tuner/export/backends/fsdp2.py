@@ -84,8 +84,8 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
 
 
 def _placement(source: ExportSource, strategy: Fsdp2Config) -> dict[str, str]:
-    """Lines that give parameters memory and values: 4-bit weights before they are sharded, unit by unit, all others after
-    it."""
+    """Lines of the exported script that give parameters memory and values: 4-bit weights unit by unit before they are
+    sharded, all other parameters afterwards."""
     zero = [*adapters.zero_lines(source, "model"), *adapters.magnitude_lines(source, "model")]
     if quantization.is_used(source):
         return {
@@ -209,8 +209,8 @@ def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> Consumer
 
 
 def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
-    """Parts of torchtitan's file for FSDP2: no prefetch setting, one unit per block, gradients reduced every micro
-    batch."""
+    """Parts of the file exported for torchtitan with FSDP2. torchtitan has no setting for prefetch, one unit per block,
+    and reduces gradients every micro batch."""
     sync = "every" if source.accumulation > 1 else strategy.grad_sync
     # Under a pipeline torch's own stage reduces after the last backward (2.13).
     changes: dict[str, Any] = {"grad_sync": "last" if pipeline.has_stages(source) else sync}
@@ -236,8 +236,8 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
 
 
 def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
-    """Parts of Lightning's file for FSDP2: its mesh has one data-parallel axis, and it reduces gradients once a
-    step."""
+    """Parts of the file exported for Lightning with FSDP2. Lightning's mesh has one data-parallel axis, and it reduces
+    gradients once a step."""
     world = source.cluster.world_size
     changes: dict[str, Any] = {"grad_sync": "last"} if source.accumulation > 1 else {}
     changes["dp_shard"] = strategy.dp_replicate * strategy.dp_shard

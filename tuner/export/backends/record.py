@@ -29,24 +29,24 @@ class SnippetParts:
     """Whether the exported script creates weights while or after sharding, so that no rank ever has the whole model in
     memory."""
     on_device: str | None = None
-    """Dtype, as in the exported script, in which the script creates the whole model on the GPU of each rank; None: on
-    the meta device or, sharded at once, by DeepSpeed."""
+    """Dtype, as written in the exported script, in which each rank creates the whole model on its GPU. None: the script
+    creates it on the meta device, or DeepSpeed shards it at once."""
     needs_blocks: bool = False
     """Whether the exported script uses the list of the model's repeated blocks."""
     join: tuple[str, ...] = ()
     """Lines of the exported script that run after the process group is created."""
     needs: str = ""
-    """Names of files that the exported script needs beside it."""
+    """Names of files that the exported script needs in its folder."""
 
 
 @dataclass(frozen=True)
 class AccelerateParts:
-    """Backend's parts of `accelerate.yaml` and of the line that launches a script with it."""
+    """Parts of `accelerate.yaml`, and of the command that launches a script with it, that depend on the backend."""
 
     values: dict[str, Any] = field(default_factory=dict)
     """Fields of `accelerate.yaml` by name; None removes a field."""
     script_lines: tuple[str, ...] = ()
-    """Lines that the user's script needs to train as measured."""
+    """Notes on changes that the user's script needs to train as measured."""
     accumulates: bool = True
     """Whether the script's `Accelerator` accumulates and clips gradients; otherwise the backend's own configuration
     does."""
@@ -55,20 +55,21 @@ class AccelerateParts:
     checkpoints: bool = False
     """Whether `accelerate.yaml` itself sets `full` activation checkpointing."""
     ignored_on_cpu: str | None = None
-    """Accelerate's name of a setting that Accelerate ignores on CPU ranks without a message."""
+    """Name of an Accelerate setting that Accelerate silently ignores on CPU ranks; None where there is none."""
     launch: tuple[str, ...] = ()
     """Shell lines that must run before the launch command."""
 
 
 @dataclass(frozen=True)
 class ConsumerParts:
-    """Backend's parts of the file exported for another training program (the consumer), such as torchtitan."""
+    """Parts of the file exported for another training program (the consumer), such as torchtitan, that depend on the
+    backend."""
 
     strategy: Strategy
     """Strategy (backend and its options) that the other program runs, as near as Shardtune's own fields can express
     it."""
     notes: tuple[str, ...] = ()
-    """Notes on differences of the other program that no knob expresses."""
+    """Notes on differences between the other program and the measured trial that no knob expresses."""
     values: dict[str, Any] = field(default_factory=dict)
     """Fields of the other program's own configuration."""
     code: str = ""
@@ -85,8 +86,8 @@ def no_files(_subject: ExportSource, _strategy: Any) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ExportedBackend(Generic[S]):
-    """Export functions of one backend. Each takes the export's source and its strategy; None where the program exported
-    for lacks this backend."""
+    """Export functions of one backend. Each takes the export's source and the strategy. A function for another program
+    is None where this program lacks the backend."""
 
     snippet: Callable[[ExportSource, S], SnippetParts]
     accelerate: Callable[[ExportSource, S], AccelerateParts]
@@ -94,4 +95,4 @@ class ExportedBackend(Generic[S]):
     torchtitan: Consumer[S] | None
     lightning: Consumer[S] | None
     files: Callable[[ExportSource, S], dict[str, str]] = no_files
-    """Function that returns further exported files: content by file name."""
+    """Function that returns additional exported files of the backend: content by file name."""

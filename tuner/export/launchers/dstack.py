@@ -13,13 +13,13 @@ from shardtune.tuner.export.trial_rendering import Rendered
 RELEASE = "dstack 0.22"
 FILE = "train.dstack.yml"
 _FOLDER = "/shardtune"
-"""Folder of the exported files in the container."""
+"""Path of the folder with the exported files in the container."""
 _SHM_SIZE = "16GB"
-"""Shared memory for NCCL and data loaders; containers have 64 MB."""
+"""Size of shared memory that the file requests for NCCL and data loaders; by default containers have 64 MB."""
 
 
 def render(source: ExportSource, files: Mapping[str, str]) -> Rendered:
-    """Render the exported file for dstack."""
+    """Render the exported file for dstack, which starts the training in the cloud or on a cluster."""
     lossy = _notes(source)
     nodes = {"nodes": source.cluster.nodes} if source.cluster.nodes > 1 else {}
     values: dict[str, Any] = {
@@ -56,7 +56,10 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     lines.append("image: dstack's own with CUDA; set image instead of python for yours")
     if source.cluster.nodes > 1:
         lines.append("fleet: several nodes need a fleet with placement: cluster")
-    if not source.on_cpu and launcher_names(source).dstack is None:
-        lines.append(f"gpu: set {SET_ME} in resources.gpu; dstack has no name for {source.cluster.gpu}")
+    names = launcher_names(source)
+    if not source.on_cpu and names.dstack is None:
+        lines.append(
+            f"gpu: set {SET_ME} in resources.gpu; dstack has no name for {source.cluster.gpu}: {names.no_name}"
+        )
     lines += shared_name_notes(source, "dstack", lambda names: names.dstack)
     return (*lines, *launch_facts.notes(source, "dstack"))

@@ -11,9 +11,9 @@ from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 
 SET_ME = "SET-ME"
-"""Placeholder for what only the reader knows: an image, a GPU's name, a project's package or script."""
+"""Placeholder for values that only the user knows: an image, a GPU's name, a project's package or script."""
 _LONGEST_NAME = 41
-"""Maximum number of characters of a dstack run's name; SkyPilot and Kubernetes take longer ones."""
+"""Maximum number of characters in the name of a dstack run; SkyPilot and Kubernetes accept longer names."""
 _FLASH_PACKAGE = "flash-attn"
 _FLASH_BUILD = ("ninja", "packaging", "psutil", "setuptools", "wheel")
 """Packages that flash-attn's build imports besides torch."""
@@ -28,12 +28,12 @@ def task_name(source: ExportSource) -> str:
 
 
 def is_own(source: ExportSource) -> bool:
-    """Whether the study trained code of the user, which no exported script starts."""
+    """Whether the study trained the user's own code, which no exported script can start."""
     return source.study.spec.model.is_own
 
 
 def variables(source: ExportSource) -> dict[str, str]:
-    """Environment variables in which the configuration was measured, by name."""
+    """Environment variables, by name, with which the configuration was measured."""
     # As in launch.sh; a reader who replaces the command keeps them.
     cpu_only = {"CUDA_VISIBLE_DEVICES": ""} if source.on_cpu else {}
     if source.on_cpu and source.cluster.nodes == 1:
@@ -42,13 +42,14 @@ def variables(source: ExportSource) -> dict[str, str]:
 
 
 def requirements(source: ExportSource) -> list[str]:
-    """Packages that the exported script needs, as pip reads them, in the versions that measured the configuration."""
+    """Packages that the exported script needs, as requirements for pip, in the versions with which the configuration
+    was measured."""
     fingerprint = source.study.fingerprint
     names = ["torch", "transformers", *(["deepspeed"] if source.config.backend == "zero" else [])]
     packages = [_pinned(name, getattr(fingerprint, name, None)) for name in names]
     packages += ["peft"] if source.workload.adapter is not None else []
-    needs_bitsandbytes = source.workload.optimizer.kind == "adamw-8bit" or quantization.is_used(source)
-    packages += ["bitsandbytes"] if needs_bitsandbytes else []
+    further = {source.workload.optimizer.package, "bitsandbytes" if quantization.is_used(source) else None}
+    packages += sorted(name for name in further if name is not None)
     packages += [_pinned("torchao", getattr(fingerprint, "torchao", None))] if float8.is_used(source) else []
     packages += [_FLASH_PACKAGE] if source.attention == FLASH else []
     return [*packages, SET_ME] if is_own(source) else packages
@@ -61,14 +62,14 @@ def _pinned(name: str, version: str | None) -> str:
 
 
 def python_version(source: ExportSource) -> str:
-    """Python's version that measured the configuration, such as `3.12`; 3.12 where it is unknown."""
+    """Version of Python with which the configuration was measured, such as `3.12`; 3.12 where it is unknown."""
     fingerprint = source.study.fingerprint
     version = re.match(r"3\.1[0-9](?![0-9])", fingerprint.python if fingerprint is not None else "")
     return version[0] if version else "3.12"
 
 
 def install_commands(source: ExportSource, options: str = "") -> list[str]:
-    """Shell commands that install the exported script's packages by uv; `options`: further options of `uv pip
+    """Shell commands that install the exported script's packages with uv. `options`: further options of `uv pip
     install`."""
     install = f"uv pip install {options}".strip()
     packages = requirements(source)
@@ -85,14 +86,14 @@ def _quoted(packages: Iterable[str]) -> str:
 
 
 def node_command(source: ExportSource) -> str:
-    """Shell command that a node runs, with MASTER_ADDR set on several nodes."""
+    """Shell command that starts the training on one node; on several nodes it expects MASTER_ADDR to be set."""
     if not is_own(source):
         return "bash launch.sh"
     return f'"${{PYTHON:-python}}" -m torch.distributed.run {launch.torchrun_options(source)} {SET_ME}'
 
 
 def notes(source: ExportSource, program: str) -> tuple[str, ...]:
-    """Notes on what a launcher's file cannot say, or leaves to its reader."""
+    """Notes on what a launcher's file cannot express, or what its user has to fill in."""
     lines = [] if is_own(source) else [*sample_lengths.snippet_notes(source)]
     if is_own(source):
         lines.append(f"script: set {SET_ME}; the study trained your own code, which the file cannot name")

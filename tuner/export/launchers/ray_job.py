@@ -18,7 +18,7 @@ FILE = "ray_job.py"
 
 
 def render(source: ExportSource, files: Mapping[str, str]) -> Rendered:
-    """Render the exported entry point for Ray."""
+    """Render the exported Python entry point that starts the training as a Ray job."""
     lossy = _notes(source)
     per_node = source.cluster.gpus_per_node
     text = fill(

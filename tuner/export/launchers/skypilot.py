@@ -16,7 +16,7 @@ _COMMAND = f"sky launch --cluster train {FILE}"
 
 
 def render(source: ExportSource, files: Mapping[str, str]) -> Rendered:
-    """Render the exported file for SkyPilot."""
+    """Render the exported file for SkyPilot, which starts the training in the cloud or on a cluster."""
     lossy = _notes(source)
     values: dict[str, Any] = {
         "name": launch_facts.task_name(source),
@@ -62,7 +62,11 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
     lines.append(
         "image: SkyPilot's own; set resources.image_id (docker:IMAGE) for yours, whose packages setup then changes"
     )
-    if not source.on_cpu and launcher_names(source).skypilot is None:
-        lines.append(f"gpu: set {SET_ME} in resources.accelerators; SkyPilot has no name for {source.cluster.gpu}")
+    names = launcher_names(source)
+    if not source.on_cpu and names.skypilot is None:
+        lines.append(
+            f"gpu: set {SET_ME} in resources.accelerators; SkyPilot has no name for {source.cluster.gpu}: "
+            f"{names.no_name}"
+        )
     lines += shared_name_notes(source, "SkyPilot", lambda names: names.skypilot)
     return (*lines, *launch_facts.notes(source, "SkyPilot"))

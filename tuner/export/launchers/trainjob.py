@@ -18,11 +18,11 @@ RELEASE = "Kubeflow Trainer 2.3"
 FILE = "trainjob.yaml"
 _SHARED_MEMORY = "/dev/shm"  # nosec B108 # a volume of the pod
 _FOLDER = "/shardtune"
-"""Folder of the exported files in the container."""
+"""Path of the folder with the exported files in the container."""
 _RUNTIME = "torch-distributed"
-"""Training runtime that Kubeflow Trainer brings."""
+"""Name of a training runtime that Kubeflow Trainer installs itself."""
 _SHM_SIZE = "16Gi"
-"""Shared memory for NCCL and data loaders; containers have 64 MiB."""
+"""Size of shared memory that the file requests for NCCL and data loaders; by default containers have 64 MiB."""
 
 
 def render(source: ExportSource, files: Mapping[str, str]) -> Rendered:
@@ -49,7 +49,8 @@ def render(source: ExportSource, files: Mapping[str, str]) -> Rendered:
 
 
 def trainer_fields(source: ExportSource) -> dict[str, Any]:
-    """Fields of a TrainJob's `trainer` that a measured configuration decides: nodes, processes, devices, environment."""
+    """Fields of a TrainJob's section `trainer` that follow from the measured configuration: nodes, processes, devices,
+    environment."""
     cluster = source.cluster
     if source.on_cpu:
         resources = {"requests": {"cpu": str(cluster.gpus_per_node)}}
@@ -66,8 +67,8 @@ def trainer_fields(source: ExportSource) -> dict[str, Any]:
 
 
 def literal_value(value: str) -> str:
-    """Value of a container's environment variable that Kubernetes takes as it is: `$(NAME)` would be another's value,
-    and `$$` is one dollar."""
+    """Escape the value of a container's environment variable, so that Kubernetes passes it on unchanged: it would
+    replace `$(NAME)` by another variable's value, and reads `$$` as one dollar."""
     return value.replace("$", "$$")
 
 
@@ -81,7 +82,7 @@ def _command(source: ExportSource) -> list[str]:
 
 
 def _mounts(config_map: str) -> dict[str, Any]:
-    """Patch of the runtime that mounts the exported files and shared memory."""
+    """Patch of Kubeflow's training runtime that mounts the exported files and shared memory."""
     volumes = [
         {"name": "shardtune-files", "configMap": {"name": config_map}},
         {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": _SHM_SIZE}},

@@ -12,7 +12,7 @@ from shardtune.tuner.export.trial_rendering import comment
 
 
 class _BlockDumper(yaml.SafeDumper):
-    """Dumper that writes texts of several lines as literal blocks."""
+    """YAML dumper that writes texts of several lines as literal blocks."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -26,7 +26,8 @@ _BlockDumper.add_representer(str, _represent_text)
 def launcher_file(
     source: ExportSource, release: str, command: str, lossy: tuple[str, ...], documents: list[dict[str, Any]]
 ) -> str:
-    """Text of a launcher's YAML: a header with the command that starts it and what it leaves out, then its documents."""
+    """Text of a launcher's YAML file: a header with the command that starts the file and with what the file leaves out,
+    then its documents."""
     text = yaml.dump_all(documents, Dumper=_BlockDumper, sort_keys=False, width=10_000, allow_unicode=True)
     return fill(
         "launcher_task.yaml",

@@ -33,4 +33,4 @@ def _settings(settings: AdamSettings) -> dict[str, Any]:
     }
 
 
-OPTIMIZER = ExportedOptimizer[AdamW](constants, make, torchtitan)
+OPTIMIZER = ExportedOptimizer[AdamW](constants, make, torchtitan, known_in=None)

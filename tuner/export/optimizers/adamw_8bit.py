@@ -22,8 +22,9 @@ def _torchtitan(settings: AdamW8bit) -> dict[str, Any]:
 
 
 def _differs_in_trainer(source: ExportSource) -> tuple[str, ...]:
-    """The Trainer asks bitsandbytes for 32 bits of every `nn.Embedding` (transformers 5.23). ZeRO's flat partitions hide
-    them from it; adapters leave them frozen."""
+    """Note that the Trainer keeps 32-bit moments of embeddings; empty where that makes no difference. The Trainer asks
+    bitsandbytes for 32 bits for every `nn.Embedding` (transformers 5.23), except that ZeRO's flat partitions hide
+    embeddings from it, and adapters leave them frozen."""
     if source.config.backend != "ddp" or source.workload.adapter is not None:
         return ()
     return ("optimizer: the Trainer keeps float32 moments of embeddings, 6 bytes per element more than was measured",)

@@ -10,12 +10,12 @@ Settings = TypeVar("Settings")
 
 
 def no_helpers(_divided: bool) -> str:
-    """Empty source, for an optimizer that torch makes in one call."""
+    """Return no source: for an optimizer that torch makes in one call, the exported script needs no helper functions."""
     return ""
 
 
 def no_differences(_source: ExportSource) -> tuple[str, ...]:
-    """No notes, for an optimizer that the Trainer trains as it was measured."""
+    """Return no notes: for an optimizer that the Trainer trains exactly as it was measured."""
     return ()
 
 
@@ -26,16 +26,18 @@ class ExportedOptimizer(Generic[Settings]):
     constants: Callable[[Settings], list[str]]
     """Function that returns the lines of `train_snippet.py` that define the optimizer's settings."""
     make: Callable[[str, str, bool, str], str]
-    """Function that returns the source of an expression that makes the optimizer, from the sources of its parameters, of
-    the model's repeated blocks and of the index of a rank's shard. Its flag is whether the parameters are on several
-    device meshes."""
+    """Function that returns the source of an expression that makes the optimizer. Its arguments are the sources of the
+    parameters and of the model's repeated blocks, a flag whether the parameters are on several device meshes, and the
+    source of the index of a rank's shard."""
     torchtitan: Callable[[Settings], dict[str, Any]]
     """Function that returns the arguments of torchtitan's `default_adamw`."""
+    known_in: frozenset[str] | None
+    """Names of other training programs (`Trainer`, `torchtitan`) that support the optimizer; None: all do."""
     helpers: Callable[[bool], str] = no_helpers
-    """Function that returns the source of what `train_snippet.py` defines for the optimizer. Its flag is that of `make`."""
+    """Function that returns the source of what `train_snippet.py` defines for the optimizer. Its flag is whether the
+    parameters are on several device meshes."""
     needs_blocks: bool = False
     """Whether the exported script uses the list of the model's repeated blocks to make the optimizer."""
     differs_in_trainer: Callable[[ExportSource], tuple[str, ...]] = no_differences
-    """Function that returns how Hugging Face's Trainer, and what is built on it, trains the optimizer otherwise."""
-    known_in: frozenset[str] | None = None
-    """Other training programs (`Trainer`, `torchtitan`) that have a name for the optimizer; None: all have."""
+    """Function that returns notes on how Hugging Face's Trainer, and programs built on it, run the optimizer in another
+    way than measured."""

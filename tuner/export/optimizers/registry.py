@@ -21,20 +21,22 @@ def exported(source: ExportSource) -> ExportedOptimizer[Any]:
 
 
 def make(source: ExportSource, parameters: str, blocks: str, several_meshes: bool = False, shard: str = "0") -> str:
-    """Source of the expression that makes the study's optimizer in `train_snippet.py`. `shard`: source of the index of a
-    rank's part of parameters that are plain tensors."""
+    """Source of the expression that makes the study's optimizer in `train_snippet.py`. `shard`: source of the index of
+    the rank's shard, for parameters that are plain tensors."""
     return exported(source).make(parameters, blocks, several_meshes, shard)
 
 
 def own_note(source: ExportSource, place: str) -> tuple[str, ...]:
-    """Note that a program leaves the optimizer to the user's code; empty for an optimizer that torch makes in one call."""
+    """Note that the user's code must make the optimizer itself, because the program does not; empty for an optimizer
+    that torch makes in one call."""
     if exported(source).known_in is None:
         return ()
     return (f"optimizer: make {source.workload.optimizer.title} in {place}: see {source.shown_in}",)
 
 
 def lost_note(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note that a program without the study's optimizer trains with AdamW, or how a program with it differs."""
+    """Note that a program does not support the study's optimizer and trains with AdamW; if it does support it, notes on
+    how it differs."""
     known_in = exported(source).known_in
     if known_in is None or consumer in known_in:
         return exported(source).differs_in_trainer(source)

@@ -5,13 +5,13 @@ from shardtune.api_schemas.training.float8 import title
 from shardtune.tuner.export.source import ExportSource
 
 _TORCHTITANS = "rowwise"
-"""Scaling of torchtitan 0.3 on GPUs (`Float8LinearConverter.Config.recipe_name`)."""
+"""Granularity of float8 scales in torchtitan 0.3 on GPUs (`Float8LinearConverter.Config.recipe_name`)."""
 _TORCHTITANS_EMULATED = "tensorwise"
-"""Scaling of torchtitan 0.3 on CPU ranks: its emulation forgets `recipe_name`."""
+"""Granularity of float8 scales in torchtitan 0.3 on CPU ranks: its emulation forgets `recipe_name`."""
 
 
 def is_used(source: ExportSource) -> bool:
-    """Whether the exported trial multiplied in float8."""
+    """Whether the exported trial computed matrix products in float8."""
     return source.workload.float8 is not None
 
 
@@ -38,7 +38,8 @@ def build_lines(source: ExportSource) -> list[str]:
 
 
 def script_notes(source: ExportSource, place: str) -> tuple[str, ...]:
-    """Note for a program whose caller makes the model; empty without float8."""
+    """Note on float8 for a program to which the user's script passes a model, which it has to convert; empty without
+    float8."""
     if source.workload.float8 is None:
         return ()
     return (
@@ -48,8 +49,8 @@ def script_notes(source: ExportSource, place: str) -> tuple[str, ...]:
 
 
 def tool_notes(source: ExportSource, tool: str, key: str | None) -> tuple[str, ...]:
-    """Note for a fine-tuning tool that makes the model itself; empty without float8. `key`: the tool's own switch for
-    float8."""
+    """Note on float8 for a fine-tuning tool that builds the model itself; empty without float8. `key`: the tool's own
+    switch for float8."""
     if source.workload.float8 is None:
         return ()
     own = f", whose `{key}` scales tensorwise and leaves out the first and the last linear layer" if key else ""
@@ -57,7 +58,7 @@ def tool_notes(source: ExportSource, tool: str, key: str | None) -> tuple[str, .
 
 
 def torchtitan_converters(source: ExportSource) -> str:
-    """Further argument of torchtitan's `model_registry`; empty without float8."""
+    """Additional argument for torchtitan's `model_registry` that converts layers to float8; empty without float8."""
     if not is_used(source):
         return ""
     emulate = ", emulate=True" if source.on_cpu else ""
@@ -72,7 +73,8 @@ def torchtitan_compiles(source: ExportSource) -> bool:
 
 
 def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
-    """Note that torchtitan has no such scaling; empty where it has, and without float8."""
+    """Note that torchtitan lacks the measured scaling of float8 and uses another; empty where it has the scaling, and
+    without float8."""
     scaling = _TORCHTITANS_EMULATED if source.on_cpu else _TORCHTITANS
     if source.workload.float8 in (None, scaling):
         return ()

@@ -1,5 +1,7 @@
 """Loss scale of float16 in exported files: lines of `train_snippet.py`, and programs that have no such training."""
 
+from dataclasses import dataclass
+
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
@@ -9,35 +11,47 @@ _REJECTED = {
     "llama-factory": "nobody has compared LLaMA-Factory's float16",
     "ms-swift": "nobody has compared ms-swift's float16",
 }
-"""Reason why a program cannot train what was measured in float16, by export format."""
-_PER_BACKEND = {"lightning": ("ddp",), "training-arguments": ("ddp", "zero"), "trl": ("ddp", "zero")}
-"""Backends of which a format can express float16, for formats that cannot express it for all."""
+"""Reason why a training measured in float16 cannot be exported at all, by export format."""
 
-_NOT_ON_CPU = {
-    "lightning": "Lightning trains bfloat16 on CPU ranks in place of float16",
-    "training-arguments": "the Trainer trains float32 on CPU ranks in place of float16",
-    "trl": "TRL trains float32 on CPU ranks in place of float16",
+
+@dataclass(frozen=True)
+class _ComparedFormat:
+    """Format whose float16 was compared with the trial's, as far as it was."""
+
+    backends: tuple[str, ...]
+    """Backends with which it trains the same."""
+    not_on_cpu: str | None
+    """Reason why its program cannot train on CPU ranks what was measured in float16; None where it can."""
+
+
+_COMPARED = {
+    "lightning": _ComparedFormat(("ddp",), "Lightning trains bfloat16 on CPU ranks in place of float16"),
+    "training-arguments": _ComparedFormat(
+        ("ddp", "zero"), "the Trainer trains float32 on CPU ranks in place of float16"
+    ),
+    "trl": _ComparedFormat(("ddp", "zero"), "TRL trains float32 on CPU ranks in place of float16"),
 }
-"""Reason why a program cannot train on CPU ranks what was measured in float16, by export format."""
+"""Formats whose program can train in float16, by name. A format that is in neither table is rejected."""
 
 
 def is_used(source: ExportSource) -> bool:
-    """Whether the exported trial scaled its loss."""
+    """Whether the exported trial scaled its loss, as training in float16 does."""
     return source.workload.precision.scales_loss
 
 
 def check_format(source: ExportSource, form: str) -> None:
-    """Reject a format whose program has no such training in float16.
+    """Reject an export of a float16 training to a format whose program cannot train it in the same way. Formats that start
+    the standard files need no check.
 
     Raises:
         ValueError: names the precision and the remedy.
     """
     backend = source.config.backend
-    reason = _REJECTED.get(form)
-    if reason is None and backend not in _PER_BACKEND.get(form, (backend,)):
+    reason, compared = _REJECTED.get(form), _COMPARED.get(form)
+    if reason is None and (compared is None or backend not in compared.backends):
         reason = f"nobody has compared the float16 of {form} with {backend}"
-    if reason is None and source.on_cpu:
-        reason = _NOT_ON_CPU.get(form)
+    if reason is None and compared is not None and source.on_cpu:
+        reason = compared.not_on_cpu
     if is_used(source) and reason is not None:
         raise ValueError(
             f"precision ({source.workload.precision.name!r}) cannot be exported as {form}: {reason}; take the standard files"
@@ -45,7 +59,7 @@ def check_format(source: ExportSource, form: str) -> None:
 
 
 def backward(source: ExportSource) -> str:
-    """Line of `train_snippet.py` that runs backward of one micro batch."""
+    """Line of `train_snippet.py` that runs the backward pass of one micro batch."""
     loss = "loss / ACCUMULATION"
     return f"self.scaler.scale({loss}).backward()" if is_used(source) else f"({loss}).backward()"
 
@@ -56,8 +70,8 @@ def imports(source: ExportSource) -> list[str]:
 
 
 def parts(source: ExportSource, scaler: str = "GradScaler") -> dict[str, str]:
-    """Values of a trainer's template: lines that make the scaler, unscale gradients before the norm, and step. `scaler`: name
-    of its class."""
+    """Values for the template of `train_snippet.py`: lines that make the gradient scaler, unscale gradients before
+    their norm is taken, and step the optimizer. `scaler`: name of the scaler's class."""
     if not is_used(source):
         return {"scaler": "", "unscale": "", "update": indent(["self.optimizer.step()"], 8)}
     update = [
@@ -73,7 +87,8 @@ def parts(source: ExportSource, scaler: str = "GradScaler") -> dict[str, str]:
 
 
 def shared_scaler(source: ExportSource) -> str:
-    """Source of the scaler of FSDP1's shards in `train_snippet.py`; empty without it."""
+    """Source of the gradient scaler class that `train_snippet.py` defines for FSDP1's shards; empty without a loss
+    scale."""
     return fill("shared_scaler") if is_used(source) else ""
 
 

@@ -17,7 +17,7 @@ def quantised_lora(source: ExportSource) -> Lora | None:
 
 
 def is_used(source: ExportSource) -> bool:
-    """Whether the exported trial trained beside 4-bit weights."""
+    """Whether the exported trial trained an adapter on base weights in 4 bits."""
     return quantised_lora(source) is not None
 
 
@@ -27,7 +27,7 @@ def modules(source: ExportSource) -> tuple[str, ...]:
 
 
 def build_lines(source: ExportSource) -> list[str]:
-    """Lines of `train_snippet.py` that put 4-bit layers in place of linear ones, before the adapter is added."""
+    """Lines of `train_snippet.py` that replace linear layers by 4-bit layers, before the adapter is added."""
     if not is_used(source):
         return []
     return [
@@ -40,7 +40,7 @@ def build_lines(source: ExportSource) -> list[str]:
 
 
 def helpers(source: ExportSource) -> str:
-    """Functions of `train_snippet.py` that make 4-bit layers, and give them their weights one at a time."""
+    """Source of functions in `train_snippet.py` that make 4-bit layers and load their weights one at a time."""
     lora = quantised_lora(source)
     if lora is None:
         return ""
@@ -54,13 +54,14 @@ def helpers(source: ExportSource) -> str:
 
 
 def place_lines(source: ExportSource, otherwise: list[str]) -> list[str]:
-    """Lines of `train_snippet.py` that place the model on a rank's device; `otherwise`: those of a model without 4-bit
-    weights."""
+    """Lines of `train_snippet.py` that place a model with 4-bit weights on a rank's device; `otherwise`: lines to use
+    without 4-bit weights."""
     return ["place(model, model, device)", "model.tie_weights()"] if is_used(source) else otherwise
 
 
 def unit_lines(source: ExportSource, blocks_per_unit: int) -> list[str]:
-    """Lines of `train_snippet.py` that place an FSDP unit before it is sharded; empty without 4-bit weights."""
+    """Lines of `train_snippet.py` that place an FSDP unit on the device before it is sharded; empty without 4-bit
+    weights."""
     if not is_used(source):
         return []
     return (
@@ -71,7 +72,8 @@ def unit_lines(source: ExportSource, blocks_per_unit: int) -> list[str]:
 
 
 def load_note(source: ExportSource) -> str | None:
-    """Argument with which a program loads the base model in 4 bits; None without them."""
+    """Argument of `from_pretrained` with which a user's script loads the base model in 4 bits; None without 4-bit
+    weights."""
     lora = quantised_lora(source)
     if lora is None:
         return None
@@ -103,7 +105,7 @@ def trl_values(source: ExportSource) -> dict[str, Any]:
 
 
 def trl_notes(source: ExportSource) -> list[str]:
-    """Note on the dtype in which TRL updates an adapter beside 4-bit weights."""
+    """Note that TRL updates an adapter on 4-bit weights in another dtype than was measured; empty where it does not."""
     if not is_used(source) or source.has_low_states:
         return []
     return [
@@ -153,9 +155,9 @@ def ms_swift_values(source: ExportSource) -> dict[str, Any]:
 
 
 def upcast_notes(source: ExportSource, tool: str) -> list[str]:
-    """Note on a tool that keeps norms and head in float32 beside 4-bit weights, as
-    `peft.prepare_model_for_kbit_training` does; empty where the trial did, too, and under FSDP, where tools leave out
-    that function."""
+    """Note that a fine-tuning tool keeps norms and output head in float32 when base weights are in 4 bits (by
+    `peft.prepare_model_for_kbit_training`). Empty where the measured trial did so, too, and under FSDP, where tools do
+    not call that function."""
     precision = source.workload.precision
     is_sharded = isinstance(source.config.strategy, Fsdp2Config)
     if not is_used(source) or is_sharded or precision.weights_dtype == "float32":
@@ -167,6 +169,7 @@ def upcast_notes(source: ExportSource, tool: str) -> list[str]:
 
 
 def _storage(source: ExportSource) -> str:
-    """Dtype of the words that hold packed weights: FSDP2 gathers a unit whose parameters have one dtype at once."""
+    """Dtype in which a tool stores packed 4-bit weights. FSDP2 gathers a unit in one collective only if its parameters
+    have one dtype, so there it is the dtype of the other weights."""
     is_sharded = isinstance(source.config.strategy, Fsdp2Config)
     return torch_dtype(source.workload.precision.weights_dtype) if is_sharded else "torch.uint8"

@@ -39,17 +39,17 @@ _TRAINER_NAMES = {
     "ddp_broadcast_buffers": "ddp_broadcast_buffers",
     "ddp_find_unused_parameters": "ddp_find_unused_parameters",
 }
-"""Keys of axolotl by the field of `TrainingArguments` that has the same values."""
+"""Keys of axolotl for fields of `TrainingArguments` that have the same meaning and values."""
 _OWN_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
-"""Switches of axolotl's kernels for LoRA, which it turns on unless they are set (0.21)."""
+"""Switches for axolotl's own LoRA kernels; axolotl turns them on unless the file sets them (0.21)."""
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     """Render the exported files for axolotl.
 
     Raises:
-        ValueError: the Trainer has no such backend, the configuration divides more than data, or axolotl has no value
-            for the adapter.
+        ValueError: the Trainer lacks the backend, the configuration uses more than data parallelism, or axolotl cannot
+            express the adapter.
     """
     arguments = tools.tool_arguments(source, _TOOL, backends)
     config, restored = _as_axolotl_runs_it(source, arguments.config)
@@ -72,7 +72,8 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
 
 
 def _as_axolotl_runs_it(source: ExportSource, config: TrialConfig) -> tuple[TrialConfig, tuple[str, ...]]:
-    """Configuration that axolotl runs, and the names of knobs that it can express where the Trainer's file cannot."""
+    """Configuration as axolotl runs it, and the names of knobs that axolotl's file can express although the Trainer's
+    cannot."""
     strategy, measured = config.strategy, source.config
     changes: dict[str, Any] = {}
     names: list[str] = []
@@ -94,7 +95,7 @@ def _keeps_selected_results(source: ExportSource) -> bool:
 
 
 def _compiles_blocks(source: ExportSource) -> bool:
-    """Whether axolotl compiles each block: it refuses to beside a checkpointing of the model's own (0.21)."""
+    """Whether axolotl compiles each block; it does not if the model itself checkpoints activations (0.21)."""
     config = source.config
     by_fsdp = isinstance(config.strategy, Fsdp2Config) and config.checkpoints_whole_blocks
     return config.compile and (config.activation_checkpointing == "none" or by_fsdp)

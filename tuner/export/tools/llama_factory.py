@@ -20,7 +20,7 @@ RELEASE = "LLaMA-Factory 0.9"
 CONFIG = "llama_factory.yaml"
 _TOOL = "LLaMA-Factory"
 _PADDED_TO = 8
-"""Multiple of tokens to which LLaMA-Factory pads each micro batch (0.9.5)."""
+"""Multiple to which LLaMA-Factory pads the number of tokens of each micro batch's samples (0.9.5)."""
 _ATTENTION = {"eager": "disabled", "sdpa": "sdpa"}
 """LLaMA-Factory's names of attention implementations."""
 
@@ -29,8 +29,8 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     """Render the exported files for LLaMA-Factory.
 
     Raises:
-        ValueError: the Trainer has no such backend, the configuration divides more than data, or LLaMA-Factory has no
-            value for the adapter.
+        ValueError: the Trainer lacks the backend, the configuration uses more than data parallelism, or LLaMA-Factory
+            cannot express the adapter.
     """
     arguments = tools.tool_arguments(source, _TOOL, backends)
     config, mesh_notes = tools.one_shard_group(source, arguments.config, _TOOL)

@@ -25,7 +25,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     """Render the exported files for ms-swift.
 
     Raises:
-        ValueError: the Trainer has no such backend, or the configuration divides more than data.
+        ValueError: the Trainer lacks the backend, or the configuration uses more than data parallelism.
     """
     arguments = tools.tool_arguments(source, _TOOL, backends)
     config, mesh_notes = tools.one_shard_group(source, arguments.config, _TOOL)
@@ -99,7 +99,7 @@ def _sharding(arguments: ToolArguments) -> dict[str, Any]:
 
 
 def _fsdp_document(section: dict[str, Any]) -> dict[str, Any]:
-    """Content of the file that ms-swift's argument `fsdp` names, in the form of its own `fsdp2.json`."""
+    """Content of the file to which ms-swift's argument `fsdp` points; it has the form of ms-swift's own `fsdp2.json`."""
     offload = " offload" if section["cpu_offload"] else ""
     values = {name: value for name, value in section.items() if name not in ("version", "cpu_offload")}
     return {"fsdp": f"full_shard auto_wrap{offload}", "fsdp_config": {"fsdp_version": 2, **values}}

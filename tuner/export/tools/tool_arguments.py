@@ -17,21 +17,22 @@ from shardtune.tuner.export.trainer.repository import SET_ME, repository
 DEEPSPEED = "ds_config.json"
 NON_REENTRANT: Mapping[str, Any] = {"use_reentrant": False}
 _REWORDED = ("loss:", "precision: load", "gradient_as_bucket_view:", "dp_replicate × dp_shard", "activation_offload:")
-"""Beginnings of the Trainer's notes that do not hold for a tool, or that speak of the Trainer's own script."""
+"""First words of notes about the Trainer that do not apply to a fine-tuning tool, or that are about the Trainer's
+script."""
 
 
 @dataclass(frozen=True)
 class ToolArguments:
-    """Arguments of a fine-tuning tool, and its differences from the measured trial."""
+    """Arguments for a fine-tuning tool, with the differences between its training and the measured trial."""
 
     values: dict[str, Any]
     """Fields of `TrainingArguments` by name, without those of sharding and checkpointing."""
     fsdp: dict[str, Any] | None
-    """Section of FSDP2; None where the trial used another backend."""
+    """Settings of FSDP2 for the tool; None where the trial used another backend."""
     deepspeed: dict[str, Any] | None
-    """Content of DeepSpeed's JSON; None where the trial used another backend."""
+    """Content of the DeepSpeed JSON for the tool; None where the trial used another backend."""
     checkpoints: bool
-    """Whether the model checkpoints each block whole, other than by FSDP's section."""
+    """Whether each block is checkpointed as a whole by the model itself, not by a setting of FSDP."""
     config: TrialConfig
     """Configuration that the tool runs, as near as Shardtune's own fields can express it."""
     lossy: tuple[str, ...]
@@ -41,7 +42,7 @@ def tool_arguments(source: ExportSource, tool: str, backends: Backends) -> ToolA
     """Return the arguments of the measured configuration for a fine-tuning tool.
 
     Raises:
-        ValueError: the Trainer has no such backend, or the configuration divides more than data.
+        ValueError: the Trainer lacks the backend, or the configuration uses more than data parallelism.
     """
     trainer = training_arguments.arguments(source, tool, backends)
     values = dict(trainer.values)
@@ -73,7 +74,8 @@ def _notes(source: ExportSource, tool: str) -> tuple[str, ...]:
 
 
 def one_shard_group(source: ExportSource, config: TrialConfig, tool: str) -> tuple[TrialConfig, tuple[str, ...]]:
-    """Configuration as a tool runs it that shards over all ranks, and a note where the trial had groups of replicas."""
+    """Configuration as run by a tool that always shards over all ranks, with a note if the trial sharded within groups
+    of ranks and replicated across them."""
     strategy = config.strategy
     if not isinstance(strategy, Fsdp2Config) or strategy.dp_replicate == 1:
         return config, ()
@@ -84,13 +86,14 @@ def one_shard_group(source: ExportSource, config: TrialConfig, tool: str) -> tup
 
 
 def lora_of(source: ExportSource) -> tuple[Lora, str | list[str]] | None:
-    """Measured LoRA adapter with the names of the layers that it adapts; None for any other training."""
+    """LoRA adapter of the measured trial, with the names of the layers that it adapts; None for any other training."""
     lora = source.workload.adapter
     return (lora, adapters.lora_targets(source, lora)) if isinstance(lora, Lora) else None
 
 
 def trained_blocks(source: ExportSource) -> list[str]:
-    """Paths of the blocks that a study of last layers trains, such as `model.layers.31`; empty for other studies."""
+    """Paths of the blocks that are trained, such as `model.layers.31`, in a study that trains only the last layers;
+    empty for other studies."""
     adapter = source.workload.adapter
     if not isinstance(adapter, LastLayers):
         return []
@@ -99,10 +102,10 @@ def trained_blocks(source: ExportSource) -> list[str]:
 
 
 def alpha_of(lora: Lora, tool: str) -> int:
-    """Scale of an adapter for a tool that takes a whole number.
+    """Scale (alpha) of a LoRA adapter, for a tool that accepts only whole numbers.
 
     Raises:
-        ValueError: the measured scale is no whole number.
+        ValueError: the measured scale is not a whole number.
     """
     if lora.alpha != int(lora.alpha):
         raise ValueError(
@@ -113,7 +116,7 @@ def alpha_of(lora: Lora, tool: str) -> int:
 
 
 def has_masters_apart(source: ExportSource) -> bool:
-    """Whether the trial kept float32 masters beside the weights of the computation, or computed in bfloat16 under
+    """Whether the trial kept float32 masters beside weights in the compute dtype, or computed in bfloat16 under
     autocast."""
     precision = source.workload.precision
     return precision.master_dtype == "float32" and precision.compute_dtype == "bfloat16"

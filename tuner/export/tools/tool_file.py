@@ -42,6 +42,6 @@ def as_json(values: dict[str, Any]) -> str:
 
 
 def _nodes(source: ExportSource) -> str:
-    """Comment on several nodes; empty for one."""
+    """Comment on how to launch the file on several nodes; empty for one node."""
     nodes = source.cluster.nodes
     return f"# Start it on each of the {nodes} nodes, with the rendezvous that the tool documents." if nodes > 1 else ""

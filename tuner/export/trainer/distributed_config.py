@@ -15,8 +15,8 @@ FILE = "distributed_config.json"
 
 
 def is_needed(source: ExportSource) -> bool:
-    """Whether the exported configuration has a mesh that only transformers' own loading makes: FSDP2 with ranks that
-    split the model or divide experts, without stages and shared samples."""
+    """Whether the exported configuration needs a mesh that transformers makes only when it loads the model itself:
+    FSDP2 with ranks that split blocks or divide experts, without pipeline stages or context parallelism."""
     strategy = source.config.strategy
     return (
         isinstance(strategy, Fsdp2Config)
@@ -41,7 +41,8 @@ def values(source: ExportSource, strategy: Fsdp2Config) -> dict[str, Any]:
 
 
 def trainer_arguments(source: ExportSource) -> dict[str, Any]:
-    """Fields of `TrainingArguments` that replace the section of FSDP."""
+    """Fields of `TrainingArguments` to use instead of its FSDP settings, where transformers shards the model as it
+    loads it."""
     config = source.config
     arguments: dict[str, Any] = {
         "per_device_train_batch_size": config.micro_batch,
@@ -63,7 +64,8 @@ def trainer_arguments(source: ExportSource) -> dict[str, Any]:
 
 
 def parts(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
-    """Strategy that transformers runs, and its differences that no knob expresses."""
+    """Strategy as transformers runs it on the mesh of a model that it loads, and differences from the measured trial
+    that no knob expresses."""
     lines = [
         "resume: transformers saves the model of such a mesh, and not its optimizer; a training cannot continue from it",
         "units: transformers also shards the embedding, the last norm and the head as units of their own",

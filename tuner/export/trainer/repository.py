@@ -6,24 +6,24 @@ from shardtune.api_schemas.training.model_presets import preset_config, preset_s
 from shardtune.tuner.export.source import ExportSource
 
 SET_ME = "SET-ME"
-"""Value of a field that only the user knows."""
+"""Placeholder for a field's value that only the user knows."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """Repository on Hugging Face's hub, at a commit where the study pinned one."""
+    """Repository of the model on Hugging Face's hub, with the commit if the study pinned one."""
 
     id: str
     revision: str | None = None
 
     @property
     def is_named(self) -> bool:
-        """Whether the study names a repository; the user sets it otherwise."""
+        """Whether the study names the model's repository; if not, the user has to fill it in."""
         return self.id != SET_ME
 
 
 def repository(source: ExportSource) -> Repository:
-    """Repository that the study names, at its commit."""
+    """Repository of the model that the study names, with its commit."""
     model = source.study.spec.model
     if model.hub is not None:
         return Repository(model.hub.id, model.hub.revision)

@@ -26,7 +26,8 @@ from transformers.distributed import DistributedConfig"""
 
 @dataclass(frozen=True)
 class TrainerArguments:
-    """Arguments of a program that is built on transformers' Trainer, and its differences from the measured trial."""
+    """Arguments for a program built on transformers' Trainer, with the differences between its training and the
+    measured trial."""
 
     values: dict[str, Any]
     """Fields of `TrainingArguments` by name."""
@@ -34,14 +35,14 @@ class TrainerArguments:
     """Configuration that the Trainer runs, as near as Shardtune's own fields can express it."""
     lossy: tuple[str, ...]
     code: str
-    """Lines of Python that apply what the arguments cannot express to a variable `trainer`."""
+    """Lines of Python, for a variable `trainer`, that apply settings which the arguments cannot express."""
 
 
 def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS) -> TrainerArguments:
-    """Return the arguments of the measured configuration for `consumer`, a program with transformers' Trainer.
+    """Return the measured configuration as arguments for `consumer`, a program built on transformers' Trainer.
 
     Raises:
-        ValueError: Trainer has no such backend, or the configuration divides more than data.
+        ValueError: Trainer lacks the backend, or the configuration uses more than data parallelism.
     """
     config = source.config
     values, parts = _values_and_parts(source, consumer, backends)
@@ -93,7 +94,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     """Render the exported files for transformers' Trainer, `training_arguments.json` and `trainer_snippet.py`.
 
     Raises:
-        ValueError: Trainer has no such backend.
+        ValueError: Trainer lacks the backend.
     """
     trainer = arguments(source, _TRAINER, backends)
     needs_mesh = distributed_config.is_needed(source)

@@ -26,7 +26,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     """Render the exported files for TRL.
 
     Raises:
-        ValueError: Trainer has no such backend, or the configuration divides more than data.
+        ValueError: Trainer lacks the backend, or the configuration uses more than data parallelism.
     """
     trainer = training_arguments.arguments(source, "TRL", backends)
     # TRL computes every loss in chunks, of a size of its own, and its file names the dtype of the model.
@@ -65,7 +65,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
 
 
 def _model(source: ExportSource) -> dict[str, Any]:
-    """Fields of TRL's `ModelConfig`: the repository that the study names, at its commit."""
+    """Fields of TRL's `ModelConfig` for the base model: the repository that the study names, at its commit."""
     weights = repository(source)
     dtype, attention = source.workload.precision.master_dtype, source.attention
     revision = {} if weights.revision is None else {"model_revision": weights.revision}

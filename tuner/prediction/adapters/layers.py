@@ -9,24 +9,25 @@ from shardtune.api_schemas.training import adapter_targets, quantization
 from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers, Lora, quantization_of
 
 _LLAMA = adapter_targets.LINEAR_LAYERS["llama"]
-"""Linear layers of the block that estimates an unknown architecture."""
+"""Names of the linear layers in a Llama block, which stands in for the block of an unknown architecture."""
 
 
 class SavedInputs(NamedTuple):
-    """Inputs that a block's layers keep for the gradients of their own weights; a frozen layer keeps none."""
+    """Flags for which layers of a block save their input for the gradients of their own weights; a frozen layer saves
+    none."""
 
     norms: bool = True
-    """Whether norms keep their normalised values."""
+    """Whether norms save their normalised values for backward."""
     attention: bool = True
-    """Whether the projections of queries, keys or values keep their input."""
+    """Whether the projections of queries, keys or values save their input for backward."""
     output: bool = True
-    """Whether the projection behind attention keeps its input."""
+    """Whether the output projection of attention saves its input for backward."""
     mlp: bool = True
-    """Whether the MLP's first products keep their input."""
+    """Whether the first linear layers of the MLP (gate and up) save their input for backward."""
     down: bool = True
-    """Whether the MLP's last product keeps its input."""
+    """Whether the last linear layer of the MLP (down) saves its input for backward."""
     head: bool = True
-    """Whether the output head keeps its input."""
+    """Whether the output head saves its input for backward."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,11 @@ class AdaptedLayers:
 
     @classmethod
     def of(cls, adapter: AdapterSchema, widths: Mapping[str, tuple[int, int]], model_type: str | None) -> Self:
-        """Layers of one block that an adapter adapts; `widths`: input and output width of each part of the block.
+        """Find the layers of one block that an adapter adapts; `widths`: input and output width of each part of the
+        block.
 
         Raises:
-            ValueError: a target matches nothing in a family whose layers are known.
+            ValueError: a target module of the adapter matches no layer, in a model family whose layers are known.
         """
         if not isinstance(adapter, Lora):
             return cls(adapter)
@@ -66,7 +68,7 @@ class AdaptedLayers:
 
     @property
     def rank(self) -> int:
-        """Rank of the added matrices, 0 where none are added."""
+        """Rank of the LoRA matrices that the adapter adds; 0 for an adapter that adds none."""
         return self.settings.rank if isinstance(self.settings, Lora) else 0
 
     @property
@@ -76,7 +78,7 @@ class AdaptedLayers:
 
     @property
     def largest_packed(self) -> int:
-        """Number of elements of the largest weight in 4 bits, which products unpack one at a time."""
+        """Number of elements of the largest weight kept in 4 bits; matrix products unpack one such weight at a time."""
         return max((inputs * outputs for inputs, outputs in self.quantised), default=0)
 
     @property
@@ -86,12 +88,13 @@ class AdaptedLayers:
 
     @property
     def scale_bytes(self) -> float:
-        """Bytes of a 4-bit weight's part of the scales."""
+        """Bytes of quantisation scales for each element of a 4-bit weight."""
         return quantization.scale_bytes(self.has_packed_scales)
 
     @property
     def normed(self) -> tuple[tuple[int, int], ...]:
-        """Input and output width of each linear layer of a block the lengths of whose rows are trained, too (DoRA)."""
+        """Input and output width of each linear layer of a block for which DoRA also trains magnitudes (lengths of the
+        weight's rows)."""
         return self.matrices if isinstance(self.settings, Lora) and self.settings.dora else ()
 
     @property
@@ -106,7 +109,7 @@ class AdaptedLayers:
 
     @property
     def saved(self) -> SavedInputs:
-        """Inputs that the layers of a trained block keep."""
+        """Flags for which layers of a trained block save their input for backward."""
         if isinstance(self.settings, LastLayers):
             return SavedInputs(head=False)
         return SavedInputs(

@@ -12,19 +12,19 @@ from shardtune.tuner.prediction.adapters.layers import AdaptedLayers
 from shardtune.tuner.prediction.candidates import Array
 
 _SCALED_OUTPUTS = 6.0
-"""Outputs of a layer that forward reads or writes beyond LoRA's own, for one token: both are scaled by a vector and
-written, and their sum is."""
+"""Memory accesses for each output element of a layer that DoRA adds to LoRA's forward: the frozen layer's output and
+the adapter's are both scaled by a vector and written, and then their sum is."""
 
 
 def kept_bytes(adapter: AdaptedLayers, size: int) -> float:
-    """Activation bytes per token of one block: the outputs of the frozen layer and of LoRA's, which the trained length's
-    gradient needs."""
+    """Activation bytes per token that DoRA keeps in one block: the outputs of the frozen layers and of their LoRA
+    adapters, which the gradient of the trained magnitudes needs."""
     return 2.0 * size * _outputs(adapter)
 
 
 def largest_temporary(adapter: AdaptedLayers | None, size: int, of_weights: int, keeps_products: Array) -> Array:
-    """Bytes that exist at once while the lengths of the largest adapted weight are computed: the identity, and in the
-    weight's own bytes (`of_weights`) the product of LoRA's matrices before scaling, after it, and added to the weight.
+    """Bytes of temporaries while DoRA computes the row lengths of the largest adapted weight: an identity matrix, and
+    three copies of the product of LoRA's matrices (before scaling, after it, and added to the weight).
 
     Args:
         adapter: adapter on the block; None: nothing is computed.
@@ -48,21 +48,24 @@ def kept_products(adapter: AdaptedLayers | None, size: int) -> float:
 
 
 def length_flops(adapter: AdaptedLayers) -> float:
-    """FLOPs of one forward pass of a block, whatever the number of tokens: the identity through LoRA's two matrices."""
+    """FLOPs for the row lengths that DoRA computes in one forward pass of a block, by sending an identity matrix
+    through LoRA's two matrices; they do not depend on the number of tokens."""
     return 2.0 * adapter.rank * sum(inputs * (inputs + outputs) for inputs, outputs in adapter.normed)
 
 
 def length_bytes(adapter: AdaptedLayers, size: int) -> float:
-    """Bytes of memory traffic of one forward pass of a block, whatever the number of tokens: the identity is cleared and
-    read; the product is written, read and written scaled, read and added to the weight, and the sum read."""
+    """Bytes of memory traffic for the row lengths that DoRA computes in one forward pass of a block, whatever the
+    number of tokens. The identity matrix is cleared and read; the product of LoRA's matrices is written, read and
+    written scaled, read and added to the weight; and the sum is read."""
     return size * sum(inputs * (2.0 * inputs + 7.0 * outputs) for inputs, outputs in adapter.normed)
 
 
 def scaling_bytes(adapter: AdaptedLayers, size: int) -> float:
-    """Bytes per token of memory traffic in a block's forward to scale both outputs of each adapted layer."""
+    """Bytes of memory traffic per token with which a block's forward scales the outputs of each layer that DoRA adapts:
+    the frozen layer's and the adapter's."""
     return _SCALED_OUTPUTS * size * _outputs(adapter)
 
 
 def _outputs(adapter: AdaptedLayers) -> float:
-    """Sum of the output widths of the layers whose lengths are trained."""
+    """Sum of the output widths of the layers for which DoRA trains magnitudes."""
     return float(sum(outputs for _, outputs in adapter.normed))

@@ -15,7 +15,7 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network
 
 _UNIT = 155.0
-"""Kernel launches per FSDP1 unit: hooks around one flat parameter, whether it is gathered or not."""
+"""Number of kernel launches that FSDP1's hooks add for each unit (one flat parameter), also where the unit is not gathered."""
 
 
 def _row(strategy: Fsdp1Config, _world_size: int) -> Row:

@@ -16,14 +16,14 @@ from shardtune.tuner.prediction.rates import Network
 from shardtune.tuner.prediction.tensors import tensor_count
 
 _GATHER = (35.0, 2.0)
-"""Kernel launches to gather an FSDP2 unit and each parameter in it: copies in and out; views made, registered and
-freed."""
+"""Kernel launches to gather an FSDP2 unit and each parameter in it: to copy in and out, and to make, register and free
+views."""
 _REDUCE = (160.0, 4.0)
-"""Kernel launches to reduce an FSDP2 unit and each parameter in it: copies, a DTensor made of each gradient,
-accumulation."""
+"""Kernel launches to reduce an FSDP2 unit and each parameter in it: to copy gradients, make a DTensor of each, and
+accumulate."""
 _ALONE = 0.5
-"""Fraction of the launches of gathers and reductions that remains in a group of one rank: copies without a
-collective."""
+"""Fraction of FSDP2's launches for gathers and reductions that remains in a group of one rank, which copies but calls
+no collective."""
 
 
 def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
@@ -50,7 +50,8 @@ def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
 
 
 def _padding(shape: ModelShape, c: Candidates) -> Array:
-    """Elements that FSDP2 gathers for one block's stacked experts beyond the existing parameters (padding)."""
+    """Number of padding elements by which FSDP2's gathered buffer for one block's stacked experts exceeds the
+    parameters."""
     if shape.experts == 1:
         return np.zeros_like(c.shard)
     # transformers 5 keeps the experts of a layer in one tensor of (experts, …), which `fully_shard` splits along the
@@ -87,8 +88,8 @@ def _lighter_strategies(strategy: Fsdp2Config, cluster: Cluster) -> list[Lighter
 
 
 def _table_rows(cluster: Cluster) -> list[Strategy]:
-    """FSDP2's strategies in the table of strategies: sharded over all ranks; on several nodes also sharded within each
-    node."""
+    """Rows of FSDP2 in the table that compares strategies: one sharded over all ranks; on several nodes another one
+    sharded within each node."""
     strategies: list[Strategy] = [Fsdp2Config(dp_shard=cluster.world_size)]
     if cluster.nodes > 1 and cluster.gpus_per_node > 1:
         strategies.append(Fsdp2Config(dp_replicate=cluster.nodes, dp_shard=cluster.gpus_per_node))

@@ -12,22 +12,26 @@ from shardtune.tuner.prediction.tensors import block_tensors, outside_tensors
 
 
 def allocated(sizes: Array) -> Array:
-    """Bytes that torch allocates for pinned tensors of these sizes in bytes."""
+    """Bytes that torch's allocator of pinned host memory takes for tensors of these sizes in bytes: it rounds up to
+    powers of two."""
     mantissa, exponent = np.frexp(np.asarray(sizes, dtype=float))
     total: Array = np.where(mantissa == 0.5, sizes, np.ldexp(1.0, exponent))
     return np.where(np.asarray(sizes) > 0, total, 0.0)
 
 
 def growth(sizes: Array, counts: Array) -> Array:
-    """Factor by which rounding enlarges pinned tensors: `counts` tensors of `sizes` bytes, over the first axis."""
+    """Factor by which rounding to powers of two enlarges pinned tensors: `counts` tensors of `sizes` bytes, summed over
+    the first axis."""
     exact = (sizes * counts).sum(axis=0)
     rounded: Array = (allocated(sizes) * counts).sum(axis=0) / np.maximum(exact, 1.0)
     return np.where(exact > 0, rounded, 1.0)
 
 
 def growth_per_parameter(shape: ModelShape, bytes_of_element: Array) -> Array:
-    """Factor by which rounding enlarges a model whose parameters are pinned one by one, at this number of bytes on one
-    rank per element of the whole model."""
+    """Factor by which the allocator's rounding to powers of two enlarges a model whose parameters are pinned one by one.
+
+    `bytes_of_element`: bytes on one rank, divided by the elements of the whole model.
+    """
     blocks, outside = block_tensors(shape), outside_tensors(shape)
     elements = np.array([*blocks, *outside], dtype=float)[:, None]
     counts = np.array([shape.layers] * len(blocks) + [1] * len(outside), dtype=float)[:, None]
@@ -35,7 +39,8 @@ def growth_per_parameter(shape: ModelShape, bytes_of_element: Array) -> Array:
 
 
 def growth_per_unit(shape: ModelShape, bytes_of_element: Array, blocks: Array) -> Array:
-    """Factor by which rounding enlarges a model that is pinned as one flat tensor per unit of `blocks` blocks."""
+    """Factor by which rounding to powers of two enlarges a model that is pinned as one flat tensor per FSDP unit of
+    `blocks` blocks."""
     per_element = np.ravel(bytes_of_element)
     units = np.ceil(shape.layers / blocks)
     unit = shape.block_parameters * np.minimum(blocks, shape.layers) * per_element

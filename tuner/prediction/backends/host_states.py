@@ -15,8 +15,8 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 
 
 def fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
-    """Bytes of master weights, moments and gradients in one rank's host memory: FSDP's fp32 shards are its master
-    weights."""
+    """Bytes of master weights, moments and gradients that FSDP offloads to one rank's host memory. FSDP's fp32 shards
+    are its master weights."""
     # torch pins weights and gradients (on CPU ranks neither); AdamW's moments are pageable.
     trained, master = trained_part.fraction(shape, impl), trained_part.master_bytes(shape, d, impl)
     weights = master if gloo else master * _growth(shape, c, d.master)
@@ -29,8 +29,8 @@ def fully_sharded(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementat
 
 
 def _growth(shape: ModelShape, c: Candidates, bytes_of_element: int) -> Array:
-    """Factor by which pinning enlarges shards in host memory: FSDP2's one by one, FSDP1's as one flat tensor per
-    unit."""
+    """Factor by which pinning enlarges FSDP's shards in host memory. FSDP2 pins them one by one, FSDP1 as one flat
+    tensor per unit."""
     per_rank = bytes_of_element / c.holders
     by_unit = growth_per_unit(shape, per_rank, c.blocks_per_unit)
     rounded: Array = np.where(c.backend == FSDP1, by_unit, growth_per_parameter(shape, per_rank))
@@ -38,7 +38,7 @@ def _growth(shape: ModelShape, c: Candidates, bytes_of_element: int) -> Array:
 
 
 def zero(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
-    """Bytes of ZeRO's master weights, moments and gradients in one rank's host memory, and of its low-precision
+    """Bytes that ZeRO offloads to one rank's host memory: master weights, moments, gradients, and low-precision
     parameters."""
     optimizer = np.where(c.stage == 3, _host_3(shape, c, d, impl, gloo), _host_1_2(shape, c, d, impl, gloo))
     lock = _locked(c.pinned_parameters, gloo)
@@ -47,14 +47,14 @@ def zero(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo
 
 
 def _locked(is_pinned: Array, gloo: bool) -> Callable[[Array], Array]:
-    """Function from the bytes of one tensor to those that it takes: pinned where the configuration pins, except on CPU
-    ranks."""
+    """Return a function from a tensor's size in bytes to the bytes that it takes in host memory: rounded up where the
+    configuration pins the tensor; CPU ranks pin none."""
     return lambda size: size if gloo else np.where(is_pinned > 0, allocated(size), size)
 
 
 def _host_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
-    """Bytes of the offloaded optimizer of stages 1 and 2: DeepSpeed pins masters, gradients and staged weights as one
-    tensor each, and the moments not at all (`DeepSpeedCPUAdam`)."""
+    """Bytes in host memory of the optimizer that ZeRO stages 1 and 2 offload. DeepSpeed pins masters, gradients and
+    staged weights as one tensor each; it does not pin the moments (`DeepSpeedCPUAdam`)."""
     lock, trained = _locked(c.pinned_optimizer, gloo), shape.parameters * trained_part.fraction(shape, impl) / c.shard
     flat = d.moments * trained + lock(d.master * trained) + lock(d.reduce * trained)
     # A gradient in transit and the updated weights (`param_buffer_of_bit16_for_cpu_offload_groups`). Micro batches are
@@ -66,8 +66,8 @@ def _host_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation,
 
 
 def _host_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
-    """Bytes of stage 3's offloaded optimizer: DeepSpeed pins the flat buffer of all gradient partitions and the
-    optimizer's gradients, one tensor per sub group."""
+    """Bytes in host memory of the optimizer that ZeRO stage 3 offloads. DeepSpeed pins the flat buffer of all gradient
+    partitions, and the optimizer's gradients as one tensor per sub-group."""
     lock = _locked(c.pinned_optimizer, gloo)
     trained = shape.parameters * trained_part.fraction(shape, impl) / c.shard * c.offload_optimizer
     group = np.minimum(c.sub_group, np.maximum(trained, 1.0))

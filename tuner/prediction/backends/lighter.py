@@ -10,10 +10,11 @@ OPTIMIZER_ON_HOST = Lighter(
 
 
 def over_all_ranks(world: int) -> Lighter:
-    """Strategy that shards all model states over all ranks."""
+    """Strategy that shards all model states over all ranks, proposed in place of a strategy that needs more memory."""
     return Lighter(Fsdp2Config(dp_shard=world), "FSDP2 over all ranks", 2)
 
 
 def on_host(world: int) -> list[Lighter]:
-    """Strategies that shard the model states and offload the optimizer state, or everything, to host memory."""
+    """Strategies that shard the model states and offload the optimizer state (or all states) to host memory, proposed
+    in place of one that needs more memory."""
     return [OPTIMIZER_ON_HOST, Lighter(Fsdp2Config(dp_shard=world, cpu_offload=True), "FSDP2 with CPU offload", 5)]

@@ -34,18 +34,18 @@ def always_overlaps(c: Candidates) -> Array:
 
 
 def no_accumulation_bytes(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
-    """Bytes of memory traffic to accumulate gradients, for a backend that adds up sharded gradients, where they are
-    negligible: all 0."""
+    """Return 0 for each candidate as the memory traffic of gradient accumulation: for a backend that accumulates
+    sharded gradients, for which the traffic is negligible."""
     return c.tokens * 0.0
 
 
 @dataclass(frozen=True)
 class PredictedBackend(Generic[S]):
-    """Predictor of one backend: functions over many candidates at once. Rows of other backends are computed too and
-    discarded."""
+    """Predictor of one backend: functions over arrays of candidates. They are also computed for candidates of other
+    backends, whose results are discarded."""
 
     codes: tuple[int, ...]
-    """Codes by which `Candidates.backend` denotes this backend."""
+    """Numbers in `Candidates.backend` that stand for this backend."""
     row: Callable[[S, int], Row]
     """Function that returns the fields of `Candidates` that a configuration of the backend sets, given the number of
     ranks."""
@@ -53,23 +53,24 @@ class PredictedBackend(Generic[S]):
     """Function that returns the bytes of model states on one rank by moment of the step. Its flag is whether ranks run
     on CPU with gloo."""
     host: Callable[[ModelShape, Candidates, Dtypes, Implementation, bool], Array]
-    """Function that returns the bytes of one rank in host memory. Its flag is whether ranks run on CPU with gloo."""
+    """Function that returns the bytes of model states that one rank keeps in host memory. Its flag is whether ranks run
+    on CPU with gloo."""
     traffic: Callable[[ModelShape, Candidates, Dtypes, Implementation, Network], Traffic]
-    """Function that returns the seconds of a backend's communication if nothing overlapped with it."""
+    """Function that returns the seconds of the backend's communication as if none of it overlapped with computation."""
     launches: Callable[[ModelShape, Candidates, Dtypes, Implementation], Array]
-    """Function that returns the host cost of the backend's hooks and loops in one micro batch, on average over the
-    step, in kernel launches."""
+    """Function that returns the host time of the backend's hooks and loops in one micro batch, on average over the
+    step, in units of one kernel launch."""
     step_launches: float
     """Kernel launches per parameter of an optimizer step: norm, clipping and update."""
     lighter_strategies: Callable[[S, Cluster], list[Lighter]]
     """Function that returns strategies that keep fewer bytes of model states on the device."""
     table_rows: Callable[[Cluster], list[Strategy]]
-    """Function that returns the backend's rows in the table of strategies."""
+    """Function that returns the backend's rows in the table that compares strategies."""
     overlaps: Callable[[Candidates], Array] = always_overlaps
     """Function that returns for each candidate 1 where communication may overlap with computation, else 0."""
     frees_late: bool = False
-    """Whether gathered parameters are freed through `record_stream`, so that the next gather cannot reuse them at
-    once."""
+    """Whether the backend frees gathered parameters through `record_stream`, so that the next gather cannot reuse their
+    memory at once."""
     uploads_masters: bool = False
     """Whether offloaded parameters are uploaded to the device in the dtype of the master weights."""
     accumulation_bytes: Callable[[ModelShape, Candidates, Dtypes, Implementation], Array] = no_accumulation_bytes

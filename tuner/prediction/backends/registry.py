@@ -44,12 +44,13 @@ def host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation
 
 
 def micro_batch_launches(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
-    """Host cost of the backend's hooks in one micro batch, on average over the step, in launches (`Rates.launch_s`).
+    """Host time of the backend's hooks in one micro batch, on average over the step, in units of one kernel launch
+    (`Rates.launch_s`).
 
-    On a GPU these costs overlap with kernels as launches do; on a CPU rank they add up. The counts are those of `python
-    -m benchmarks.host_costs` on CPU ranks (docs/measurements/predictor.md), where a model too narrow to compute
-    anything is trained under each strategy: milliseconds over those of an operator, per unit, parameter and micro
-    batch.
+    On a GPU this host time overlaps with running kernels, as that of launches does; on a CPU rank it adds up. The
+    counts are those of `python -m benchmarks.host_costs` on CPU ranks (docs/measurements/predictor.md), which trains a
+    model too narrow to need computing time under each strategy. It divides the milliseconds per FSDP unit, parameter
+    and micro batch by those of one operator.
     """
     return _select(c, lambda backend: backend.launches(shape, c, d.under(impl), impl))
 
@@ -60,12 +61,12 @@ def accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implem
 
 
 def step_launches(shape: ModelShape, c: Candidates) -> Array:
-    """Host cost of the backend's hooks in one optimizer step, in kernel launches, for each candidate."""
+    """Host time of the backend's hooks in one optimizer step, in units of one kernel launch, for each candidate."""
     return tensor_count(shape) * number_of_backend(c, lambda backend: backend.step_launches)
 
 
 def number_of_backend(c: Candidates, value: Callable[[PredictedBackend[Any]], float]) -> Array:
-    """Array with one number per candidate, which the candidate's backend defines, such as launches per parameter."""
+    """Array with one number for each candidate, taken from the candidate's backend, such as launches per parameter."""
     return _select(c, lambda backend: np.full_like(c.tokens, value(backend)))
 
 

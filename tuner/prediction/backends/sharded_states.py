@@ -17,8 +17,8 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 class _Sizes:
     """Sizes of one rank's part of the model under FSDP: numbers of elements, or bytes of one element where stated.
 
-    Expert parallel ranks gather experts over fewer ranks than share a copy: `Candidates.shard` ranks together have all
-    the experts.
+    One copy of the model is sharded over `Candidates.shard` ranks. With expert parallelism, these ranks divide into smaller
+    groups that gather an expert; all of them together hold all experts.
     """
 
     count: Array
@@ -27,19 +27,19 @@ class _Sizes:
     sharded: Array
     """Number of elements of all sharded parameters on one rank."""
     sharded_trained: Array
-    """Number of elements of the sharded parameters on one rank that are trained."""
+    """Number of elements on one rank that are sharded and trained (not frozen)."""
     unit: Array
-    """Number of elements of one FSDP unit of blocks."""
+    """Number of elements that one FSDP unit of blocks has when gathered, without the experts of other ranks."""
     unit_trained: Array
     sharded_unit: Array
-    """Number of elements of one FSDP unit that the shards of all ranks contain."""
+    """Number of elements of one FSDP unit in the shards of all ranks together, all experts included."""
     sharded_unit_trained: Array
     root: Array
     """Number of elements of the parameters that are in no block (FSDP's root unit)."""
     root_trained: Array
     table: Array
-    """Number of elements of the token table's gradient beyond this rank's part: the table is split by vocabulary, but
-    its gradient is first computed whole."""
+    """Number of elements by which the whole gradient of the token table exceeds this rank's part. Tensor parallelism
+    splits the table by vocabulary, but its gradient is first computed whole."""
     tied: Array
     """Number of gradients of the token table that exist at once (see `tied_gradients`)."""
     units: Array
@@ -52,8 +52,8 @@ class _Sizes:
     shards: Array
     """Bytes of this rank's sharded gradients, in the dtype of the master weights."""
     on_device: Array | float
-    """Fraction of the gradients on the device; on CPU ranks, gradients that move to the host count where they are
-    computed."""
+    """Fraction of the gradients that is in device memory. On CPU ranks it is always 1, as host and device memory are
+    the same."""
     copies: Array
     """Number of copies of a reduce-scatter's input: 2 with gloo, which works on a clone."""
 
@@ -95,7 +95,7 @@ def _sizes(
 
 
 def _foreign_expert_elements(shape: ModelShape, c: Candidates) -> Array:
-    """Number of elements of one block's experts on other ranks, which this rank never gathers."""
+    """Number of elements of one block's experts that belong to other ranks; this rank never gathers them."""
     return shape.expert_parameters * (1.0 - 1.0 / c.experts)
 
 
@@ -111,9 +111,9 @@ def fully_sharded(
 ) -> States:
     """Bytes of FSDP's states on one rank, by moment of the step.
 
-    `padding`: elements that a block's gathered buffer has beyond its parameters. `root_waits`: the root's
-    reduce-scatter input is kept until the next micro batch reduces a unit. `at_once`: a unit's buffers are freed
-    before the next block runs, as those of FSDP1.
+    `padding`: elements that a block's gathered buffer has beyond its parameters. `root_waits`: the reduce-scatter input
+    of the root unit is kept until the next micro batch reduces a unit. `at_once`: a unit's buffers are freed before the
+    next block runs, as FSDP1 does.
     """
     s = _sizes(shape, c, d, impl, gloo, padding)
     whole = (
@@ -140,7 +140,8 @@ def fully_sharded(
 
 
 def _gradient_bytes(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
-    """Bytes of the trained parameters' gradients, from the beginning of backward to its end."""
+    """Bytes of the trained parameters' gradients at several moments of a step, from the beginning of backward to its
+    end."""
     accumulates = c.accumulation > 1
     unsharded = np.where(accumulates & (c.sync_last > 0), d.reduce * s.trained, 0.0)
     # Gradients reduced within the shard group replace sharded gradients until the last micro batch makes these, unit by
@@ -173,7 +174,8 @@ def _gradient_bytes(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
 
 
 def _reduced_unit_bytes(c: Candidates, d: Dtypes, s: _Sizes, whole: Array) -> Array:
-    """Bytes beyond what a block keeps while a unit of FSDP1 is reduced. `whole`: bytes of the unit's gradients."""
+    """Additional bytes while FSDP1 reduces the gradients of a unit, beyond what the block keeps. `whole`: bytes of the
+    unit's gradients."""
     # FSDP1 frees the unit's parameters, casts its gradients if the dtypes differ, and reduces them into a new shard (torch
     # 2.13, `_post_backward_hook`). Nothing refers to the cast copy when the hook ends.
     inputs = s.copies - (1.0 if d.reduce == s.gathered else 0.0)
@@ -183,7 +185,7 @@ def _reduced_unit_bytes(c: Candidates, d: Dtypes, s: _Sizes, whole: Array) -> Ar
 
 
 def _reduced_units(shape: ModelShape, c: Candidates, s: _Sizes) -> Array:
-    """Number of elements that one reduce-scatter takes while a further unit runs."""
+    """Number of elements in a reduce-scatter that is still running while another FSDP unit computes."""
     # Backward begins with the last unit, which holds the left-over blocks. Of two units it alone is reduced beside
     # another; a single unit is reduced when nothing else runs any more.
     left_over = shape.layers - c.blocks_per_unit * (s.units - 1)
@@ -192,8 +194,8 @@ def _reduced_units(shape: ModelShape, c: Candidates, s: _Sizes) -> Array:
 
 
 def _gathered_bytes(c: Candidates, s: _Sizes) -> dict[str, Array]:
-    """Bytes of gathered compute copies: the root's parameters, those kept after forward, one unit in use, and one or
-    more prefetched units."""
+    """Bytes of gathered parameters in the compute dtype: the root unit's, those kept after forward, one unit in use,
+    and one or more prefetched units."""
     keeps_whole, everything = c.regather < 2, s.gathered * s.root + s.in_unit * (s.count - s.root)
     kept = np.where(c.regather < c.shard, s.in_unit * (s.count - s.root) / c.regather, 0.0)
     is_kept = keeps_whole & (c.accumulation > 1)
@@ -211,8 +213,8 @@ def _gathered_bytes(c: Candidates, s: _Sizes) -> dict[str, Array]:
 def _reduction_bytes(
     shape: ModelShape, c: Candidates, d: Dtypes, s: _Sizes, root_waits: bool, at_once: bool
 ) -> dict[str, Array]:
-    """Bytes of the inputs of reduce-scatters: one is kept until the next unit's begins; the root's gradients are kept
-    until the end of backward."""
+    """Bytes of the inputs of reduce-scatters. The input of one unit is kept until the next unit's reduce-scatter
+    begins; the root unit's gradients are kept until the end of backward."""
     head = s.root_trained if shape.tied else s.root_trained / 2
     waits = (c.accumulation > 1) & (c.sync_last == 0) & root_waits
     lingering = np.where(waits, d.reduce * s.root_trained, 0.0)

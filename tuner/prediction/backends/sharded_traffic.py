@@ -23,8 +23,8 @@ def traffic(
 ) -> Traffic:
     """Seconds of FSDP's communication on one rank, by pass of the step.
 
-    `padding`: elements of a block's gathered buffer beyond its parameters. `keeps_unsynced`: under `no_sync`,
-    parameters that are kept after forward stay over micro batches.
+    `padding`: elements that a block's gathered buffer has beyond its parameters. `keeps_unsynced`: whether parameters
+    that stay gathered after forward also stay gathered between micro batches under `no_sync`.
     """
     zero, units = c.tokens * 0.0, np.ceil(shape.layers / c.blocks_per_unit) + 1.0
     total = (shape.parameters + padding * shape.layers) / c.tensor

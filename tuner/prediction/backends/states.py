@@ -20,50 +20,53 @@ class States:
     masters: Array
     optimizer: Array
     gradients_early: Array
-    """Bytes of gradients when backward begins: those of earlier micro batches, and buffers that always exist."""
+    """Bytes of gradients when backward begins: those accumulated over earlier micro batches, and buffers that always
+    exist."""
     gradients_second: Array
-    """Bytes of gradients when the second block of backward runs, so that the first block's gradients exist."""
+    """Bytes of gradients while backward passes its second block, when the gradients of its first block exist."""
     gradients_next: Array
-    """Bytes of gradients when the last block but one of backward runs."""
+    """Bytes of gradients while backward passes the last block but one."""
     gradients_last: Array
-    """Bytes of gradients when the last block of backward runs."""
+    """Bytes of gradients while backward passes its last block, the model's first."""
     gradients_late: Array
     """Bytes of gradients when backward ends."""
     gathered_loss: Array
     gathered_backward: Array
     gathered_middle: Array
-    """Bytes of gathered parameters while a block runs that is neither the first nor the last of backward."""
+    """Bytes of gathered parameters while backward passes a block that is neither its first nor its last."""
     gathered_last: Array
-    """Bytes of gathered parameters when the last block of backward runs: no further unit is prefetched."""
+    """Bytes of gathered parameters while backward passes its last block, when no further unit is prefetched."""
     buckets: Array
-    """Bytes of communication buffers that exist in backward once a block has been reduced."""
+    """Bytes of communication buffers in backward after the first block's gradients have been reduced."""
     buckets_loss: Array
     buckets_step: Array
     """Bytes of communication buffers during the optimizer step."""
     buckets_first: Array
-    """Bytes of communication buffers while the first block of backward runs."""
+    """Bytes of communication buffers while backward passes its first block."""
     unit_gradients: Array
-    """Bytes of a unit's whole gradients before they are reduced."""
+    """Bytes of the whole gradients of an FSDP unit before they are reduced."""
     end: Array
     """Bytes that FSDP needs to reduce the root unit's gradients when backward ends, gathered parameters included."""
     step: Array
     """Bytes of the temporaries of the optimizer step."""
     reduced_unit: Array | float = 0.0
-    """Bytes of a unit's gradients and buffers while they are reduced, less those of its parameters, which are freed
-    before."""
+    """Bytes of an FSDP unit's gradients and buffers while they are reduced, less the bytes of its parameters, which are
+    freed before."""
     freed_late: Array | float = 0.0
-    """Bytes of buffers that a unit's reduction leaves reserved for the stream it ran on, once they are freed."""
+    """Bytes of buffers from the reduction of an FSDP unit that the allocator still reserves for the stream of the
+    reduction after they are freed."""
 
 
 def tied_gradients(shape: ModelShape, c: Candidates) -> Array:
-    """Number of gradients of the token table that exist at once: a tied table has two and their sum."""
+    """Number of gradients of the token table that exist at once. A table tied to the output head has three: one from
+    each use, and their sum (two with a loss in chunks)."""
     # The head of a loss in chunks gives a gradient of its own, to which autograd adds in place; the product's is a view.
     tied = np.where(c.loss_chunk > 0, 2.0, 3.0)
     return tied if shape.tied else np.ones_like(tied)
 
 
 def with_cast_copies(states: States, shape: ModelShape, c: Candidates, d: Dtypes) -> States:
-    """Model states with the cast copies that autocast adds for every backend.
+    """Add to the model states the copies of weights that autocast casts, whatever the backend.
 
     Matrix products save a cast copy of each weight for backward, which no backend frees.
     """

@@ -11,23 +11,23 @@ def fraction(shape: ModelShape, impl: Implementation) -> float:
 
 
 def of_block(shape: ModelShape, impl: Implementation) -> float:
-    """Fraction of the parameters of a block that are trained, in the blocks that backward passes."""
+    """Fraction of a block's parameters that are trained, for a block that backward passes."""
     return impl.trainable * shape.trained_block_parameters / max(shape.block_parameters, 1)
 
 
 def outside(shape: ModelShape, impl: Implementation) -> float:
-    """Fraction of the parameters in no block that are trained."""
+    """Fraction of the parameters outside the blocks that are trained."""
     return impl.trainable * shape.trained_outside
 
 
 def depth(shape: ModelShape) -> float:
-    """Fraction of the blocks that backward passes."""
+    """Fraction of the model's blocks that backward passes; it skips blocks before the first trained one."""
     return shape.trained_blocks / shape.layers
 
 
 def master_bytes(shape: ModelShape, d: Dtypes, impl: Implementation) -> float:
-    """Mean bytes of a parameter where a backend keeps trained parameters as float32 masters; with an adapter, frozen
-    parameters have the dtype of computation, or 4 bits without their scales."""
+    """Mean stored bytes of a parameter, for a backend that stores trained parameters as float32 masters. With an
+    adapter, frozen parameters are stored in the compute dtype, or in 4 bits (whose scales are not counted)."""
     if shape.adapter is None:
         return float(d.master)
     trained = fraction(shape, impl)
@@ -35,12 +35,12 @@ def master_bytes(shape: ModelShape, d: Dtypes, impl: Implementation) -> float:
 
 
 def compute_bytes(shape: ModelShape, d: Dtypes) -> float:
-    """Mean bytes of a parameter as forward and backward read it: in the dtype of computation, or in 4 bits."""
+    """Mean bytes of a parameter of the model as forward and backward read it: in the compute dtype, or in 4 bits."""
     return _mixed_bytes(d, shape.layers * shape.packed_parameters / max(shape.parameters, 1))
 
 
 def block_bytes(shape: ModelShape, d: Dtypes) -> float:
-    """Mean bytes of a block's parameter as forward and backward read it."""
+    """Mean bytes of a parameter of one block as forward and backward read it: in the compute dtype, or in 4 bits."""
     return _mixed_bytes(d, shape.packed_parameters / max(shape.block_parameters, 1))
 
 
@@ -50,7 +50,8 @@ def scale_bytes(shape: ModelShape) -> float:
 
 
 def unpacked_bytes(shape: ModelShape, d: Dtypes) -> float:
-    """Bytes of the one 4-bit weight that a product has unpacked, and of its scales in float32 where they were packed."""
+    """Bytes of the largest 4-bit weight when a matrix product has unpacked it, and of its scales in float32 if they
+    were quantised too."""
     if shape.adapter is None:
         return 0.0
     # bitsandbytes unpacks scales, and adds their mean into a second tensor (0.50, `dequantise_blockwise`).

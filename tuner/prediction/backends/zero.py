@@ -18,7 +18,8 @@ from shardtune.tuner.prediction.rates import Network
 from shardtune.tuner.prediction.tensors import buckets_filled, modules_above, tensor_count
 
 _BF16_OPTIMIZER_BUFFER = 5e8
-"""Number of elements that DeepSpeed's engine reduces at a time for BF16_Optimizer (`buffered_allreduce_fallback`)."""
+"""Number of elements that DeepSpeed's engine reduces in one call where it uses its BF16_Optimizer
+(`buffered_allreduce_fallback`)."""
 _TENSOR = {1: 1.5, 2: 5.0, 3: 38.0}
 """Kernel launches per parameter by ZeRO stage: gradient hooks; stage 3's coordinator also fetches and releases every
 module in Python."""
@@ -84,7 +85,7 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
 
 
 def _gathers(shape: ModelShape, c: Candidates, d: Dtypes, network: Network, units: float) -> tuple[Array, Array]:
-    """Seconds of ZeRO-3's all-gathers in one micro batch: those of forward and those of backward."""
+    """Seconds of ZeRO-3's all-gathers in one micro batch, as a pair: in forward and in backward."""
     persistent, reused = stays_gathered(shape, c)
     count = shape.parameters - persistent
     backward_count = count - reused

@@ -11,8 +11,8 @@ from shardtune.tuner.prediction.tensors import elements_up_to
 
 
 def _cast_bytes(c: Candidates, d: Dtypes, elements: Array) -> Array:
-    """Bytes of gradient copies during ZeRO's all-reduce in another dtype (`average_tensor`), and of gradients too large
-    for the flat buffer."""
+    """Bytes of copies of gradients while ZeRO all-reduces them in another dtype (`average_tensor`), and of gradients
+    too large for the flat buffer."""
     outside = np.where((c.contiguous > 0) & (elements <= c.reduce_bucket), 0.0, float(d.compute))
     return elements * (outside + (d.reduce if d.reduce != d.compute else 0.0))
 
@@ -64,7 +64,7 @@ def is_bf16_optimizer(c: Candidates, d: Dtypes) -> Mask:
 
 
 def _gradient_bytes(c: Candidates, d: Dtypes, trained: Array, bf16_optimizer: Mask) -> tuple[Array, Array]:
-    """Bytes of ZeRO's gradients when backward begins and when it ends."""
+    """Bytes of ZeRO's gradients, as a pair: when backward begins and when it ends."""
     # BF16_Optimizer holds unsharded fp32 gradients for the whole step, and bf16 gradients that are zeroed, not freed,
     # between its micro batches. Offloaded, stage 1 accumulates in `param.grad_accum`, and both stages keep the reduced
     # partition on the device (`_use_compact_grad_partition_buffer`; stage 1 from the last micro batch on) before it
@@ -119,11 +119,12 @@ def _bucket_bytes(
 
 
 def stays_gathered(shape: ModelShape, c: Candidates) -> tuple[Array, Array]:
-    """Number of elements that ZeRO-3 gathers only once: persistent parameters, and those kept from forward to backward.
+    """Number of elements that ZeRO-3 gathers once for forward and backward together: persistent parameters, and
+    parameters that stay gathered from forward to backward.
 
-    A parameter stays gathered where it is used again within `stage3_max_reuse_distance` elements
-    (`__params_to_release`): as many as lie between its forward and its backward, which pass over everything after it
-    twice. The last half of that distance is kept.
+    A parameter stays gathered if at most `stage3_max_reuse_distance` elements are used between its forward and its
+    backward (`__params_to_release`). These are all elements after it in the model, counted twice. So the last
+    parameters of the model stay gathered, as many as half of that distance holds.
     """
     persistent = np.where(c.persistence > 0, elements_up_to(shape, c.persistence), 0.0)
     return persistent, np.minimum(c.reuse / 2.0, float(shape.parameters) - persistent)
@@ -154,8 +155,8 @@ def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
 
 
 def _gathered_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes) -> dict[str, Array]:
-    """Bytes of ZeRO-3's parameters in use and fetched ahead, at most `max_live` elements, and of parameters that stay
-    gathered."""
+    """Bytes of ZeRO-3's gathered parameters: those in use and prefetched, at most `max_live` elements, and those that
+    stay gathered."""
     count = float(shape.parameters)
     in_use = np.maximum(float(shape.block_parameters), float(shape.largest_parameter))
     live = np.minimum(np.minimum(c.max_live, count), in_use + np.minimum(c.prefetch_bucket, count))
@@ -179,8 +180,8 @@ def _gathered_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes) -> dict[str, 
 
 
 def _bucket_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> dict[str, Array]:
-    """Bytes of ZeRO-3's gradients in communication: one flat buffer that exists from the start, and the copies made by
-    its reduction."""
+    """Bytes of ZeRO-3's communication buffers for gradients: one flat buffer that exists from the start, and the copies
+    made while gradients are reduced."""
     zero, table = c.tokens * 0.0, float(shape.embedding_parameters) * trained_part.outside(shape, impl)
     trained = float(shape.parameters) * trained_part.fraction(shape, impl)
     bucket = c.reduce_bucket * d.reduce * (c.contiguous > 0)

@@ -60,8 +60,8 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
 def offloaded_inputs(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, *, is_pinned: bool
 ) -> Array:
-    """Bytes of checkpointed blocks' inputs in one rank's host memory, those of one micro batch; page-locked as torch
-    allocates it, or as they are."""
+    """Bytes of the inputs of checkpointed blocks that one rank keeps in host memory for one micro batch. Page-locked
+    tensors count with the size that torch's allocator rounds them up to."""
     if not np.any(c.activation_offload):
         # Most spaces have none, and an enumeration comes by here thousands of times.
         return c.tokens * 0.0
@@ -71,12 +71,12 @@ def offloaded_inputs(
 
 
 def held_positions(c: Candidates, impl: Implementation) -> Array:
-    """Number of positions of norms and of the residual stream on a rank, for each position in `Candidates.tokens`."""
+    """Number of positions that norms and the residual stream have on a rank, as a multiple of `Candidates.tokens`."""
     return np.ones_like(c.tensor) if impl.splits_positions else c.tensor
 
 
 def _norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
-    """Activation bytes per token of a block's two norms and of the inputs of the linear layers behind them."""
+    """Activation bytes per token of a block's two norms, and of the inputs of the linear layers that follow them."""
     size = dtypes.compute
     stream = 4 if impl.autocast else size
     if shape.norm == "rms":
@@ -98,7 +98,7 @@ def _final_norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -
 
 
 def _added_bytes(shape: ModelShape, dtypes: Dtypes) -> float:
-    """Activation bytes per token that LoRA's own layers keep: what the first matrix of each makes."""
+    """Activation bytes per token that LoRA's own matrices keep: the output of the first matrix of each pair."""
     if shape.adapter is None:
         return 0.0
     of_first = float(dtypes.compute * shape.adapter.rank * len(shape.adapter.matrices))
@@ -106,7 +106,8 @@ def _added_bytes(shape: ModelShape, dtypes: Dtypes) -> float:
 
 
 def _mlp_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
-    """Activation bytes per token of the MLP from its first product on; the MLP's input is counted with the norm."""
+    """Activation bytes per token of the MLP from the output of its first linear layers on; the MLP's input is counted
+    with the norm before it."""
     size, k = dtypes.compute, shape.experts_per_token
     # gated: gate, silu(gate), up, product. gelu: input and output. gelu_tanh (NewGELUActivation): x, 0.5x, tanh, 1+tanh, product.
     # The product is the last layer's input.
@@ -177,7 +178,7 @@ def _compiled_bytes(shape: ModelShape, dtypes: Dtypes) -> float:
 
 
 def _selective_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, all_saved: Array) -> Array:
-    """Activation bytes that selective checkpointing keeps in a block beyond the block's input."""
+    """Activation bytes that selective checkpointing keeps in a block in addition to the block's input."""
     size, k = dtypes.compute, shape.experts_per_token
     attention = c.tokens * (size * shape.query) + _attention_extra(shape, c, dtypes, impl)
     if impl.selective == "alternate_blocks":
@@ -220,8 +221,8 @@ def logits_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impleme
 
 
 def _chunk_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """Bytes at the peak of a loss in chunks (`workers.rank.model.chunked_loss`): one chunk's logits, and the head's
-    gradient, which is summed over chunks in fp32."""
+    """Peak bytes of a loss that is computed in chunks (`workers.rank.model.chunked_loss`): one chunk's logits, and the
+    output head's gradient, which is summed over the chunks in fp32."""
     logits = np.minimum(c.loss_chunk, c.tokens * c.tensor) * shape.vocab / c.tensor
     head = float(shape.vocab * shape.hidden) * trained_part.outside(shape, impl) / c.tensor
     several = c.loss_chunks > 1

@@ -22,15 +22,15 @@ class BlockBytes:
     """Bytes of the gradients of activations that exist at once inside a block's backward."""
 
     without_backward: int = 0
-    """Number of first blocks that backward does not pass, since nothing in or before them is trained."""
+    """Number of the model's first blocks that backward does not reach, because nothing in or before them is trained."""
     layers: int = 0
-    """Number of blocks of which one's bytes these are."""
+    """Number of blocks of the model; each has the bytes that the other fields state."""
     offloaded: Array | float = 0.0
-    """Bytes of a checkpointed block that are in host memory from forward to backward: its input."""
+    """Bytes that a checkpointed block keeps in host memory from forward to backward: its input."""
 
     def with_offload(self, c: Candidates, layers: int) -> "BlockBytes":
-        """Bytes of a block whose input is in host memory where the candidate offloads it; `checkpointed` is on the device
-        otherwise."""
+        """Move the input of a checkpointed block from `checkpointed` (device memory) to `offloaded` (host memory), for
+        candidates that offload it."""
         is_offloaded = c.activation_offload > 0
         return replace(
             self,
@@ -40,7 +40,7 @@ class BlockBytes:
         )
 
     def checkpointed_before(self, c: Candidates, number: int) -> Array:
-        """Number of checkpointed blocks before block `number` (from 1) that backward passes."""
+        """Number of checkpointed blocks that come before block `number` (counted from 1) and that backward reaches."""
         return np.maximum(c.checkpointed(number - 1) - c.checkpointed(self.without_backward), 0.0)
 
     def number_offloaded(self, c: Candidates) -> Array:
@@ -54,13 +54,13 @@ class BlockBytes:
         return checkpointed * self.checkpointed + (blocks - unpassed - checkpointed) * self.not_checkpointed
 
     def working(self, c: Candidates, number: int) -> Array:
-        """Bytes that block number `number` needs while it runs backward: restored activations and gradients."""
+        """Bytes that the backward of block number `number` needs: activations restored by recomputation, and gradients."""
         is_checkpointed = c.checkpointed(number) - c.checkpointed(number - 1)
         restored = is_checkpointed * np.maximum(self.everything - self.checkpointed, 0.0)
         return restored + self.gradients + self._fetched_ahead(c, number) * self.offloaded
 
     def _fetched_ahead(self, c: Candidates, number: int) -> Array:
-        """Whether the input of an earlier block has come back from the host while block `number` runs backward: from the
-        last checkpointed block on, one is always ahead."""
+        """Whether the input of an earlier block is already back from host memory while block `number` runs backward:
+        once backward has reached a checkpointed block, one input is always fetched ahead."""
         has_begun = c.checkpointed(self.layers) > c.checkpointed(number - 1)
         return np.where(has_begun & (self.checkpointed_before(c, number) > 0), 1.0, 0.0)

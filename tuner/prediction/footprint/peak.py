@@ -28,7 +28,8 @@ MOMENTS = (
     "optimizer step",
 )
 _REDUCING = (2, 3, 4)
-"""Indices of the moments at which a unit's gradients are reduced, or have been while a further block computes."""
+"""Indices in `MOMENTS` of the moments at which the gradients of an FSDP unit are being reduced, or have been while
+another block computes."""
 
 _STATES = "ZeRO (arXiv:1910.02054), section 3.1; as torch 2.13 and DeepSpeed 0.19.8 keep them"
 SOURCES = {
@@ -49,14 +50,15 @@ SOURCES = {
 }
 
 CONTEXT_GIB = 0.8
-"""GiB of the CUDA context and library workspaces: 0.5-1.8 GiB by torch version (shared reference, README constants)."""
+"""GiB of the CUDA context and library workspaces: 0.5-1.8 GiB by torch version (published constants)."""
 COMMUNICATION_GIB = 1.2
-"""GiB of NCCL's buffers and channels once ranks communicate: 1-2 GiB (same source as the context)."""
+"""GiB of NCCL's buffers and channels once ranks communicate: 1-2 GiB (published constants)."""
 
 
 @dataclass(frozen=True)
 class MemoryTable:
-    """Predicted bytes of memory for each candidate; `terms` are those of the peak moment and add up to `allocated`."""
+    """Predicted bytes of memory for each candidate. `terms` divides the bytes at the peak moment into parts, which add
+    up to `allocated`."""
 
     terms: dict[str, Array]
     moment: Array
@@ -92,8 +94,9 @@ def peak_memory(
 ) -> MemoryTable:
     """Predict the memory of one rank for every candidate.
 
-    With pipeline stages, a rank also holds the activations of micro batches whose backward has not begun: `waiting`
-    bytes. `buffers` are the bytes of the buffers that receive activations from other stages; they are held all the time.
+    With pipeline stages, a rank also holds `waiting` bytes: the activations of micro batches whose backward has not
+    begun. `buffers` are the bytes of the buffers that receive activations from other stages; they are held all the
+    time.
     """
     is_cuda = device == "cuda"
     dtypes = optimizers.with_states(shape, dtypes, impl)
@@ -133,7 +136,8 @@ _CHANGING_TERMS = ("gradients", "gathered", "buckets", "activations", "recomputa
 def _bytes_by_moment(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, state: States
 ) -> tuple[tuple[tuple[Array, ...], ...], Array]:
-    """Bytes of each of the terms `_CHANGING` at each of `MOMENTS`, and of the working set of one block's backward."""
+    """Bytes of each memory term that changes within a step (`_CHANGING_TERMS`) at each of `MOMENTS`. The second value
+    is the working set of one block's backward."""
     block = block_bytes(shape, c, dtypes, impl)
     logits = logits_bytes(shape, c, dtypes, impl)
     zero = logits * 0.0
@@ -173,7 +177,7 @@ def _bytes_by_moment(
 def _add_activations(
     moments: tuple[tuple[Array, ...], ...], waiting: Array | float, buffers: Array | float
 ) -> tuple[tuple[Array, ...], ...]:
-    """Bytes at each moment of a step, with the activations of other micro batches added."""
+    """Add the activations of other micro batches, which wait in a pipeline, to the bytes at each moment of a step."""
     position = _CHANGING_TERMS.index("activations")
     last = len(moments) - 1
     # Nothing waits any more when the optimizer steps.
@@ -185,7 +189,7 @@ def _add_activations(
 
 
 def _fragmentation(c: Candidates, state: States, working: Array, moment: Array) -> Array:
-    """Bytes in the allocator's memory pools that the tensors of the peak cannot reuse."""
+    """Bytes of fragmentation: free memory in the allocator's pools that the tensors of the peak cannot reuse."""
     # The caching allocator keeps one pool per stream, and never assembles a large block from small free ones. Where the
     # peak is the loss, the working set of a block's backward and the communication streams' buffers add to it.
     at_loss = moment == 0

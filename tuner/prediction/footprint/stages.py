@@ -12,7 +12,7 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.stages import StageLayout, StageShape
 
 _LOG_SOFTMAX = 4.0
-"""Bytes per logit that the loss of a micro batch keeps until the micro batch's backward."""
+"""Bytes per logit that the loss of a micro batch keeps until that micro batch's backward."""
 
 
 def peak_memory(
@@ -41,10 +41,10 @@ def in_flight(stage: StageShape, c: Candidates) -> tuple[Array, Array]:
     Returns the number during the first backward of a step, and the largest number during later ones. On a rank with
     several stages, a micro batch's pass through one stage counts as a fraction of a micro batch.
 
-    1F1B: arXiv:2006.09503, section 3. Interleaved: arXiv:2104.04473, section 2.2, with torch's rounds for any number of
-    micro batches (2.13, `_get_warmup_ops`); with zero bubble each rank starts with fewer, by the number of weight
-    gradients that it postpones (`_get_1f1b_rank_ops`). In a V: arXiv:2401.10241, section 6 (as 1F1B's first rank), and
-    one part more under DualPipeV (github.com/deepseek-ai/DualPipe).
+    Sources: 1F1B: arXiv:2006.09503, section 3. Interleaved: arXiv:2104.04473, section 2.2, with torch's rounds for any
+    number of micro batches (2.13, `_get_warmup_ops`); with zero bubble each rank starts with fewer, by the number of
+    weight gradients that it postpones (`_get_1f1b_rank_ops`). V-shaped schedules: arXiv:2401.10241, section 6 (each
+    rank as many as 1F1B's first rank), and one stage's part more under DualPipeV (github.com/deepseek-ai/DualPipe).
     """
     all_of_step = np.maximum(c.accumulation, 1.0)
     ranks, virtual, schedule = stage.cut
@@ -65,8 +65,8 @@ def in_flight(stage: StageShape, c: Candidates) -> tuple[Array, Array]:
 def _waiting_and_buffer_bytes(
     stage: StageShape, c: Candidates, dtypes: Dtypes, impl: Implementation, in_flight_count: Array
 ) -> tuple[Array, Array]:
-    """Bytes of other micro batches' activations that wait for backward, and bytes of the buffers for hidden states and
-    gradients."""
+    """Bytes of the activations of other micro batches that wait for backward, and bytes of the buffers in which stages
+    receive hidden states and gradients."""
     # torch 2.13 has a buffer for each micro batch of a step, from the first step on, and where a rank has several
     # stages it keeps what was sent until the step's end.
     boundary = c.tokens * stage.hidden * dtypes.under(impl).compute

@@ -9,7 +9,7 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 
 
 def block_bytes(trace: StepTrace, c: Candidates) -> BlockBytes:
-    """Activation bytes of one block, for each candidate."""
+    """Activation bytes of one block of the user's own code, by its traced step, for each candidate."""
     all_saved, boundary = _of_micro_batch(trace.block, c), _of_micro_batch(trace.boundary, c)
     boundary = np.minimum(boundary, all_saved)
     selective = np.minimum(boundary + _of_micro_batch(trace.selective, c), all_saved)
@@ -20,18 +20,19 @@ def block_bytes(trace: StepTrace, c: Candidates) -> BlockBytes:
 
 
 def loss_bytes(trace: StepTrace, c: Candidates) -> Array:
-    """Bytes at the peak of the loss, beside what blocks keep."""
+    """Bytes at the peak of the loss, in addition to what the blocks keep, by the traced step of the user's own code."""
     return _of_micro_batch(trace.loss, c)
 
 
 def outside_bytes(shape: ModelShape, c: Candidates) -> Array:
-    """Bytes that stand while the blocks run, but belong to none; 0 for models of transformers, whose terms contain
-    them."""
+    """Bytes of activations outside the blocks that exist while the blocks run, by the traced step of the user's own
+    code. 0 for models of transformers, for which other terms count them."""
     return c.tokens * 0.0 if shape.step_trace is None else _of_micro_batch(shape.step_trace.outside, c)
 
 
 def tail_bytes(shape: ModelShape, c: Candidates) -> Array:
-    """Bytes of activations at the peak of backward behind the blocks; 0 for models of transformers."""
+    """Peak bytes of activations after backward has left the blocks, by the traced step of the user's own code; 0 for
+    models of transformers."""
     return c.tokens * 0.0 if shape.step_trace is None else _of_micro_batch(shape.step_trace.tail, c)
 
 

@@ -11,9 +11,10 @@ from shardtune.tuner.prediction.rates import Network, Rates
 
 _FLOAT32 = 4.0
 _COPIES = 5.0
-"""Float32 copies of a tensor at once on the CPU: both moments, the gradient, a square root and the denominator."""
+"""Number of float32 copies of a tensor that exist at once in a step of 8-bit AdamW on the CPU: both moments, the
+gradient, a square root and the denominator."""
 _PASSED_BYTES = 128.0
-"""Bytes of memory traffic per element of the CPU's operators, beyond one fused pass."""
+"""Bytes of memory traffic per element that a step of 8-bit AdamW on the CPU has beyond one fused pass."""
 
 
 def _step_bytes(_settings: AdamW8bit, shape: ModelShape, c: Candidates, d: Dtypes, on_cpu: bool) -> Array:

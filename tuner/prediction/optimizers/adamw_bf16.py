@@ -10,11 +10,14 @@ from shardtune.tuner.prediction.optimizers.record import PredictedOptimizer
 from shardtune.tuner.prediction.rates import Network, Rates
 
 _COPIES_BYTES = 20.0
-"""Bytes per element of a piece: float32 copies of weight, gradient and two moments, and the random numbers."""
+"""Bytes of temporaries per element of a piece (the part of a parameter that a step of AdamW in bfloat16 updates at a
+time): float32 copies of weight, gradient and two moments, and the random numbers."""
 _PIECE = {True: float(1 << 16), False: float(1 << 22)}
-"""Number of elements of a piece, by whether ranks are on the CPU."""
+"""Number of elements of a piece (the part of a parameter that a step updates at a time); the key is whether ranks are
+on the CPU."""
 _PASSED_BYTES = 128.0
-"""Bytes of memory traffic per element beyond one fused pass: copies, random numbers, and the rounding of three results."""
+"""Bytes of memory traffic per element that a step of AdamW in bfloat16 has beyond one fused pass: copies, random
+numbers, and the rounding of three results."""
 
 
 def _step_bytes(_settings: AdamWBf16, shape: ModelShape, c: Candidates, _d: Dtypes, on_cpu: bool) -> Array:

@@ -17,18 +17,20 @@ from shardtune.tuner.prediction.rates import Network, Rates
 
 _BF16 = 2.0
 _ELEMENTWISE = 8.0
-"""Kernels of one matrix beside its iterations: momentum, norm, scaling, decay and update."""
+"""Number of kernels that Muon launches for one matrix besides its iterations: momentum, norm, scaling, decay and
+update."""
 _PRODUCTS = 3.0
 """Kernels of one iteration."""
 
 
 def _shards(c: Candidates) -> Array:
-    """Number of ranks that share one matrix in the optimizer step."""
+    """Number of ranks among which one matrix is sharded in Muon's optimizer step."""
     return np.where(c.backend == FSDP2, c.shard, 1.0)
 
 
 def _step_bytes(_settings: Muon, shape: ModelShape, c: Candidates, d: Dtypes, _on_cpu: bool) -> Array:
-    """Bytes of the largest matrix's update: in the masters' dtype, in bf16 twice, and two squares of its shorter side."""
+    """Bytes of temporaries while Muon updates the largest matrix: one copy in the masters' dtype, two in bf16, and two
+    square matrices of its shorter side."""
     ranks, largest = _shards(c), c.tokens * 0.0
     for rows, columns in set(shape.block_matrices):
         size, square = float(rows * columns), float(min(rows, columns) ** 2)

@@ -13,11 +13,12 @@ Settings = TypeVar("Settings")
 
 @dataclass(frozen=True)
 class PredictedOptimizer(Generic[Settings]):
-    """Predictor of one optimizer, beyond its states: functions over many candidates at once."""
+    """Predictor of one optimizer's temporaries and time, as functions over arrays of candidates; optimizer states are
+    predicted elsewhere."""
 
     step_bytes: Callable[[Settings, ModelShape, Candidates, Dtypes, bool], Array]
     """Function that returns the bytes of an optimizer step's temporaries on one rank. Its flag is whether ranks
     are on the CPU."""
     step_seconds: Callable[[Settings, ModelShape, Candidates, Rates, Network], Array]
-    """Function that returns the seconds of an optimizer step beyond its passes over parameters, gradients and states:
-    matrix products, launches and exchanges."""
+    """Function that returns the seconds that an optimizer step takes in addition to its passes over parameters,
+    gradients and states: for matrix products, launches and exchanges."""

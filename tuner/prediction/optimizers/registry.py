@@ -22,7 +22,8 @@ _ADAM_VALUES = 2.0
 
 
 def with_states(shape: ModelShape, d: Dtypes, impl: Implementation) -> Dtypes:
-    """Dtypes with the bytes of optimizer state per parameter of this model or stage, on average over its parameters."""
+    """Dtypes with the bytes of optimizer state per parameter, averaged over the parameters of this model or pipeline
+    stage."""
     # Shards divide every kind of parameter evenly, so that the average holds for each rank.
     count = float(shape.parameters)
     kept = impl.optimizer.state_bytes(count, float(shape.matrix_parameters), d.moments / _ADAM_VALUES)
@@ -30,10 +31,10 @@ def with_states(shape: ModelShape, d: Dtypes, impl: Implementation) -> Dtypes:
 
 
 def step_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, on_cpu: bool) -> Array:
-    """Bytes of the temporaries that the optimizer itself needs in its step."""
+    """Bytes of temporaries that the optimizer needs in its step, besides its states."""
     return OPTIMIZERS[impl.optimizer.kind].step_bytes(impl.optimizer, shape, c, d, on_cpu)
 
 
 def step_seconds(shape: ModelShape, c: Candidates, impl: Implementation, rates: Rates, network: Network) -> Array:
-    """Seconds of the optimizer step beyond passes over memory."""
+    """Seconds of the optimizer step in addition to its passes over memory."""
     return OPTIMIZERS[impl.optimizer.kind].step_seconds(impl.optimizer, shape, c, rates, network)

@@ -13,9 +13,10 @@ from shardtune.tuner.prediction.shapes.counted_shape import TracedShape
 
 
 def memory_calibration(calibrations: Calibrations, shape: ModelShape | None) -> MemoryCalibration:
-    """Memory calibration for a model; one whose block widths are estimated, or whose step was traced, has a wider prior.
+    """Memory calibration for a model; the prior is wider for a model whose block widths are estimated, or whose
+    training step was traced (the user's own code).
 
-    A model whose step was traced learns from its own trials alone.
+    The calibration of a traced model is learnt from its own trials alone.
     """
     if shape is not None and shape.step_trace is not None:
         own = calibrations.own_code.get(shape.step_trace)
@@ -26,7 +27,8 @@ def memory_calibration(calibrations: Calibrations, shape: ModelShape | None) -> 
 
 
 def speed_calibration(calibrations: Calibrations, shape: ModelShape | None) -> SpeedCalibration:
-    """Speed calibration for a model; one whose step was traced learns from its own trials beside those of formulas."""
+    """Speed calibration for a model. For a model whose training step was traced (the user's own code), it is learnt
+    from its own trials together with those of models predicted by formula."""
     trace = None if shape is None else shape.step_trace
     own = None if trace is None else calibrations.own_code.get(trace)
     return calibrations.speed if own is None else own.speed

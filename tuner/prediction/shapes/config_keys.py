@@ -26,7 +26,7 @@ _CLOSE = 0.9
 
 
 class WatchedConfig(dict[str, Any]):
-    """Model configuration, under the key names of published files, that records which keys the program reads."""
+    """Content of a model's config.json, under the key names of published files, that records which keys the program reads."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         aliases = _ALIASES.get(str(config.get("model_type")), {})

@@ -53,7 +53,8 @@ class TracedShape(ModelShape):
 
     @property
     def _uncounted(self) -> int:
-        """Number of elements that an adapter adds to one block and that the worker did not count."""
+        """Number of elements that an adapter adds to one block, if the worker counted the model without its adapter;
+        else 0."""
         return 0 if self._counts_adapter else super().added_parameters
 
     @cached_property

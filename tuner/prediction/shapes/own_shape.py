@@ -12,7 +12,7 @@ from shardtune.api_schemas.training.workload import Precision
 from shardtune.tuner.prediction.shapes.counted_shape import TracedShape
 
 _SMALLEST_MATRIX = 4096
-"""Fewest elements of a parameter that counts as a matrix; smaller ones are biases and norms."""
+"""Minimum number of elements of a parameter that counts as a matrix; smaller parameters are biases and norms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +40,19 @@ class OwnShape(TracedShape):
 
     @property
     def block_matrices(self) -> tuple[tuple[int, int], ...]:
-        """Rows and columns of the matrices of one block: squares, since the trace knows only their sizes."""
+        """Rows and columns of the matrices of one block, assumed to be square, since the trace records only their
+        numbers of elements."""
         sides = [math.isqrt(size) for size in self.trace.block_tensors if size >= _SMALLEST_MATRIX]
         return tuple((side, side) for side in sides)
 
     @property
     def outside_parameters(self) -> int:
-        """Number of elements of the parameters in no block."""
+        """Number of elements of the parameters outside the blocks."""
         return self.counted.outside_blocks if self.counted.blocks else 0
 
     @property
     def embedding_parameters(self) -> int:
-        """Number of elements of the largest parameter in no block: a token table, where there is one."""
+        """Number of elements of the largest parameter outside the blocks: a token table, where there is one."""
         return max(self.trace.outside_tensors, default=0)
 
     @property
@@ -90,7 +91,7 @@ class OwnShape(TracedShape):
 
 
 def of_summary(model: ModelSpec, model_summary: ModelSummary) -> OwnShape | None:
-    """Shape of the user's own code; None where no step of it was traced."""
+    """Shape of a model that the user's own code builds; None where no training step of it was traced."""
     trace = model_summary.step_trace
     if trace is None:
         return None
@@ -115,7 +116,7 @@ def check_workload(trace: StepTrace, sequence: int, precision: Precision) -> Non
     """Check that a prediction is for the workload that was traced.
 
     Raises:
-        ValueError: it has another sequence length or dtype.
+        ValueError: the workload has another sequence length or dtype than the traced step.
     """
     if sequence != trace.sequence_length:
         raise ValueError(

@@ -19,7 +19,7 @@ class AdapterTraffic(NamedTuple):
 
 
 def adapter_traffic(shape: ModelShape, compiled: Array, size: int) -> AdapterTraffic:
-    """Bytes per token of one block that adapters move, with elements of `size` bytes.
+    """Bytes of memory traffic per token that adapters add to one block, with elements of `size` bytes.
 
     Forward reads a layer's input and writes an output, scales it and adds it to the layer's own (`peft.tuners.lora.layer`).
     Compiled blocks scale and add in one kernel. Backward scales the output's gradient and reads it for both matrices,
@@ -37,8 +37,8 @@ def adapter_traffic(shape: ModelShape, compiled: Array, size: int) -> AdapterTra
 
 
 def unpacking_bytes(shape: ModelShape, size: int) -> float:
-    """Bytes that one pass over all blocks moves to unpack weights in 4 bits into elements of `size` bytes; 0 where none
-    are. The products that read them are counted by themselves."""
+    """Bytes that one pass over all blocks moves to unpack weights in 4 bits into elements of `size` bytes; 0 where no
+    weights are in 4 bits. The matrix products that read the unpacked weights are counted elsewhere."""
     if shape.adapter is None:
         return 0.0
     moved = quantization.PACKED_BYTES + shape.adapter.scale_bytes + size
@@ -49,8 +49,8 @@ def unpacking_bytes(shape: ModelShape, size: int) -> float:
 
 
 def unpacking_kernels(shape: ModelShape) -> float:
-    """Kernels beyond the product of each 4-bit layer of a block in forward: to unpack weights, scales, and to copy the
-    output of each adapted layer."""
+    """Number of kernels that the 4-bit layers of a block launch in forward besides their matrix products: to unpack
+    weights and scales, and to copy the output of each adapted layer."""
     if shape.adapter is None or not shape.adapter.quantised:
         return 0.0
     of_layer = 3.0 if shape.adapter.has_packed_scales else 1.0

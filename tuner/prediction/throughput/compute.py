@@ -18,14 +18,15 @@ from shardtune.tuner.prediction.throughput.exchange import exchange_launches, ex
 SAVED_HOOKS = 4.0
 """Additional kernel launches per operator in a checkpointed forward."""
 DISPATCH_MODE = 4.0
-"""Additional kernel launches per operator in the selective contexts of `torch.utils.checkpoint` (torch 2.13)."""
+"""Additional kernel launches per operator where selective checkpointing uses the contexts of `torch.utils.checkpoint`
+(torch 2.13)."""
 COMPILED_KERNELS = 0.35
-"""Part of a block's kernels that remains where the block is compiled."""
+"""Fraction of a block's kernels that remains when the block is compiled."""
 
 _LOSS_FORWARD = 0.4
-"""Fraction of the loss's memory traffic that is forward."""
+"""Fraction of the loss's memory traffic that belongs to the forward pass."""
 _LOSS_KERNELS = 30.0
-"""Number of kernels of one chunk's loss, forward and backward."""
+"""Number of kernels that the loss of one chunk launches, forward and backward."""
 
 # glibc keeps some (M_TRIM_THRESHOLD rises with the freed chunks). Two tables of 220 configurations fit best with 0.4
 # and with more than 1 (docs/measurements/search.md).
@@ -46,11 +47,11 @@ class ComputeTimes:
     machinery: Array
     """Host seconds of the backend's hooks in one micro batch."""
     exchange: Array
-    """Device seconds of the exchanges between ranks that a block waits for in one micro batch."""
+    """Device seconds of the exchanges between ranks in one micro batch, for which a block's computation waits."""
     exchange_host: Array
-    """Host seconds of these exchanges in one micro batch."""
+    """Host seconds of the exchanges between ranks in one micro batch."""
     forward_fraction: Array
-    """Fraction of the computation time that is forward."""
+    """Fraction of the computation time that the forward pass takes."""
     serial: bool
     """Whether host and device are the same core, so that launches and kernels do not overlap."""
 
@@ -137,7 +138,8 @@ def compute_times(
 
 
 def _weight_gradients(shape: ModelShape, impl: Implementation) -> float:
-    """Products for gradients of weights in the blocks that backward passes, in forward passes of these blocks."""
+    """Matrix products for weight gradients in the blocks that backward passes, as a multiple of the products in a
+    forward pass of these blocks."""
     if not shape.added_parameters:
         return impl.trainable
     added = 2.0 * shape.added_parameters
@@ -151,8 +153,8 @@ def _summed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
 
 
 def freed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """Bytes of a micro batch that the allocator returns to the system afterwards, and that the next micro batch must
-    fault in again."""
+    """Bytes that the allocator returns to the system after a micro batch, and that the next micro batch must fault in
+    again page by page."""
     block = block_bytes(shape, c, dtypes, impl)
     kept_bytes = block.kept(c, shape.layers) + logits_bytes(shape, c, dtypes, impl)
     return np.where(c.keeps_freed > 0, 0.0, _FREED_FRACTION * kept_bytes)
@@ -196,7 +198,7 @@ def _attention_seconds(shape: ModelShape, c: Candidates, impl: Implementation, r
 
 
 def elementwise_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """Bytes of memory traffic of one block's forward per token, without matrix products and attention."""
+    """Bytes of memory traffic per token in one block's forward, except for matrix products and attention."""
     size, k = dtypes.compute, shape.experts_per_token
     mixed = impl.autocast and size < 4
     q_kv = shape.query + shape.kv

@@ -13,13 +13,14 @@ _EXCHANGES = 4.0
 # One CPU rank took 80 forward and 44 backward. On H100 hosts 4.4 ms a block and micro batch remain of the eight exchanges
 # of tensor parallelism and the block's launches, whatever the model's width (docs/measurements/parallel.md): 65 each.
 _LAUNCHES = 60.0
-"""Host time of one exchange between ranks, in kernel launches: layout, the collective's Python code, waiting for it."""
+"""Host time of one exchange between ranks, in units of one kernel launch: for the layout, the collective's Python code,
+and the wait for it."""
 
 
 def exchange_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, network: Network) -> Array:
-    """Seconds of the device for one micro batch's exchanges, forward and backward.
+    """Seconds that the device waits for the exchanges between ranks in one micro batch, forward and backward.
 
-    The device computes nothing meanwhile, since the next operator of a block waits for each of them.
+    The device computes nothing meanwhile, since the next operator of a block needs the result of each exchange.
     """
     return (
         _context_seconds(shape, c, dtypes, network)
@@ -29,7 +30,8 @@ def exchange_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, network: 
 
 
 def exchange_launches(shape: ModelShape, c: Candidates, impl: Implementation, rates: Rates, network: Network) -> Array:
-    """Host cost of one micro batch's exchanges, in kernel launches; like launches, it overlaps with the device's work."""
+    """Host time of one micro batch's exchanges between ranks, in units of one kernel launch. Like launches, it overlaps
+    with the device's work."""
     passes = _passes(shape, c)
     spans_hosts = (c.tensor > 1) & (c.stages > 1) & (c.ranks * c.stages > network.gpus_per_node)
     tensor_launches = _LAUNCHES + spans_hosts * c.tensor * impl.spanning_exchange_s / rates.launch_s
@@ -58,14 +60,15 @@ def _context_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, network: 
 
 
 _SUMS = 2.0
-"""Number of a block's children that tensor parallelism splits: attention and the MLP, each with a gather before it and
-a scattered sum after it."""
+"""Number of submodules of a block that tensor parallelism splits: attention and the MLP, each with an all-gather before
+it and a reduce-scatter after it."""
 
 
 def _tensor_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, network: Network) -> Array:
     """Seconds of one micro batch's tensor-parallel exchanges, forward and backward.
 
-    Hidden states of all positions are gathered and scattered around each of a block's children.
+    Hidden states of all positions are gathered before, and scattered after, each of a block's split submodules
+    (attention and MLP).
     """
     all_positions = c.tokens * c.tensor * shape.hidden * dtypes.compute
     passes = _passes(shape, c)

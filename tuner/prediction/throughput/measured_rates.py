@@ -10,7 +10,7 @@ from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES, Curve, Netw
 
 _PASSES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0}
 _SUSTAINED = 0.9
-"""Fraction of the rate of one large matrix product that the shapes of a training step reach."""
+"""Fraction of the measured rate of a large matrix product that is assumed for the smaller products of a training step."""
 _ATTENTION = 0.55
 """Rate of attention kernels relative to large matrix products: 0.5-0.67 on the GPUs of the catalogue
 (tuner.prediction.rates)."""

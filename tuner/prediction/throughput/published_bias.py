@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PublishedBias:
-    """Predicted over measured speed of published rows: above 1, predictions are too fast."""
+    """Bias of the predictor, as the ratio of predicted to measured speed for published runs: above 1, predictions are
+    too fast."""
 
     rows: int
     sources: int
     ratio: float
-    """Median over sources of each source's median ratio."""
+    """Ratio of predicted to measured speed: the median over sources of each source's median."""
     low: float
-    """Smallest median of a source; `high` is the largest."""
+    """Smallest of the sources' median ratios; `high` is the largest."""
     high: float
 
     def describe(self, cards: str) -> str:
@@ -27,14 +28,15 @@ class PublishedBias:
 
 
 CARDS: dict[str, str] = {"hopper": "H100"}
-"""Cards whose published rows were compared, by architecture."""
+"""Names of the cards whose published rows were compared with predictions, by GPU architecture."""
 BF16: dict[str, PublishedBias] = {
     "hopper": PublishedBias(rows=112, sources=5, ratio=1.04, low=0.98, high=1.12),
 }
-"""Bias of the catalogue's predictions in bf16, by architecture, without calibration."""
+"""Bias of predictions in bf16 that use the catalogue's rates without calibration, by GPU architecture."""
 
 
 def note(architecture: str) -> str | None:
-    """Return the sentence about a card's bias; None where no rows were compared."""
+    """Return a sentence about the predictor's bias on cards of an architecture; None where no published rows were
+    compared."""
     bias = BF16.get(architecture)
     return None if bias is None else bias.describe(CARDS[architecture])

@@ -15,15 +15,15 @@ from shardtune.tuner.prediction.throughput import step
 from shardtune.tuner.prediction.throughput.step import StepTable
 
 _LAUNCHES = 60.0
-"""Host time of one send or receive between stages, in kernel launches: the schedule's Python code, and waiting for the
-collective."""
+"""Host time of one send or receive between stages, in units of one kernel launch: for the schedule's Python code, and
+the wait for the collective."""
 # Forward is assumed to take as long as either half of backward (arXiv:2401.10241, table 1 and section 6; DualPipeV, (p
 # - 1)(F&B + B - 3W) of half a rank's blocks, with F&B one after the other, as torch 2.13 runs them:
 # github.com/deepseek-ai/DualPipe).
 _BUBBLE_LEFT = {"interleaved_zero_bubble": 1 / 3, "zbv_zero_bubble": 0.0, "dual_pipe_v": 2 / 3}
 """Fraction of the pipeline bubble (idle time) that remains under schedules that postpone weight gradients."""
 _PARTS_ONCE_A_STEP = ("step", "offload")
-"""Parts of the step time that occur once a step, however many micro batches pass through the stages."""
+"""Names of the parts of the step time that occur once a step, however many micro batches pass through the stages."""
 
 
 def step_times(
@@ -50,10 +50,11 @@ def _with_bubble(
 ) -> StepTable:
     """Step time of the slowest pipeline stage, lengthened by the pipeline's bubble (idle time) and its sends.
 
-    The first micro batch passes through all earlier stages, and the last one's gradients back: one pass through every
-    other stage (GPipe, arXiv:1811.06965, section 2.3; the same for 1F1B). With several stages on a rank it passes
-    through the first of each, and each micro batch is sent as many times (interleaved 1F1B, arXiv:2104.04473, section
-    2.2). `_BUBBLE_LEFT` of that remains.
+    The bubble: the first micro batch must pass through all earlier stages, and the gradients of the last one back
+    through them, which costs one pass through every other stage (GPipe, arXiv:1811.06965, section 2.3; the same for
+    1F1B). With several stages on a rank, the first micro batch passes only through the first stage of each rank, and
+    each micro batch is sent once per stage (interleaved 1F1B, arXiv:2104.04473, section 2.2). Under schedules that
+    postpone weight gradients, the fraction `_BUBBLE_LEFT` of the bubble remains.
     """
     micro_batches = np.maximum(c.accumulation, 1.0)
     waiting = (
@@ -78,8 +79,8 @@ def _with_bubble(
 
 
 def _send_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
-    """Seconds to send one micro batch's hidden states to the next stage and its gradients back; schedules wait for
-    both."""
+    """Seconds to send one micro batch's hidden states to the next stage and its gradients back; pipeline schedules wait
+    for both transfers."""
     boundary = c.tokens * shape.hidden * dtypes.compute
     # A send is assumed to be as fast as an all-gather of two ranks with as many bytes; the two are all of a stage's
     # ranks apart.

@@ -16,11 +16,11 @@ from shardtune.tuner.prediction.throughput.compute import ComputeTimes, compute_
 from shardtune.tuner.prediction.throughput.traced_compute import compute_times as traced_compute_times
 
 HOST_ADAM_BYTES_PER_S = 15e9
-"""Bytes per second of memory traffic of one rank's part of a node's CPU Adam (a node streams 100-200 GB/s for eight
-ranks)."""
+"""Bytes per second of memory traffic that one rank achieves when the host's CPU runs Adam: a node streams 100-200 GB/s
+for eight ranks."""
 CONVERTED_COPY_BYTES_PER_S = 1.9e9
-"""Bytes per second of a copy from the device that torch converts on the host: into new pageable memory, then in another
-dtype. Measured with 3.4 GB on one machine with an H200 (docs/measurements/gpu/h200.md)."""
+"""Bytes per second of a copy from the device to the host that also changes the dtype: torch copies into new pageable
+memory, and then converts on the host. Measured with 3.4 GB on one machine with an H200 (docs/measurements/gpu/h200.md)."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class StepTable:
     """Seconds by part, which add up to the total: matrix products, attention, elementwise kernels and loss, host
     launches, the backend's hooks, exposed communication, and once-per-step costs. Calibration scales them."""
     communication: Array
-    """Seconds of communication in a step if nothing overlapped with it."""
+    """Seconds of communication in a step, as if none of it overlapped with computation."""
     exposed: Array
     optimizer: Array
     total: Array
@@ -101,8 +101,8 @@ def _compute_times(
 def _communication_seconds(
     c: Candidates, rates: Rates, comm: Traffic, forward: Array, backward: Array
 ) -> tuple[Array, Array]:
-    """Seconds of a step's communication if nothing overlapped with it, and seconds of communication that overlap with
-    nothing."""
+    """Seconds of a step's communication as a pair: as if none of it overlapped with computation, and the seconds that
+    overlap with nothing."""
     middle = np.maximum(c.accumulation - 1.0, 0.0)
     overlaps = registry.overlaps(c) * rates.overlap
     first = comm.unhidden * 0.5
@@ -116,7 +116,8 @@ def _communication_seconds(
 
 
 def _optimizer_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:
-    """Seconds of the step's passes over this rank's shard, of unscaling, gradient norm and clipping, and of host overhead."""
+    """Seconds of the optimizer step: passes over this rank's shard, unscaling, gradient norm and clipping, and host
+    overhead."""
     trained = shape.parameters * trained_part.fraction(shape, impl) / c.holders
     # A fused kernel reads and writes parameter, gradient and moments once; foreach passes over them about three times.
     fused = 3.0 * dtypes.master + 2.0 * dtypes.moments
@@ -155,8 +156,9 @@ def _waits_for_inputs(
 ) -> Array:
     """Seconds of a step in which blocks wait for their inputs' copies to the host and back (activation offload).
 
-    A copy overlaps with the forward of its own block, and with the backward of the blocks until the next checkpointed one
-    before them. The first copy back of a micro batch overlaps with nothing. CPU ranks copy by themselves.
+    A copy to the host overlaps with the forward of its own block. A copy back overlaps with the backward of the blocks
+    down to the checkpointed block that needs it. The first copy back of a micro batch overlaps with nothing. CPU ranks
+    copy without overlap.
     """
     if not np.any(c.activation_offload):
         return c.tokens * 0.0
@@ -176,10 +178,10 @@ def _waits_for_inputs(
 def _returned_weights(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, network: Network
 ) -> Array:
-    """Seconds in which an optimizer on the device returns updated weights to parameters on the host.
+    """Seconds to copy updated weights from an optimizer on the device to parameters in host memory.
 
-    ZeRO-3 copies masters into parameters of a lower dtype (`_reassign_or_swap_out_partitioned_parameters`). torch converts
-    on the host then (`aten/src/ATen/native/cuda/Copy.cu`), so page-locked parameters do not help.
+    ZeRO-3 copies fp32 masters into parameters of a lower dtype (`_reassign_or_swap_out_partitioned_parameters`). torch
+    then converts on the host (`aten/src/ATen/native/cuda/Copy.cu`), so page-locked parameters do not help.
     """
     converts = dtypes.under(impl).compute < dtypes.master
     returned = c.offload_parameters * (1.0 - c.offload_optimizer) * shape.parameters / c.holders

@@ -9,8 +9,8 @@ from shardtune.tuner.prediction.candidates import DDP, ZERO, Candidates, Mask
 
 
 def with_timed_rows(candidates: Candidates, workload: Workload) -> Candidates:
-    """Candidates for predicting time: their micro batches have the workload's mean length. Memory follows from the
-    longest micro batch and must not be predicted from them."""
+    """Candidates from which time is predicted: their micro batches have the workload's mean length. Memory must not be
+    predicted from them, as it follows from the longest micro batch."""
     if workload.data is None:
         return candidates
     columns = np.broadcast_arrays(candidates.micro_batch, candidates.accumulation, _meets_once(candidates))
@@ -21,7 +21,8 @@ def with_timed_rows(candidates: Candidates, workload: Workload) -> Candidates:
 
 
 def _timed(workload: Workload, micro_batch: int, accumulation: int, meets_once: int) -> TimedRows:
-    """Rows of one division of the global batch; the longest where it does not come out."""
+    """Rows and length that stand for the micro batches of one division of the global batch; the longest length if the
+    division leaves a remainder."""
     assert workload.data is not None
     groups = workload.global_batch // (micro_batch * accumulation)
     split = Split(micro_batch, groups, accumulation)
@@ -39,7 +40,7 @@ def _timed(workload: Workload, micro_batch: int, accumulation: int, meets_once: 
 
 
 def _meets_once(candidates: Candidates) -> Mask:
-    """Whether ranks wait for each other only once a step: backends with whole parameters that reduce after the last
-    micro batch."""
+    """Whether ranks wait for each other only once a step. This is so for backends that keep whole parameters on each
+    rank and reduce gradients after the last micro batch."""
     is_whole = (candidates.backend <= DDP) | ((candidates.backend == ZERO) & (candidates.stage <= 1))
     return np.asarray(is_whole & (candidates.sync_last > 0))

@@ -17,13 +17,13 @@ from shardtune.tuner.prediction.throughput.compute import (
 )
 
 _FUSED_TRAFFIC = 0.5
-"""Part of the memory traffic of elementwise operators that remains where a compiler fuses them."""
+"""Fraction of the memory traffic of elementwise operators that remains when a compiler fuses them."""
 
 
 def compute_times(
     shape: ModelShape, trace: StepTrace, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates
 ) -> ComputeTimes:
-    """Seconds of computation per micro batch for every candidate."""
+    """Seconds of computation per micro batch of the user's own code, by its traced step, for every candidate."""
     zero, repeated = c.tokens * 0.0, recomputed(shape, c, impl)
     blocks, outside, backward = trace.blocks_forward, trace.outside_forward, trace.backward
     fused = np.where(c.compiled > 0, _FUSED_TRAFFIC, 1.0)

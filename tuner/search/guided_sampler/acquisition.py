@@ -33,7 +33,7 @@ own measurements weight them: most peaks are predicted much better than the wors
 _STARTUP_S, _STEPS = 5.0, 20.0
 """Seconds before a trial's first step, and number of steps in a trial, assumed until a trial has been measured."""
 _COMPILE_S = 60.0
-"""Additional seconds for compiling the model's blocks, assumed until a compiled trial has been measured."""
+"""Additional seconds of a trial that compiles the model's blocks, assumed until a compiled trial has been measured."""
 _MOST_FINISHED = 120
 _CERTAIN = 6.0
 """Distance of the predicted peak from the memory limit, in standard deviations, beyond which no measured peak changes
@@ -93,13 +93,13 @@ class TrialCost:
         return cls(startup, median(steps for _, _, steps in runs), compile_s)
 
     def seconds(self, log_time: Array, compiled: Array) -> Array:
-        """Seconds that trials with these log step times take; `compiled` is 1 where the model's blocks are compiled
-        first."""
+        """Seconds that trials with these log step times take; `compiled` is 1 for a trial that compiles the model's
+        blocks first."""
         return np.asarray(self.startup_s + self.compile_s * compiled + self.steps * np.exp(log_time))
 
 
 def _startup_and_steps(run: Measurement) -> tuple[float, float]:
-    """Seconds of a trial before its first and after its last step, and the number of steps between."""
+    """Seconds that a trial spends before its first and after its last step, and its number of steps."""
     steps = max(1.0, run.whole_steps)
     return max(0.1, run.elapsed_s - steps * run.step_time_s), steps
 
@@ -107,7 +107,8 @@ def _startup_and_steps(run: Measurement) -> tuple[float, float]:
 def infeasible_probability(
     pool: Pool, rows: Rows, history: Sequence[Observation], calibration: MemoryCalibration, limit_gib: float
 ) -> Array:
-    """Probability for each candidate that its trial needs too much memory or fails as similar trials did."""
+    """Probability for each candidate that its trial runs out of memory, or fails in the way in which similar trials
+    failed."""
     ended = [obs for obs in history if not obs.state.is_open and obs.state is not TrialState.CANCELLED]
     finished = ended[-_MOST_FINISHED:]
     finished_rows = pool.rows([obs.config for obs in finished])
@@ -159,7 +160,8 @@ def _too_large_probability(
 
 
 def _log_evidence(likeness: Array, error: Array, sigma: float) -> float:
-    """Log likelihood of the memory predictor's errors if they have a normal prior of this standard deviation."""
+    """Log likelihood of the memory predictor's observed errors, if they are normally distributed with this standard
+    deviation."""
     factor = np.linalg.cholesky(sigma**2 * likeness + _MEMORY_NOISE**2 * np.eye(len(error)))
     return float(-0.5 * (np.linalg.solve(factor, error) ** 2).sum() - np.log(np.diag(factor)).sum())
 

@@ -16,12 +16,13 @@ combinations."""
 
 
 def axes_of(table: Flat) -> Axes:
-    """Names of the mesh axes, besides data parallelism, over which a configuration is split."""
+    """Names of the mesh axes other than data parallelism that a configuration uses."""
     return frozenset(knob for knob in AXES if _is_split(table.get(knob)))
 
 
 def first_untried(rows: Iterable[int], axes: Sequence[Axes], measured_axes: Iterable[Axes]) -> list[int]:
-    """First row of the pool for each untried combination of mesh axes, single axes before pairs.
+    """Choose one candidate (a row of the sampler's pool) for each combination of mesh axes that no trial has used,
+    single axes before pairs.
 
     `rows`: rows in the order in which the sampler would try them. `axes`: mesh axes of each row of the pool.
     """

@@ -27,11 +27,12 @@ from shardtune.tuner.search.guided_sampler.twins import Twins, before_second_twi
 from shardtune.tuner.search.samplers.draw import SearchView
 
 _SHORTLIST = 400
-"""Number of candidates scored for a trial: the best by prediction, and as many random candidates of a larger pool,
-redrawn for every trial."""
+"""Number of candidates that are scored to choose the next trial: the best by prediction, and as many random ones from a
+larger pool, redrawn for every trial."""
 _MOST_UNTRIED = 8
 _MOST_RISK = 0.5
-"""Probability of failure above which no candidate is proposed only because its backend has not been tried."""
+"""Probability of failure above which a candidate is not proposed for the sole reason that its backend has not been
+tried."""
 _WIDENED = 2
 """Number of fastest trials, and of fastest predictions, whose neighbouring configurations are added to the
 candidates."""
@@ -59,7 +60,7 @@ class CandidateScores:
     @cached_property
     def gain(self) -> Array:
         """Expected improvement of each candidate's log speed over the fastest trial; before any trial, over the median
-        candidate."""
+        candidate's."""
         return expected_gain(self.time, self._best)
 
     @cached_property
@@ -69,8 +70,8 @@ class CandidateScores:
 
     @cached_property
     def candidates(self) -> Rows:
-        """Pool rows that may be tried: neither tried already nor rejected by the memory gate (rejects configurations
-        predicted not to fit)."""
+        """Rows of the pool (candidate configurations) that may be tried: not tried yet, and not rejected by the memory
+        gate, which rejects configurations predicted not to fit."""
         pool, knowledge = self._pool, self._knowledge
         taken_rows = {row for key in self._view.taken if (row := pool.row_of(key)) is not None}
         untried = [row for row in self._considered() if row not in taken_rows]
@@ -94,8 +95,8 @@ class CandidateScores:
 
     @cached_property
     def unseen_axes(self) -> list[int]:
-        """Indices of candidates split over mesh axes that no trial has used; empty before the sampler's first own
-        trial."""
+        """Indices of candidates that use mesh axes which no trial has used; empty until the sampler has chosen its
+        first trial itself."""
         history = self._view.history
         if not any(obs.origin is TrialOrigin.SAMPLER for obs in history):
             return []
@@ -106,8 +107,8 @@ class CandidateScores:
         return [int(index) for index in order if int(rows[index]) in first]
 
     def proposals(self) -> Iterator[int]:
-        """Indices of candidates in the order in which they are proposed: untried mesh axes, then by utility, but each
-        backend once before a second twin."""
+        """Yield indices of candidates in the order of proposal: first untried mesh axes, then by utility. But each
+        backend is tried once before a second twin (a candidate that is predicted to behave like one already tried)."""
         order = [int(index) for index in self._order]
         if not self.untried:
             return chain(self.unseen_axes, order)
@@ -143,13 +144,14 @@ class CandidateScores:
 
     @cached_property
     def twins(self) -> Twins:
-        """Relation between candidates that count as one, by the predictor as this study's trials have calibrated it."""
+        """Twins: which candidates count as one, because the predictor, calibrated by this study's trials, sees no
+        difference between them."""
         _, highest = self._knowledge.memory.bounds(1.0, memory_gate.DEVIATIONS)
         return Twins(self._pool, self._times.seconds, self._knowledge.limit_gib / highest)
 
     def reason(self, index: int, row: int) -> TrialReason:
         """Reason for the proposal, shown to the user: why the sampler prefers the candidate at this index, or its twin
-        in this row of the pool."""
+        (the equivalent configuration) in this row of the pool."""
         mean, deviation = float(self.time.mean[index]), float(self.time.deviation[index])
         workload, cluster = self._pool.basis.workload, self._pool.basis.cluster
         tokens = workload.tokens_per_step / cluster.world_size

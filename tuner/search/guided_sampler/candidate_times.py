@@ -27,7 +27,7 @@ _PRUNED_NOISE = 0.05
 
 
 class CandidateTimes:
-    """Log step times of a study's candidates, by prediction and after its trials so far."""
+    """Log step times of a study's candidates: as predicted, and as estimated after the study's trials so far."""
 
     def __init__(self, pool: Pool, knowledge: Knowledge, view: SearchView) -> None:
         self._pool, self._knowledge, self._view = pool, knowledge, view
@@ -42,7 +42,7 @@ class CandidateTimes:
         return self._residual.posterior(inputs, self._inputs(self._pool.rows(running)))
 
     def expected(self, configs: Sequence[TrialConfig]) -> Array:
-        """Means of the log step times of configurations, once a trial has been measured."""
+        """Estimated mean log step times of these configurations, available once a trial has been measured."""
         assert self._residual is not None
         return self._residual.mean(self._inputs(self._pool.rows(configs)))
 
@@ -51,13 +51,13 @@ class CandidateTimes:
         return np.asarray(np.log(self.seconds(rows).sum(axis=1)))
 
     def seconds(self, rows: Rows) -> Array:
-        """Predicted seconds of the parts of candidates' steps."""
+        """Predicted seconds of each part of the candidates' steps, such as communication."""
         return np.asarray(self._pool.parts_at(self._knowledge.speed.host)[rows] * self._factors)
 
     @cached_property
     def fastest(self) -> Observation | None:
-        """Fastest complete trial as estimated by the Gaussian process, so that one lucky run counts little; None before
-        any."""
+        """Fastest complete trial as the Gaussian process estimates it, so that one lucky run counts little; None before
+        any complete trial."""
         complete = [obs for obs in self._measured if obs.state is TrialState.COMPLETE]
         if not complete or self._residual is None:
             return None
@@ -77,7 +77,7 @@ class CandidateTimes:
 
     @cached_property
     def _measured(self) -> list[Observation]:
-        """Trials whose measured time the sampler learns from, including trials that used too much memory."""
+        """Trials whose measured step time the sampler learns from, also trials that exceeded memory."""
         timed = [obs for obs in self._view.history if _has_time(obs)]
         if len(timed) > _MOST_MEASURED:
             # The process costs the cube of its rows.
@@ -118,7 +118,7 @@ class CandidateTimes:
 
     @property
     def _offset(self) -> float:
-        """Difference that converts log seconds per step to log seconds per token of a rank."""
+        """Offset that converts the logarithm of seconds per step to that of seconds per token of a rank."""
         basis = self._pool.basis
         return -float(np.log(basis.workload.tokens_per_step / basis.cluster.world_size))
 

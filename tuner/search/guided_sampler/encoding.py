@@ -16,8 +16,8 @@ Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
 # Such a knob changes the speed by percents, and a trial that differs in nothing else adds little information.
 _FINE = 0.25
-"""Weight, in the similarity of configurations, of a knob that tunes one backend and places no model state, such as a
-bucket's size."""
+"""Weight of a knob that tunes one backend and places no model state (such as a bucket's size) when the similarity of
+configurations is computed."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from shardtune.tuner.search.space.backends.registry import KNOBS
 from shardtune.tuner.search.space.legal_values import Flat
 
 ENUMERATED = 20_000
-"""Size up to which a whole search space is the pool of candidates; from a larger space the pool is a sample."""
+"""Maximum size of a search space that is the pool of candidates as a whole; from a larger space, the pool is a sample."""
 DRAWN = 2_500
 """Number of configurations that the pool draws from a search space too large to enumerate."""
 _CHUNK = 4_000
@@ -72,7 +72,7 @@ class Pool:
 
     @property
     def families(self) -> Rows:
-        """Code of each row's family: equal where rows differ only in knobs that may not change the step."""
+        """Family code of each row: rows with equal codes differ only in knobs that may have no effect on the step."""
         added = [self._family(self.table(row)) for row in range(len(self._families), self.size)]
         if added:
             self._families = np.append(self._families, np.array(added, dtype=np.intp))
@@ -102,8 +102,8 @@ class Pool:
         return len(self.parts) > 0
 
     def parts_at(self, host: float) -> Array:
-        """Predicted seconds of each part of a step, one row for each configuration, where a kernel launch takes `host`
-        times the seconds of the hardware's rates (`SpeedCalibration.host`)."""
+        """Predicted seconds of each part of a step, one row for each configuration. A kernel launch is assumed to take
+        `host` times the seconds in the hardware's rates (`SpeedCalibration.host`)."""
         if host == 1.0 or not self._depends_on_host or not self.knows_speed:
             return self.parts
         # Predicted again for a new factor: 0.1 s for 20,000 configurations, and a study has one or two factors.
@@ -161,8 +161,8 @@ class Pool:
         return np.array(kinds, dtype=np.intp)
 
     def _family(self, table: Flat) -> int:
-        """Code that is equal for configurations that differ only in knobs with `makes_twins` (knobs that may not
-        change the step)."""
+        """Family code of a configuration: equal for configurations that differ only in knobs that may have no effect on
+        the step (`makes_twins`)."""
         own_knobs = ((knob, value) for knob, value in table.items() if knob not in KNOBS or not KNOBS[knob].makes_twins)
         # As text, because in Python True == 1, but `true` and `1` are different values of a knob.
         key = tuple(sorted((knob, repr(value)) for knob, value in own_knobs))
@@ -187,8 +187,8 @@ class Pool:
 
 
 def _initial_candidates(space: Space) -> Iterator[TrialConfig]:
-    """Candidates of a large search space: the extreme configurations of each placement of model states, and an evenly
-    spread sample."""
+    """Choose the candidates of a large search space: the extreme configurations of each placement of model states, and
+    a sample spread evenly over the space."""
     keys: set[str] = set()
     for config in (*islice(space.lightest(), _CORNERS), *sample_evenly(space, DRAWN)):
         key = config.content_key()
@@ -228,6 +228,6 @@ def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
 
 
 def sample_near(space: Space, answers: dict[str, KnobValue]) -> TrialConfig | None:
-    """Draw the configuration with these values of the sampler's parameters; a parameter without a value takes its
-    first candidate."""
+    """Draw the configuration with these values of the sampler's parameters; a parameter without a given value takes the
+    first of its candidates."""
     return space.sample(lambda param, values: answers[param] if answers.get(param) in values else values[0])

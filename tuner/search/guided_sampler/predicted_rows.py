@@ -28,8 +28,8 @@ class PredictionBasis:
 
 @dataclass(frozen=True)
 class PredictedRows:
-    """Predicted seconds and memory of configurations, without calibration by measurements; a row or column for each
-    configuration."""
+    """Predicted step seconds and memory of configurations, not calibrated by measurements; arrays with an entry for
+    each configuration."""
 
     parts: Array | None
     """Predicted seconds of each part of a step (one row for each of `PARTS`); None where the hardware's rates are
@@ -43,8 +43,8 @@ class PredictedRows:
 
 
 def predict_rows(basis: PredictionBasis, configs: Sequence[TrialConfig], host: float = 1.0) -> PredictedRows:
-    """Predict time and memory of configurations, without calibration by measurements but for the factor `host` on the
-    seconds of a kernel launch."""
+    """Predict time and memory of configurations. The only calibration applied is the factor `host` on the seconds of a
+    kernel launch."""
     workload, cluster = basis.workload, basis.cluster
     candidates = from_configs(configs, workload.longest_row, cluster.world_size, workload.global_batch)
     result = evaluate(

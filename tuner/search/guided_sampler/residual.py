@@ -13,26 +13,28 @@ import numpy as np
 from shardtune.tuner.search.guided_sampler.encoding import Array, Rows
 
 _TRUST = ((1.0, 0.0), (0.5, -1.5), (0.0, -3.0))
-"""Grid of weights for the prediction, as pairs (scale of the prediction, log prior of the scale)."""
+"""Grid of weights that the sampler may give to the prediction, as pairs (factor on the prediction, log prior of this
+factor)."""
 # Among the fast third of a table the deviation is below 0.1 (docs/measurements/search.md). Where larger ones are likely
 # from the start, a search looks everywhere before it looks anywhere twice.
 _AMPLITUDE = ((0.03, 0.0), (0.08, -0.5), (0.2, -1.5), (0.8, -3.0))
-"""Grid of (standard deviation of g, log prior), where g is the effect of knobs on log step time that the prediction
-misses."""
+"""Grid of amplitudes of g, the effect of knobs on log step time that the prediction misses, as pairs (standard
+deviation of g, log prior)."""
 _LENGTH = ((0.7, 0.0), (1.5, 0.0), (3.0, 0.0))
-"""Grid of (length scale of g, log prior), where 1 is the distance between a knob's smallest and largest value."""
+"""Grid of length scales of g (the effect of knobs that the prediction misses), as pairs (length scale, log prior),
+where 1 is the distance between a knob's smallest and largest value."""
 # Measured: 0.12 to 0.22 on shared cores (docs/measurements/search.md).
 NOISE = ((0.01, 0.0), (0.03, 0.0), (0.08, -0.5), (0.18, -1.0))
 """Grid of measurement noise, as pairs (standard deviation of log time between runs of one configuration, log prior)."""
 _LEVEL, _KIND, _PARTS = 0.5, 0.08, 0.08
-"""Standard deviations in log time of the common offset b, of the effect of a backend with its placement of states, and
-of a part's rate."""
+"""Prior standard deviations of three errors of the prediction, in log time: a common offset, an offset of each backend
+with its placement of states, and an offset of the rate of each part of the step."""
 _ACROSS = 0.8
-"""Correlation of the prediction's errors between two studies on one machine."""
+"""Correlation between the prediction's errors in two different studies on one machine."""
 _MOST_FITTED = 60
 _MOST_LEVERAGE = 0.9
 _MODELS = 3
-"""Number of models averaged: the best of the grid of hyperparameters."""
+"""Number of Gaussian processes that are averaged: those with the best hyperparameters of the grid."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Inputs:
     common: Array
     knobs: Array
     kinds: Rows
-    """Code of each row's backend and placement of model states; rows with equal codes have the same kind."""
+    """Kind code of each row: rows with equal codes have the same backend and placement of model states."""
     studies: Rows
     """Number of the study of each row: 0 for this study, another number for each of the other studies."""
     fractions: Array
@@ -92,7 +94,7 @@ class Residual:
         """Fit the Gaussian process to measured rows.
 
         `measured`: log times. `extra_noise`: additional standard deviations. `unseen`: predictions for each row by a
-        calibration fitted without that row, by which the prediction is judged.
+        calibration fitted without that row, which show how good the prediction is.
         """
         self._rows, self._extra = rows, extra_noise**2
         self._measured = _centred(measured, rows.studies)
@@ -209,8 +211,8 @@ def _covariance(rows: Inputs, columns: Inputs, model: _Model) -> Array:
 
 
 def _joint_covariance(rows: Inputs, columns: Inputs, knobs: Array) -> Array:
-    """Covariance of each pair of rows: from the knobs, a shared kind and shared parts of the step; smaller where the
-    rows are of two studies."""
+    """Covariance of each pair of rows: from the similarity of their knobs, a shared backend and placement of states,
+    and shared parts of the step; smaller where the rows are from two studies."""
     kinds, studies = rows.kinds[:, None] == columns.kinds, rows.studies[:, None] == columns.studies
     common = knobs + _KIND**2 * kinds + _PARTS**2 * rows.fractions @ columns.fractions.T
     return np.asarray(_LEVEL**2 * studies + np.where(studies, 1.0, _ACROSS) * common)
@@ -241,8 +243,9 @@ def matern(first: Array, second: Array, length: float) -> Array:
 def leave_one_out(rows: Inputs, measured: Array, prior: Array, noise: float, weight: float = 1.0) -> Array:
     """Predict each row by a calibration fitted without that row (leverage of a linear fit).
 
-    `prior`: standard deviations of the log factors: the factor shared by all parts, then each part's own. `weight`:
-    rows on which the calibration rests per row given here; rows of other studies keep it in place.
+    `prior`: standard deviations of the logarithms of the calibration factors: the factor shared by all parts of a step,
+    then each part's own. `weight`: number of rows that the calibration was fitted to, divided by the number of rows
+    given here; it is larger than 1 where rows of other studies also determine the calibration.
     """
     # With as many factors as rows a fit reproduces any measurement, which is no merit of the prediction.
     jacobian = np.column_stack([np.ones(len(measured)), rows.fractions])

@@ -13,7 +13,7 @@ _MOST_DRAWS = 64
 
 
 class GuidedSampler:
-    """Guided sampler of one study. `knowledge` holds what was measured before this search."""
+    """Guided sampler of one study. `knowledge` holds what earlier runs on this hardware measured."""
 
     def __init__(self, pool: Pool, knowledge: Knowledge) -> None:
         self._pool, self._knowledge = pool, knowledge

@@ -21,16 +21,17 @@ from shardtune.tuner.search.stopping import MIN_GAIN
 
 @dataclass(frozen=True)
 class Twins:
-    """Relation between rows of the pool that the search counts as one candidate."""
+    """Twins: configurations that differ only in knobs without a predicted effect, such as a bucket larger than the
+    model. The search counts them as one candidate."""
 
     pool: Pool
     seconds: Callable[[Rows], Array]
     """Function that returns the predicted seconds of each part of a step, for rows of the pool."""
     sure_gib: float
-    """Predicted peak (GiB) up to which a configuration surely fits."""
+    """Predicted peak memory (GiB) up to which a configuration surely fits."""
 
     def with_twin_among(self, rows: Rows, tried: Rows) -> Collection[int]:
-        """Rows of the pool among `rows` that have a twin among the rows that were tried."""
+        """Rows of the pool among `rows` that have a twin (an equivalent configuration) among the rows that were tried."""
         families = self.pool.families
         related = rows[np.isin(families[rows], families[tried])]
         if not len(related):
@@ -39,8 +40,8 @@ class Twins:
         return frozenset(int(row) for row in np.concatenate(twins))
 
     def with_defaults(self, row: int, taken: Collection[str]) -> int:
-        """Row of the twin of `row` with the most knobs at their documented defaults; `taken` are content keys that may
-        not be proposed."""
+        """Find the twin of `row` (an equivalent configuration) with the most knobs at their documented defaults, and
+        return its row. `taken` are content keys that may not be proposed."""
         pool, origin = self.pool, row
         answers, defaults = self._answers(row)
         for param, value in defaults.items():
@@ -53,8 +54,8 @@ class Twins:
         return row
 
     def _answers(self, row: int) -> tuple[dict[str, KnobValue], dict[str, KnobValue]]:
-        """Sampler's parameters of a row, and the candidates nearest to the documented defaults of those knobs that may
-        make twins."""
+        """Sampler's parameters of a row. Also, for each knob that may have no effect, its candidate nearest to the
+        documented default."""
         config = self.pool.config(row)
         fields = BACKENDS[config.backend].config.model_fields
         try:
@@ -69,7 +70,8 @@ class Twins:
         return {question.param: value for question, value in answers}, defaults
 
     def _are_twins(self, rows: Rows, row: int) -> Array:
-        """Whether each row is a twin of one row, or that row itself."""
+        """Whether each of `rows` is a twin of `row` (differs only in knobs without a predicted effect), or `row`
+        itself."""
         pool = self.pool
         seconds, own = self.seconds(rows), self.seconds(np.array([row], dtype=np.intp))[0]
         # By parts of the step, whose rates are known less exactly than that they differ.
@@ -81,10 +83,11 @@ class Twins:
 
 
 def before_second_twins(order: Sequence[int], untried: Sequence[int], second_twins: Collection[int]) -> Iterator[int]:
-    """Yield candidates by falling utility, but each backend once before the second of two twins.
+    """Yield candidates by falling utility, but try each backend once before a second twin: a candidate that is
+    equivalent to one already tried.
 
-    `order`: candidates by falling utility. `untried`: those of backends that no trial has used. `second_twins`: those
-    with a twin that was tried.
+    `order`: candidates by falling utility. `untried`: candidates of backends that no trial has used. `second_twins`:
+    candidates that are equivalent to a tried one.
     """
     # Twins are only postponed, because the predictor may be wrong about what cannot matter: on one recorded table the
     # fastest was a second twin, and a search that put twins last found it after 212 trials instead of 7.
@@ -95,6 +98,7 @@ def before_second_twins(order: Sequence[int], untried: Sequence[int], second_twi
 
 
 def first_of_backends(order: Rows, backends: Sequence[str], tried: Collection[str]) -> list[int]:
-    """First row of each backend that no trial has used, for rows in the order in which they are preferred."""
+    """First row for each backend that no trial has used; `order` gives the rows in the order in which they are
+    preferred."""
     first_rows = {backends[row]: int(row) for row in order[::-1]}
     return [row for backend, row in first_rows.items() if backend not in tried]

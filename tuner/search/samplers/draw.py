@@ -32,5 +32,5 @@ class SearchView:
 
 
 Sampler = Callable[[SearchView], Iterator[Draw | None]]
-"""Function from the search data to a generator of proposals; yields None for a draw that the user's limits leave
-without a legal value."""
+"""Function from the search data to a generator of proposals; the generator yields None for a draw in which the user's
+limits left a knob without a legal value."""

@@ -87,8 +87,8 @@ def _chooser(trial: optuna.Trial) -> Chooser:
 def _as_optuna_trial(space: Space, obs: Observation) -> FrozenTrial | None:
     """Convert a trial to an Optuna trial; None where the sampler can learn nothing from the trial.
 
-    A size outside the space becomes the nearest size inside, but only of feasible trials: if one size is too large, its
-    neighbour need not be.
+    A size outside the space is replaced by the nearest size inside, but only for feasible trials: a trial that failed
+    because its size is too large says nothing about the nearest size.
     """
     # Any failure but a repeated crash says nothing about the configuration.
     if obs.state in (TrialState.FAILED, TrialState.CANCELLED) and not obs.is_excluded:
@@ -126,7 +126,8 @@ def _as_optuna_trial(space: Space, obs: Observation) -> FrozenTrial | None:
 
 @lru_cache(_MOST_ANSWERS)
 def _answers_of(space: Space, config: TrialConfig, exact: bool) -> list[tuple[Question, KnobValue]]:
-    """Optuna parameters that represent a configuration, cached because every suggestion needs those of all trials."""
+    """Optuna parameters that represent a configuration; cached, because every suggestion needs the parameters of all
+    trials."""
     return space.sampler_answers(config, exact)
 
 

@@ -57,8 +57,8 @@ def lightest_values(question: Question) -> tuple[KnobValue, ...]:
 
 
 def branching_values(question: Question) -> tuple[KnobValue, ...]:
-    """Candidate values that lead to different further knobs or placements of states; a single value for every other
-    knob."""
+    """Candidate values of a knob whose choice leads to other further knobs or to another placement of states; for any
+    other knob, a single value."""
     if question.knob == "micro_batch":
         return tuple(dict.fromkeys((question.values[0], question.values[-1])))
     return lightest_values(question)

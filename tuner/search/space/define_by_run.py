@@ -45,7 +45,7 @@ class DrawnBackend(Protocol):
 
     @property
     def draw(self) -> Callable[["DefineByRun", bool], None]:
-        """Function that chooses the knobs for which a declaration does not suffice."""
+        """Function that chooses the values of the backend's knobs whose conditions their declarations cannot state."""
 
     @property
     def split(self) -> Callable[["DefineByRun"], int]:
@@ -64,8 +64,8 @@ class DefineByRun:
         self._checkpointing: tuple[tuple[KnobValue, ...], str] = COMMON["activation_checkpointing"].tries, ""
 
     def run(self, backends: Mapping[str, DrawnBackend]) -> Flat:
-        """Choose a value for every knob that has an effect; other knobs get their fixed value. Returns the values by
-        knob name.
+        """Choose a value for every knob that has an effect, and set the other knobs to their fixed values. Return the
+        values by knob name.
 
         Raises:
             NoLegalValue: no legal value is left for a knob, given the knobs drawn before.
@@ -101,7 +101,7 @@ class DefineByRun:
         return int(self.pick("micro_batch", sizes, variant=variant))
 
     def _draw_compile(self, sharing: int, offloads: bool) -> None:
-        """Choose whether blocks are compiled, where they compile as wholes."""
+        """Choose whether the transformer blocks are compiled; they are not where they cannot be compiled as a whole."""
         backend = str(self.table["backend"])
         if not lora_support.can_compile(backend, self.domains.workload.adapter):
             self.pick("compile", (False,), "eager", lora_support.why_not_compiled(backend))
@@ -143,16 +143,17 @@ class DefineByRun:
             table["activation_offload"] = False
 
     def _draw_rest(self, knobs: Mapping[str, Knob]) -> None:
-        """Choose each knob that its declaration suffices for and that no code has chosen."""
+        """Choose a value for each remaining knob whose declaration states its candidate values."""
         for name, knob in knobs.items():
             if name not in self.table and knob.tries:
                 self.draw(name)
 
     def draw(self, name: str, candidates: tuple[KnobValue, ...] = (), effective: bool = True) -> None:
-        """Choose a knob's value where it has an effect by its declaration, else set its default.
+        """Choose a knob's value if its declaration says that it has an effect here; else set its default.
 
-        `candidates`: values where the declaration has none; `effective`: what the declaration cannot state. A knob that
-        does not exist with the values drawn so far is left out.
+        `candidates`: values to choose from if the declaration states none. `effective`: False if the knob has no effect
+        for a reason that the declaration cannot state. A knob that does not exist with the values drawn so far is left
+        out.
         """
         knob = self._knobs.get(name) or COMMON[name]
         for other, values in knob.within.items():
@@ -179,7 +180,7 @@ class DefineByRun:
         self.pick_if_named("context_parallel", sizes, why_not)
 
     def pick_if_named(self, knob: str, sizes: tuple[int, ...], why_not: str | None, variant: str = "") -> int:
-        """Choose a number of ranks for an axis that is searched only where the user names it; otherwise the number is
+        """Choose the number of ranks of a mesh axis that is searched only if the user names it; otherwise the number is
         1."""
         self.table[knob] = 1
         return int(self.pick(knob, sizes, variant, why_not)) if knob in self.limits else 1
@@ -193,7 +194,8 @@ class DefineByRun:
     ) -> KnobValue:
         """Choose a knob's value among the candidates that the user's limits leave.
 
-        `variant` distinguishes candidate sets of one knob. `why_not`: reason why there are no other candidates.
+        `variant` names the set of candidates, for a knob that has several sets. `why_not`: reason why there are no
+        other candidates, for the error message.
         """
         values = self.limits.restrict(knob, candidates)
         if not values:
@@ -203,8 +205,7 @@ class DefineByRun:
         return value
 
     def fix(self, knob: str, value: KnobValue, candidates: tuple[KnobValue, ...]) -> None:
-        """Set a knob that has no effect here: to the user's pinned value where that is legal, else to the value
-        given."""
+        """Set a knob that has no effect here: to the value that the user pinned if it is legal, else to `value`."""
         pinned_value = self.limits.pinned(knob, value)
         self.table[knob] = pinned_value if self.limits.is_open(knob) or pinned_value in candidates else value
 
@@ -219,6 +220,7 @@ class DefineByRun:
 # A walk names some twenty parameters, and a search makes thousands of walks.
 @lru_cache(maxsize=4096)
 def _param(knob: str, backend: KnobValue | None, variant: str) -> str:
-    """Sampler's name of a knob's candidates: it needs the same candidates under the same name, so each set has its own."""
+    """Name of a sampler's parameter for a knob. A sampler needs the same candidates whenever it sees a name, so a knob
+    with several sets of candidates has a name for each."""
     name = knob if knob == "backend" or knob in COMMON else f"{backend}.{knob}"
     return f"{name}@{variant}" if variant else name

@@ -29,14 +29,15 @@ T = TypeVar("T")
 
 
 _BYTES_PER_LOGIT = 12
-"""Bytes of float32 values per logit at the peak of the loss: log-softmax, its gradient, the loss's gradient."""
+"""Bytes per logit of the float32 values that exist when the loss's memory peaks: log-softmax, its gradient, and the
+loss's gradient."""
 _LEAST_LOGITS = 256 << 20
-"""Bytes of logits below which a loss in chunks is not tried."""
+"""Minimum bytes of logits for which the search tries to compute the loss in chunks."""
 _LEAST_INPUTS = 256 << 20
-"""Bytes of blocks' inputs below which their offload is not tried."""
+"""Minimum bytes of the blocks' inputs for which the search tries to offload them."""
 _LEAST_SHARE = 0.05
-"""Fraction of a rank's memory that logits must take before a loss in chunks is tried, and blocks' inputs before their
-offload is."""
+"""Fraction of a rank's memory that logits must take before the search tries to compute the loss in chunks, and that
+blocks' inputs must take before it tries to offload them."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Domains:
 
     @property
     def world(self) -> int:
-        """Number of ranks in every trial, including ranks that share samples."""
+        """Number of ranks in every trial; ranks that share samples count individually."""
         return self.cluster.world_size
 
     @property
@@ -61,12 +62,13 @@ class Domains:
 
     @property
     def offloads_optimizer(self) -> bool:
-        """Whether the host may step the optimizer: of GPU ranks, with an optimizer that the host can step."""
+        """Whether the host's CPU may run the optimizer step: only for GPU ranks, and with an optimizer that the CPU can
+        run."""
         return self.on_gpu and self.workload.optimizer.offloads
 
     @property
     def offloads_shards(self) -> bool:
-        """Whether FSDP may keep the shards in the host's memory, where the host steps the optimizer."""
+        """Whether FSDP may keep its shards in host memory, where the host's CPU runs the optimizer step."""
         return self.offloads_optimizer and not self.workload.precision.scales_loss
 
     @cached_property
@@ -155,7 +157,7 @@ class Domains:
         return self._once(("expert", split, tensor), lambda: context_parallel.legal_divisors(self.world, check))
 
     def expert_shards(self, experts: int, shards: tuple[int, ...]) -> tuple[int, ...]:
-        """Sharding sizes among `shards` over which `experts` ranks can divide a model's experts."""
+        """Sharding sizes among `shards` with which `experts` ranks can divide a model's experts."""
         if experts == 1:
             return shards
         expert_facts = self.model_summary.experts or 1, self.model_summary.expert_width or 1
@@ -179,8 +181,8 @@ class Domains:
         return self._once(("micro_batch", sharing, stages, schedule), list_sizes)
 
     def accumulation(self, micro_batch: int, sharing: int) -> int:
-        """Number of micro batches per step of a rank, at least 1 (a micro batch from outside the space need not
-        divide)."""
+        """Number of micro batches per step of a rank, at least 1 (a micro batch that is not from the space need not
+        divide the batch)."""
         return max(1, self.workload.global_batch * sharing // (micro_batch * self.world))
 
     @property
@@ -192,7 +194,8 @@ class Domains:
 
     @property
     def losses(self) -> tuple[tuple[Loss, ...], str | None]:
-        """Computations of the loss that the model allows, and the reason why there are no more, or None."""
+        """Ways to compute the loss (whole or in chunks) that the model allows, and the reason why there are no more, or
+        None."""
         try:
             losses.check("chunked", model_summary=self.model_summary)
         except ValueError as error:
@@ -201,7 +204,7 @@ class Domains:
 
     @property
     def loss_chunks(self) -> tuple[int, ...]:
-        """Numbers of tokens in a chunk of the loss: the default, fewer, and four times as many."""
+        """Candidate numbers of tokens in a chunk of the loss: the default, fewer, and four times as many."""
         return tuple(losses.DEFAULT_CHUNK * 4**power // 16 for power in range(4))
 
     def loss_matters(self, micro_batch: int, sharing: int) -> bool:
@@ -253,8 +256,8 @@ class Domains:
         return {}
 
     def _once(self, key: tuple[str | int, ...], compute: Callable[[], T]) -> T:
-        """Value computed at the first request: a walk through the space asks a thousand times for the sizes of meshes,
-        and 73,920 ranks have a hundred divisors to check each time."""
+        """Return a value that is computed at the first request only: one walk through the space asks a thousand times
+        for the sizes of meshes, and 73,920 ranks have a hundred divisors to check each time."""
         if key not in self._sizes:
             self._sizes[key] = compute()
         value: T = self._sizes[key]

@@ -17,7 +17,7 @@ def unflatten(table: Flat) -> TrialConfig:
     """Build a configuration from a flat table of knob values; missing knobs keep their defaults.
 
     Raises:
-        ValueError: a value the backend does not take, with the field, the value and what is expected.
+        ValueError: the backend does not accept a value; names the field, the value and what is expected.
     """
     backend = BACKENDS[str(table["backend"])]
     backend_knobs = {name: value for name, value in table.items() if name not in COMMON and name != "backend"}

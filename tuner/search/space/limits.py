@@ -32,8 +32,8 @@ class KnobLimits:
         return bool(self._limits)
 
     def restrict(self, knob: str, candidates: tuple[KnobValue, ...]) -> tuple[KnobValue, ...]:
-        """Candidate values of a knob that the user's limit leaves; for a knob that accepts the user's own values, those
-        values instead."""
+        """Candidate values of a knob that remain under the user's limit. For a knob that accepts any value of the user,
+        return the user's values instead."""
         limit = self._limits.get(knob)
         if limit is None:
             return candidates
@@ -47,7 +47,7 @@ class KnobLimits:
         return tuple(value for value in candidates if any(_is_same(value, allowed) for allowed in named))
 
     def compiles(self, on_gpu: bool) -> bool:
-        """Whether the search tries `torch.compile`: as the user says, else on GPUs alone."""
+        """Whether the search tries `torch.compile`: as the user's limits say; without such a limit, only on GPUs."""
         return on_gpu if self.allow_compile is None else self.allow_compile
 
     def names(self, knob: str, value: KnobValue) -> bool:
@@ -63,7 +63,7 @@ class KnobLimits:
         )
 
     def is_open(self, knob: str) -> bool:
-        """Whether a user's own values for the knob replace the search's candidates."""
+        """Whether the values that a user names for the knob replace the search's candidates."""
         return knob in self._all_knobs and self._all_knobs[knob].accepts_own_values
 
     def limit_text(self, knob: str) -> str:

@@ -26,7 +26,7 @@ Narrow = Callable[[Question], tuple[KnobValue, ...]]
 
 
 class Space:
-    """Search space of a study: all configurations that differ in an effect. Every knob is discrete."""
+    """Search space of a study: all configurations that differ in their effect. Every knob has a finite set of values."""
 
     def __init__(self, domains: Domains, limits: KnobLimits) -> None:
         self.domains, self.limits = domains, limits
@@ -71,13 +71,14 @@ class Space:
             return False
 
     def sampler_answers(self, config: TrialConfig, exact: bool = False) -> list[tuple[Question, KnobValue]]:
-        """Sampler's parameters that represent a configuration, each with its candidates; a size between two candidates
-        is rounded to one of them.
+        """Return the parameters (knobs with their candidates) by which a sampler represents a configuration, each with
+        its value. A size between two candidates is rounded to the nearer one.
 
         `exact`: reject sizes between candidates.
 
         Raises:
-            ValueError: the configuration is not in the space (another backend, mesh or word).
+            ValueError: the configuration is not in the space: its backend, its mesh or the value of another knob is no
+                candidate.
         """
         table, answers = self.flatten(config), []
 
@@ -100,8 +101,8 @@ class Space:
         return answers
 
     def canonical(self, config: TrialConfig) -> TrialConfig:
-        """Canonical form of a configuration: every knob without effect is at its default, so that configurations with
-        equal effect are equal."""
+        """Canonical form of a configuration: every knob that has no effect in it is set to its default, so that
+        configurations with equal effect become equal."""
         canonical = self._canonical.get(config)
         if canonical is None:
             canonical = self._walk_without_limits(config)
@@ -120,11 +121,11 @@ class Space:
             return config
 
     def key(self, config: TrialConfig) -> str:
-        """Content key of a configuration's canonical form, by which repeated configurations are recognised."""
+        """Content key of a configuration's canonical form; configurations with equal effect have equal keys."""
         return self.content_key(self.canonical(config))
 
     def content_key(self, config: TrialConfig) -> str:
-        """Content key of a configuration as it is, remembered."""
+        """Content key of a configuration without conversion to its canonical form; cached."""
         key = self._keys.get(config)
         if key is None:
             key = config.content_key()
@@ -179,12 +180,12 @@ class Space:
         return count
 
     def lightest(self) -> Iterator[TrialConfig]:
-        """Configurations that use the least memory for each placement of model states; if none of them fits, no
-        configuration fits."""
+        """Configurations that use the least memory, one for each placement of model states; if none of them fits, no
+        configuration of the space fits."""
         return self.enumerate(choices.lightest_values)
 
     def with_placement_of(self, skeleton: TrialConfig) -> Iterator[TrialConfig]:
-        """Configurations that place model states as the skeleton does, which is a result of `lightest`."""
+        """Yield the configurations that place model states as `skeleton` does, one of the results of `lightest`."""
         table = self.flatten(skeleton)
 
         def narrow(question: Question) -> tuple[KnobValue, ...]:
@@ -221,8 +222,8 @@ class Space:
         return DefineByRun(self.domains, self.limits, answer).run(BACKENDS)
 
     def _walk_all(self, narrow: Narrow | None, dead: dict[str, NoLegalValue] | None = None) -> Iterator[Flat]:
-        """Yield every configuration of the space, depth first: each pass replays a prefix of choices and takes the next
-        choice."""
+        """Yield the knob values of every configuration of the space, depth first. Each pass repeats the first choices
+        of the previous one and then makes the next choice that is left."""
         prefix: list[int] = []
         while True:
             replay = _Replay(prefix, narrow)
@@ -238,8 +239,8 @@ class Space:
 
 
 class _Replay:
-    """Replay of a drawing: makes the choices of a prefix, then always the first candidate, and records how many
-    candidates there were."""
+    """Replay of a drawing: repeats the choices of a given prefix, then always takes the first candidate, and records
+    how many candidates each choice had."""
 
     def __init__(self, prefix: list[int], narrow: Narrow | None) -> None:
         self._prefix, self._narrow = prefix, narrow
@@ -253,7 +254,7 @@ class _Replay:
         return values[index]
 
     def next_prefix(self) -> list[int] | None:
-        """Next prefix of choices in depth-first order, None after the last."""
+        """Prefix of choices for the next drawing in depth-first order; None after the last."""
         path = self._path
         while path and path[-1][0] + 1 == path[-1][1]:
             path.pop()

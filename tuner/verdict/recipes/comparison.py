@@ -25,16 +25,19 @@ from shardtune.tuner.verdict.recipes.summary import Arm
 from shardtune.tuner.verdict.run_load import RunLoad
 
 MOST_BLOCKS = FEWEST_PAIRS + 3
-"""Maximum number of comparison blocks: as many pairs as the sign test needs, and some to replace uneven pairs."""
+"""Maximum number of comparison blocks: as many as the sign test needs pairs, and some more to replace pairs whose two
+runs had unequal load from other programs."""
 _PRECISE = math.log1p(0.02)
-"""Half-width of a ratio's logarithm at which fewer pairs are enough, whichever recipe is faster."""
+"""Half-width of the interval of a log speed ratio at which the ratio is precise enough, so that no further pairs are
+run, whichever recipe is faster."""
 _STATED = 0
-"""Number of the stated recipe among the arms; considered ones follow in the order of the study."""
+"""Index of the study's stated recipe among the arms of the comparison; the recipes to consider follow in the study's
+order."""
 
 
 @dataclass(frozen=True)
 class RecipeObservation:
-    """Run of a recipe, with its result once it has ended."""
+    """Run of a recipe (precision or optimizer) in the comparison of recipes, with its result once it has ended."""
 
     trial: int
     """Number of the trial that was the study's answer when the run was added."""
@@ -48,7 +51,7 @@ class RecipeObservation:
 
 @dataclass(frozen=True)
 class RecipeRunDue:
-    """Run that the comparison of recipes needs now."""
+    """Run that the comparison of recipes needs next."""
 
     recipe: RecipeRun
     comparison_block: int
@@ -56,7 +59,7 @@ class RecipeRunDue:
 
 @dataclass(frozen=True)
 class RecipesState:
-    """Comparison of recipes as far as its runs have ended."""
+    """State of the comparison of recipes, by the runs that have ended so far."""
 
     next: RecipeRunDue | None
     """Next run; None once the comparison has ended."""
@@ -65,7 +68,8 @@ class RecipesState:
 
     @property
     def known(self) -> tuple[ConsideredRecipe, ...]:
-        """Summaries that say something: with runs of both recipes, or with the reason why there are none."""
+        """Summaries that can be shown: with runs of the considered and of the stated recipe, or with the reason why
+        there are none."""
         return tuple(
             recipe
             for recipe in self.summaries
@@ -81,11 +85,12 @@ def state(
     runs: Sequence[RecipeObservation],
     salt: str,
 ) -> RecipesState:
-    """Next run of the comparison of recipes, and the summary of each.
+    """Compute the state of the comparison of recipes: its next run, and a summary of each considered recipe.
 
     Args:
         winner: number of the trial that is the study's answer.
-        runs: runs of this comparison, in order; cancelled ones, and those beside another answer, say nothing.
+        runs: runs of this comparison, in order; cancelled ones, and those made while another trial was the answer, are
+            ignored.
         salt: the study's id, which seeds the order within comparison blocks.
     """
     ended = [run for run in runs if run.state is not TrialState.CANCELLED and run.trial == winner]
@@ -94,7 +99,7 @@ def state(
 
 
 class _Comparison:
-    """Comparison of the considered recipes as far as its runs have ended."""
+    """Comparison of the considered recipes with the stated one, computed from the runs that have ended so far."""
 
     def __init__(
         self,
@@ -118,7 +123,8 @@ class _Comparison:
         )
 
     def next_run(self) -> RecipeRunDue | None:
-        """Next run that is needed; None once every recipe is settled, failed, or has no configuration."""
+        """Next run that is needed; None once every considered recipe has enough pairs, has failed, or has no
+        configuration."""
         while self._blocks.block < MOST_BLOCKS:
             open_arms = [number for number in range(1, len(self._arms)) if self._is_open(number)]
             if not open_arms or self._arms[_STATED].failure is not None:
@@ -140,28 +146,29 @@ class _Comparison:
         )
 
     def _recipe_of(self, arm: Arm) -> RecipeRun:
-        """Recipe of an arm's next run."""
+        """Recipe, configuration and number of recorded losses of the next run of an arm (one of the recipes compared)."""
         assert arm.config is not None, "only recipes with a configuration are open"
         # Of the first run, not of the first block: a block is lost where a worker dies within it.
         loss_steps = 0 if arm.measured else self._spec.consider_steps
         return RecipeRun(name=arm.name, config=arm.config, loss_steps=loss_steps)
 
     def _is_open(self, number: int) -> bool:
-        """Whether a recipe needs further runs."""
+        """Whether the comparison needs further runs of a recipe: it can train and has not failed, and its pairs are not
+        enough yet."""
         arm = self._arms[number]
         if arm.config is None or arm.failure is not None:
             return False
         return not is_settled(self._even_pairs(number))
 
     def _even_pairs(self, number: int) -> tuple[Pair, ...]:
-        """Pairs of a recipe and the stated one that ran under equal load."""
+        """Pairs of a considered recipe and the stated one whose two runs had equal load from other programs."""
         even, _ = self._blocks.pairs_by_evenness(number, _STATED)
         return even
 
 
 def is_settled(pairs: Sequence[Pair]) -> bool:
-    """Whether pairs are enough: an interval by the sign test, or on a quiet machine one that excludes equal speeds or
-    is narrow."""
+    """Whether a recipe has enough pairs: so many that the sign test has an interval, or, on a quiet machine, an
+    interval that excludes equal speeds or is narrow."""
     if len(pairs) >= FEWEST_PAIRS:
         return True
     interval = quiet_test.log_interval(pairs)
@@ -178,7 +185,8 @@ def _arm(
     cluster: Cluster,
     runs: Sequence[RecipeObservation],
 ) -> Arm:
-    """Recipe with its configuration and its runs; `trials` begin with the study's answer."""
+    """Build an arm of the comparison: a recipe with its configuration and its runs. The first of `trials` is the
+    study's answer."""
     own = [run for run in runs if run.recipe.name == name]
     return Arm(
         name=name,

@@ -13,13 +13,13 @@ from shardtune.tuner.history import Observation
 
 
 def workload_of(spec: StudySpec, recipe: RecipeRun) -> Workload:
-    """Workload that a run of a recipe trains."""
+    """Workload of a recipe's run: the study's, with the recipe's precision or optimizer."""
     return spec.workload if recipe.name is None else changed(spec.workload, recipe.name)
 
 
 def why_illegal(name: str | None, config: TrialConfig, spec: StudySpec, cluster: Cluster) -> str | None:
-    """Reason why a configuration cannot train with a recipe on a cluster; None if it can, as far as is known before it
-    runs."""
+    """Reason why a configuration cannot train with a recipe (precision or optimizer) on a cluster; None if it can, as
+    far as is known before it runs."""
     try:
         workload = spec.workload if name is None else changed(spec.workload, name)
         float8_checks.check_model(spec.model, workload.float8)
@@ -41,5 +41,5 @@ def by_speed(history: Sequence[Observation]) -> list[Observation]:
 def first_legal(
     name: str | None, trials: Sequence[Observation], spec: StudySpec, cluster: Cluster
 ) -> TrialConfig | None:
-    """Configuration of the first trial that can train with a recipe; None if none can."""
+    """Configuration of the first trial that can train with a recipe (precision or optimizer); None if none can."""
     return next((obs.config for obs in trials if why_illegal(name, obs.config, spec, cluster) is None), None)

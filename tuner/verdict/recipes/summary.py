@@ -17,14 +17,14 @@ from shardtune.tuner.verdict.comparison_blocks import Pair
 
 @dataclass(frozen=True)
 class Arm:
-    """Recipe of a comparison, with its configuration and runs."""
+    """Arm of a comparison of recipes: one recipe with its configuration and runs."""
 
     name: str | None
-    """Name of the considered recipe; None: the stated one."""
+    """Name of the considered recipe; None for the recipe that the study states."""
     config: TrialConfig | None
-    """Configuration of the runs; None if no trial of the study can train with the recipe."""
+    """Configuration of the recipe's runs; None if no trial of the study can train with the recipe."""
     why_not_answer: str | None
-    """Reason why the recipe cannot train with the answer's configuration; None if it can."""
+    """Reason why the recipe cannot train with the configuration that is the study's answer; None if it can."""
     measured: tuple[Measurement, ...]
     """Measurements of the runs, in order."""
     failure: Failure | None
@@ -37,9 +37,9 @@ def summarize(
     """Summarize the runs of a considered recipe.
 
     Args:
-        even: pairs of the two recipes that ran under equal load.
+        even: pairs of this recipe and the stated one whose runs had equal load from other programs.
         winner: configuration that is the study's answer.
-        is_settled: whether the pairs are enough, so that a later failure of the stated recipe says nothing.
+        is_settled: whether there are enough pairs, so that a later failure of the stated recipe is not reported.
     """
     assert own.name is not None, "the stated recipe is what the others are compared with"
     if own.config is None:
@@ -77,7 +77,8 @@ def _losses(arm: Arm, steps: int) -> tuple[float, ...]:
 
 
 def _loss(spec: StudySpec, own: Arm, stated: Arm) -> LossComparison | None:
-    """Comparison of the losses; None where a worker reported too few of them."""
+    """Compare a considered recipe's losses with the stated recipe's; None where a worker reported the losses of too few
+    steps."""
     steps, losses, stated_losses = (
         spec.consider_steps,
         _losses(own, spec.consider_steps),
@@ -94,7 +95,7 @@ def _notes(spec: StudySpec, own: Arm, stated: Arm) -> tuple[str, ...]:
 
 
 def _few_losses(spec: StudySpec, own: Arm, stated: Arm) -> str | None:
-    """Note that a run reported too few losses for a comparison."""
+    """Note that a run reported the losses of too few steps to compare recipes."""
     for arm, by_whom in ((own, ""), (stated, " by the stated recipe's run")):
         reported = len(_losses(arm, spec.consider_steps))
         if arm.measured and reported < spec.consider_steps:
@@ -107,7 +108,7 @@ def _other_config(own: Arm) -> str | None:
 
 
 def _skipped_steps(own: Arm) -> str | None:
-    """Note on steps that a loss scale skipped, in the run with most of them."""
+    """Note on steps that were skipped because float16 overflowed at the loss scale, from the run with most of them."""
     most = max((run.skipped_steps for run in own.measured), default=0)
     return (
         f"up to {most} steps of a run overflowed float16; they were trained again, and are not timed" if most else None
@@ -115,7 +116,7 @@ def _skipped_steps(own: Arm) -> str | None:
 
 
 def _unrepeated(spec: StudySpec, own: Arm) -> str | None:
-    """Note on the first run that did not repeat the losses of the recipe's first run."""
+    """Note that a repeated run of a recipe did not reproduce the losses of the recipe's first run."""
     assert own.name is not None
     workload = changed(spec.workload, own.name)
     bounds = parity.tolerance(workload.precision, workload.optimizer, workload.float8)

@@ -35,7 +35,7 @@ def probe(look: Callable[[], Facts], patience_s: float = _PROBE_PATIENCE_S) -> F
     collected in the child.
 
     Raises:
-        CannotFork: the child failed, or an import started a thread, which a child would lack.
+        CannotFork: the child failed, or an import started a thread, which a forked child would lack.
     """
     if busy := threads.that_forbid_forking():
         raise CannotFork(f"an import started threads: {', '.join(busy)}")
@@ -59,7 +59,7 @@ def probe(look: Callable[[], Facts], patience_s: float = _PROBE_PATIENCE_S) -> F
 
 
 def _reporting_child(host: int, look: Callable[[], Facts], output: int) -> int:
-    """Run the probe; where it fails, write the error in place of the facts, and fail."""
+    """Run the probe in a forked child and write its facts to the pipe; where it fails, write the error instead, and fail."""
     try:
         return _probe_child(host, look, output)
     except Exception as error:

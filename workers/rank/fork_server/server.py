@@ -120,7 +120,7 @@ class ForkServer:
         return bool(chunk)
 
     def _is_free(self, folder: str) -> bool:
-        """Whether no other launch is in progress; rejects the order if there is one."""
+        """Whether no other launch is in progress, so that the order can be carried out; otherwise the order is rejected."""
         # A launch that was killed a moment ago may have ended unnoticed.
         self._reap()
         if self._folder in (None, folder) and not self._ranks:

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 _DRIVER = "cuda"
-"""Beginning of the names of the threads of NVIDIA's driver (580: `cuda00001800007`)."""
+"""Beginning of the names that NVIDIA's driver gives its threads (driver 580: `cuda00001800007`)."""
 _LOOKS = 3
 _BETWEEN_LOOKS_S = 0.05
 
@@ -13,9 +13,9 @@ _BETWEEN_LOOKS_S = 0.05
 def that_forbid_forking() -> list[str]:
     """Names of this process's other threads, without threads of NVIDIA's driver that slept while they were watched.
 
-    The driver starts one where a library links it, as DeepSpeed's imports do. A thread that sleeps holds no lock that a
-    forked rank would wait for, and whether CUDA works in a fork, the probe tries. Other libraries get no such trust: a
-    fork beside a pool of OpenMP threads hangs where the rank computes in parallel.
+    The driver starts such a thread where a library links the driver, as DeepSpeed's imports do. A thread that sleeps holds no
+    lock that a forked rank would wait for, and a probe tests separately whether CUDA works in a fork. Threads of other
+    libraries are always named: a fork beside a pool of OpenMP threads hangs where the rank computes in parallel.
     """
     if threading.active_count() > 1:
         return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]

@@ -10,8 +10,8 @@ from shardtune.workers.rank.measure.memory import Recording
 _ENDLESS = 1 << 63
 """Time of release that is recorded for a storage that was never released."""
 _MOST_EVENTS = 2_000_000
-"""Largest number of recorded allocator events, for two steps; beyond it the oldest would be lost, and with them
-storages still in use."""
+"""Largest number of recorded allocator events, for two steps; beyond it torch drops the oldest events, and with them the
+allocation of storages still in use."""
 
 
 class AllocatorEvent(NamedTuple):
@@ -54,7 +54,7 @@ class CpuHistory:
 
 
 class CudaHistory:
-    """Recorder of the current GPU's allocations. Start it before the model is built: earlier allocations are in no event."""
+    """Recorder of the current GPU's allocations. Start it before the model is built: earlier allocations are not recorded."""
 
     def __init__(self) -> None:
         self._before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()

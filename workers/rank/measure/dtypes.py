@@ -18,8 +18,8 @@ the dtype."""
 _LOOK_S = 0.1
 """Seconds for which products are repeated per dtype."""
 _RATED: tuple[Dtype, ...] = ("bfloat16", "float32")
-"""Dtypes whose products are timed. Float16 is not: no device chooses it, and services of the first protocol version know
-no such rate."""
+"""Dtypes whose products are timed. Float16 is not timed: no device would choose it for training, and services of the first
+protocol version know no rate of float16."""
 _ISA_WITHOUT_BFLOAT16 = ("AVX512_CORE", "AVX512_CORE_VNNI")
 """Values of ONEDNN_MAX_CPU_ISA with which oneDNN's check reports bfloat16 support although products are converted to
 float32."""
@@ -44,8 +44,8 @@ def native_on_cpu() -> str:
 
 
 def matmul_flops(ranks: int) -> dict[Dtype, float]:
-    """FLOP/s of one of `ranks` ranks, by dtype, for the dtypes between which a device chooses; the caller must have
-    locked the devices."""
+    """FLOP/s of one rank on a machine with `ranks` ranks, for each dtype that training may choose. The caller must have locked
+    the devices."""
     kind = device_kind()
     device = of_kind(kind, 0)
     torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), ranks))

@@ -70,7 +70,8 @@ def measure(place: RankContext) -> MeasuredHardware:
 
 
 def _groups(place: RankContext) -> list[tuple[int, int, dist.ProcessGroup | None]]:
-    """Groups in which this rank measures: (ranks, hosts, process group); all ranks create all groups."""
+    """Groups of ranks in which this rank measures collectives, each as (ranks, hosts, process group). All ranks create all
+    groups."""
     local, world = place.local_world_size, place.world_size
     hosts = world // local
     if hosts == 1:

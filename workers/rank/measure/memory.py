@@ -64,7 +64,7 @@ class Recording:
 class _RecordedMeter:
     """Memory meter for the CPU: exact, but it records each allocation and must end before anything is timed.
 
-    The CPU has no caching allocator: what a step takes at its peak is the same in every later step.
+    The CPU has no caching allocator: every later step has the same peak.
     """
 
     def __init__(self) -> None:

@@ -21,11 +21,11 @@ from shardtune.workers.rank.strategies.base import Trainer
 
 _MOST_HOLDERS = 8
 _REST_OF_BUILDING = {"ddp": "buckets", "zero": "optimizer"}
-"""Kind of the storages that a backend makes beside the parameters before the first step; FSDP makes only buffers."""
+"""Kind of the tensors, besides parameters, that a backend allocates before the first step; FSDP allocates only buffers."""
 
 
 class PhaseMark(NamedTuple):
-    """Time from which on a phase and module run."""
+    """Time at which a phase of a step begins, and the module that runs then."""
 
     at: int
     phase: MemoryPhase
@@ -62,8 +62,8 @@ class MomentRecorder:
         self._history = CudaHistory() if is_cuda else CpuHistory()
 
     def watch_modules(self, model: nn.Module) -> None:
-        """Record when each module's forward and backward run; call this before wrapping, so that names are the model's
-        own."""
+        """Record when each module's forward and backward run; call this before wrapping, so that the recorded names are those
+        of the plain model."""
         if self._is_compiled:
             return  # A hook inside what is compiled would break its graph.
         for name, module in model.named_modules():
@@ -110,10 +110,9 @@ class MomentRecorder:
         self._note(kind, tensors)
 
     def finish(self) -> MemoryMoment | None:
-        """End the recording and describe the memory at the first moment over the limit, else at the peak.
+        """End the recording and describe the memory at one moment: the first above the limit, else the peak.
 
-        The moment is the first over the limit, else the fullest. None where nothing was allocated, or too many events
-        happened.
+        None where nothing was allocated, or too many events happened.
         """
         for hook in self._hooks:
             hook.remove()
@@ -154,7 +153,7 @@ class MomentRecorder:
         return kinds, holders
 
     def _kind(self, allocation: Allocation, notes: _Notes, begins: Sequence[int], ends: Sequence[int]) -> str:
-        """Kind of a storage: as recorded during its life, else derived from the phase that allocated the storage and
+        """Kind of a storage: as recorded while the storage existed, else derived from the phase that allocated the storage and
         from its lifetime."""
         noted_kinds = [
             note.kind for note in notes.get(allocation.pointer, ()) if allocation.born <= note.at < allocation.died

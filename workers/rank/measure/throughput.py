@@ -9,8 +9,8 @@ from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 # Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _MOST_STEPS = 100
-"""Largest number of steps in a timed window of short steps: their batches are made before the window begins, and take
-memory."""
+"""Largest number of steps to which a timed window is enlarged where steps take little time: their batches are made before the
+window begins, and take memory."""
 _FEWEST_TO_PRUNE = 3
 """Number of timed steps before a trial may be pruned, beyond the recorded first steps, which compile and allocate."""
 _STEADY_STEPS = 3
@@ -44,16 +44,16 @@ def is_hopeless(step_times: Sequence[float], plan: MeasurePlan) -> bool:
 
 
 def steps_per_window(warm_up_s: Sequence[float], plan: MeasurePlan) -> int:
-    """Number of steps in a timed window: the plan's number, raised or lowered so that the fewest windows keep the
-    plan's time limits."""
+    """Number of steps in a timed window: the plan's number, raised or lowered so that the plan's minimum number of windows
+    fits its time limits."""
     one_step_windows_s = plan.min_windows * statistics.median(warm_up_s[-3:])
     fewest, largest = math.ceil(plan.min_measure_s / one_step_windows_s), int(plan.max_measure_s / one_step_windows_s)
     return max(1, min(max(plan.window_steps, min(fewest, _MOST_STEPS)), largest))
 
 
 def reused_steps(warm_up_s: Sequence[float], window_steps: int, plan: MeasurePlan) -> int:
-    """Number of last warm-up steps that count as timed windows, because steps are so slow that a window holds one
-    step, or because steps are short."""
+    """Number of last warm-up steps that count as timed windows, too. There are such steps where a window holds a single slow
+    step, or where the run times short steps (with fewer micro batches than the whole step)."""
     # A window of short steps holds one pair of them, as the warm-up's did.
     if plan.short_steps is not None and plan.short_steps.accumulations is not None:
         return min(plan.min_windows, _STEADY_STEPS) if is_steady(warm_up_s) else 0
@@ -64,10 +64,11 @@ def reused_steps(warm_up_s: Sequence[float], window_steps: int, plan: MeasurePla
 
 
 def is_enough(step_times: Sequence[float], window_steps: int, plan: MeasurePlan, spent_s: float | None = None) -> bool:
-    """Whether timing can end: the windows timed so far, of `window_steps` steps each, are as precise as the plan
-    requires, or the plan allows no more.
+    """Whether timing can end: the windows timed so far, of `window_steps` steps each, are as precise as the plan requires, or
+    the plan allows no more.
 
-    `spent_s`: seconds that the windows took, where they were extended from shorter ones; None: by the step times.
+    `spent_s`: seconds that the windows really took, where step times were extrapolated from steps of fewer micro batches;
+    None: computed from the step times.
     """
     window_count = len(step_times)
     if window_count < plan.min_windows:

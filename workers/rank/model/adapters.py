@@ -33,8 +33,8 @@ def trainable_kinds() -> list[str]:
 
 
 def install(model: nn.Module, adapter: AdapterSchema | None, dtype: torch.dtype = torch.float32) -> None:
-    """Freeze a model but for its adapter, in place; without an adapter all parameters stay trained. `dtype`: that of the
-    computation, in which quantised layers multiply.
+    """Freeze all of a model except its adapter, in place; without an adapter all parameters stay trained. `dtype`: dtype of
+    the computation, in which quantised layers multiply.
 
     Raises:
         SetupError: weights are to be quantised, and bitsandbytes is missing.
@@ -51,14 +51,15 @@ def install(model: nn.Module, adapter: AdapterSchema | None, dtype: torch.dtype 
 
 
 def drop_magnitudes(model: nn.Module) -> None:
-    """Make DoRA's layers compute what LoRA's do, in place."""
+    """Make DoRA's layers compute as plain LoRA layers do, without DoRA's magnitudes, in place."""
     for module in model.modules():
         if (variants := getattr(module, "lora_variant", None)) is not None:
             variants.clear()
 
 
 def cast_frozen(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give the frozen parameters of a model on the meta device another dtype, but for those that are to be packed."""
+    """Give the frozen parameters of a model on the meta device another dtype, except weights that are packed in 4 bits
+    later."""
 
     def make(_name: str, old: nn.Parameter) -> nn.Parameter:
         if old.requires_grad or old.dtype == dtype or quantised.is_unpacked(old):
@@ -71,7 +72,7 @@ def cast_frozen(model: nn.Module, dtype: torch.dtype) -> None:
 def trained_leaves(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Modules without children whose weight is trained, with their paths: the matrices of LoRA adapters.
 
-    FSDP1 puts each into a unit of its own, as PEFT's wrap policy does: a flat parameter has one dtype and one
+    FSDP1 wraps each of these modules as a unit, as PEFT's wrap policy does: a flat parameter has one dtype and one
     `requires_grad`.
     """
     return [

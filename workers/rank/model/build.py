@@ -77,15 +77,16 @@ def build(spec: ModelSpec, workload: Workload, experts: str | None = None) -> nn
 
 
 def attention_of(config: Any, workload: Workload) -> str:
-    """Attention implementation for a model: the workload's, or `eager` where the architecture lacks fused attention
-    (sinks, soft caps, none at all)."""
+    """Attention implementation for a model: the workload's, or `eager` where transformers has no fused attention for the
+    architecture (such as with attention sinks or soft caps)."""
     model_class = transformers.AutoModelForCausalLM._model_mapping[type(config)]
     lacks = workload.attention == "sdpa" and not getattr(model_class, "_supports_sdpa", False)
     return "eager" if lacks else workload.attention
 
 
 def search_packed_samples(is_packed: bool) -> None:
-    """Let transformers find packed samples by their positions in this process, or turn its search off."""
+    """Turn on or off, for this process, transformers' search for packed samples, which reads their bounds from the
+    positions."""
     # transformers would search in each forward without a mask, and wait for the device (5.x, `masking_utils`).
     masking_utils.find_packed_sequence_indices = _FIND_PACKED if is_packed else lambda position_ids: None
 
@@ -99,7 +100,7 @@ def without_values() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Move each parameter to the meta device as it is registered; its memory is never written to."""
+    """Move each parameter to the meta device as it is registered; the parameter's own memory is never written to."""
     # Building on `torch.device("meta")` would lose the buffers that a constructor computes, such as rotary frequencies.
     original: Callable[..., None] = nn.Module.register_parameter
 
@@ -130,8 +131,8 @@ def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], nn.
 
 
 def cast_trained(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give the trained parameters of a model on the meta device another dtype; buffers, such as rotary frequencies, keep
-    theirs."""
+    """Give the trained parameters of a model on the meta device another dtype; buffers, such as rotary frequencies, keep their
+    dtype."""
 
     def make(_name: str, old: nn.Parameter) -> nn.Parameter:
         return nn.Parameter(old.to(dtype)) if old.requires_grad else old
@@ -146,8 +147,8 @@ def materialize(
     seed: int,
     round_to: torch.dtype,
 ) -> None:
-    """Give every parameter of a model its whole initial value on `device`, and move the buffers there. `dtype`: that of
-    all parameters, or a function that returns each one's; weights of 4-bit layers are packed, one at a time."""
+    """Give every parameter of a model its whole initial value on `device`, and move the buffers there. `dtype`: dtype of all
+    parameters, or a function that returns the dtype of each; weights of 4-bit layers are packed, one at a time."""
 
     def make(name: str, old: nn.Parameter) -> nn.Parameter:
         if quantised.is_unpacked(old):

@@ -24,7 +24,7 @@ def sum_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan) -> torch.
 
 
 def gradient_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan, grad: torch.Tensor) -> torch.Tensor:
-    """Gradient of `sum_of` with respect to the logits, in their dtype, times `grad`."""
+    """Gradient of the summed cross entropy (`sum_of`) with respect to the logits, in the logits' dtype, times `grad`."""
     if isinstance(logits, DTensor):
         logits.requires_grad_()
         with torch.enable_grad():
@@ -38,12 +38,12 @@ def gradient_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan, grad
 
 
 def weights_of(labels: torch.Tensor) -> torch.Tensor:
-    """Weight of each token in the sum: 1, or 0 without a label."""
+    """Weight of each token in the sum of the loss: 1, or 0 for a token without a label."""
     return (labels != IGNORED).float()
 
 
 def with_product(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Running sum of products over chunks, in float32."""
+    """Add a chunk's matrix product to the sum over chunks, in float32; returns the new sum."""
     if total is not None and total.dtype == left.dtype and not isinstance(total, DTensor):
         # In place: a product beside the sum would be one more tensor of the head's size.
         return total.addmm_(left, right)
@@ -51,5 +51,5 @@ def with_product(total: torch.Tensor | None, left: torch.Tensor, right: torch.Te
 
 
 def added(total: torch.Tensor | None, part: torch.Tensor) -> torch.Tensor:
-    """Running sum of a gradient over chunks, in float32."""
+    """Add a chunk's gradient to the sum over chunks, in float32; returns the new sum."""
     return part.float() if total is None else total.add_(part)

@@ -92,7 +92,7 @@ def _chunks(hidden: torch.Tensor, labels: torch.Tensor, size: int) -> Iterator[t
 
 
 class _SummedLoss(torch.autograd.Function):
-    """Sum of the loss over chunks; backward computes each chunk's logits again.
+    """Autograd function: sum of the loss over chunks of tokens. Its backward computes each chunk's logits again.
 
     The head's gradient is summed over chunks in float32 and rounded once. Autograd would sum it in the weight's own dtype,
     which in bfloat16 loses bits with every chunk.

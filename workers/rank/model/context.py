@@ -40,9 +40,10 @@ class ContextGroup:
         model.set_attn_implementation(_ATTENTION)  # type: ignore[operator]
 
     def loss(self, model: nn.Module, tokens: torch.Tensor, chunked: ChunkedLoss | None = None) -> torch.Tensor:
-        """Cross entropy of this rank's part of the samples; its mean over the group is that of the whole samples.
+        """Cross entropy of this rank's part of the samples, scaled so that the mean over the group is the loss of the whole
+        samples.
 
-        `chunked` computes it in chunks of tokens.
+        With `chunked` it is computed in chunks of tokens.
         """
         samples, length = tokens.shape
         part = length // self.mesh.size()
@@ -94,7 +95,7 @@ class ContextGroup:
 
 
 def group_of(task: TrialTask, place: RankContext) -> ContextGroup | None:
-    """Group of neighbouring ranks that share samples; None without context parallelism. Collective.
+    """Group of neighbouring ranks that share samples; None without context parallelism. All ranks must call this together.
 
     Raises:
         ValueError: the model's heads or the sequence cannot be divided among that many ranks.

@@ -11,9 +11,10 @@ import torch
 from shardtune.workers.rank.model import weights
 
 _ACTIVE = 64
-"""Number of token ids in use, spread over the vocabulary, so that every shard of the embedding is used."""
+"""Number of token ids in use, spread evenly over the vocabulary, so that each shard of a split embedding is used."""
 _REPLACED = 1 << 22
-"""Probability that a position is replaced, in units of 2^-24: a quarter."""
+"""Probability that a position of the synthetic text gets a random token instead of the next of a fixed sequence, in units of
+2^-24: a quarter."""
 
 
 def samples(
@@ -26,7 +27,7 @@ def samples(
 
 
 def _ranks_of_sample(key: int, length: int, active: int, device: torch.device) -> torch.Tensor:
-    """Frequency ranks 0 … active - 1 of the tokens of one sample, int64 [length]."""
+    """Tokens of one sample as numbers from 0 to active - 1, int64 [length]; lower numbers are more frequent."""
     noise = weights.hash_range(key, 1, length, device)
     choice = weights.uniform_bits(noise, 24)
     low = noise.bitwise_and_((1 << 24) - 1).to(torch.float32) / (1 << 24)

@@ -22,9 +22,10 @@ _CALLS = (
     ["hidden_states", "top_k_index", "top_k_weights"],
     ["hidden_states", "router_indices", "routing_weights"],
 )
-"""Positional parameters of the modules of experts that can be divided among ranks."""
+"""Names of the arguments that a module of experts must take in its forward pass, so that ranks can divide the experts."""
 _DIFFERENT = ("ernie4_5_moe",)
-"""Model types excluded because weights differ from one process's by 1e-4 of their sum after three steps (transformers 5.23)."""
+"""Model types excluded from expert parallelism: after three steps their weights differ, by 1e-4 of their sum, from training in
+one process (transformers 5.23)."""
 
 
 class ExpertSizes(NamedTuple):
@@ -52,7 +53,7 @@ def of(model: nn.Module) -> list[nn.Module]:
     """Modules that hold a model's stacked experts, in order.
 
     Raises:
-        ValueError: ranks cannot divide them; the message is the end of a sentence.
+        ValueError: ranks cannot divide the experts; the message is the end of a sentence.
     """
     config: Any = getattr(model, "config", None)
     if config is not None and config.model_type in _DIFFERENT:
@@ -71,7 +72,7 @@ def _count(layer: nn.Module) -> int:
     """Number of experts of a layer.
 
     Raises:
-        ValueError: as `of`.
+        ValueError: ranks cannot divide the experts; the message is the end of a sentence.
     """
     if any(list(child.parameters()) for child in layer.children()):
         raise ValueError("its experts are modules of their own, not stacked in one")
@@ -89,7 +90,7 @@ def divide(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
     forward by an exchange of tokens; returns the modules.
 
     Raises:
-        ValueError: as `of`.
+        ValueError: ranks cannot divide the experts; the message is the end of a sentence.
     """
     layers = of(model)
     for layer in layers:
@@ -107,7 +108,7 @@ class TokenExchange:
     """Forward pass of a layer's experts when each rank of a mesh holds an equal part of them."""
 
     def __init__(self, layer: nn.Module, mesh: DeviceMesh) -> None:
-        """Prepare the exchange of a layer, whose own forward is kept; call this before the forward is replaced."""
+        """Prepare the exchange of tokens for a layer. Call this before the layer's own forward, which is kept, is replaced."""
         self._layer, self._run = layer, layer.forward
         self._group, self._ranks = mesh.get_group(), mesh.size()
         expert_count: Any = layer.num_experts

@@ -46,8 +46,8 @@ def convert(blocks: Sequence[nn.Module], recipe: Float8Recipe | None, device: to
 
 
 def require_converted(model: nn.Module, recipe: Float8Recipe | None, layers: int) -> None:
-    """Check that a wrapped model still has as many float8 layers as its blocks had linear ones: the losses of GPUs are too
-    close to tell. torchao leaves a block alone that is a linear layer itself.
+    """Check that a wrapped model still has as many float8 layers as its blocks had linear layers: losses with and without
+    float8 are too close to show the difference. torchao does not convert a block that is itself a linear layer.
 
     Raises:
         NumericsError: layers would train without float8.

@@ -20,7 +20,7 @@ from shardtune.workers.rank.model import shared_heads
 
 _TOKENS = 8
 _HUGE = 1e30
-"""Logit that a cap reduces to the cap itself."""
+"""Logit so large that a soft cap (tanh) maps it to the cap's own value, which can then be read."""
 _NEUTRAL: dict[str, float | None] = {
     "logit_scale": 1.0,
     "logits_scaling": 1.0,
@@ -65,10 +65,10 @@ class LossPlan:
 
 
 def of(spec: ModelSpec, workload: Workload) -> LossPlan:
-    """Build the model without memory for weights and plan its chunked loss.
+    """Build the model on the meta device and plan its chunked loss.
 
     Raises:
-        ValueError: the head cannot compute the loss; the message is the end of a sentence.
+        ValueError: the head cannot compute the loss; the message ends a sentence that the caller begins.
     """
     eager = workload.model_copy(update={"attention": "eager"})
     return of_model(models.build(spec, eager, experts=shared_heads.on_meta(spec)).to("meta"))
@@ -84,7 +84,7 @@ def note_of(model: nn.Module) -> str | None:
 
 
 def of_model(model: nn.Module) -> LossPlan:
-    """Plan the chunked loss of a model on the meta device. The model loses its scale or cap of logits.
+    """Plan the chunked loss of a model on the meta device. The model's own scale or cap of logits is turned off.
 
     Raises:
         ValueError: the head cannot compute the loss; the message is the end of a sentence.
@@ -105,10 +105,10 @@ def of_model(model: nn.Module) -> LossPlan:
 
 
 def _plan(model: nn.Module, head: nn.Linear) -> LossPlan:
-    """Plan found by replacing the head's logits with known values and reading what the model returns.
+    """Find a model's scale or cap of logits: replace the head's logits by known values, and read what the model returns.
 
     Raises:
-        ValueError: it does more than scale or cap them.
+        ValueError: the model does more than scale or cap its logits.
     """
     # On the CPU, unlike the model: tensors of the meta device have no values.
     known = torch.linspace(-60.0, 60.0, _TOKENS * head.out_features).view(1, _TOKENS, head.out_features)
@@ -132,10 +132,10 @@ def _plan(model: nn.Module, head: nn.Linear) -> LossPlan:
 
 
 def _explanation(model: nn.Module, known: torch.Tensor, logits: torch.Tensor) -> LossPlan:
-    """Plan (scale or cap) by which the known logits become the logits that the model returned.
+    """Scale or cap that turns the known logits into the logits that the model returned.
 
     Raises:
-        ValueError: no scale or cap does.
+        ValueError: no single scale or cap explains them.
     """
     if torch.equal(known, logits):
         return LossPlan()
@@ -155,7 +155,7 @@ def _require_plain_loss(model: nn.Module) -> None:
     """Check that the model's loss is transformers' mean cross entropy of the next token, and nothing else.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the loss is another one.
     """
     causal: Any = model
     if causal.loss_function is not ForCausalLMLoss:

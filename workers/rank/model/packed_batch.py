@@ -26,7 +26,7 @@ class PackedBatch:
     own_labels: int
     """Number of tokens that the loss counts."""
     weight: float
-    """Factor of the mean over this micro batch's labels (see `padded_batch.weight_of`)."""
+    """Factor by which the mean loss of this micro batch is multiplied (see `padded_batch.weight_of`)."""
 
 
 def make_batch(

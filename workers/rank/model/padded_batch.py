@@ -19,11 +19,11 @@ class RaggedBatch(Protocol):
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """Arguments of the model beside the labels."""
+        """Arguments of the model's forward pass, without the labels."""
 
     @property
     def labels(self) -> torch.Tensor:
-        """Token ids with `IGNORED` where the loss counts none; the model shifts them."""
+        """Token ids, with `IGNORED` at positions that the loss does not count; the model shifts them."""
 
     @property
     def own_labels(self) -> int:
@@ -31,7 +31,7 @@ class RaggedBatch(Protocol):
 
     @property
     def weight(self) -> float:
-        """Factor of the mean over this micro batch's labels."""
+        """Factor by which the mean loss of this micro batch is multiplied."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class PaddedBatch:
     own_labels: int
     """Number of tokens that the loss counts."""
     weight: float
-    """Factor of the mean over this micro batch's labels, so that the mean over all micro batches of the step is the mean
-    over all of its labels."""
+    """Factor by which the mean loss of this micro batch is multiplied, so that the mean over the step's micro batches is the
+    mean over all labels of the step."""
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """Arguments of the model beside the labels."""
+        """Arguments of the model's forward pass, without the labels."""
         return {"input_ids": self.tokens, "attention_mask": self.attention_mask}
 
 
@@ -80,8 +80,8 @@ def make_batch(
 
 
 def weight_of(own_labels: int, step_labels: int, micro_batches: int) -> float:
-    """Factor of a micro batch's mean loss. Backends average over `micro_batches`, which alone would be a mean of means:
-    tokens of short samples would count more."""
+    """Factor by which a micro batch's mean loss is multiplied. Backends average the losses of `micro_batches`; without the
+    factor, tokens in micro batches with few labels would count more."""
     return own_labels * micro_batches / step_labels
 
 

@@ -30,7 +30,8 @@ class SharedHeads(NamedTuple):
     """Fields of `ModelSummary` that say whether context parallelism is possible."""
 
     context_heads: int
-    """Number that the size of a context group must divide: the common divisor of all layers' heads."""
+    """Number that must be divisible by the number of ranks that share a sample: the greatest common divisor of all layers'
+    heads."""
     context_note: str | None
     """Reason why ranks cannot divide the model's sequences; None where they can."""
 
@@ -48,8 +49,8 @@ def on_meta(spec: ModelSpec) -> str | None:
 
 
 def of_model(model: nn.Module, attention: str) -> SharedHeads:
-    """Trace the attention of a model on the meta device and return whether ranks can divide its sequences. The model
-    loses its own attention.
+    """Trace the attention of a model on the meta device and return whether ranks can divide its sequences. Its
+    attention is replaced, so the model cannot be used afterwards.
 
     `attention` is the kind that trials would use.
     """
@@ -68,8 +69,8 @@ def of_model(model: nn.Module, attention: str) -> SharedHeads:
 
 
 def _obstacles(model: nn.Module, attention: str) -> Iterator[str]:
-    """Reasons why ranks cannot divide the model's sequences: positions interact outside of attention, or attention is
-    not sdpa's."""
+    """Reasons why ranks cannot divide the model's sequences: positions interact outside of attention, or the attention is not
+    torch's scaled dot-product attention."""
     config: Any = getattr(model, "config")  # noqa: B009
     if config.model_type in _DIFFERENT:
         yield "it trained something else when this was tried"
@@ -89,7 +90,7 @@ def _heads_of_calls(model: nn.Module) -> list[tuple[int, int]]:
     """Numbers of query and key heads of each traced attention call.
 
     Raises:
-        ValueError: the model weights positions itself.
+        ValueError: the model passes attention a mask or a bias of its own.
     """
     calls: list[tuple[int, int]] = []
 

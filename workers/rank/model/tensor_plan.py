@@ -22,8 +22,8 @@ from shardtune.workers.rank.model.chunked_loss import ChunkedHead
 from shardtune.workers.rank.model.tensor_styles import GatherAtInput, Replicated, SplitAtInput
 
 _INSIDE_WHOLE = {"colwise_gather_output", "rowwise_split_input"}
-"""Styles of a block's child of which only the matrices are split: every rank computes the modules between them
-whole."""
+"""Parallel styles that split only a matrix itself. In a child of a block with such a style, every rank computes the modules
+between the matrices (such as norms) whole."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class TensorPlan:
     first_block: str
     """Name of the block at whose input the sequence is split."""
     divisor: int
-    """Number that the count of ranks must divide, from the numbers of heads and the widths of the blocks' matrices."""
+    """Number that must be divisible by the number of tensor-parallel ranks, from the numbers of heads and the widths of the
+    matrices."""
 
     def apply(self, model: nn.Module, mesh: DeviceMesh) -> None:
         """Make every parameter a DTensor over the mesh, still without values, and have modules exchange what they need."""
@@ -52,14 +53,14 @@ class SplitWidths(NamedTuple):
     """Fields of `ModelSummary` that say whether tensor parallelism is possible."""
 
     tensor_divisor: int
-    """Number that the count of tensor-parallel ranks must divide; 1 where the model cannot be split."""
+    """Number that must be divisible by the number of tensor-parallel ranks; 1 where the model cannot be split."""
     tensor_note: str | None
     """Reason why the model's matrices cannot be split among ranks; None where they can."""
 
 
 def widths_of(model: nn.Module) -> SplitWidths:
-    """Number that the count of tensor-parallel ranks must divide, or a note with the reason why no ranks can split the
-    model."""
+    """Number that must be divisible by the number of tensor-parallel ranks, or a note with the reason why no ranks can split
+    the model."""
     try:
         return SplitWidths(of(model).divisor, None)
     except ValueError as error:
@@ -92,9 +93,9 @@ def of(model: nn.Module) -> TensorPlan:
 def _child_styles(
     path: str, child: nn.Module, style_words: dict[str, str]
 ) -> tuple[dict[str, ParallelStyle], list[int]]:
-    """Parallel styles of a block's child, and the widths that they split.
+    """Parallel styles of a block's child (such as attention or MLP), and the widths that they split.
 
-    Norms work on a part of the sequence; a child with splits gathers the sequence at its input.
+    Norms work on a part of the sequence; a child with split matrices gathers the whole sequence at its input.
     """
     modules = {f"{path}.{name}" if name else path: module for name, module in child.named_modules()}
     words = {name: word for name in modules if (word := _style_word(name, style_words)) is not None}

@@ -47,7 +47,7 @@ def _as_whole(value: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 def _change_hidden(
     mesh: DeviceMesh, change: Any, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Change the hidden states, which blocks and their children take first or by name."""
+    """Replace the hidden states in a module's arguments, which are the first argument or the one named `hidden_states`."""
     if args:
         return (change(args[0], mesh), *args[1:]), kwargs
     return args, kwargs | {"hidden_states": change(kwargs["hidden_states"], mesh)}

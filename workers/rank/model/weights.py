@@ -51,10 +51,11 @@ def uniform_bits(value: torch.Tensor, bits: int = 24) -> torch.Tensor:
 
 @torch.no_grad()
 def fill_(out: torch.Tensor, name: str, shape: torch.Size, start: int, seed: int, round_to: torch.dtype) -> None:
-    """Fill a flat shard with elements `start … start + out.numel()` of the parameter `name` of that full shape.
+    """Fill a flat shard with elements `start … start + out.numel()` of the initial values of the parameter `name`, whose full
+    shape is `shape`.
 
-    Matrices get noise, biases 0, other vectors (norm weights) 1. Values are rounded to `round_to`, so that a
-    backend that keeps only the compute dtype at first starts from the same masters.
+    Matrices get noise, biases 0, other vectors (norm weights) 1. Values are rounded to `round_to`, so that a backend that
+    keeps only the compute dtype at first starts from the same master weights.
     """
     if isinstance(out, FakeTensor):
         # A rehearsal's tensors have sizes and no values.
@@ -70,7 +71,7 @@ def fill_(out: torch.Tensor, name: str, shape: torch.Size, start: int, seed: int
 
 
 def filling(name: str, shape: torch.Size, seed: int) -> Callable[[torch.Tensor], None]:
-    """Function that fills a whole parameter of any dtype, rounded to that dtype."""
+    """Return a function that fills a whole parameter of any dtype with its initial values, rounded to that dtype."""
     return lambda value: fill_(value.view(-1), name, shape, 0, seed, value.dtype)
 
 

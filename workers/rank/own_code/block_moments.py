@@ -11,23 +11,23 @@ from shardtune.workers.rank.own_code.step_recorder import StepRecorder
 
 
 class BlockMoments:
-    """Figures of a step by its repeated blocks, taken by hooks on the blocks and on their outputs. `hooks`
-    removes them.
+    """Memory figures of a step by its repeated blocks, measured by hooks on the blocks and on their outputs. Closing the stack
+    `hooks` removes the hooks.
 
-    Intervals of backward begin when the gradient of a block's output is known, and end when that of the block before is.
+    The backward of a block lasts from the gradient of its output until the gradient of the preceding block's output is known.
     """
 
     def __init__(self, recorder: StepRecorder, blocks: list[nn.Module], hooks: contextlib.ExitStack) -> None:
         self.outside = 0
         """Bytes alive when the first block began."""
         self.kept = 0
-        """Bytes that all calls of blocks kept."""
+        """Bytes that all blocks' forward passes keep for backward, together."""
         self.boundary = 0
-        """Bytes of the inputs of all blocks."""
+        """Bytes of the inputs of all blocks, together."""
         self.loss = 0
         """Bytes at the peak between the last block's forward and its backward."""
         self.working = 0
-        """Largest number of bytes that the backward of one block needed beside what blocks kept."""
+        """Largest number of bytes that the backward of one block needed in addition to what blocks kept for backward."""
         self.calls = 0
         self._recorder = recorder
         self._begun_at = 0
@@ -39,11 +39,12 @@ class BlockMoments:
             hooks.callback(block.register_forward_hook(self._end).remove)
 
     def backward_begins(self) -> None:
-        """Note that the loss is known."""
+        """Record that the loss is known and backward begins."""
         self._recorder.part = "backward"
 
     def backward_ended(self) -> int:
-        """Note that backward has ended; returns the bytes at its peak behind the blocks."""
+        """Record that backward has ended; returns its peak in bytes since the last gradient at a border between blocks was
+        known."""
         tail = self._recorder.end_interval()
         if self._running is not None:
             # No gradient of a first block's input exists: its backward is the last.
@@ -87,7 +88,7 @@ class BlockMoments:
                 return
 
     def _gradient_of_output(self, number: int) -> None:
-        """Note that the gradient of a block's output is known; -1: that of the first block's input."""
+        """Record that the gradient of a block's output is known; number -1 stands for the input of the first block."""
         peak = self._recorder.end_interval()
         if self._running is None:
             if number == self.calls - 1:

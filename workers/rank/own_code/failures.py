@@ -12,11 +12,11 @@ from shardtune.api_schemas.training.step_trace import TraceFailure, TraceFailure
 
 _LONGEST = 500
 _NEEDS_VALUES = ("data pointer", "data_ptr", ".numpy()", "doesn't have storage", "no fake impl", "meta kernel")
-"""Parts of torch's messages about operators that need tensors with values."""
+"""Parts of torch's error messages that mean that an operator needs tensors with values, and so cannot run on fake tensors."""
 
 
 def failure_of(error: BaseException) -> TraceFailure:
-    """Reason of an exception that ended a trace."""
+    """Code and text of the reason for which a user's own code could not be traced with fake tensors, from its exception."""
     text = " ".join(str(error).split())
     code: TraceFailureCode = "error"
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):

@@ -18,7 +18,7 @@ _FUSED = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
 
 @contextlib.contextmanager
 def as_on_gpus() -> Iterator[None]:
-    """Count attention of tensors without values as GPUs compute it, inside a `with` block."""
+    """Count attention on fake tensors (without values) as a GPU's fused kernel would compute it, inside a `with` block."""
     with torch.library._scoped_library("aten", "IMPL") as library:
         # Below autocast, so that operands have the dtype of the kernel; above the recorder, which sees the kernel.
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
@@ -53,7 +53,8 @@ def _attention(
 
 
 def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, grouped: bool) -> bool:
-    """Whether a GPU has a fused kernel for these operands, and they have no values."""
+    """Whether a GPU has a fused attention kernel for these operands, and at least one of them is a fake tensor (without
+    values)."""
     operands = (query, key, value)
     if not any(isinstance(operand, FakeTensor) for operand in operands):
         return False
@@ -69,13 +70,14 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, groupe
 
 
 def _cpu_fuses(query: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> bool:
-    """Whether the CPU's own kernel takes these operands, as torch 2.13 chooses it."""
+    """Whether the CPU's own fused attention kernel accepts these operands, by the rules of torch 2.13."""
     trains_mask = mask is not None and mask.requires_grad and torch.is_grad_enabled()
     return dropout == 0 and value.shape[-1] == query.shape[-1] and not trains_mask
 
 
 def _bias(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """Mask as kernels take it: summed to the scores, one for each head of each sample without a copy."""
+    """Attention mask in the form that kernels take: a bias added to the scores, expanded to each head of each sample without a
+    copy."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:

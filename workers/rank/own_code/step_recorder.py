@@ -24,7 +24,7 @@ _NO_WORK = ("aten.detach", "aten._unsafe_view", "aten.alias", "aten.lift_fresh")
 
 @dataclass
 class StepCounts:
-    """Counts of one part of a step."""
+    """Counts of FLOPs, memory traffic and kernels in one part of a step."""
 
     matmul_flops: float = 0.0
     attention_flops: float = 0.0
@@ -41,20 +41,20 @@ class _Storages:
 
 
 class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that counts what operators allocate and do, beside given tensors (weights, buffers)."""
+    """Dispatch mode that counts the memory and the work of operators, without the given tensors (weights, buffers)."""
 
     def __init__(self, weights: Iterable[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.part: Part = "outside"
         self.work: dict[Part, StepCounts] = {"outside": StepCounts(), "blocks": StepCounts(), "backward": StepCounts()}
         self.live = 0
-        """Bytes alive beside weights and the gradients of weights."""
+        """Bytes alive now, without weights and gradients of weights."""
         self.gradients = 0
         """Bytes of gradients of weights."""
         self.peak = 0
-        """Largest sum of both."""
+        """Largest sum so far of live bytes and bytes of gradients of weights."""
         self.selective = 0
-        """Bytes of results in blocks that selective checkpointing keeps."""
+        """Bytes of those results in blocks that selective checkpointing keeps."""
         self._interval_peak = 0
         self._storages = _Storages()
         self._weights = {_address(tensor) for tensor in weights}

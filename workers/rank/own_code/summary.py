@@ -8,7 +8,7 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.own_code import trace_process
 
 _CAUSAL = 0.5
-"""Part of fused attention's FLOPs that a causal mask leaves, at least."""
+"""Smallest fraction of fused attention's FLOPs that remains with a causal mask."""
 
 
 def with_trace(model_summary: ModelSummary, spec: ModelSpec, workload: Workload) -> ModelSummary:
@@ -29,7 +29,7 @@ def with_trace(model_summary: ModelSummary, spec: ModelSpec, workload: Workload)
 
 
 def _with_flops(blocks: tuple[BlockSummary, ...], traced: StepTrace) -> tuple[BlockSummary, ...]:
-    """Blocks with the mean FLOPs of a block."""
+    """Copies of the blocks' summaries, each with the mean FLOPs of a block."""
     if not blocks:
         return blocks
     flops = traced.blocks_forward.flops / len(blocks) / traced.sequence_length

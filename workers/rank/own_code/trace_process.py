@@ -23,7 +23,7 @@ from shardtune.workers.rank.process import bounded_child, parent_death
 from shardtune.workers.rank.training import step as steps
 
 LIMIT_S = 120.0
-"""Seconds after which a trace is ended, imports included."""
+"""Time limit in seconds of a trace (one traced step of a user's model), imports included."""
 _MOST_MEMORY = 8 << 30
 _LEAST_MEMORY = 1 << 30
 
@@ -38,7 +38,7 @@ def trace(spec: ModelSpec, workload: Workload, limit_s: float = LIMIT_S) -> Step
 
 
 def _read(end: bounded_child.ChildEnd) -> StepTrace | TraceFailure:
-    """Read the answer of a process that has ended."""
+    """Read the result of a tracing process that has ended."""
     try:
         content = json.loads(end.answer)
         if "trace" in content:
@@ -50,7 +50,7 @@ def _read(end: bounded_child.ChildEnd) -> StepTrace | TraceFailure:
 
 
 def limit_memory(most: int = _MOST_MEMORY) -> None:
-    """Bound the memory that this process can allocate, to at most this number of bytes beyond what it has."""
+    """Limit the memory that this process can allocate to the given number of bytes beyond what it already has."""
     pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     limit = max(_LEAST_MEMORY, min(most, pages * size // 2))
     # Beyond what is mapped already: torch's libraries count as well.
@@ -63,7 +63,7 @@ def limit_memory(most: int = _MOST_MEMORY) -> None:
 
 
 def main() -> int:
-    """Trace the step of the task on standard input, and write the answer into the file that the argument names."""
+    """Trace the step of the task read from standard input, and write the result into the file that the argument names."""
     parent_death.tie_to_parent()
     task = ModelSummaryTask.model_validate_json(sys.stdin.read())
     limit_memory()

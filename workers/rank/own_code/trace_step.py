@@ -68,7 +68,7 @@ def trace(step: Step, workload: Workload) -> StepTrace:
 
 
 def _micro_batches(global_batch: int) -> list[int]:
-    """Two micro batch sizes, where the global batch has as many samples."""
+    """Two micro batch sizes to trace; one where the global batch is a single sample."""
     # Not 1 where it can be helped: code and kernels treat single samples apart.
     return [2, 4] if global_batch >= 4 else [1, 2] if global_batch >= 2 else [1]
 
@@ -144,7 +144,8 @@ def _autocast(workload: Workload) -> Iterator[None]:
 
 
 def _scaled(samples: list[int], amounts: list[float]) -> Scaled:
-    """Line through the amounts at these numbers of samples, kept from negative parts."""
+    """Linear function (fixed part and part per sample) through the amounts at these numbers of samples; neither part is
+    negative."""
     if len(samples) == 1:
         return Scaled(per_sample=amounts[0] / samples[0])
     (few, many), (small, large) = samples, amounts

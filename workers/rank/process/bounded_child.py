@@ -18,19 +18,20 @@ class ChildEnd(NamedTuple):
     """End of a child process."""
 
     code: int | None
-    """Exit code, negative: ended by that signal; None where the process took too long."""
+    """Exit code of the process, or minus the number of the signal that ended it; None where the process took too long."""
     answer: bytes
     """First bytes that the process wrote into the file of its answer."""
 
     @property
     def described(self) -> str:
-        """Words for the end of a process that did not take too long."""
+        """Words that say how the process ended, for a process that did not take too long."""
         assert self.code is not None
         return f"by signal {-self.code}" if self.code < 0 else f"with exit code {self.code}"
 
 
 def ask(module: str, question: bytes, limit_s: float) -> ChildEnd:
-    """Run `python -m MODULE ANSWER < QUESTION`, where ANSWER is the file that the process writes."""
+    """Run `python -m MODULE ANSWER < QUESTION` within a time limit, where the process writes its result into the file
+    ANSWER."""
     # Files without a name: nothing stays where this process is killed.
     with os.fdopen(os.memfd_create("question"), "w+b") as asked, os.fdopen(os.memfd_create("answer"), "w+b") as answer:
         asked.write(question)
@@ -41,7 +42,7 @@ def ask(module: str, question: bytes, limit_s: float) -> ChildEnd:
 
 
 def _run(module: str, question: BinaryIO, answer: BinaryIO, limit_s: float) -> int | None:
-    """Exit code of the process; None where it took too long. Ends all that it started, too."""
+    """Run the module and return its exit code; None where it took too long. All processes that it started are ended, too."""
     command = [
         sys.executable,
         # Else a `types.py` beside the study would be imported in place of Python's.

@@ -52,7 +52,7 @@ def is_built() -> bool:
 def ensure_built(task: TrialTask | ResumeTask | TraceTask, report_progress: Callable[[], None]) -> None:
     """Build CPU Adam if the task needs it and it is not built.
 
-    `moving` is called every second meanwhile, so that the build does not count as a standstill.
+    `moving` is called every second during the build, so that the agent does not end the run as hanging.
 
     Raises:
         SetupError: there is no compiler, or the build failed.
@@ -90,7 +90,7 @@ def load(task: TrialTask | ResumeTask | TraceTask) -> None:
 
 
 def build() -> None:
-    """Compile CPU Adam (about 50 s) under a lock of this machine.
+    """Compile CPU Adam (about 50 s) while holding a lock, so that only one process of this machine compiles.
 
     Raises:
         SetupError: there is no compiler, or the build failed.

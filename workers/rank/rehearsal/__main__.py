@@ -17,11 +17,12 @@ from shardtune.workers.rank.process import parent_death
 from shardtune.workers.rank.rehearsal import problems, rank_steps
 
 MOST_MEMORY = 2 << 30
-"""Bytes that a rehearsal may allocate beyond the libraries that are loaded; it needs about a tenth."""
+"""Bytes that a rehearsing process (one rank's step on tensors without values) may allocate after the libraries are loaded; it
+needs about a tenth."""
 
 
 def answer(task: RehearsalTask) -> RehearsalAnswer:
-    """Rehearse the task's rank, or say why that is impossible."""
+    """Rehearse the task's rank (build and step it without values), or return the reason why that is impossible."""
     obstacle = rehearsal_support.obstacle(task.trial)
     if obstacle is not None:
         return RehearsalAnswer(problem=obstacle)
@@ -32,7 +33,7 @@ def answer(task: RehearsalTask) -> RehearsalAnswer:
 
 
 def main() -> None:
-    """Answer the task on standard input."""
+    """Read a rehearsal task from standard input, run it, and write its result."""
     task = RehearsalTask.model_validate_json(sys.stdin.read())
     if len(sys.argv) > 1:
         # A rank started this process; the command line has a parent-death signal of its own.

@@ -8,9 +8,9 @@ from shardtune.workers.rank.device import CpuDevice
 
 
 class RehearsedDevice(CpuDevice):
-    """CPU whose tensors have no memory.
+    """Device of a rehearsed rank: a CPU whose tensors have no memory.
 
-    Not CUDA: torch built for CPUs can name tensors of a GPU and not fill them, and a GPU of this host must stay free.
+    It is not CUDA: a torch built for CPUs cannot fill tensors of a GPU, and the host's GPUs must stay free for trials.
     """
 
     def __init__(self) -> None:

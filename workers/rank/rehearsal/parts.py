@@ -13,11 +13,12 @@ from shardtune.workers.rank.process import bounded_child
 
 _MODULE = "shardtune.workers.rank.rehearsal"
 LEAST_FREE = 1 << 30
-"""Bytes of memory that a host must have free for one rehearsing process, which reaches 0.5 GiB at a 70B."""
+"""Bytes of memory that a host must have free to start a rehearsing process, which takes up to 0.5 GiB for a model of 70B
+parameters."""
 
 
 def rehearse(task: TargetRehearsalTask, least_free: int = LEAST_FREE) -> RehearsalReport:
-    """Rehearse the parts of a task, one after the other, up to the first problem."""
+    """Rehearse the parts of a task (one rank each) one after the other, up to the first problem."""
     begin = time.monotonic()
     answers: list[RehearsalAnswer] = []
     for part in task.parts:
@@ -28,7 +29,7 @@ def rehearse(task: TargetRehearsalTask, least_free: int = LEAST_FREE) -> Rehears
 
 
 def ask(part: RehearsalTask, limit_s: float, module: str = _MODULE) -> RehearsalAnswer:
-    """Answer of one rehearsing process; a process that takes too long or ends without an answer is a problem, too."""
+    """Result of one rehearsing process. A process that takes too long, or ends without a result, also counts as a problem."""
     end = bounded_child.ask(module, part.model_dump_json().encode(), limit_s)
     if end.code is None:
         return _problem("time", f"rehearsing rank {part.rank} took more than {limit_s:g} s")
@@ -41,7 +42,7 @@ def ask(part: RehearsalTask, limit_s: float, module: str = _MODULE) -> Rehearsal
 
 
 def _shortage(least_free: int) -> RehearsalAnswer | None:
-    """Problem of a host with too little free memory; None where there is enough."""
+    """Problem to report where the host has too little free memory for a rehearsal; None where it has enough."""
     # Such a process would end another program, or be ended, by the kernel; nothing of the study is worth that.
     free = psutil.virtual_memory().available
     if free >= least_free:

@@ -17,25 +17,26 @@ _NAMES = {
     "Optstate": "optimizer",
     "Other": "other",
 }
-"""Names of parts of the peak by torch's names of kinds of tensors. Gradients of shards count as made in backward, where
-torch first sees them."""
+"""Names of the parts of peak memory, by the kinds of tensors that torch's MemTracker knows. Gradients of shards count as
+memory of backward, where torch first sees them."""
 
 
 class PeakTracker(MemTracker):  # type: ignore[no-untyped-call]
     """Tracker of all bytes of tensors, without torch's statistics of single modules.
 
-    Those reject a second forward pass of a model (torch 2.13), as each further micro batch is.
+    Those statistics reject a second forward pass of a model (torch 2.13), which each further micro batch needs.
     """
 
     _is_paused = False
 
     def __init__(self, *, clones_reductions: bool = False) -> None:
-        """`clones_reductions`: whether ranks reduce through gloo, whose reduce-scatter works on a clone of its input."""
+        """Prepare the tracker. `clones_reductions`: whether ranks reduce through gloo, whose reduce-scatter works on a clone
+        of its input."""
         super().__init__()
         self._clones_reductions = clones_reductions
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator and count its results."""
+        """Run an operator and count the memory of its results."""
         if self._is_paused:
             return func(*args, **(kwargs or {}))
         # The fake process group has no such clone, and CPU ranks hold it at their peak (torch 2.13, ProcessGroupGloo).
@@ -48,7 +49,8 @@ class PeakTracker(MemTracker):  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def without_sharding_rules(self) -> Iterator[None]:
-        """Leave out, inside a `with` block, the operators that DTensor runs on whole tensors to learn results' shapes."""
+        """Do not count, inside a `with` block, the operators that DTensor runs on whole tensors only to learn the shapes of
+        results."""
         # They have no memory on a rank. The tracker knows them by a fake mode of their own, and DTensor takes the one that
         # is active (2.13): logits of the whole vocabulary would count, which no rank has.
         propagator: Any = ShardingPropagator
@@ -76,12 +78,12 @@ class PeakTracker(MemTracker):  # type: ignore[no-untyped-call]
     def _post_bw_hook(self, module: Any, args: Any) -> None: ...
 
     def forget_peak(self) -> None:
-        """Begin a new peak from what is allocated now."""
+        """Forget the peak so far; the next peak starts from the memory that is allocated now."""
         self._peak_mem.clear()
         self._peak_mem_snap.clear()
 
     def peak_parts(self) -> dict[str, int]:
-        """Bytes at the peak by part."""
+        """Bytes at the peak, by part (such as forward, backward and optimizer)."""
         snapshot = self.get_tracker_snapshot("peak").get(torch.device("cpu"), {})
         parts: dict[str, int] = {}
         for kind, size in snapshot.items():

@@ -11,7 +11,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 
 def join(rank: int, ranks: int) -> None:
-    """Join a process group of this number of ranks, whose collectives return at once and move nothing."""
+    """Join a simulated process group of this number of ranks: its collectives return at once and transfer nothing."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
 
 
@@ -22,7 +22,7 @@ def process_groups() -> int:
 
 @contextlib.contextmanager
 def agreeing_stages() -> Iterator[None]:
-    """Let pipeline stages agree that their shapes are stated, inside a `with` block."""
+    """Skip, inside a `with` block, the vote in which torch's pipeline stages agree that their tensor shapes are given."""
     # torch's stages vote on it before their first step and read the result's value (2.13, `_warmup_p2p`); tensors that
     # nobody sent have none.
     schedule: Any = schedules._PipelineSchedule

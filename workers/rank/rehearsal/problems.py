@@ -8,7 +8,8 @@ _LONGEST = 500
 
 
 def problem_of(error: BaseException) -> RehearsalProblem:
-    """Reason of an exception that ended a rehearsal. A ValueError that names a field is the strategy's rejection."""
+    """Describe an exception that ended a rehearsal as a problem to report. A ValueError that names a field means that the
+    strategy rejects the configuration."""
     text = printable(" ".join(str(error).split()))[:_LONGEST]
     rejection = RehearsalProblem.misfit(text)
     if isinstance(error, ValueError) and rejection.field is not None:

@@ -21,12 +21,12 @@ from shardtune.workers.rank.training.batches import MicroBatches
 from shardtune.workers.rank.training.step_runs import Steps, run_steps
 
 _STEPS = 2
-"""Number of steps. In the first, DTensor runs each operator on whole tensors to learn its sharding, and the optimizer
-makes its states."""
+"""Number of steps that a rehearsal runs. In the first, DTensor runs each operator on whole tensors to learn its sharding, and
+the optimizer makes its states."""
 
 
 def rehearse(task: RehearsalTask) -> RehearsedRank:
-    """Build and step the task's rank; returns what it took.
+    """Build one rank of the task's trial and run its steps on tensors without values; returns its peak memory and times.
 
     Raises:
         ValueError: the strategy rejects the configuration.
@@ -77,7 +77,7 @@ def _two_steps(batches: MicroBatches, count: int, tracker: PeakTracker) -> Steps
 
 
 def _trained_module(trainer: Trainer, model: nn.Module) -> nn.Module:
-    """Module with the parameters that the rank holds."""
+    """Module with the parameters that this rank holds."""
     return next(
         (module for name in ("_model", "_fsdp") if isinstance(module := getattr(trainer, name, None), nn.Module)), model
     )

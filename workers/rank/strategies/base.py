@@ -26,8 +26,8 @@ class Trainer(Protocol):
     """
 
     def begin_step(self, micro_batches: int) -> None:
-        """Begin a step of this number of micro batches, over which gradients are averaged; each step may have
-        another."""
+        """Begin a step of this number of micro batches, over which gradients are averaged; the number may differ from step to
+        step."""
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """Run forward and backward of one micro batch; returns its mean loss on the device, detached."""
@@ -40,10 +40,11 @@ class Trainer(Protocol):
         """Sum and sum of squares of all master weights of the whole model, in fp64."""
 
     def save(self, folder: Path) -> None:
-        """Write master weights and optimizer state into a folder that all ranks see. Collective."""
+        """Write master weights and optimizer state into a folder that all ranks see. All ranks must call this together."""
 
     def load(self, folder: Path) -> None:
-        """Load the state that a trainer of the same configuration saved, before the first step. Collective."""
+        """Load the state that a trainer of the same configuration saved. All ranks must call this together, before the first
+        step."""
 
     def close(self) -> None:
         """Release the trainer's resources that would outlive the process or make other ranks wait."""
@@ -89,7 +90,7 @@ class TrainingSetup:
 
     @property
     def split(self) -> Split:
-        """Division of a step's samples among groups of ranks and their micro batches."""
+        """Division of a step's samples among data-parallel groups, and of each group's samples into micro batches."""
         return self.task.config.split(self.task.workload.global_batch, self.context.world_size)
 
     @property
@@ -152,7 +153,7 @@ def clip_gradients_(
 
     Args:
         parameters: all parameters of this rank; their gradients are scaled.
-        counted: the parameters that enter the norm; without it all. A parameter that two stages hold counts in one.
+        norm_parameters: the parameters that enter the norm; None: all. One that two stages hold is given in one of them.
         stages: the group of pipeline stages over whose ranks the squares are summed.
     """
     norms = [_norm_of(group) for group in group_by_mesh(parameters if norm_parameters is None else norm_parameters)]
@@ -175,8 +176,8 @@ def _norm_of(parameters: list[nn.Parameter]) -> torch.Tensor:
 
 
 _SUMMED_AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 24}
-"""Number of elements converted to fp64 at a time, by device type. Small on the CPU: the first checksums lie within the
-steps whose memory is profiled."""
+"""Number of elements converted to fp64 at a time, by device type. It is small on the CPU, since the first checksums are taken
+while the steps' peak memory is measured."""
 
 
 @torch.no_grad()

@@ -7,7 +7,8 @@ from torch.distributed.pipelining import PipelineStage
 
 
 class ExchangeBuffers:
-    """Memory of exchanges between stages that a whole step has and a step of fewer micro batches has not.
+    """Memory that a whole step needs for exchanges between pipeline stages, and a short step (of fewer micro batches) does
+    not.
 
     torch's stages allocate a receive buffer for each micro batch of a step before they run. Schedules with several stages
     on a rank also wait for their sends at the step's end alone, and hold what they sent until then (2.13). So a short
@@ -15,8 +16,8 @@ class ExchangeBuffers:
     """
 
     def __init__(self, stages: Sequence[PipelineStage], whole: int, hidden: torch.Tensor, *, holds_sent: bool) -> None:
-        """`hidden`: one micro batch's hidden states; `holds_sent`: whether sent hidden states stay in memory until the
-        step ends."""
+        """Prepare the buffers. `hidden`: one micro batch's hidden states; `holds_sent`: whether sent hidden states stay in
+        memory until the step ends."""
         self._whole, self._device = whole, stages[0].device
         exchanged = sum((not stage.is_first) + (not stage.is_last) for stage in stages)
         if holds_sent:

@@ -103,7 +103,7 @@ class Fsdp2Trainer:
         return mean_loss.full_tensor() if isinstance(mean_loss, DTensor) else mean_loss
 
     def _begin_backward(self, root: nn.Module, last: bool) -> None:
-        """Set in FSDP2 whether this backward pass is the last of the step, and which gradients are reduced after it."""
+        """Tell FSDP2 whether this backward pass is the last of the step, and which gradients to reduce after it."""
         sharded = cast(FSDPModule, root)
         sharded.set_is_last_backward(last)
         if self._grad_sync == "last":
@@ -146,10 +146,10 @@ class Fsdp2Trainer:
 
 
 def make_mesh(config: Fsdp2Config, place: RankContext) -> DeviceMesh:
-    """Device mesh of a configuration, stages outermost.
+    """Device mesh of a configuration, with the axis of pipeline stages outermost.
 
-    Neighbouring ranks split matrices and the next wider groups shard, so that a group lies within a host where it fits.
-    Stages send least.
+    Neighbouring ranks split matrices and the next wider groups shard, so that a group lies within a host where it fits. Stages
+    send the least data, so they may span hosts.
     """
     axes = {STAGE: config.pipeline_parallel, "dp_replicate": config.dp_replicate, "dp_shard": config.dp_shard}
     axes |= {TENSOR: config.tensor_parallel}
@@ -159,7 +159,7 @@ def make_mesh(config: Fsdp2Config, place: RankContext) -> DeviceMesh:
 
 
 def _data_axes(mesh: DeviceMesh) -> DeviceMesh:
-    """Names of the mesh axes over which FSDP2 shards and replicates."""
+    """Part of the device mesh with the axes over which FSDP2 shards and replicates."""
     names = tuple(name for name in mesh.mesh_dim_names or () if name not in (TENSOR, STAGE))
     return mesh if names == mesh.mesh_dim_names else mesh[names]
 

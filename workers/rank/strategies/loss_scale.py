@@ -11,10 +11,11 @@ from shardtune.workers.rank.strategies.optimizers import OptimizerSet
 
 
 class LossScale:
-    """Scale of a trainer's loss; it changes nothing in precisions that need none."""
+    """Dynamic scale of a trainer's loss against float16 underflow; precisions that need no scale train without one."""
 
     def __init__(self, setting: TrainingSetup, *, has_flat_shards: bool = False) -> None:
-        """`has_flat_shards`: gradients are plain tensors that differ between ranks, so that only some may overflow."""
+        """Prepare the scale. `has_flat_shards`: gradients are plain tensors that differ between ranks, so that only some may
+        overflow."""
         kind, scaler = setting.context.device.type, _SharedScaler if has_flat_shards else GradScaler
         self.scaler = scaler(kind) if setting.task.workload.precision.scales_loss else None
 
@@ -42,8 +43,8 @@ class LossScale:
 class _SharedScaler(GradScaler):
     """Scaler whose ranks agree on whether any of them overflowed.
 
-    Torch's `ShardedGradScaler` (2.13) says so by a tensor of shape [1], which the fused AdamW cannot subtract from its counts of
-    steps: "output with shape [] doesn't match the broadcast shape [1]".
+    Torch's `ShardedGradScaler` (2.13) reports an overflow as a tensor of shape [1], which the fused AdamW cannot subtract from
+    its counts of steps: "output with shape [] doesn't match the broadcast shape [1]".
     """
 
     def _unscale_grads_(

@@ -94,7 +94,7 @@ class Pipeline:
         self._batches: list[torch.Tensor] = []
 
     def begin_step(self, micro_batches: int) -> None:
-        """Run the next step in the order that the schedule has for this number of micro batches."""
+        """Prepare the next step with the schedule for this number of micro batches."""
         self._accumulation = micro_batches
         self._buffers.hold_for(micro_batches)
         for stage in self._stages:
@@ -110,7 +110,7 @@ class Pipeline:
             )
 
     def run_when_complete(self, batch: torch.Tensor, last: bool) -> torch.Tensor:
-        """Collect micro batches and train on all of them when the step's last arrives.
+        """Collect micro batches; when the step's last micro batch arrives, run the pipeline on all of them.
 
         Returns losses whose mean over micro batches and ranks is the step's loss; zero on stages that do not compute
         it.

@@ -16,10 +16,10 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 @dataclass(frozen=True)
 class CheckpointParts:
-    """Parts of the training that a checkpoint of a rank contains."""
+    """Options for the contents of a rank's checkpoint: frozen weights, loss scale, pipeline stages."""
 
     in_stages: bool = False
-    """Whether ranks have different parts of the model."""
+    """Whether ranks hold different blocks of the model (pipeline stages), and not only shards of the same ones."""
     trained_only: bool = False
     """Whether frozen weights are left out of the checkpoint: the trainer loads them from the base model."""
     scaler: GradScaler | None = None
@@ -62,12 +62,12 @@ def load(
 
 
 def _scale_of(scaler: GradScaler | None) -> dict[str, Any]:
-    """Part of a checkpoint with the loss scale; empty without one."""
+    """State of the dynamic loss scale, for a checkpoint; empty where there is no such scale."""
     return {} if scaler is None else {_SCALE: scaler.state_dict()}
 
 
 def _without_frozen(state: dict[str, Any]) -> dict[str, Any]:
-    """Weights that the optimizer updates, and its own state."""
+    """Reduce a state to the weights that the optimizer updates, and the optimizer's own state."""
     trained = state["optimizer"]["state"]
     weights = {name: value for name, value in state["model"].items() if name in trained}
     return {"model": weights, "optimizer": state["optimizer"]}
@@ -91,7 +91,6 @@ def _unwrapped_failure() -> Iterator[None]:
 
 
 def _state(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], options: StateDictOptions) -> dict[str, Any]:
-    """Views of the weights and optimizer moments on this rank; optimizers without state get theirs by this
-    call."""
+    """Views of the weights and optimizer moments on this rank; an optimizer without state creates its state in this call."""
     weights, moments = get_state_dict(model, optimizers, options=options)
     return {"model": weights, "optimizer": moments}

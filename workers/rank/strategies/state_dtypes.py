@@ -19,7 +19,7 @@ _QUANTISED = 4096
 
 
 class StateCheck:
-    """Check that is due once, after the first step of a training whose states are below float32."""
+    """Check of the optimizer states' dtype, made once, after the first step of a training whose states are below float32."""
 
     def __init__(self, setting: TrainingSetup) -> None:
         workload = setting.task.workload
@@ -52,7 +52,7 @@ def require_8bit_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
     """Check that the moments of every tensor that bitsandbytes quantises are in 8 bits.
 
     Raises:
-        NumericsError: moments are in another dtype, or the optimizer is another one.
+        NumericsError: moments are in another dtype, or the optimizer has no such moments.
     """
     for optimizer in optimizers:
         for parameter, held in optimizer.state.items():
@@ -66,7 +66,8 @@ def require_8bit_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
 
 
 def kept_dtypes(optimizer: torch.optim.Optimizer) -> dict[str, torch.dtype]:
-    """Dtype of each state that has a value for each element, by the state's name; a count of steps is none."""
+    """Dtype of each optimizer state with one value per element (such as the moments, but not a count of steps), by the state's
+    name."""
     states = [(name, state) for held in optimizer.state.values() for name, state in held.items()]
     return {
         name: state.dtype

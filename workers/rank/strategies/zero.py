@@ -84,8 +84,8 @@ class ZeroTrainer:
             engine.micro_steps = 0
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss; the
-        engine divides by the accumulation itself and counts micro batches by `step`."""
+        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss. DeepSpeed's
+        engine divides by the number of micro batches itself, and counts them by the calls of `step`."""
         loss = self._loss(self._engine, batch)
         self._engine.backward(loss)
         if not last:
@@ -102,7 +102,8 @@ class ZeroTrainer:
         return norm
 
     def _skips(self) -> bool:
-        """Run the engine's step; returns whether its loss scale skipped the update, after which its norm says nothing.
+        """Run the engine's step; returns whether its loss scale skipped the update, in which case the gradient norm is
+        meaningless.
 
         Raises:
             NumericsError: gradients overflow at the smallest scale.
@@ -140,7 +141,7 @@ def require_cuda_toolkit(cuda_home: str | None) -> None:
     """Check that DeepCompile's operator can be built.
 
     Raises:
-        SetupError: there is no CUDA toolkit, of which DeepSpeed (0.19.8) joins a path and ends in a TypeError.
+        SetupError: there is no CUDA toolkit, without which DeepSpeed (0.19.8) ends in a TypeError.
     """
     if cuda_home is None:
         raise SetupError(
@@ -165,7 +166,7 @@ def _stepped(optimizer: Any) -> list[torch.optim.Optimizer]:
 
 
 def _quieten() -> None:
-    """Lower the log levels of DeepSpeed and torch, so that the rank's log stays readable."""
+    """Silence routine messages of DeepSpeed and torch, so that the rank's log stays readable."""
     logger.setLevel("WARNING")
     # torch 2.13 warns at each collective that DeepSpeed's wrapper calls.
     warnings.filterwarnings("ignore", module=r"torch\.distributed\.distributed_c10d")

@@ -9,11 +9,12 @@ from shardtune.workers.rank.training.step import Step
 
 
 class MicroBatches:
-    """Maker of this rank's micro batches; each holds whole samples, also where the rank trains only on a part of
-    each."""
+    """Maker of this rank's micro batches; each micro batch holds whole samples, even where the rank trains only on a part of
+    each sample (context parallelism)."""
 
     def __init__(self, setting: TrainingSetup, step: Step | None) -> None:
-        """`step`: maker of batches; None: a user's script makes its own, so each step has an empty list."""
+        """Prepare the maker. `step` makes the batches; it is None where a user's script makes its own, so that each step has
+        an empty list."""
         self._setting, self._source = setting, step
 
     @property
@@ -22,12 +23,12 @@ class MicroBatches:
         return self._source is None
 
     def of_step(self, step: int, count: int | None = None) -> list[Any]:
-        """Micro batches of a step; `count`: number of them, None for the whole step's."""
+        """Micro batches of a step. `count` is their number; None: as many as the whole step has."""
         return self._make(step, self._setting.accumulation if count is None else count, copies=1)
 
     def of_recorded_step(self, step: int, short: ShortSteps | None) -> list[Any]:
-        """Micro batches of a fully recorded step: with short steps, copies of the samples that all runs of the study
-        share."""
+        """Micro batches of a step whose loss, norm and checksum are recorded. In a study with short steps (of fewer micro
+        batches), they contain copies of the same few samples in all runs."""
         if short is None:
             return self.of_step(step)
         setting, count = self._setting, short.parity_accumulation

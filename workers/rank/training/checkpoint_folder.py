@@ -99,7 +99,7 @@ def require_room(folder: Path, needed: int) -> None:
     """Check that the folder's disk has `needed` bytes free.
 
     Raises:
-        SetupError: there is less; the message names both figures.
+        SetupError: less is free; the message names the needed and the free bytes.
     """
     free = shutil.disk_usage(folder).free
     if free < needed:

@@ -23,7 +23,7 @@ class DataWait:
         """Seconds waited for data so far; None until a DataLoader was asked for a batch."""
 
     def add(self, seconds: float) -> None:
-        """Count a wait of the host for data; while a device is still computing, it has not waited."""
+        """Count a wait of the host for data, unless the device is still computing and so does not wait."""
         self.seconds = (self.seconds or 0.0) + (0.0 if self._device.is_busy() else seconds)
 
 

@@ -16,7 +16,7 @@ PROFILED_STEPS = 2
 """Number of first steps in which memory is profiled: the optimizer creates its state in the first, and has all of it in
 the second."""
 _STEPS_PER_REPORT = 10
-"""Number of untimed steps after which their progress is written at the latest."""
+"""Maximum number of untimed steps between two writes of the progress file."""
 
 
 class Loop(StepLoop):
@@ -34,7 +34,7 @@ class Loop(StepLoop):
         self._spent_s: list[float] = []
 
     def steps(self, meter: MemoryMeter) -> Steps[None]:
-        """Yield all steps of the plan: recorded first steps, steps whose losses alone are kept, warm-up, timed windows.
+        """Yield all steps of the plan: recorded first steps, steps of which only the loss is kept, warm-up, timed windows.
 
         Raises:
             NumericsError, OverLimitError: as in `_record_first_steps`.
@@ -64,7 +64,8 @@ class Loop(StepLoop):
                 self._require_memory_limit(meter.end_of_profiled_steps())
 
     def _keep_losses(self) -> Steps[None]:
-        """Train further first steps of which only the loss is kept, so that the losses of two recipes compare.
+        """Train further first steps of which only the loss is kept, for the comparison of two training recipes by their
+        losses.
 
         Raises:
             NumericsError: a loss is not finite.
@@ -115,7 +116,8 @@ class Loop(StepLoop):
             self._report_progress("measuring")
 
     def _measure_short_steps(self) -> Steps[None]:
-        """Time pairs of short steps, each a window of one extended step, until the extended time is precise enough."""
+        """Time pairs of short steps (of two numbers of micro batches) until the whole step's time, extrapolated from each
+        pair, is precise enough."""
         outcome, spent = self.outcome, self._spent_s
         self._reuse_steady_steps(window_steps=1)
         times = outcome.window_step_times_s
@@ -129,8 +131,8 @@ class Loop(StepLoop):
             self._report_progress("measuring")
 
     def _time_step(self) -> Steps[StepTime]:
-        """Time a step, or a cycle of steps whose samples have several lengths; with short steps, time one at each number
-        of micro batches and extend to the whole step."""
+        """Time a step, or a cycle of steps whose samples have several lengths; with short steps, time one at each of two
+        numbers of micro batches and extrapolate to the whole step."""
         counts = None if self._short is None else self._short.accumulations
         if counts is None:
             cycle = [self._micro_batches.of_step(self._step + i) for i in range(self._cycle)]
@@ -152,11 +154,11 @@ class Loop(StepLoop):
 
     @property
     def warmup_steps(self) -> int:
-        """Number of steps of the warm-up that no window counts."""
+        """Number of warm-up steps, without those that count as timed windows."""
         return len(self.outcome.warmup_step_times_s) * self._cycle
 
     def short_step_times(self) -> ShortStepTimes | None:
-        """Times of the short steps behind the windows; None in a run of whole steps."""
+        """Times of the short steps from which the windows' times were extrapolated; None in a run of whole steps."""
         short, windows = self._short, len(self.outcome.window_step_times_s)
         if short is None:
             return None
@@ -170,7 +172,7 @@ class Loop(StepLoop):
         )
 
     def _reuse_steady_steps(self, window_steps: int) -> None:
-        """Count the last warm-up steps as timed windows, where a step is so slow that a window is a single step."""
+        """Count the last warm-up steps as timed windows, where a window would hold just one such step, too."""
         # A script's waits for data are counted within its windows alone, so its warm-up cannot stand in for them.
         if self._micro_batches.are_own:
             return

@@ -50,8 +50,8 @@ def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
 
 
 def _counted(adapter: AdapterSchema | None) -> AdapterSchema | None:
-    """Return an adapter beside weights that are not quantised: the meta device cannot run 4-bit products, and their
-    numbers of weights and FLOPs are the same."""
+    """Copy of an adapter's settings without quantisation of the base weights: the meta device cannot run 4-bit products, and
+    the numbers of weights and FLOPs are the same."""
     if quantization_of(adapter) is None:
         return adapter
     assert adapter is not None
@@ -65,8 +65,8 @@ def _plans(model: nn.Module) -> dict[str, Any]:
 
 
 def _flop_counts(model: nn.Module, model_summary: ModelSummary, length: int, text: Any) -> dict[str, Any]:
-    """FLOPs of a forward pass, counted on the meta device where it can run the model; some models read the value of a
-    tensor, which has none there."""
+    """FLOPs of a forward pass, counted on the meta device where it can run the model; some models read the value of a tensor,
+    and fail there."""
     try:
         flops, by_block = _forward_flops(model, [block.name for block in model_summary.blocks], length)
         least, _ = _forward_flops(model, [], _mean_attended(length, getattr(text, "sliding_window", None)))
@@ -125,10 +125,10 @@ def _active_parameters(model: nn.Module, pairs: list[tuple[nn.Module, nn.Module]
 
 
 def _mean_attended(length: int, window: int | None) -> int:
-    """Upper bound of the number of positions that a token attends to on average with a causal mask: half the sequence,
-    or the window.
+    """Upper bound of the number of positions that a token attends to on average with a causal mask: half the sequence, or the
+    window.
 
-    The cost of attention per token is that of an unmasked sequence of this length.
+    Attention costs as much per token as in an unmasked sequence of this length.
     """
     return max(1, min(length // 2, window or length))
 

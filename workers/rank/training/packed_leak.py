@@ -15,9 +15,11 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.model import build, packed_batch
 
 LARGEST_LEAK = 1e-5
-"""Change of a sample's logits, by their standard deviation, up to which another sample of its row is not seen."""
+"""Largest accepted change of a sample's logits, in units of their standard deviation, when another sample of its packed row
+changes."""
 LEAST_PLANTED = 0.1
-"""Change that the test must show where samples are not told apart; a test that shows less could miss a leak."""
+"""Least change of logits that the test must show where the samples of a row are deliberately not kept apart. A test that shows
+less could miss a leak."""
 _FIRST, _SECOND, _ROWS, _VOCABULARY = 9, 15, 2, 97
 _SIZES = {
     "vocab_size": _VOCABULARY,
@@ -42,12 +44,13 @@ _WIDTHS, _DEPTHS = ("hidden_size", "n_embd"), ("num_hidden_layers", "n_layer")
 
 
 class Leak(NamedTuple):
-    """Changes of the second samples' logits where the first samples of their rows change, by their standard deviation."""
+    """Changes of the logits of each row's second sample when its first sample changes, in units of the logits' standard
+    deviation."""
 
     packed: float
-    """Change with the positions of packed samples."""
+    """Change where positions restart at each sample, as in packed rows: it should be none."""
     planted: float
-    """Change with the positions of one long sample."""
+    """Change where positions run through the whole row, so that the samples see each other."""
 
 
 def check(spec: ModelSpec, workload: Workload, device: torch.device) -> None:
@@ -73,7 +76,7 @@ def check(spec: ModelSpec, workload: Workload, device: torch.device) -> None:
 
 
 def measure(config: Any, workload: Workload, device: torch.device, dtype: torch.dtype) -> Leak:
-    """Measure the leak of a model that is built from `config`, with random weights."""
+    """Measure how far packed samples influence each other in a model that is built from `config`, with random weights."""
     model = _model(config, workload, device, dtype)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, _VOCABULARY, (_ROWS, _FIRST + _SECOND), generator=generator)
@@ -136,7 +139,8 @@ def tiny_config(spec: ModelSpec) -> Any:
 
 
 def _fewer_layers(values: dict[str, Any]) -> dict[str, Any]:
-    """Number of layers and values of each, with one layer of each kind."""
+    """Number of layers and values by layer for a tiny configuration: one layer of each kind that the given configuration
+    has."""
     depth_key = next(key for key in _DEPTHS if key in values)
     depth = values[depth_key]
     by_layer = {key: value for key, value in values.items() if isinstance(value, list) and len(value) == depth}

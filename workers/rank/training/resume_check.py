@@ -68,7 +68,7 @@ def run(task: ResumeTask, built: RankTraining, folder: Path, progress: ProgressF
 
 
 class ResumeLoop(StepLoop):
-    """Loop over the steps of a resume plan. In a study with short steps they are as short as its recorded steps,
+    """Loop over the steps of a resume plan. In a study with short steps (of fewer micro batches), these steps are short, too,
     because they are compared only with each other."""
 
     def continue_at(self, step: int) -> None:

@@ -13,28 +13,28 @@ from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.training.step_runs import StepResult, Steps
 
 MOST_TRIES = 16
-"""Most tries of one step. Each halves the loss scale, from 65,536 to 1, at which DeepSpeed gives up: gradients that overflow
-then do so without any scale."""
+"""Maximum number of tries of one step that float16 overflows make the loss scale skip. Each try halves the scale, from 65,536
+to 1. Gradients that still overflow then would overflow without any scale."""
 MOST_WINDOWS = 8
-"""Most timed windows that a run measures again, since a step in them was skipped. A scale that fits grows, and overflows,
-once in 2,000 steps."""
+"""Maximum number of timed windows that a run measures again because the loss scale skipped a step in them. A settled loss
+scale still doubles once in 2,000 steps, and may overflow then."""
 
 
 class SkippedSteps:
-    """Count of a run's skipped steps. Every rank sees the same norms, and so decides alike."""
+    """Count of a run's steps that the loss scale skipped. Every rank sees the same gradient norms, and so decides alike."""
 
     def __init__(self, place: RankContext, *, scales_loss: bool) -> None:
         self._place, self._scales_loss = place, scales_loss
         self.count = 0
-        """Number of steps that were skipped so far."""
+        """Number of steps that the loss scale has skipped so far."""
         self._windows = 0
 
     def trained(self, batches: list[Any], step: int) -> Steps[StepResult]:
-        """Yield a step until it updates the weights; returns its result. Weights and samples stay the same meanwhile, so
-        that the result does not depend on the scale that a run began with.
+        """Yield a step until it updates the weights; returns its result. Weights and samples are the same in each try, so that
+        the result does not depend on the loss scale with which the run began.
 
         Raises:
-            NumericsError: its gradients overflow at any scale.
+            NumericsError: the step's gradients overflow at any scale.
         """
         for _ in range(MOST_TRIES):
             result: StepResult = yield batches
@@ -52,7 +52,8 @@ class SkippedSteps:
         )
 
     def spoils(self, norms: Sequence[torch.Tensor | float | None]) -> bool:
-        """Count the skipped steps of a timed window by their norms; returns whether it must be measured again.
+        """Count the skipped steps of a timed window, recognised by gradient norms that are not finite; returns whether it must
+        be measured again.
 
         Raises:
             NumericsError: too many windows had skipped steps.

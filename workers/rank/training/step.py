@@ -30,8 +30,8 @@ class Step(Protocol):
         """Build the model in training mode, with parameters on the meta device and buffers computed."""
 
     def make_batch(self, step: int, samples: Sequence[int], device: torch.device) -> Any:
-        """Make the given samples of the step's global batch; the values do not depend on the rank that asks. Your own
-        code is asked for ranges alone."""
+        """Make the given samples of the step's global batch; the values do not depend on the rank that asks. A user's own code
+        gets only ranges as `samples`."""
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """Scalar mean over the batch's samples, computed by calling `model` as given (it may be wrapped)."""
@@ -61,7 +61,7 @@ class UserStepError(Exception):
 def of(
     spec: ModelSpec, workload: Workload, context: ContextGroup | None = None, config: TrialConfig | None = None
 ) -> Step:
-    """Training step of a task's model.
+    """Training step (model, data and loss) for a task.
 
     For a model of transformers, `context` is the group of ranks that share samples, and `config` says how the loss is
     computed (None: from the logits of a whole micro batch).

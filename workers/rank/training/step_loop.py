@@ -31,7 +31,7 @@ cannot be read."""
 
 
 class StepLoop:
-    """Loop over training steps. Subclasses decide which steps; every decision is based on numbers that all ranks share."""
+    """Loop over training steps. Subclasses choose the steps; each decision is based on numbers that are equal on all ranks."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class StepLoop:
         self._garbage.end_step()
 
     def _while_compiling(self) -> contextlib.AbstractContextManager[None]:
-        """Context in which the progress file is written regularly while the first steps compile, some again where
-        shapes differ; no step ends meanwhile."""
+        """Context in which the progress file is written regularly while a first step compiles: no step ends during
+        compilation, which repeats where shapes differ."""
         if not self._task.config.compiles:
             return contextlib.nullcontext()
         return self._progress.refreshed(Progress(phase="warming_up", step=self._step))
@@ -102,8 +102,8 @@ class StepLoop:
     def _timed(
         self, steps: list[list[Any]], after_step: Callable[[], None] = lambda: None
     ) -> Steps[tuple[list[float], float]]:
-        """Run steps back to back; returns mean losses and seconds. Losses are fetched after the clock has stopped. Where a
-        loss scale skipped a step, all are run again: a skipped step makes no update."""
+        """Run steps back to back; returns mean losses and seconds. Losses are fetched after the clock has stopped. Where the
+        loss scale skipped a step, all steps are run again, since a skipped step lacks the update."""
         first_step = self._step
         while True:
             # The same samples again: a step's number says which samples it trains, also after a resume.

@@ -53,10 +53,10 @@ class LoopRecord:
     losses: list[float] = field(default_factory=list)
     """Mean loss over the global batch, of every step in order."""
     first_losses: int = 0
-    """Number of losses before the warm-up: of the fully recorded steps, and of those whose losses alone are kept."""
+    """Number of losses before the warm-up: of the fully recorded steps, and of the steps of which only the loss is kept."""
     warmup_step_times_s: list[float] = field(default_factory=list)
     is_steady: bool = False
-    """Whether the warm-up's last steps took the same time."""
+    """Whether the last steps of the warm-up took equally long."""
     is_pruned: bool = False
     """Whether the trial was ended early as too slow to win; see `Measurement.is_pruned`."""
     window_step_times_s: list[float] = field(default_factory=list)
@@ -71,11 +71,12 @@ class LoopRecord:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Time of one step: of itself, the mean over a cycle of steps, or extended from short steps."""
+    """Time of one step: measured on itself, a mean over a cycle of steps, or extrapolated from steps of fewer micro batches."""
 
     own_s: float
     """Seconds of the step on this rank."""
     slowest_s: float
     """Seconds of the step on the slowest rank."""
     spent_s: float
-    """Seconds that passed for it on the slowest rank: fewer than a step's where short steps were extended."""
+    """Seconds that the measurement took on the slowest rank: less than a whole step where its time was extrapolated from short
+    steps."""

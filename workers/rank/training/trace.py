@@ -93,10 +93,10 @@ def run(
 
 
 def _profiled(loop: "TraceLoop", steps: int, trainer: "NamedTrainer", place: RankContext) -> profile:
-    """Trace steps until the loss scale skips none of them; returns the profiler of these alone.
+    """Trace the steps, again if the loss scale skips one of them, and return the profiler of the last try.
 
     Raises:
-        NumericsError: as `TraceLoop.record`.
+        NumericsError: a loss is not finite, or too many traces had skipped steps.
     """
     while True:
         # Shapes are recorded because a trace shows the bytes of gloo's collectives in no other way.
@@ -116,11 +116,11 @@ class TraceLoop(StepLoop):
     """Loop over the steps of a trace task."""
 
     is_traced = False
-    """Whether all traced steps updated the weights."""
+    """Whether all traced steps updated the weights, that is, the loss scale skipped none."""
 
     def warm_up(self, count: int) -> Steps[None]:
-        """Yield warm-up steps, each timed with its skipped tries but not recorded; their number is fixed, whether or not
-        they get faster."""
+        """Yield warm-up steps, each timed, including tries that the loss scale skipped, but not traced. Their number is fixed:
+        the loop does not wait for steady times."""
         self._planned = count
         for _ in range(count):
             seconds = yield from self._train_step(self._micro_batches.of_step(self._step))
@@ -128,8 +128,8 @@ class TraceLoop(StepLoop):
             self._report_progress("warming_up")
 
     def record(self, count: int) -> Steps[None]:
-        """Yield the traced steps back to back; their batches are made beforehand, as in a timed window. Where a loss scale
-        skipped one, none is recorded, and the caller traces all again.
+        """Yield the traced steps back to back; their batches are made beforehand, as in a timed window. Where the loss scale
+        skipped a step, no figure is recorded, and the caller traces all steps again.
 
         Raises:
             NumericsError: a loss is not finite, or too many traces had skipped steps.

@@ -43,8 +43,8 @@ _PROFILE_CONFIGS: dict[Backend, TrialConfig] = {
     "fsdp1": TrialConfig(strategy=Fsdp1Config(dp_shard=1)),
     "fsdp2": TrialConfig(strategy=Fsdp2Config(dp_shard=1)),
 }
-"""Configurations for a model summary task, which has none of its own; the script is ended as soon as its model is
-known."""
+"""Configurations under which a script runs for a model summary, since such a task has no configuration; the script is ended as
+soon as its model is known."""
 
 _NOT_TRACED = TraceFailure(
     code="script",
@@ -53,8 +53,8 @@ _NOT_TRACED = TraceFailure(
 
 
 class ScriptRecorder:
-    """Receiver of a user script's reports; once it is `complete`, `loop` contains the measurements. The memory meter
-    runs from its creation."""
+    """Receiver of a user script's reports; once it is `complete`, `loop` contains the measurements. It measures memory from
+    its creation on."""
 
     def __init__(self, task: TrialTask, place: RankContext, folder: Path, progress: trial_dir.ProgressFile) -> None:
         setting = base.TrainingSetup.of(task, place)
@@ -73,21 +73,21 @@ class ScriptRecorder:
 
     def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
         """Trial configuration for the script; rejects a configuration whose backend the script does not accept (see
-        `ScriptTrial.takes`)."""
+        `ScriptTrial.config_for`)."""
         if self._config.backend not in backends:
             raise adapter.Rejected(f"the script takes {' and '.join(backends)} only, not {self._config.backend}")
         return self._config
 
     def prepare(self, model: nn.Module) -> None:
         """Prepare the blocks of the script's model as configured, and count its trained parameters (see
-        `Trial.prepare`)."""
+        `ScriptTrial.prepare`)."""
         self._inputs = prepare_blocks(model, self._config)
         self._model = model
         self._trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
 
     def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
         """Record a step's loss and gradient norm from the script; ends the script when the plan is satisfied (see
-        `Trial.report`)."""
+        `ScriptTrial.report`)."""
         faulthandler.dump_traceback_later(_SILENT_S)
         if self.complete:
             raise adapter.Stopped
@@ -104,7 +104,8 @@ class ScriptRecorder:
             raise adapter.Stopped from None
 
     def _checksum(self) -> tuple[float | None, float | None]:
-        """Sum and sum of squares of the trained parameters over all ranks; None where the script's sharding hides elements."""
+        """Sum and sum of squares of the trained parameters over all ranks; None where the script's sharding hides
+        parameters."""
         assert self._model is not None
         total = torch.zeros(3, dtype=torch.float64)
         for parameter in self._model.parameters():
@@ -161,7 +162,7 @@ def run_trial(recorder: ScriptRecorder, task: TrialTask, place: RankContext, fol
     """Run the user's script until the trial's plan is satisfied.
 
     Raises:
-        AdapterError: the script ended before that, or trained in processes of its own.
+        AdapterError: the script ended before the plan was satisfied, or trained in processes of its own.
         Exception: any exception of the script.
     """
     trial = adapter.ScriptTrial(
@@ -238,7 +239,7 @@ def _run(folder: Path, rank: int, trial: adapter.ScriptTrial) -> None:
 
 
 def _end_if_forked(trial: adapter.ScriptTrial, note: Path) -> None:
-    """End this process if it is a copy of the rank that the script has forked, and save its traceback for the rank."""
+    """End this process if it is a fork that the script made of the rank, and save its traceback for the rank's report."""
     if trial.is_forked_copy:
         if sys.exc_info()[0] is not None:
             note.write_text(traceback.format_exc()[-10_000:])
@@ -263,7 +264,7 @@ def _require_group(place: RankContext, folder: Path) -> None:
 
 
 def _local_part(parameter: nn.Parameter, world_size: int) -> tuple[torch.Tensor, int]:
-    """Part of a parameter that lies on this rank, and the number of ranks that have the same part."""
+    """Part of a parameter that this rank holds, and the number of ranks that hold the same part."""
     if not isinstance(parameter, DTensor):
         return parameter, world_size
     axes = parameter.device_mesh

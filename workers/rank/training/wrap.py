@@ -21,7 +21,7 @@ def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
 
     Raises:
         ValueError: the backend rejects the combination.
-        NumericsError: linear layers would train without the workload's float8, or beside weights that are not quantised.
+        NumericsError: linear layers would train without the float8 or the 4-bit base weights that the study asks for.
     """
     task = setting.task
     optimizer_support.check(task.config, task.workload.optimizer)

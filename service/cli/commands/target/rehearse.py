@@ -49,18 +49,19 @@ app = typer.Typer()
 
 
 class RehearsalSubject(NamedTuple):
-    """Trial to rehearse, with the memory that its peak is compared with."""
+    """Trial to rehearse (to build without GPUs at its full number of ranks), with memory sizes to compare its peak
+    with."""
 
     trial: TrialTask
     predicted_gib: float | None
-    """Predicted peak of its tensors in GiB; None where nothing is predicted."""
+    """Predicted peak memory of the trial's tensors on a rank, in GiB; None without a prediction."""
     available_gib: float | None
-    """Memory in GiB that a GPU may use. None for a configuration that compiles its blocks: it is rehearsed without, and
-    what compiled blocks keep is unknown."""
+    """Memory in GiB that a GPU may use. None for a configuration with `compile`: it is rehearsed uncompiled, and how
+    much memory compiled blocks keep is unknown."""
 
 
 def subject_of(model: str, target: str | None, config: str | None, values: dict[str, Any]) -> RehearsalSubject:
-    """Trial to rehearse, from the command's options.
+    """Return the trial to rehearse (to build without GPUs at its full number of ranks), from the command's options.
 
     Raises:
         InputError: names the option or field, its value and the remedy.
@@ -90,7 +91,8 @@ def subject_of(model: str, target: str | None, config: str | None, values: dict[
 
 
 def _cluster(text: str | None, subject: model_argument.ModelArgument) -> Cluster | str:
-    """Cluster of `--target`, else of the study's target; its GPUs are those of the study's cluster unless it names them."""
+    """Return the cluster of `--target`, else of the study's target; a target that names no kind of GPU has the
+    study's."""
     own, target = subject.cluster, subject.target
     if text is not None:
         target = TypeAdapter(TargetChoice).validate_python(text)
@@ -104,7 +106,8 @@ def _cluster(text: str | None, subject: model_argument.ModelArgument) -> Cluster
 
 
 def _read_config(text: str) -> TrialConfig:
-    """Configuration as JSON text or in a file: alone, or within an exported `config.json`."""
+    """Read a configuration from JSON text or from a file, which may also be an exported `config.json` that contains
+    it."""
     if not text.lstrip().startswith("{"):
         content = study_file.read_json_object(Path(text))
     else:
@@ -123,7 +126,8 @@ def _fastest(request: PredictionRequest) -> TrialConfig:
 
 
 def _predicted_gib(request: PredictionRequest, trial: TrialTask) -> float | None:
-    """Predicted peak of the tensors; None where the configuration does not divide the batch, which the rehearsal says."""
+    """Return the predicted peak of the tensors; None if the global batch is not divisible as the configuration needs
+    (the rehearsal reports that)."""
     update = {"configs": (trial.config,), "global_batch": trial.workload.global_batch, "top": 0}
     try:
         rows: tuple[Prediction, ...] = fastest.answer_request(request.model_copy(update=update)).predictions

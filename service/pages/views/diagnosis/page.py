@@ -22,7 +22,7 @@ _MOST_ROWS = 12
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """One kind of collective by purpose, with its figures."""
+    """Row of the table of collectives: one kind with one purpose, such as all-gathers of parameters."""
 
     words: str
     figures: CollectiveFigures
@@ -33,7 +33,7 @@ class CollectiveRow:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Memory of the rank that used most, in GiB."""
+    """Peak memory of the rank that used the most memory, in GiB."""
 
     words: str
     is_over: bool

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Example:
-    """Card of an answer that another machine measured."""
+    """Card of an example answer, measured on another machine, which the home page shows while the service has no
+    answer."""
 
     source: str
     model: str

@@ -24,12 +24,12 @@ ACTION_HELP = {
     "approve": "Recommend this configuration to training jobs",
     "pin": "Keep recommending it, even after a faster one is found",
 }
-"""Explanation of an action on a recommendation, by its name."""
+"""Explanation of each action on a recommendation, by the action's name."""
 
 
 @dataclass(frozen=True)
 class TargetGain:
-    """Speed-up over the baseline, with its certainty."""
+    """Speed-up of a tuning target's answer over the baseline, with its certainty."""
 
     badge: str
     tone: str
@@ -40,7 +40,7 @@ class TargetGain:
     """95 % interval of the speed-up; empty without a value."""
     note: str = ""
     study_id: str = ""
-    """Study that measured the gain, where it is another."""
+    """Id of the study that measured the gain, if it is not the card's study; else empty."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,15 @@ class TargetCard:
     cost: str
     fresh_tone: str
     state: tuple[str, str] | None
-    """Tone and text of the badge for a recommendation that is pinned, or that training jobs do not get."""
+    """Tone (colour) and text of the badge for a recommendation that is pinned, or that training jobs do not get."""
     next_step: NextStep | None
     has_export_link: bool
     """Whether the card links to the export beside its next step."""
     has_rerun_button: bool
     """Whether the card offers to run the study again beside its next step."""
     actions: tuple[tuple[str, str, str], ...]
-    """Action on the recommendation, label of its button, and its explanation; without the next step's."""
+    """Name, button label and explanation of each action on the recommendation, except the action that the next step
+    offers."""
 
 
 def target_card(line: StudyLine, price_per_gpu_hour: float | None, currency: str, now: datetime) -> TargetCard:

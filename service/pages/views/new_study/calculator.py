@@ -30,16 +30,17 @@ from shardtune.tuner.search import fastest
 
 @dataclass(frozen=True)
 class ServiceKnowledge:
-    """Knowledge of the service beside the form: models of the hub, and measurements on a worker."""
+    """Functions and settings of the service that the form's predictions need: models of the Hugging Face hub, and
+    workers' measurements."""
 
     read_model: Callable[[ModelSpec], ModelSpec]
-    """Function that completes a model which is named by its repository."""
+    """Function that reads the `config.json` of a model that is named by its repository on the Hugging Face hub."""
     experience_of: Callable[[WorkerRow], Experience]
     """Function that returns the rates and calibrations measured under a worker's hardware and software."""
     with_trace: Callable[[PredictionRequest], PredictionRequest]
-    """Function that adds the trace of the user's own code from an earlier study."""
+    """Function that adds to a request the trace of the user's own model, which an earlier study recorded."""
     measure: MeasurePlan
-    """Plan of each measurement, from which the study's duration follows."""
+    """Numbers of warm-up steps and timed windows of each run, from which the study's duration is estimated."""
 
 
 _LAYOUTS = (
@@ -61,18 +62,18 @@ class StrategyLine:
 
 @dataclass(frozen=True)
 class PrecisionLine:
-    """Bytes per parameter of one precision."""
+    """Bytes of training states per model parameter in one precision."""
 
     name: str
     compute: int
-    """Bytes of the copy for forward and backward; 0 where the master weights are used."""
+    """Bytes of the weights' copy for forward and backward; 0 where these use the master weights."""
     master: int
     gradients: int
     state: float
-    """Bytes of what the optimizer keeps, on average over the model's parameters."""
+    """Bytes of optimizer states, as a mean over the model's parameters."""
     total: float
     gib: float | None
-    """Size of the whole model in GiB, unsharded; None without a model."""
+    """Size of the whole model's training states in GiB, unsharded; None without a model."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class NewPage:
     precisions: tuple[str, ...]
     optimizers: tuple[tuple[str, str], ...]
     layouts: tuple[tuple[str, str], ...]
-    """Kind and name of each optimizer."""
+    """Kind and description of each layout of samples of several lengths, such as `packed`."""
     workers: tuple[Hardware, ...]
     catalogue: tuple[Hardware, ...]
     errors: tuple[FieldError, ...]
@@ -96,7 +97,7 @@ class NewPage:
     """Fastest configurations of the search space that are predicted to fit."""
     lines: tuple[StrategyLine, ...]
     stack: Stack | None
-    """Bars of `fastest`, then of `lines`."""
+    """Memory bars of the fastest configurations, then of one configuration of each strategy."""
     kinds: tuple[str, ...]
     bytes_per_parameter: tuple[PrecisionLine, ...]
     can_create: bool
@@ -152,7 +153,8 @@ def new_page(
 
 
 def _first_form(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerRow]) -> StudyForm:
-    """Return a first form: a live worker with a study that it can finish soon, or eight H100."""
+    """Return the form with initial values: a live worker and a study that it can finish soon, or eight H100 without
+    a worker."""
     if not own:
         return form.model_copy(update={"hardware": catalogue.find("H100-SXM-80GB").name})
     update = {"hardware": own[0].value}
@@ -165,7 +167,7 @@ def _first_form(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerR
 def _cost(
     form: StudyForm, live: Sequence[WorkerRow], knowledge: ServiceKnowledge, experience: Experience
 ) -> tuple[tuple[str, str], ...]:
-    """Return the estimated cost of the form's study; empty where the study would be rejected."""
+    """Return rows of the estimated cost of the form's study; empty where the service would reject the study."""
     try:
         request, cluster = forms.study_request(form, live), forms.cluster_of(form, live)
         device = next(iter(study_clusters.dtypes_of(cluster, live)))
@@ -180,7 +182,7 @@ def _cost(
 
 
 class _FormAnswer(NamedTuple):
-    """Answer to the form, or what is wrong with the form."""
+    """Predictions for the form's values, or the errors in its fields."""
 
     table: PredictionTable | None = None
     lengths: LengthsView | None = None

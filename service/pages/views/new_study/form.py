@@ -56,7 +56,7 @@ class StudyForm(BaseModel):
     hardware: str = ""
     """`worker:NAME`, or the name of a GPU in the catalogue."""
     size: int = Field(default=3, ge=0, le=10)
-    """log2 of the number of GPUs, for hardware of the catalogue."""
+    """Logarithm to base 2 of the number of GPUs, for a GPU of the catalogue; a worker has its own number."""
     target: str = Field(default="", max_length=100)
     """Larger cluster that the answer is projected to, such as `64x8`; empty: none."""
     sequence_length: str = "4096"
@@ -68,7 +68,7 @@ class StudyForm(BaseModel):
     lora: str = Field(default="", max_length=20)
     """Rank of LoRA adapters; empty: all weights are trained."""
     quantization: str = Field(default="", max_length=20)
-    """Number format of the frozen weights beside LoRA adapters; empty: that of the computation."""
+    """Number format of the frozen weights beside LoRA adapters, such as `nf4`; empty: the format of the computation."""
     lengths: str = Field(default="", max_length=_LONGEST)
     """Lengths of the samples as a JSON list; empty: all have the sequence length."""
     layout: str = LAYOUTS[0]
@@ -129,7 +129,7 @@ def cluster_of(form: StudyForm, live: Sequence[WorkerRow]) -> Cluster:
 
 
 def with_catalogue_name(form: StudyForm) -> StudyForm:
-    """Return the form with the GPU's name as the list of hardware has it, if it is an alias."""
+    """Return the form with the GPU's name in the catalogue, which the list of hardware shows, in place of an alias."""
     if form.hardware.startswith("worker:"):
         return form
     try:
@@ -209,7 +209,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
 
 
 def _adapter(form: StudyForm) -> dict[str, Any] | None:
-    """Return the form's adapter as a workload names it; None where all weights are trained."""
+    """Return the form's adapter in the format of a workload; None where all weights are trained."""
     if not form.lora.strip():
         if form.quantization:
             raise error(

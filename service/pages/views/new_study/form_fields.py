@@ -26,7 +26,7 @@ def positive_int(field: str, text: str) -> int:
 
 
 def number(field: str, text: str) -> float:
-    """Convert any number; the schema checks its range."""
+    """Convert a form field's text to a number; the study's schema checks the range afterwards."""
     try:
         return float(text)
     except ValueError:

@@ -17,12 +17,12 @@ class LayoutCost:
     layout: str
     padding: Padding
     computed_per_own: float
-    """Tokens that are computed for each token of the samples' own."""
+    """Number of computed tokens, padding included, for each token that is no padding."""
 
 
 @dataclass(frozen=True)
 class LengthsView:
-    """Samples' lengths as a picture, and the padding of each layout."""
+    """Chart of the samples' lengths, and the share of padding under each layout (padded, grouped, packed)."""
 
     samples: int
     global_batch: int

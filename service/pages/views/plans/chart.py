@@ -24,11 +24,11 @@ from shardtune.service.wording.plan_words import band, day_band, days
 
 _SHAPES = ("circle", "square", "triangle", "diamond")
 _MOST_KINDS = 6
-"""Number of colours; further kinds repeat them with other shapes."""
+"""Number of kinds of GPUs with different colours; further kinds repeat the colours with other shapes."""
 
 
 def plots(plan: Plan, chosen: Sequence[PlanRow]) -> tuple[Plot, ...]:
-    """Return the charts of a plan; `chosen` are the rows to emphasise. Empty without a row."""
+    """Return the charts of a plan; empty for a plan without rows. `chosen`: rows to emphasise."""
     if not plan.rows:
         return ()
     counts = [float(row.gpus) for row in plan.rows]
@@ -61,7 +61,7 @@ def _place_by_days(plan: Plan, row: PlanRow) -> tuple[float, Band] | None:
 
 
 def plan_has_prices(plan: Plan) -> bool:
-    """Whether some row has a cost; without one, rows are compared by GPU-hours."""
+    """Whether some row of a plan has a cost; without a cost, rows are compared by GPU-hours."""
     return any(row.cost is not None for row in plan.rows)
 
 
@@ -116,7 +116,7 @@ def _finish(
 
 
 def _count_ticks(across: Position, plan: Plan) -> tuple[AxisTick, ...]:
-    """Label the planned numbers of GPUs themselves, where they do not run into each other."""
+    """Return axis ticks at the planned numbers of GPUs or, where their labels would overlap, at round numbers."""
     counts = sorted({row.gpus for row in plan.rows})
     if len(counts) > 8 or not isinstance(across, LogScale):
         return ticks(across, 5)

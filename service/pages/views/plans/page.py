@@ -17,24 +17,24 @@ from shardtune.service.wording import plan_words
 from shardtune.tuner.prediction import catalogue
 
 MakePlan = Callable[[PlanRequest], Plan]
-"""Function that computes a plan, with the errors of the API."""
+"""Function that computes a plan, and raises the same errors as the REST API."""
 _CHANCE_TONES = {"surely": "good", "likely": "good", "unlikely": "warn", "no": "bad"}
 
 
 @dataclass(frozen=True)
 class PlanLine:
-    """One kind and number of GPUs."""
+    """Row of a plan: one kind and number of GPUs."""
 
     row: PlanRow
     badges: tuple[str, ...]
     """Choices that name this row."""
     days: tuple[str, str]
-    """Expected value, and the 90 % band in words."""
+    """Expected days of the run, and their 90 % band, as text."""
     cost: tuple[str, str]
-    """Money, or GPU-hours where no row has a price; expected value, and the band in words."""
+    """Expected cost (GPU-hours where no row has a price), and its 90 % band, as text."""
     finish: tuple[str, str]
     in_time: tuple[str, str] | None
-    """Tone and word of the chance to meet the deadline; None without one."""
+    """Tone (colour) and word of the chance to meet the deadline; None without a deadline."""
     in_budget: tuple[str, str] | None
 
 
@@ -50,7 +50,7 @@ class PlansPage:
     errors: tuple[FieldError, ...]
     plan: Plan | None
     choices: tuple[tuple[str, str], ...]
-    """Pairs of name and words of each choice."""
+    """Value and label of each choice of the form's menu."""
     lines: tuple[PlanLine, ...]
     plots: tuple[Plot, ...]
     has_cost: bool
@@ -59,7 +59,7 @@ class PlansPage:
 
 
 def plans_page(form: PlanForm, make_plan: MakePlan | None) -> PlansPage:
-    """Return the page; without `make_plan` the form alone."""
+    """Return the values of the page for plans; without `make_plan` it has the form alone."""
     plan, errors = (None, ()) if make_plan is None else _plan(form, make_plan)
     choices = plan_words.choices(plan) if plan is not None else []
     chosen = [row for _, row, _ in choices if row is not None]

@@ -15,17 +15,17 @@ from shardtune.service.wording import study_words
 
 @dataclass(frozen=True)
 class Setback:
-    """A number of trials or runs that gave no usable measurement, or a doubtful one."""
+    """Number of trials or runs without a usable measurement, or with a doubtful one, for one reason."""
 
     tone: str
     number: int
     text: str
     query: str = ""
-    """Query string that shows these trials alone; empty where no filter does."""
+    """Query string that filters the table to these trials; empty where no filter exists."""
 
 
 def setbacks(session: Session, study: Study, points: Sequence[TrialPoint]) -> tuple[Setback, ...]:
-    """Return what did not work, failures first; `points` are the study's trials."""
+    """Return a study's setbacks by reason, failures first. `points`: the study's trials."""
     failures = [
         Setback(words.TRIAL_TONES[TrialState(state)], number, words.FAILURES.get(kind, kind), f"?reason={kind}")
         for state, kind, number in trial_points.failure_counts(session, study.study_id)

@@ -19,7 +19,7 @@ from shardtune.service.wording.more_pairs import more_pairs
 from shardtune.tuner.prediction import catalogue
 
 QUIET_WAIT_MINUTES = 30
-"""Minutes that runs which follow a busy machine may wait in all until it is quiet."""
+"""Minutes that the runs of a repeated study may wait in all until a machine that was too busy is quiet."""
 _MORE_TRIALS = 10
 
 
@@ -31,17 +31,18 @@ class NextStep:
     label: str = ""
     """Label of the button; empty without one."""
     href: str = ""
-    """Address that the button opens; empty for a button that changes something."""
+    """Address of the page that the button opens; empty for a button that sends a form."""
     action: str = ""
-    """Address of the form that the button sends; empty for a button that only opens a page."""
+    """Address to which the button sends a form; empty for a button that only opens a page."""
     fields: tuple[tuple[str, str], ...] = ()
     """Hidden fields of the form."""
     command: str = ""
-    """Shell command that does the same or goes on from here; empty without one."""
+    """Shell command that does the same as the button, or the step after it; empty without a command."""
 
 
 def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshness, now: datetime) -> NextStep | None:
-    """Return the next step; None while a study runs, and for studies that the service started itself."""
+    """Return the next step that a study's page or card proposes to the user; None for a study that runs or was
+    deleted."""
     link = f"/studies/{study.study_id}"
     if study.state.is_open or study.deleted_at is not None:
         return None
@@ -69,18 +70,19 @@ def next_step(study: Study, recommended: Recommended | None, fresh: StudyFreshne
 
 
 def is_open(result: StudyResult) -> bool:
-    """Whether further runs may decide the verdict; False where the baseline is the only configuration that runs."""
+    """Whether further runs may decide a result's verdict; False where only the baseline can run."""
     has_pairs = result.verdict is Verdict.UNDECIDED and result.final_comparison is not None
     return has_pairs or result.verdict is Verdict.TOO_BUSY
 
 
 def _wait(result: StudyResult) -> tuple[tuple[str, str], ...]:
-    """Hidden field that makes the runs wait for quiet, where a busy machine left the verdict open."""
+    """Return the hidden form field that makes runs wait for a quiet machine, if a busy one left the verdict open;
+    else nothing."""
     return (("wait_minutes", str(QUIET_WAIT_MINUTES)),) if result.verdict is Verdict.TOO_BUSY else ()
 
 
 def _being_measured_again(recommended: Recommended) -> NextStep | None:
-    """Return the next step while the service measures this answer again; None otherwise."""
+    """Return the next step (to wait) while the service measures this answer again; None otherwise."""
     again = recommended.again
     if again is None or again.is_over or recommended.is_superseded:
         return None
@@ -91,7 +93,7 @@ def _being_measured_again(recommended: Recommended) -> NextStep | None:
 
 
 def _unused_answer(recommended: Recommended, link: str) -> NextStep | None:
-    """Return the next step for an answer that training jobs do not get; None for one that they get."""
+    """Return the next step for an answer that is not recommended to training jobs; None for one that is."""
     is_unused = recommended.state in (RecommendationState.RETIRED, RecommendationState.REJECTED)
     other = recommended.recommended_study
     if other is not None and (is_unused or recommended.is_superseded):
@@ -104,7 +106,11 @@ def _unused_answer(recommended: Recommended, link: str) -> NextStep | None:
 
 def _without_answer(study: Study, link: str) -> NextStep:
     if study.state is StudyState.FAILED and study.rejected and not study.trials:
-        return NextStep("Nothing fits, so more trials would not help. Plan with other hardware.", "Plan", "/new")
+        text = (
+            "Nothing fits, so more trials would not help. If the memory above is what a GPU really has, choose more or larger "
+            "GPUs, a smaller model or a shorter sequence. The form predicts what fits."
+        )
+        return NextStep(text, "Change the study", new_study_link(study))
     if study.reason_code == StudyReasonCode.NOTHING_FEASIBLE:
         text = (
             "Running it again would fail again. Change the study: a shorter sequence, a smaller model, or more or larger "
@@ -113,7 +119,9 @@ def _without_answer(study: Study, link: str) -> NextStep:
         return NextStep(text, "Change the study", new_study_link(study))
     if study.state is StudyState.CANCELLED:
         return NextStep(
-            "Its measurements are kept. Run the study again for an answer.", "Run again", action=f"{link}/rerun"
+            "Run it again for an answer, as a new study. This one and its figures stay.",
+            "Run again",
+            action=f"{link}/rerun",
         )
     return NextStep(
         "Remove the cause that is named above, then run the study again.", "Run again", action=f"{link}/rerun"
@@ -121,7 +129,8 @@ def _without_answer(study: Study, link: str) -> NextStep:
 
 
 def new_study_link(study: Study) -> str:
-    """Address of the form for a new study, filled in with this study's model, GPUs and sizes as far as the form has them."""
+    """Return the address of the form for a new study, with this study's model, GPUs and sizes as far as the form has
+    them."""
     fields = {"sequence_length": study.spec.workload.sequence_length, "global_batch": study.spec.workload.global_batch}
     gpus = study.cluster.world_size
     chosen: dict[str, str | int] = {}

@@ -18,14 +18,14 @@ from shardtune.service.wording.progress import activity_words, time_left
 
 @dataclass(frozen=True)
 class ProgressFact:
-    """One line of the progress: a name, a text, and a bar where it has an end."""
+    """Line of a study's progress: a name, a text, and a progress bar where the total is known."""
 
     name: str
     text: str
     explained: str = ""
-    """Explanation of the name; empty without one."""
+    """Explanation of the line's name; empty without an explanation."""
     part: tuple[int, int] | None = None
-    """Number of what is done, and of all; None without a bar."""
+    """Number of completed units and their total, for the progress bar; None without a bar."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.wording.targets import confirmation_words, projection_words, rehearsal_words
 
 _TONES = {"projected": "busy", "confirmed": "good", "changed": "warn"}
-"""Tone of the badge of each verdict."""
+"""Tone (colour) of the badge of each verdict on a projection."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class ProjectedLine:
     may_not_fit: bool
     chance: str
     measured: float
-    """Measured tokens per second and GPU."""
+    """Tokens per second and GPU that were measured on the study's own, smaller cluster."""
     rank: int
     """Rank by measured speed."""
 
 
 @dataclass(frozen=True)
 class SizeLine:
-    """Fastest configuration on one size."""
+    """Fastest configuration on one size of cluster, measured or projected, up to the target."""
 
     row: BestAtSize
     speed: str
@@ -43,25 +43,27 @@ class ProjectionSection:
 
     size: str
     badge: tuple[str, str]
-    """Tone and words of the badge."""
+    """Tone (colour) and words of the badge."""
     status: str
-    """Sentence on what is known from the target itself."""
+    """Sentence that says whether the answer was projected only, or whether runs on the target confirmed or changed
+    it."""
     errors: tuple[str, ...]
-    """Sentences on the error of the projection, where it was confirmed or changed."""
+    """Sentences on the error of the projected speeds, where runs on the target measured them."""
     confirmed_by: str | None
     """Id of the study that ran on the target."""
     lines: tuple[ProjectedLine, ...]
     sizes: tuple[SizeLine, ...]
     changes: tuple[str, ...]
-    """Sentences on the order, on where another strategy takes over, and on the rung test."""
+    """Sentences on the order of configurations, on the sizes where another one becomes the fastest, and on how well
+    smaller sizes predicted larger ones."""
     rehearsals: tuple[str, ...]
-    """Sentences on what was built at the target's number of ranks, and what cannot be."""
+    """Sentences on rehearsals: which configurations could be built, without GPUs, at the target's number of ranks."""
     assumptions: tuple[str, ...]
     plot: Plot
 
 
 def projection_section(study: Study) -> ProjectionSection | None:
-    """Return the section; None without a projection."""
+    """Return the section about the study's target; None for a study without a projection."""
     projection = None if study.result is None else study.result.projection
     return None if projection is None else _section(projection)
 

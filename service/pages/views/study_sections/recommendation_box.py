@@ -15,7 +15,7 @@ _OPEN_VERDICTS = {
     ),
     Verdict.UNDECIDED: ("medium confidence", "The pairs did not decide. Until another study does"),
 }
-"""Confidence and reason of recommendations that are not decided."""
+"""Confidence in a recommendation whose verdict is open, and the reason, by verdict."""
 _OPEN_NOTE = ", although its verdict is open"
 _NOT_COMPARED = ("medium confidence", "No other configuration was compared")
 
@@ -28,9 +28,9 @@ class RecommendationBox:
     badge: str
     sentence: str
     study_id: str = ""
-    """Study whose answer training jobs get, where it is another; empty: this one, or none."""
+    """Id of the other study whose answer training jobs get; empty if they get this study's answer, or none."""
     is_open: bool = False
-    """Whether further runs may decide the verdict, so that approving it is not the first thing to do."""
+    """Whether further runs may decide the verdict, so that they should precede an approval."""
 
 
 def recommendation_box(recommended: Recommended, best: Contender) -> RecommendationBox:

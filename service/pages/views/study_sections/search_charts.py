@@ -32,7 +32,7 @@ class SearchCharts:
     predicted: Predicted | None
     expected: Expected | None
     front: tuple[ParetoPoint, ...]
-    """The Pareto front as a table, for readers who cannot use the chart."""
+    """Pareto front of speed and memory as rows of a table, for readers who cannot use the chart."""
     importance: Importance
     backends: frozenset[str]
     """Backends of the measured trials, for the legend."""

@@ -12,7 +12,7 @@ from shardtune.db.tables.events import EventRow
 from shardtune.service.wording.event_words import SHOWN, event_sentence
 
 _MOST_EVENTS = 40
-"""Maximum number of events read; some of them have no sentence."""
+"""Maximum number of events that are read for the log; it may have fewer lines, as some events have no sentence."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class LogLine:
 
 
 def study_log(session: Session, study_id: str, link: str, is_system: bool = False) -> tuple[LogLine, ...]:
-    """Return the newest events of a study, newest first; `link` is the address of its trials.
+    """Return log lines of a study's newest events, newest first. `link`: address of the study's trials.
 
     `is_system`: whether the service started the study itself.
     """

@@ -18,7 +18,7 @@ class TrialLine:
     point: TrialPoint
     config: TrialConfig
     name: str
-    """Description, different from every other trial's that differs in a knob."""
+    """Description of the configuration, which differs from that of any shown trial with another configuration."""
     peak_gib: float | None
     tone: str
     reason: str
@@ -27,7 +27,8 @@ class TrialLine:
 
 
 def trial_lines(shown: Sequence[TrialPoint], charted: Sequence[TrialPoint]) -> tuple[TrialLine, ...]:
-    """Return the rows of the shown trials; their speeds are compared with the fastest of the charted ones."""
+    """Return the table's rows for the `shown` trials; speeds are given relative to the fastest of the `charted`
+    trials."""
     fastest = max((p.tokens_per_s_per_gpu or 0 for p in charted if p.state == TrialState.COMPLETE), default=0.0)
     configs = [TrialConfig.model_validate(point.config) for point in shown]
     names = disambiguate.distinct_descriptions(configs)

@@ -3,6 +3,7 @@
 import pytest
 
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study_request import Objective, StudyRequest
 from shardtune.api_schemas.studies.study_result import Speedup, StudyResult, Verdict
 from shardtune.api_schemas.trials.diagnosis import Finding, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
@@ -49,6 +50,16 @@ def test_a_follow_up_holds_the_traced_trial_against_its_remedy_and_nothing_else(
     (only,) = space.build(request.workload, STUDY.cluster, STUDY.model_summary, request.space).enumerate()
     values = {**only.model_dump(), **only.strategy.model_dump()}
     assert {name: values[name] for name in knobs} == knobs and only.strategy.kind == strategy["kind"]
+
+
+def test_a_follow_up_keeps_every_field_that_it_neither_sets_nor_leaves_out():
+    values = {"objective": Objective(memory_headroom=0.2)}
+    set_here = {"cluster", "budget", "baseline", "space", "sampler", "model", "workload"}
+    assert set(StudyRequest.model_fields) == {*values, *set_here, *remedy_job.LEFT_OUT}, "give the field a value"
+    traced = recorded(EVERY)
+    study = traced.study.model_copy(update={"spec": traced.study.spec.model_copy(update=values)})
+    request = remedy_job.remedy_study(traced._replace(study=study), finding(grad_sync="last"))
+    assert request is not None and request.objective == values["objective"]
 
 
 def test_a_finding_without_knobs_is_not_tried():

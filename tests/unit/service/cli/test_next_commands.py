@@ -165,6 +165,39 @@ def test_ranks_that_a_continued_study_does_not_have_are_rejected(
 
 
 @pytest.mark.parametrize(
+    ("hosts", "launcher", "error"),
+    [
+        ((), None, r"--launcher \(missing\) offers 1 of the 2 nodes of the study that --resume continues; add"),
+        (("--launcher", "slurm", "--nodes", "1"), None, r"--nodes \(1\) offers 1 of the 2 nodes .* leave it out"),
+        (("--launcher", "slurm"), None, None),
+        (("--launcher", "slurm", "--nodes", "4"), None, None),
+        ((), "slurm", None),
+    ],
+)
+def test_nodes_that_a_continued_study_needs_are_offered_or_named(
+    hosts: tuple[str, ...], launcher: str | None, error: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHARDTUNE_DATABASE_URL", raising=False)
+    monkeypatch.delenv("SHARDTUNE_WORKER_LAUNCHER", raising=False)
+    if launcher:
+        monkeypatch.setenv("SHARDTUNE_WORKER_LAUNCHER", launcher)
+    study, _ = undecided(None)
+    cluster = study.cluster.model_copy(update={"nodes": 2})
+    study = study.model_copy(update={"state": StudyState.RUNNING, "cluster": cluster})
+
+    class Client:
+        def studies(self) -> list[Study]:
+            return [study]
+
+    resumed = options(study=None, resume=True, hosts=hosts)
+    if error is None:
+        assert continuation.find(Client(), resumed) is study  # type: ignore[arg-type]
+        return
+    with pytest.raises(InputError, match=error):
+        continuation.find(Client(), resumed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     ("inputs", "has_begun", "command"),
     [
         ({}, False, "start again with: shardtune tune study.json --launcher ray"),

@@ -10,10 +10,11 @@ from filelock import FileLock
 
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.studies.study_request import Objective, StudyRequest
 from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
 from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.service.cli.write_files import reporting_here, write_files
+from shardtune.service.planning import target_comparison
 from shardtune.service.planning.target_comparison import comparing_study
 from shardtune.service.studies.results import target_confirmation
 from shardtune.tuner.search import seeds, space
@@ -59,6 +60,15 @@ def test_the_study_runs_the_second_choice_as_its_baseline_and_then_the_first(fir
     # Where no default of the backend can be limited to the first choice, the search draws it: nothing else is legal.
     assert planned in ([SECOND, first], [SECOND]) and request.budget.max_trials == 2
     assert limited.within_limits(TrialConfig(strategy=first.strategy)) == first
+
+
+def test_the_study_keeps_every_field_that_it_neither_sets_nor_leaves_out() -> None:
+    values = {"objective": Objective(memory_headroom=0.2), "checkpoint_every_s": 60.0}
+    set_here = {"workload", "cluster", "budget", "baseline", "space", "confirms", "model"}
+    assert set(StudyRequest.model_fields) == {*values, *set_here, *target_comparison.LEFT_OUT}, "give the field a value"
+    spec = study_of().spec.model_copy(update=values)
+    request = comparing_study("study-1", spec, projection_of(TrialConfig(strategy=DdpConfig()), SECOND))
+    assert {name: getattr(request, name) for name in values} == values and request.model == spec.model
 
 
 def test_the_files_are_a_study_and_a_job_that_names_both_choices(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import yaml
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.tuner.export import bundle
+from shardtune.tuner.export.precision import loss_scale
+from shardtune.tuner.export.source import ExportSource
 from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
 GPU = Cluster(gpu="V100-SXM2-32GB", gpus_per_node=2, memory_gib=31, host_memory_gib=400)
@@ -90,6 +92,19 @@ def test_programs_without_such_a_training_are_rejected(name: str, form: str, rea
     with pytest.raises(ValueError, match=r"precision \('fp16-mixed'\) cannot be exported as ") as rejected:
         exported(name, form)
     assert reason in str(rejected.value)
+
+
+@pytest.mark.parametrize("cluster", [GPU, CPU])
+def test_a_new_format_is_rejected_until_its_float16_was_compared(cluster: Cluster) -> None:
+    trial = contender_of(TrialConfig(strategy=DdpConfig(), micro_batch=2))
+    source = ExportSource.of(study_of(precision="fp16-mixed", cluster=cluster), trial)
+    with pytest.raises(ValueError, match="nobody has compared the float16 of planted with ddp"):
+        loss_scale.check_format(source, "planted")
+
+
+def test_the_standard_files_and_their_launchers_need_no_comparison() -> None:
+    for form in ("standard", *bundle.LAUNCHERS):
+        assert "self.scaler" in exported("fsdp2", form)["train_snippet.py"]
 
 
 @pytest.mark.parametrize(

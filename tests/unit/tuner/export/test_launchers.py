@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from shardtune.api_schemas.studies.exports import ExportFormat
+from shardtune.api_schemas.training.optimizers import OPTIMIZERS
 from shardtune.tuner.export import export
 from shardtune.tuner.export.launchers import launch_facts, trainjob
 from shardtune.tuner.export.source import ExportSource
@@ -83,6 +84,23 @@ def test_packages_of_float8_and_of_flash_attention_are_installed_or_named(form: 
     text = export(study, contender_of(DDP), form).files[FILES[form]]
     assert "torchao" in text
     assert ("flash-attn" in text) == (attention == "flash_attention_2")
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_the_package_of_an_optimizer_is_installed(kind: str) -> None:
+    study = study_of("llama-tiny", "bf16-true" if kind == "adamw-bf16" else "bf16-mixed", H100, global_batch=32)
+    optimizer = OPTIMIZERS[kind]
+    workload = study.spec.workload.model_copy(update={"optimizer": optimizer})
+    study = study.model_copy(update={"spec": study.spec.model_copy(update={"workload": workload})})
+    packages = launch_facts.requirements(ExportSource.of(study, contender_of(DDP)))
+    assert packages == ["torch", "transformers", *([optimizer.package] if optimizer.package else [])]
+
+
+def test_a_gpu_that_the_launcher_cannot_name_is_noted_with_the_reason() -> None:
+    h20 = H100.model_copy(update={"gpu": "H20-96GB"})
+    for form in ("skypilot", "dstack"):
+        (note,) = [line for line in exported(form, h20).lossy if line.startswith("gpu: set SET-ME")]
+        assert note.endswith("has no name for H20-96GB: neither SkyPilot 0.14 nor gpuhunt 0.1 lists it")
 
 
 def test_flash_attention_is_built_once_torch_is_there() -> None:

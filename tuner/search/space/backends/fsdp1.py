@@ -39,8 +39,8 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
 
 
 def _draw_mesh(drawing: DefineByRun) -> str:
-    """Choose FSDP1's sharding strategy and mesh axes. NO_SHARD is left out because it is the same as DDP, as PyTorch's
-    documentation states."""
+    """Choose FSDP1's sharding strategy and mesh axes. The strategy NO_SHARD is not tried because it is the same as DDP,
+    as PyTorch's documentation states."""
     world = drawing.domains.world
     replicates = drawing.limits.restrict("dp_replicate", divisors(world))
     hybrid = tuple(int(k) for k in replicates if 1 < int(k) < world)

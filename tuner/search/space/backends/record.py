@@ -15,22 +15,22 @@ S = TypeVar("S", bound=Strategy)
 
 
 def fields_as_knobs(strategy: Strategy) -> Flat:
-    """Knob values, by name, of a strategy whose every field is a knob of the same name."""
+    """Return the knob values, by name, of a strategy all of whose fields are knobs of the same name."""
     return {name: getattr(strategy, name) for name in type(strategy).model_fields if name != "kind"}
 
 
 def knobs_as_fields(own: Flat) -> dict[str, Any]:
-    """Field values of a strategy whose every knob is a field of the same name."""
+    """Return the field values of a strategy all of whose knobs are fields of the same name."""
     return dict(own)
 
 
 def no_configs(_cluster: Cluster) -> list[Any]:
-    """Empty list of configurations, for a backend without configurations that follow the nodes."""
+    """Return no configurations: for a backend that has none that shard within a node and replicate across nodes."""
     return []
 
 
 def one_rank(_drawing: DefineByRun) -> int:
-    """Number of ranks that compute one copy of the model for a backend that never splits a model: 1."""
+    """Return 1, the number of ranks that compute one copy of the model, for a backend that never splits a model."""
     return 1
 
 
@@ -40,18 +40,18 @@ class SearchedBackend(Generic[S]):
 
     config: type[S]
     draw: Callable[[DefineByRun, bool], None]
-    """Function that chooses the backend's knobs for which their declarations do not suffice, in an order in which
-    conditions depend on earlier knobs only. Its flag is whether gradients are accumulated. Knobs that it leaves are
-    drawn after it, by their declarations."""
+    """Function that chooses the values of the backend's knobs whose legal values or conditions their declarations
+    cannot state. It must choose knobs in an order in which each depends on earlier ones only. Its flag says whether
+    gradients are accumulated. All other knobs are drawn afterwards, by their declarations."""
     defaults: Callable[[Cluster], list[S]]
-    """Function that returns the configurations documented as the backend's defaults; beside a user's baseline, only the
-    first runs."""
+    """Function that returns the configurations documented as the backend's defaults; where the user has a baseline,
+    only the first of them runs."""
     split: Callable[[DefineByRun], int] = one_rank
     """Function that chooses how many ranks compute one copy of the model, before any knob that depends on this
     number."""
     aligned: Callable[[Cluster], list[S]] = no_configs
-    """Function that returns configurations that keep the heavy traffic within each node of several; these run whatever
-    is predicted."""
+    """Function that returns configurations that keep the heaviest traffic within each node of a cluster; a study on
+    several nodes runs them, whatever is predicted."""
     to_knobs: Callable[[S], Flat] = fields_as_knobs
     """Function from a backend's strategy to its knob values by name."""
     to_fields: Callable[[Flat], dict[str, Any]] = knobs_as_fields

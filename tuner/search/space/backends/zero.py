@@ -23,7 +23,8 @@ class ZeroSizes:
         self._domains, self._model_summary = domains, domains.model_summary
 
     def _up_to_model(self, candidates: tuple[int, ...], default: int) -> tuple[int, ...]:
-        """Even candidate sizes up to the whole model's, in elements.
+        """Candidate sizes in elements, up to the whole model's, rounded up to even numbers, as DeepSpeed requires for
+        gather buckets.
 
         The documented default replaces the whole model's size where the default is larger, so that the space contains
         the default.

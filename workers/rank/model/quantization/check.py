@@ -22,7 +22,7 @@ def require_packed(blocks: Sequence[nn.Module], adapter: AdapterSchema | None) -
     """Check that every frozen linear layer of a wrapped model's blocks has 4-bit weights.
 
     Raises:
-        NumericsError: a layer would train beside weights that are not quantised.
+        NumericsError: the frozen weights of a layer are not quantised.
     """
     quantization = quantization_of(adapter)
     if quantization is None:
@@ -55,7 +55,7 @@ class FrozenWeights:
         """Check that no packed weight and no scale has changed.
 
         Raises:
-            NumericsError: names the first layer that has.
+            NumericsError: names the first layer whose weights or scales changed.
         """
         for (name, _), before, after in zip(self._layers, self._before, self._sums(), strict=True):
             if before != after:
@@ -65,7 +65,8 @@ class FrozenWeights:
                 )
 
     def _sums(self) -> list[tuple[Any, ...]]:
-        """Sums of every layer, and a hash of the first, which no exchange of values leaves alike."""
+        """Sums of the bytes of every layer, and a hash of the first layer: unlike a sum, it also changes where values swap
+        places."""
         sums: list[tuple[Any, ...]] = [
             tuple(_sum_of(tensor) for tensor in (_local(layer.weight), *_scales(layer))) for _, layer in self._layers
         ]
@@ -97,7 +98,8 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_of(tensor: torch.Tensor) -> int:
-    """Sum of a tensor's bytes as 64-bit words, which wraps; the words need no copy."""
+    """Sum of a tensor's bytes as 64-bit words, modulo 2^64. A tensor whose offset forbids a view as 64-bit words is copied
+    first."""
     content = _bytes_of(tensor)
     whole = content.numel() // _WORD * _WORD
     # A part that begins at an odd word of a larger tensor cannot be viewed in wider ones.

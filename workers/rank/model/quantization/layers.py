@@ -31,8 +31,8 @@ def is_installed() -> bool:
 
 
 def convert(blocks: Sequence[nn.Module], lora: Lora, dtype: torch.dtype) -> None:
-    """Put 4-bit layers in place of the linear layers of a model's repeated blocks, on the meta device; biases, norms and
-    the names of parameters stay. `dtype`: that of the computation.
+    """Put 4-bit layers in place of the linear layers of a model's repeated blocks, on the meta device; biases, norms and the
+    names of parameters stay. `dtype`: dtype of the computation.
 
     Raises:
         SetupError: bitsandbytes is missing.
@@ -87,13 +87,13 @@ def packed(parameter: Any, fill: Fill, device: torch.device) -> nn.Parameter:
 
 
 def declare_packed(model: nn.Module, storage: torch.dtype) -> dict[str, Any]:
-    """Give the 4-bit layers of a model on the meta device parameters of the packed weights' size, in words of a dtype, so
-    that a backend can shard them before they have values. Returns the weights that are to be packed, by parameter name.
+    """Give the 4-bit layers of a model on the meta device parameters of the packed weights' size, in words of a dtype, so that
+    a backend can shard them before they have values. Returns the weights that are to be packed, by parameter name.
 
     One dtype in all of a unit's parameters lets FSDP gather them at once, as with transformers' `bnb_4bit_quant_storage`.
 
     Raises:
-        ValueError: a weight has no whole number of words.
+        ValueError: the packed size of a weight is not a whole number of words of that dtype.
     """
     unpacked = {}
     for name, layer in quantised_layers(model):
@@ -115,7 +115,7 @@ def declare_packed(model: nn.Module, storage: torch.dtype) -> dict[str, Any]:
 
 @functools.cache
 def _layer_class() -> Any:
-    """Class of 4-bit layers whose scales are in no checkpoint, since frozen weights are in none."""
+    """Class of 4-bit layers whose scales are left out of checkpoints, since checkpoints leave out frozen weights, too."""
     # On some CPUs it asks for a package with faster kernels, once for each rank.
     logging.getLogger(QUANTIZATION_PACKAGE).setLevel(logging.ERROR)
     base = importlib.import_module(QUANTIZATION_PACKAGE).nn.Linear4bit

@@ -29,5 +29,5 @@ def make(settings: AdamW, parameters: Iterable[nn.Parameter]) -> torch.optim.Ada
 def members(
     settings: AdamW, parameters: list[nn.Parameter], _matrices: list[nn.Parameter], _shard: int
 ) -> list[torch.optim.Optimizer]:
-    """Single optimizer for all parameters, matrices or not."""
+    """Single AdamW for all parameters: unlike Muon, it does not treat matrices separately."""
     return [make(settings, parameters)]

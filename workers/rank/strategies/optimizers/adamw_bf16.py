@@ -25,15 +25,15 @@ _LOWER_BITS = 16
 
 
 class StochasticAdamW(torch.optim.Optimizer):
-    """AdamW that keeps weights and moments in bfloat16 and rounds each of them by chance.
+    """AdamW that keeps weights and moments in bfloat16 and rounds them stochastically.
 
-    Random numbers depend on the step, the parameter and this rank's part of it alone. So replicas draw the same ones and
-    stay equal, and a training that goes on from a checkpoint draws those of one that was not interrupted.
+    Random numbers depend only on the step, the parameter and the part of it that this rank holds. So replicas draw the same
+    numbers and stay equal, and a training resumed from a checkpoint draws the same numbers as an uninterrupted one.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], shard: int = 0, **options: Any) -> None:
-        """Make the optimizer. `shard`: index of this rank's part where parameters are plain tensors that hold other parts
-        on other ranks; a DTensor says by itself which part a rank holds. `options`: those of torch's AdamW."""
+        """Make the optimizer. `shard`: index of this rank's part of the parameters, where these are plain tensors; a DTensor
+        itself knows which part a rank holds. `options`: options of torch's AdamW."""
         super().__init__(parameters, options)
         self._shard = shard
         self._streams: dict[torch.Tensor, int] = {}
@@ -86,8 +86,8 @@ def _step_in_float32(options: dict[str, Any], values: list[torch.Tensor], step: 
 
 
 def round_by_chance_(target: torch.Tensor, values: torch.Tensor, generator: torch.Generator) -> None:
-    """Write float32 values to a bfloat16 tensor, each rounded to one of its two neighbours with the probability that keeps
-    the mean. A value that bfloat16 has stays as it is. `values` is overwritten."""
+    """Write float32 values to a bfloat16 tensor, each rounded up or down with the probability that keeps the mean (stochastic
+    rounding). A value that bfloat16 represents exactly stays as it is. `values` is overwritten."""
     noise = torch.randint(1 << _LOWER_BITS, values.shape, dtype=torch.int32, device=values.device, generator=generator)
     # The NaN of a GPU has all lower bits set: a carry would turn it into -0.0.
     noise.mul_(values.isfinite())
@@ -96,7 +96,7 @@ def round_by_chance_(target: torch.Tensor, values: torch.Tensor, generator: torc
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor, in the same memory."""
+    """Part of a tensor that this rank holds, in the same memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -111,7 +111,8 @@ def _part(parameter: torch.Tensor, shard: int) -> tuple[int, ...]:
 
 
 def _pieces(tensors: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]:
-    """Views of some elements of each tensor, in order: of few at a time where the memory of all is in rows."""
+    """Views of the tensors in pieces, in the same order for each tensor: small pieces where all tensors are contiguous, else
+    each whole."""
     if not all(tensor.is_contiguous() for tensor in tensors):
         return [(tensor,) for tensor in tensors]
     return [tensor.view(-1).split(_PIECE[tensor.device.type]) for tensor in tensors]  # type: ignore[no-untyped-call]
@@ -120,5 +121,5 @@ def _pieces(tensors: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]
 def members(
     settings: AdamWBf16, parameters: list[nn.Parameter], _matrices: list[nn.Parameter], shard: int
 ) -> list[torch.optim.Optimizer]:
-    """Single optimizer for all parameters, matrices or not."""
+    """Single bfloat16 AdamW for all parameters: unlike Muon, it does not treat matrices separately."""
     return [StochasticAdamW(parameters, shard, **adamw.options(settings))]

@@ -10,7 +10,8 @@ from shardtune.workers.rank.strategies.optimizers import adamw
 def members(
     settings: Muon, parameters: list[nn.Parameter], matrices: list[nn.Parameter], _shard: int
 ) -> list[torch.optim.Optimizer]:
-    """Muon of the matrices, and AdamW of the rest if there is any; torch's Muon orthogonalises sharded matrices whole."""
+    """Muon for the matrices, and AdamW for the other parameters if there are any. Torch's Muon orthogonalises a sharded matrix
+    as a whole, not each shard."""
     muon = torch.optim.Muon(
         matrices,
         lr=settings.lr,

@@ -12,8 +12,8 @@ from shardtune.api_schemas.training.optimizers import OPTIMIZERS, OptimizerSchem
 from shardtune.workers.rank.strategies.optimizers import adamw, adamw_8bit, adamw_bf16, muon
 
 Maker = Callable[[Any, list[nn.Parameter], list[nn.Parameter], int], list[torch.optim.Optimizer]]
-"""Function that makes the torch optimizers of some settings from all trained parameters, from those among them that
-are matrices of blocks, and from the index of this rank's shard (see `make`)."""
+"""Function that makes torch optimizers from four arguments: settings, all trained parameters, those of them that are matrices
+of blocks, and the index of this rank's shard (see `make`)."""
 
 MAKERS: Mapping[str, Maker] = {
     "adamw": adamw.members,
@@ -41,7 +41,7 @@ class OptimizerSet:
 
 
 def installed_kinds() -> list[str]:
-    """Kinds of optimizers that are from another package than torch, where this installation has the package."""
+    """Kinds of optimizers that come from packages other than torch, as far as these packages are installed."""
     packages = {kind: settings.package for kind, settings in OPTIMIZERS.items()}
     return [kind for kind, package in packages.items() if package and importlib.util.find_spec(package)]
 
@@ -53,7 +53,7 @@ def make(
 
     Args:
         blocks: the model's repeated blocks, as the backend has wrapped them.
-        shard: index of this rank's part of parameters that are plain tensors; ranks with the same part have the same.
+        shard: index of this rank's part of parameters that are plain tensors; equal on ranks that hold the same part.
 
     Raises:
         ValueError: the optimizer updates matrices, and the blocks have none.

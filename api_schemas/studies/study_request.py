@@ -140,4 +140,5 @@ class StudySpec(StudyRequest):
         backends = lora_support.trainable_backends(backends, self.workload.adapter)
         optimizer_support.check_limits(self.space.knobs, self.workload.optimizer)
         fp16_support.check_limits(self.space.knobs, self.workload.precision)
+        lora_support.check_limits(self.space.knobs, self.workload.adapter)
         return self.model_copy(update={"space": self.space.model_copy(update={"backends": backends})})

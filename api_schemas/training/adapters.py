@@ -3,10 +3,11 @@
 An adapter belongs to the workload, since it decides what is trained. It is never searched.
 """
 
+import json
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.names import ModulePath
@@ -30,6 +31,8 @@ _PEFT_NAMES = {
 }
 DORA: Literal["dora"] = "dora"
 """Name for LoRA with trained magnitudes (DoRA), as a kind of adapter and in a worker's list of adapters."""
+_IMPLIED: Mapping[str, tuple[str, Any]] = {QLORA: ("quantization", "nf4"), DORA: ("dora", True)}
+"""Setting of LoRA, and its value, that each further word for a kind means."""
 
 
 class AdapterSchema(Schema):
@@ -105,11 +108,14 @@ class Lora(AdapterSchema):
 
     @field_validator("dropout")
     @classmethod
-    def _no_dropout(cls, dropout: float) -> float:
+    def _no_dropout(cls, dropout: float, info: ValidationInfo) -> float:
         if dropout > 0:
+            # PEFT 0.21 (`DoraLinearLayer.forward`): the frozen layer's output is that of the input before dropout.
+            again = "where DoRA then multiplies by each adapted layer's frozen weight once more"
+            speed = again if info.data.get("dora") else "whose speed it hardly changes"
             raise ValueError(
                 f"dropout ({dropout:g}) makes losses depend on how the batch is divided over ranks, so that no trial "
-                "could be checked; set it to 0 here and use yours in the final training, whose speed it hardly changes"
+                f"could be checked; set it to 0 here and use yours in the final training, {speed}"
             )
         return dropout
 
@@ -126,8 +132,8 @@ class Lora(AdapterSchema):
     def _dora_beside_packed_weights(self) -> Self:
         if self.dora and self.quantization is not None:
             raise ValueError(
-                f"dora (true) with quantization ({self.quantization!r}): nobody has compared it over backends; set dora to "
-                "false, or quantization to null"
+                f"dora (true) with quantization ({self.quantization!r}): nobody has compared it over backends; leave out "
+                "one of them"
             )
         return self
 
@@ -197,17 +203,27 @@ def _with_kind(value: object) -> object:
     if not isinstance(value, Mapping):
         raise ValueError(f'adapter ({value!r:.100}) must be an object such as {{"kind": "lora", "rank": 16}}, or null')
     kind = value.get("kind", "last_layers" if "layers" in value else "lora")
-    if kind == QLORA:
-        kind, value = "lora", {"quantization": "nf4", **value}
-    if kind == DORA:
-        kind, value = "lora", {DORA: True, **value}
+    if isinstance(kind, str) and kind in _IMPLIED:
+        kind, value = "lora", _with_implied(kind, value)
     check_foreign_names(value)
     if not isinstance(kind, str) or kind not in ADAPTERS:
-        raise ValueError(f"kind ({kind!r:.100}) is unknown; use one of {', '.join(ADAPTERS)}")
+        raise ValueError(f"kind ({kind!r:.100}) is unknown; use one of {', '.join((*ADAPTERS, *_IMPLIED))}")
     foreign = next((name for name in value if name in _PEFT_NAMES), None) if kind == "lora" else None
     if foreign is not None:
         raise ValueError(f"{foreign} ({value[foreign]!r:.100}) is PEFT's name; did you mean {_PEFT_NAMES[foreign]}?")
     return {**value, "kind": kind}
+
+
+def _with_implied(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return LoRA's settings with the one that another word for a kind means; reject one that says the opposite."""
+    name, implied = _IMPLIED[kind]
+    stated = value.get(name, implied)
+    if stated is None or stated is False:
+        raise ValueError(
+            f"{name} ({json.dumps(stated)}) contradicts kind ({kind!r}), which means LoRA with {name} ({json.dumps(implied)}); "
+            f"leave out {name}, or use kind 'lora'"
+        )
+    return {name: implied, **value}
 
 
 def _class_name(value: object) -> str:

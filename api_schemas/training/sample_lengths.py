@@ -22,6 +22,8 @@ MOST_PLANNED = 65_536
 """Maximum number of samples of a step whose lengths differ."""
 SHORTEST, LONGEST = 2, 4_194_304
 """Limits of a sample's length in tokens: a sample of one token has no next token to learn."""
+_MOST = 10**18
+"""Largest magnitude that is read as a number at all, so that an error repeats no number of any length."""
 DATA_SINCE = 2
 """First protocol version whose workers can train samples of several lengths."""
 PACKED = "packed"
@@ -96,12 +98,10 @@ def _checked_count(value: Any, name: str) -> int:
 
 
 def _integer(value: Any) -> int | None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or int(min(value, 1e18)) != value
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # An integer is compared as one: no float holds the largest that JSON can write.
+    if abs(value) > _MOST or (isinstance(value, float) and not math.isfinite(value)) or int(value) != value:
         return None
     return int(value)
 

@@ -23,6 +23,8 @@ if IS_LONG:
 
 OWN = {"strategy": {"kind": "ddp", "bucket_cap_mb": 1}, "micro_batch": 1}
 """The user's own configuration as baseline: half of the final comparison's runs, whose ranks cost a quarter of ZeRO's."""
+LENGTHS = "/new?model=gpt2&sequence_length=1024&lengths=[[64,300],[512,40],[1000,1]]&hardware=h100"
+"""The form with the picture of samples' lengths, and the padding of each layout."""
 BUDGET = {"max_trials": 3, "max_pairs": 7, "repeat_disturbed": 0}
 SPACE = {"backends": ["ddp", "fsdp2"]}
 """Each backend's default is a trial beside the baseline; their ranks cost less than ZeRO's."""
@@ -121,7 +123,7 @@ def test_every_page_is_accessible_and_fits(site, finished, running, scheme, widt
     number = finished.split("/")[-1]
     others = [
         "/studies",
-        "/new",
+        LENGTHS,
         "/schedules",
         "/settings",
         "/compare",

@@ -210,16 +210,23 @@ def test_scripts_with_4_bit_weights_train(tmp_path: Path) -> None:
     assert all(math.isfinite(value) for steps in drawn for step in steps for value in step)
 
 
-def test_a_script_of_fsdp2_with_dora_begins_as_with_lora(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "strategy"),
+    [
+        pytest.param("llama-tiny", Fsdp2Config(dp_shard=2), id="fsdp2"),
+        wide("gpt2-tiny", Fsdp2Config(dp_shard=2), id="fsdp2, Conv1D"),
+        wide("llama-tiny", ZeroConfig(stage=3), id="zero-3"),
+        wide("gpt2-tiny", DdpConfig(), id="ddp, Conv1D"),
+    ],
+)
+def test_a_script_with_dora_begins_as_with_lora(tmp_path: Path, model: str, strategy: Any) -> None:
     """Both begin with the model's own outputs, if the magnitudes are the lengths of the rows that were drawn."""
     first = []
     for dora in (False, True):
         folder = tmp_path / str(dora)
         folder.mkdir()
-        study = with_adapter(study_of(precision="fp32"), {"rank": 4, "dora": dora})
-        for file, text in files(
-            study, contender_of(TrialConfig(strategy=Fsdp2Config(dp_shard=2), micro_batch=2))
-        ).items():
+        study = with_adapter(study_of(model, "fp32"), {"rank": 4, "dora": dora})
+        for file, text in files(study, contender_of(TrialConfig(strategy=strategy, micro_batch=2))).items():
             (folder / file).write_text(text)
         first.append(train(folder)[0][0])
     assert first[1] == pytest.approx(first[0], rel=1e-5)

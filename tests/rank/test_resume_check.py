@@ -157,6 +157,15 @@ ADAPTED |= {"model": LLAMA | {"vocab_size": 4096, "num_hidden_layers": 2}}
         pytest.param({"kind": "ddp"}, ADAPTED | QLORA, id="ddp, 4-bit weights"),
         wide({"kind": "zero", "stage": 2, **BUCKETS}, ADAPTED | QLORA, id="zero-2, 4-bit weights"),
         wide(FSDP2, ADAPTED | QLORA, id="fsdp2, 4-bit weights"),
+        # Magnitudes are modules of their own within PEFT's layers.
+        *(
+            wide(strategy, ADAPTED | {"adapter": {"kind": "dora", "rank": 4}}, id=f"{name}, dora")
+            for name, strategy in {
+                "ddp": {"kind": "ddp"},
+                "zero-3": {"kind": "zero", "stage": 3, **BUCKETS},
+                "fsdp2": FSDP2,
+            }.items()
+        ),
     ],
 )
 def test_a_checkpoint_of_an_adapter_holds_it_alone_and_training_goes_on_from_it(

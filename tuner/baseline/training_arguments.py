@@ -10,7 +10,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.training.optimizers import AdamSettings, AdamW, AdamW8bit, OptimizerSchema
 from shardtune.api_schemas.training.workload import Workload
-from shardtune.tuner.baseline import accelerate, deepspeed, fsdp, trl_packing, trl_quantization
+from shardtune.tuner.baseline import accelerate, deepspeed, fsdp, trl_adapter, trl_packing
 from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.auto import TRAINERS_BATCH
 from shardtune.tuner.baseline.section import Section
@@ -104,7 +104,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     """
     _check_names(top)
     trl_packing.check(top, workload, notes)
-    trl_quantization.check(top, workload, notes)
+    trl_adapter.check(top, workload, notes)
     precision = workload.precision
     remedy = "bf16-mixed" if is_sharded(top) else precisions.ddp_name(workload.adapter)
     check = precisions.check_bf16 if top.get("deepspeed") is not None else precisions.check_mixed

@@ -4,9 +4,11 @@ from itertools import pairwise
 
 from shardtune.api_schemas.training.sample_lengths import SampleLengths
 from shardtune.service.pages.charts.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Area, Plot, ticks
-from shardtune.service.pages.charts.scale import Position, Scale, for_sizes
+from shardtune.service.pages.charts.scale import Position, Scale, for_sizes, titled
 
 _BARS = 24
+_LOWEST = 1.0
+"""Height of the lowest bar: a few long samples decide memory, and would have no visible one."""
 
 
 def histogram(data: SampleLengths) -> Plot | None:
@@ -17,18 +19,19 @@ def histogram(data: SampleLengths) -> Plot | None:
     across = for_sizes([float(shortest), float(longest)], LEFT, WIDTH - RIGHT)
     percents = _percents(data, across)
     up = Scale(0, max(percents) * 1.05, HEIGHT - BOTTOM, TOP)
+    heights = [max(_LOWEST, round(HEIGHT - BOTTOM - up(percent), 1)) if percent else 0.0 for percent in percents]
     middle = _median_by_tokens(data)
     return Plot(
         name="sample-lengths",
         summary=f"{data.samples:,} samples of {shortest:,} to {longest:,} tokens; half of all tokens are in samples of {middle:,} or more.",
-        x_label="tokens of a sample",
+        x_label=titled("tokens of a sample", across),
         y_label="% of all tokens",
         x_ticks=ticks(across, 5),
         y_ticks=ticks(up, 5),
         areas=tuple(
-            Area(x, up(percent), round(right - x, 1), round(HEIGHT - BOTTOM - up(percent), 1), "tokens")
-            for (x, right), percent in zip(pairwise(_edges()), percents, strict=True)
-            if percent > 0
+            Area(x, round(HEIGHT - BOTTOM - height, 1), round(right - x, 1), height, "tokens")
+            for (x, right), height in zip(pairwise(_edges()), heights, strict=True)
+            if height
         ),
         note=f"Half of all tokens are in samples of {middle:,} tokens or more.",
     )

@@ -93,6 +93,7 @@ def test_predictions_are_made_for_the_adapter(quick_client):
 
 
 QLORA = with_adapter(kind="qlora", rank=8)
+DORA = with_adapter(kind="dora", rank=8)
 
 
 def test_4_bit_weights_are_sent_to_a_worker_that_has_their_package(quick_client):
@@ -113,8 +114,29 @@ def test_a_worker_without_the_package_of_4_bit_weights_gets_no_such_run(quick_cl
     assert plain.lease() is None and able.lease() is not None
 
 
-def test_an_answer_for_lora_is_never_given_for_4_bit_weights(quick_client):
-    asked = ASK | {"workload": json.dumps(WORKLOAD | {"adapter": "qlora"}), "lowest_confidence": "low"}
+def test_a_worker_that_trains_lora_without_magnitudes_gets_no_study_with_dora(quick_client):
+    """It would ignore the field, train LoRA and report its speed; PEFT, which it has, is not what it lacks."""
+    old = SimulatedWorker(quick_client, "old", adapters=KINDS).register()
+    found = rejection(quick_client, DORA)
+    assert found["field"] == "workload.adapter.dora", found
+    assert "worker old, whose release trains lora, last_layers; upgrade it" in found["message"]
+    able = SimulatedWorker(quick_client, "able", adapters=(*KINDS, "dora")).register()
+    study = quick_client.post("/v1/studies", json=DORA).json()
+    assert study["spec"]["workload"]["adapter"]["dora"] and "fsdp1" not in study["spec"]["space"]["backends"]
+    assert old.lease() is None
+    lease = able.lease()
+    assert lease is not None and lease.task.workload.adapter.dora
+
+
+def test_a_kind_that_a_setting_contradicts_is_rejected_with_its_field(quick_client):
+    SimulatedWorker(quick_client, adapters=(*KINDS, "dora")).register()
+    found = rejection(quick_client, with_adapter(kind="dora", dora=False))
+    assert found["field"] == "workload.adapter.dora" and "use kind 'lora'" in found["message"], found
+
+
+@pytest.mark.parametrize("kind", ["qlora", "dora"])
+def test_an_answer_for_lora_is_never_given_for_another_method(quick_client, kind):
+    asked = ASK | {"workload": json.dumps(WORKLOAD | {"adapter": kind}), "lowest_confidence": "low"}
     assert quick_client.get("/v1/best", params=asked).json()["code"] == "unknown_best"
 
 

@@ -49,6 +49,18 @@ def test_the_order_of_targets_does_not_matter() -> None:
         ({"double_quantization": True}, r"double_quantization \(true\) .* and quantization is null; set"),
         ({"dora": True, "quantization": "nf4"}, r"dora \(true\) with quantization \('nf4'\)"),
         ({"use_dora": True}, r"use_dora \(True\) is PEFT's name; did you mean dora\?"),
+        (
+            {"kind": "dora", "dora": False},
+            r"dora \(false\) contradicts kind \('dora'\), .*leave out dora, or use kind 'lora'",
+        ),
+        ({"kind": "dora", "dora": None}, r"dora \(null\) contradicts kind \('dora'\)"),
+        ({"kind": "qlora", "quantization": None}, r"quantization \(null\) contradicts kind \('qlora'\), .*\(\"nf4\"\)"),
+        ({"kind": "qlora", "dora": True}, r"dora \(true\) with quantization \('nf4'\).*leave out one of them"),
+        ({"kind": "dora", "dora": "no"}, "boolean"),
+        ({"kind": "dora", "layers": 2}, "not permitted"),
+        ({"kind": "last_layers", "layers": 2, "dora": True}, "not permitted"),
+        ({"kind": ["dora"]}, r"kind \(\['dora'\]\) is unknown; use one of lora, last_layers, qlora, dora"),
+        ({"dora": True, "dropout": 0.1}, "DoRA then multiplies by each adapted layer's frozen weight once more"),
         ({"r": 16}, r"r \(16\) is PEFT's name; did you mean rank\?"),
         ({"kind": "prefix"}, r"kind \('prefix'\) is unknown; use one of lora, last_layers"),
         ({"layers": 0}, "greater than or equal to 1"),
@@ -217,6 +229,18 @@ def test_a_search_with_magnitudes_leaves_out_fsdp1_and_says_so() -> None:
     assert lora_support.trainable_backends(("ddp", "fsdp1", "zero"), adapter("dora")) == ("ddp", "zero")
     (note,) = lora_support.dropped_notes(("ddp", "fsdp1", "zero"), {}, adapter("dora"), compiles=True)
     assert note.startswith("space.backends (fsdp1) cannot train magnitudes (workload.adapter.dora: true)")
+
+
+@pytest.mark.parametrize("kind", ["dora", "qlora"])
+def test_limits_that_leave_deepcompile_alone_are_rejected_and_others_noted(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"space.knobs.deepcompile \(true\) cannot train .*compared it; leave it out"):
+        lora_support.check_limits({"deepcompile": True}, adapter(kind))
+    both = {"deepcompile": (True, False), "stage": 2}
+    lora_support.check_limits(both, adapter(kind))
+    lora_support.check_limits({"deepcompile": True}, adapter("lora"))
+    (note,) = lora_support.dropped_notes(("zero",), both, adapter(kind))
+    assert note.startswith("space.knobs.deepcompile (true) cannot train") and note.endswith("it is not searched")
+    assert lora_support.dropped_notes(("ddp",), both, adapter(kind)) == ()
 
 
 def test_a_search_beside_4_bit_weights_leaves_out_what_cannot_train_and_says_so() -> None:

@@ -201,7 +201,14 @@ def _check_adapter(tool: Tool, values: Fields, workload: Workload, notes: list[s
             f'{ours.describe() if ours else "all weights"}; make them equal ("adapter": {line} in the study\'s workload)'
         )
     if values.get(_DROPOUT) not in (None, 0, 0.0):
-        notes.append(f"baseline.{_DROPOUT} is not applied: trials have no dropout")
+        # PEFT 0.21: the frozen layer's output is that of the input before dropout, and DoRA scales the one after it.
+        slower = isinstance(theirs, Lora) and theirs.dora
+        more = (
+            "; with DoRA yours multiplies by each adapted layer's frozen weight once more, so it is slower"
+            if slower
+            else ""
+        )
+        notes.append(f"baseline.{_DROPOUT} is not applied: trials have no dropout{more}")
 
 
 def _adapter_of(stated: StatedAdapter) -> Lora | LastLayers | None:
@@ -212,6 +219,9 @@ def _adapter_of(stated: StatedAdapter) -> Lora | LastLayers | None:
         return kind.model_validate(stated.settings)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+        if first["type"] == "value_error":
+            # A rule of ours, which names the setting, its value and the remedy.
+            raise ValueError(f"baseline.{stated.key}: {first['msg'].removeprefix('Value error, ')}") from error
         field = ".".join(map(str, first["loc"])) or "settings"
         raise ValueError(
             f"baseline.{stated.key}: its {field} ({first['input']!r:.60}) is no setting of an adapter; correct it"

@@ -6,7 +6,10 @@ length is taken. The output of the frozen layer and that of the adapter are then
 this one.
 """
 
+import numpy as np
+
 from shardtune.tuner.prediction.adapters.layers import AdaptedLayers
+from shardtune.tuner.prediction.candidates import Array
 
 _SCALED_OUTPUTS = 6.0
 """Memory accesses for each output element of a layer that DoRA adds to LoRA's forward: the frozen layer's output and
@@ -19,10 +22,29 @@ def kept_bytes(adapter: AdaptedLayers, size: int) -> float:
     return 2.0 * size * _outputs(adapter)
 
 
-def largest_temporary(adapter: AdaptedLayers, size: int) -> float:
+def largest_temporary(adapter: AdaptedLayers | None, size: int, of_weights: int, keeps_products: Array) -> Array:
     """Bytes of temporaries while DoRA computes the row lengths of the largest adapted weight: an identity matrix, and
-    three copies of the product of LoRA's matrices (before scaling, after it, and added to the weight)."""
-    return size * max((inputs * (inputs + 3.0 * outputs) for inputs, outputs in adapter.normed), default=0.0)
+    three copies of the product of LoRA's matrices (before scaling, after it, and added to the weight).
+
+    Args:
+        adapter: adapter on the block; None: nothing is computed.
+        size: bytes of an element of the computation.
+        of_weights: bytes of an element of the weights, which differ under autocast.
+        keeps_products: candidates that keep the product until backward, where `kept_products` counts it.
+    """
+    if adapter is None:
+        return keeps_products * 0.0
+    copies = np.where(keeps_products * (of_weights == size) > 0, 2.0, 3.0)
+    layers = [inputs * (size * inputs + copies * of_weights * outputs) for inputs, outputs in adapter.normed]
+    return np.max([keeps_products * 0.0, *layers], axis=0)  # type: ignore[no-any-return]
+
+
+def kept_products(adapter: AdaptedLayers | None, size: int) -> float:
+    """Bytes that a block keeps where all products are kept (selective checkpointing), whatever the number of tokens: those
+    of the identity with LoRA's first matrix, and with both."""
+    if adapter is None:
+        return 0.0
+    return size * sum(inputs * (adapter.rank + float(outputs)) for inputs, outputs in adapter.normed)
 
 
 def length_flops(adapter: AdaptedLayers) -> float:

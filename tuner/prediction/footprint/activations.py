@@ -32,7 +32,10 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     fused = c.tokens * _compiled_bytes(shape, dtypes) + _attention_extra(shape, c, dtypes, impl)
     all_saved = np.where(c.compiled > 0, np.minimum(fused, eager), eager)
     boundary = c.tokens * held * shape.hidden * (4 if impl.autocast else dtypes.compute)
-    selective = boundary + _selective_bytes(shape, c, dtypes, impl, all_saved - boundary)
+    # Every product is kept, also those of weight lengths (DoRA), which no gradient needs.
+    keeps_products = (c.checkpointing == SELECTIVE) & (impl.selective == "matmuls")
+    products = keeps_products * magnitudes.kept_products(shape.adapter, dtypes.compute)
+    selective = boundary + _selective_bytes(shape, c, dtypes, impl, all_saved - boundary) + products
     checkpointed = np.where(
         c.checkpointing == FULL, boundary, np.where(c.checkpointing == SELECTIVE, selective, all_saved)
     )
@@ -46,9 +49,10 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     width = width + np.where(c.experts > 1, 2.0 * shape.experts_per_token * shape.hidden, 0.0)
     flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
     flowing = flowing + trained_part.unpacked_bytes(shape, dtypes)
-    if shape.adapter is not None:
-        # Lengths are taken in forward, or in its repetition, when no gradient flows yet.
-        flowing = np.maximum(flowing, magnitudes.largest_temporary(shape.adapter, dtypes.compute))
+    # Lengths are taken in forward, or in its repetition, when no gradient flows yet.
+    of_weights = dtypes.master if impl.autocast else dtypes.compute
+    temporary = magnitudes.largest_temporary(shape.adapter, dtypes.compute, of_weights, keeps_products)
+    flowing = np.maximum(flowing, temporary)
     block = BlockBytes(checkpointed, unchecked, all_saved, flowing, shape.layers - shape.trained_blocks)
     return block.with_offload(c, shape.layers)
 

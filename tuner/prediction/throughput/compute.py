@@ -108,9 +108,10 @@ def compute_times(
     unpacked = unpacking_bytes(shape, dtypes.compute) * (1.0 + passed * (1.0 + repeated.elementwise))
     elementwise = elementwise + unpacked / rates.memory_bytes
     if shape.adapter is not None:
-        passes = shape.layers * (1.0 + passed * repeated.elementwise)
-        matmul = matmul + passes * magnitudes.length_flops(shape.adapter) / matmul_rate
-        elementwise = elementwise + passes * magnitudes.length_bytes(shape.adapter, dtypes.compute) / rates.memory_bytes
+        products, passes = (shape.layers * (1.0 + passed * part) for part in (repeated.matmul, repeated.elementwise))
+        matmul = matmul + products * magnitudes.length_flops(shape.adapter) / matmul_rate
+        of_weights = dtypes.master if impl.autocast else dtypes.compute
+        elementwise = elementwise + passes * magnitudes.length_bytes(shape.adapter, of_weights) / rates.memory_bytes
     if impl.autocast and dtypes.compute < dtypes.master:
         # Every weight is cast on its way into forward, and its gradient on the way out.
         casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + repeated.matmul) / rates.memory_bytes

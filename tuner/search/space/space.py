@@ -278,6 +278,7 @@ def build(
     backends = lora_support.trainable_backends(backends, workload.adapter)
     optimizer_support.check_limits(limits.knobs, workload.optimizer)
     fp16_support.check_limits(limits.knobs, workload.precision)
+    lora_support.check_limits(limits.knobs, workload.adapter)
     checked = KnobLimits(limits.model_copy(update={"backends": backends}), KNOBS)
     domains = Domains(workload, cluster, model_summary, cores=cores)
     space = Space(domains, checked)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardtune.api_schemas.training.padding import Padding, padding_of
-from shardtune.api_schemas.training.sample_lengths import LAYOUTS, SampleLengths, check_lengths
+from shardtune.api_schemas.training.sample_lengths import LAYOUTS, PACKED, SampleLengths, check_lengths
 from shardtune.api_schemas.training.sample_plan import Split, plan_samples
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.pages.charts.plot import Plot
@@ -25,8 +25,11 @@ class LengthsView:
     """Chart of the samples' lengths, and the share of padding under each layout (padded, grouped, packed)."""
 
     samples: int
+    global_batch: int
     chart: Plot | None
     layouts: tuple[LayoutCost, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+    """Layouts that the sizes do not allow, each with the reason and its remedy."""
 
 
 def lengths_view(request: PredictionRequest, ranks: int) -> LengthsView | None:
@@ -36,13 +39,16 @@ def lengths_view(request: PredictionRequest, ranks: int) -> LengthsView | None:
     if data is None or batch is None or length is None:
         return None
     split = Split(request.micro_batch, ranks, max(1, batch // (ranks * request.micro_batch)))
-    costs = []
+    costs, left_out = [], []
     for layout in LAYOUTS:
+        # Packed rows are padded to the sequence length, whatever the multiple.
+        multiple = 1 if layout == PACKED else data.pad_to_multiple_of
+        arranged = SampleLengths(lengths=data.lengths, layout=layout, pad_to_multiple_of=multiple)
         try:
-            arranged = SampleLengths(lengths=data.lengths, layout=layout)
             check_lengths(arranged, length, batch)
-        except ValueError:
+        except ValueError as error:
+            left_out.append((layout, str(error)))
             continue
         padding = padding_of(plan_samples(arranged, batch, 0, length), split)
         costs.append(LayoutCost(layout, padding, padding.computed_tokens / padding.real_tokens))
-    return LengthsView(data.samples, histogram(data), tuple(costs))
+    return LengthsView(data.samples, batch, histogram(data), tuple(costs), tuple(left_out))

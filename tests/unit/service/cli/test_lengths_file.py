@@ -47,6 +47,7 @@ def test_numbers_and_lists_of_token_ids_are_counted(tmp_path: Path) -> None:
         ("null\n", "line 1 (None) must be a number of tokens"),
         ("[" * 100_000, "line 1 is not JSON"),
         ("1" * 5000, "line 1 is not JSON"),
+        ("1" * 4000, "line 1 (1111"),
     ],
 )
 def test_a_line_without_a_sample_is_named(tmp_path: Path, text: str, message: str) -> None:

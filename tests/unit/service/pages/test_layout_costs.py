@@ -29,8 +29,25 @@ def test_sorting_and_packing_save_padding() -> None:
 
 def test_a_layout_that_the_sizes_do_not_allow_is_left_out() -> None:
     """More samples in a step's packed rows than are planned."""
-    layouts = [one.layout for one in view([[2, 10], [40, 1]], sequence_length=4096, global_batch=1024).layouts]
-    assert layouts == ["padded", "grouped"]
+    shown = view([[2, 10], [40, 1]], sequence_length=4096, global_batch=1024)
+    assert [one.layout for one in shown.layouts] == ["padded", "grouped"]
+    ((layout, reason),) = shown.left_out
+    assert layout == "packed" and reason.startswith("global_batch (1024) packs about") and "use at most" in reason
+    assert view(SPREAD).left_out == ()
+
+
+def test_a_multiple_of_padding_counts_where_rows_are_padded_to_the_longest() -> None:
+    lengths = {"lengths": [[60, 10], [500, 1]], "pad_to_multiple_of": 64}
+    request = PredictionRequest(
+        model="llama-tiny", cluster="8xh100", sequence_length=512, global_batch=64, micro_batch=4, data=lengths
+    )
+    shown = lengths_view(request, ranks=8)
+    assert shown is not None
+    for layout in shown.layouts[:2]:
+        assert layout.padding.computed_tokens % 64 == 0
+    plain = view([[60, 10], [500, 1]], sequence_length=512)
+    assert shown.layouts[0].computed_per_own > plain.layouts[0].computed_per_own
+    assert shown.layouts[2] == plain.layouts[2]
 
 
 def test_samples_of_one_length_have_no_picture() -> None:
@@ -46,6 +63,15 @@ def test_the_bars_hold_all_tokens_and_the_note_their_middle() -> None:
     assert len(heights) == len(tokens)
     for height, part in zip(heights, tokens.values(), strict=True):
         assert height / sum(heights) == pytest.approx(part / sum(tokens.values()), abs=0.01)
+
+
+def test_a_rare_long_sample_has_a_bar_that_can_be_seen() -> None:
+    """It decides memory; its part of the tokens would be less than a tenth of a unit."""
+    chart = histogram(SampleLengths(lengths=[[64, 10**9], [4096, 1]]))
+    assert chart is not None and chart.x_label == "tokens of a sample (log scale)"
+    assert [area.height >= 1 for area in chart.areas] == [True, True]
+    linear = histogram(SampleLengths(lengths=[[60, 1], [64, 1]]))
+    assert linear is not None and linear.x_label == "tokens of a sample"
 
 
 @pytest.mark.parametrize("lengths", [[[2, 1], [4_194_304, 1]], [2, 3], [[4095, 1], [4096, 10**12]]])

@@ -202,7 +202,28 @@ def test_each_adapter_is_compared_with_every_number() -> None:
     for change in changes:
         with pytest.raises(ValueError, match=r"baseline.finetuning_type .*make them equal"):
             read(factory | change, trained)
-    assert any("lora_dropout is not applied" in note for note in read(factory | {"lora_dropout": 0.1}, trained).notes)
+    assert (
+        "baseline.lora_dropout is not applied: trials have no dropout"
+        in read(factory | {"lora_dropout": 0.1}, trained).notes
+    )
+    slower = read(factory | {"lora_dropout": 0.1, "use_dora": True}, with_magnitudes).notes
+    assert any("with DoRA yours multiplies by each adapted layer's frozen weight once more" in note for note in slower)
+    with pytest.raises(ValueError, match=r"baseline.adapter: dora \(true\) with quantization \('nf4'\)"):
+        read(AXOLOTL | QLORA | {"peft_use_dora": True}, with_magnitudes)
+
+
+def test_trls_dora_is_compared_with_the_workload() -> None:
+    """Trials of LoRA would be called faster than the DoRA that runs today."""
+    trl = {"per_device_train_batch_size": 2, "bf16": True, "use_peft": True}
+    magnitudes, plain = workload(adapter="dora"), workload(adapter="lora")
+    assert not any("use_dora" in note for note in read(trl | {"use_dora": True}, magnitudes).notes)
+    assert not any("use_dora" in note for note in read(trl, plain).notes)
+    assert any("use_dora is absent, which means LoRA in TRL" in note for note in read(trl, magnitudes).notes)
+    for trained, says in ((plain, r"trains LoRA r=16; set dora to true"), (workload(), "trains all weights")):
+        with pytest.raises(ValueError, match=rf"baseline.use_dora \(true\), but the workload {says}"):
+            read(trl | {"use_dora": True}, trained)
+    with pytest.raises(ValueError, match=r"baseline.use_dora \(false\), but the workload's adapter has dora \(true\)"):
+        read(trl | {"use_dora": False}, magnitudes)
 
 
 @pytest.mark.parametrize(("tool", "name"), NAMES.items())

@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, JsonValue, field_validator, model_valida
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import ClusterChoice
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
-from shardtune.api_schemas.strategies.recipe_support import fp16_support, lora_support
+from shardtune.api_schemas.strategies.recipe_support import deepcompile_support, fp16_support, lora_support
 from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.recipes import (
     FEWEST_LOSS_STEPS,
@@ -140,5 +140,5 @@ class StudySpec(StudyRequest):
         backends = lora_support.trainable_backends(backends, self.workload.adapter)
         optimizer_support.check_limits(self.space.knobs, self.workload.optimizer)
         fp16_support.check_limits(self.space.knobs, self.workload.precision)
-        lora_support.check_limits(self.space.knobs, self.workload.adapter)
+        deepcompile_support.check_limits(self.space.knobs, self.workload)
         return self.model_copy(update={"space": self.space.model_copy(update={"backends": backends})})

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import optimizer_support
-from shardtune.api_schemas.strategies.recipe_support import float8_support, lora_support
+from shardtune.api_schemas.strategies.recipe_support import deepcompile_support, float8_support, lora_support
 from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
@@ -69,6 +69,7 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
         *optimizer_support.dropped_note(spec.space.backends, spec.workload.optimizer),
         *float8_support.dropped_note(spec.space.backends, spec.space.knobs, spec.workload.float8),
         *lora_support.dropped_notes(spec.space.backends, spec.space.knobs, spec.workload.adapter, compiles=compiles),
+        *deepcompile_support.dropped_note(spec.space.backends, spec.space.knobs, spec.workload),
     )
     budget_notes = _small_budget_note(spec.budget, seeds.seed_configs(search_space, cluster, resolved.config))
     return resolved._replace(

@@ -108,13 +108,12 @@ def can_train(config: TrialConfig, workload: WorkloadRequest) -> bool:
 
 
 def check_limits(knobs: Mapping[str, object], precision: Precision) -> None:
-    """Reject limits of a search that allow only offloaded shards, or only DeepCompile, if the precision is float16.
+    """Reject limits of a search that allow only offloaded shards, if the precision is float16.
 
     Raises:
         ValueError: names the knob, its values and the remedy.
     """
-    for name, why in (("cpu_offload", _OFFLOAD), ("deepcompile", f"with float16 {_NOT_COMPARED}")):
-        named = knobs.get(name, False)
-        values = named if isinstance(named, list | tuple) else (named,)
-        if precision.scales_loss and False not in values:
-            raise ValueError(f"space.knobs.{name} ({', '.join(map(str, values))}) {why}; leave it out")
+    named = knobs.get("cpu_offload", False)
+    values = named if isinstance(named, list | tuple) else (named,)
+    if precision.scales_loss and False not in values:
+        raise ValueError(f"space.knobs.cpu_offload ({', '.join(map(str, values))}) {_OFFLOAD}; leave it out")

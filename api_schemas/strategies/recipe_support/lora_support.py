@@ -27,7 +27,6 @@ _BREAKS = (
     "layer, so that compilation saves nothing"
 )
 _ABLE = "ddp, fsdp2 or zero"
-_NOT_COMPARED = "nobody has compared it"
 
 
 def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
@@ -40,7 +39,7 @@ def check(config: TrialConfig, adapter: AdapterSchema | None) -> None:
     if strategy.kind in unable:
         raise ValueError(f"strategy.kind ({strategy.kind!r}) {beside}: it {unable[strategy.kind]}; use {_ABLE}")
     if getattr(strategy, "deepcompile", False) and not can_deepcompile(adapter):
-        raise ValueError(f"deepcompile (true) {beside}: {_NOT_COMPARED}; set it to false")
+        raise ValueError(f"deepcompile (true) {beside}: nobody has compared it; set it to false")
     if quantization_of(adapter) is None:
         return
     if isinstance(strategy, ZeroConfig) and strategy.stage not in ZERO_STAGES:
@@ -74,29 +73,6 @@ def can_compile(backend: str, adapter: AdapterSchema | None) -> bool:
 def can_deepcompile(adapter: AdapterSchema | None) -> bool:
     """Whether DeepCompile trains the adapter as the other backends do."""
     return not _unable_backends(adapter)
-
-
-def check_limits(knobs: Mapping[str, object], adapter: AdapterSchema | None) -> None:
-    """Reject limits of a search that leave only DeepCompile for an adapter that it was not compared with.
-
-    Raises:
-        ValueError: names the knob, its values and the remedy.
-    """
-    values = _deepcompiles(knobs)
-    if False not in values and not can_deepcompile(adapter):
-        raise ValueError(
-            f"space.knobs.deepcompile ({_shown(values)}) {_beside(adapter)}: {_NOT_COMPARED}; leave it out"
-        )
-
-
-def _deepcompiles(knobs: Mapping[str, object]) -> tuple[object, ...]:
-    """Values of DeepCompile that a search tries."""
-    stated = knobs.get("deepcompile", False)
-    return tuple(stated) if isinstance(stated, list | tuple) else (stated,)
-
-
-def _shown(values: Iterable[object]) -> str:
-    return ", ".join(str(value).lower() for value in values)
 
 
 def why_not_compiled(backend: str) -> str:
@@ -138,8 +114,6 @@ def dropped_notes(
         for kind, why in _unable_backends(adapter).items()
         if kind in named
     ]
-    if "zero" in named and True in _deepcompiles(knobs) and not can_deepcompile(adapter):
-        notes.append(f"space.knobs.deepcompile (true) {beside}: {_NOT_COMPARED}; it is not searched")
     if quantization_of(adapter) is None:
         return tuple(notes)
     stated = knobs.get("stage")

@@ -231,18 +231,6 @@ def test_a_search_with_magnitudes_leaves_out_fsdp1_and_says_so() -> None:
     assert note.startswith("space.backends (fsdp1) cannot train magnitudes (workload.adapter.dora: true)")
 
 
-@pytest.mark.parametrize("kind", ["dora", "qlora"])
-def test_limits_that_leave_deepcompile_alone_are_rejected_and_others_noted(kind: str) -> None:
-    with pytest.raises(ValueError, match=r"space.knobs.deepcompile \(true\) cannot train .*compared it; leave it out"):
-        lora_support.check_limits({"deepcompile": True}, adapter(kind))
-    both = {"deepcompile": (True, False), "stage": 2}
-    lora_support.check_limits(both, adapter(kind))
-    lora_support.check_limits({"deepcompile": True}, adapter("lora"))
-    (note,) = lora_support.dropped_notes(("zero",), both, adapter(kind))
-    assert note.startswith("space.knobs.deepcompile (true) cannot train") and note.endswith("it is not searched")
-    assert lora_support.dropped_notes(("ddp",), both, adapter(kind)) == ()
-
-
 def test_a_search_beside_4_bit_weights_leaves_out_what_cannot_train_and_says_so() -> None:
     qlora = adapter("qlora")
     assert lora_support.trainable_backends(("ddp", "fsdp1", "zero"), qlora) == ("ddp", "zero")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
-from shardtune.api_schemas.strategies.recipe_support import fp16_support, lora_support
+from shardtune.api_schemas.strategies.recipe_support import deepcompile_support, fp16_support, lora_support
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.training.workload import Workload
@@ -278,7 +278,7 @@ def build(
     backends = lora_support.trainable_backends(backends, workload.adapter)
     optimizer_support.check_limits(limits.knobs, workload.optimizer)
     fp16_support.check_limits(limits.knobs, workload.precision)
-    lora_support.check_limits(limits.knobs, workload.adapter)
+    deepcompile_support.check_limits(limits.knobs, workload)
     checked = KnobLimits(limits.model_copy(update={"backends": backends}), KNOBS)
     domains = Domains(workload, cluster, model_summary, cores=cores)
     space = Space(domains, checked)

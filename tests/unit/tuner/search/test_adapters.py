@@ -1,7 +1,5 @@
 """What a search may draw for a workload with an adapter."""
 
-from itertools import islice
-
 import pytest
 
 from shardtune.api_schemas.training.search_space import SpaceLimits
@@ -46,17 +44,6 @@ def test_a_limit_that_only_allows_compiled_blocks_beside_4_bit_weights_is_reject
         _space(workload, limits)
     both = limits.model_copy(update={"backends": ("ddp", "fsdp2")})
     assert {(config.backend, config.compile) for config in _space(workload, both).enumerate()} == {("ddp", True)}
-
-
-@pytest.mark.parametrize("adapter", ["dora", "qlora"])
-def test_an_adapter_that_deepcompile_was_not_compared_with_is_never_compiled_by_deepspeed(adapter: str) -> None:
-    workload = Workload.model_validate({**dict(WORKLOAD), "adapter": adapter})
-    limits = SpaceLimits.model_validate({"backends": ["zero"], "knobs": {"deepcompile": [True, False], "stage": 2}})
-    drawn = [*islice(_space(workload, limits).enumerate(), 0, 5_000, 50)]
-    assert drawn and not any(getattr(config.strategy, "deepcompile", False) for config in drawn)
-    alone = SpaceLimits.model_validate({"backends": ["zero"], "knobs": {"deepcompile": True}})
-    with pytest.raises(ValueError, match=r"space.knobs.deepcompile \(true\) cannot train .*leave it out"):
-        _space(workload, alone)
 
 
 def _space(workload: Workload, limits: SpaceLimits) -> space.Space:

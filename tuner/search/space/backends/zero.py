@@ -6,7 +6,7 @@ from typing import Any
 from shardtune.api_schemas.divisors import divisors
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Offload, ZeroConfig
-from shardtune.api_schemas.strategies.recipe_support import fp16_support, lora_support
+from shardtune.api_schemas.strategies.recipe_support import deepcompile_support, fp16_support
 from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_as_knobs
 from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.domains import Domains
@@ -101,9 +101,8 @@ def _draw(drawing: DefineByRun, _accumulates: bool) -> None:
         drawing.draw("offload_optimizer", effective=drawing.domains.workload.optimizer.offloads)
     else:
         drawing.pick("offload_optimizer", ("none",), "resident", fp16_support.NO_ZERO_OFFLOAD)
-    workload = drawing.domains.workload
-    if workload.precision.scales_loss or not lora_support.can_deepcompile(workload.adapter):
-        # `fp16_support.check` and `lora_support.check` reject it; limits that leave nothing else were rejected before.
+    if deepcompile_support.obstacle(drawing.domains.workload) is not None:
+        # A trial with it would be rejected; limits that leave nothing else were rejected before.
         drawing.table["deepcompile"] = False
     offloads = drawing.table["offload_optimizer"] != "none"
     drawing.draw("reduce_bucket_size", sizes.reduce_bucket_size)

@@ -1,5 +1,6 @@
 """Rows of measured configurations and studies in answers."""
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import Contender, Speedup, StudyResult
 from shardtune.api_schemas.training.adapters import AdapterSchema
@@ -16,7 +17,7 @@ GPU_SECONDS = "GPU-seconds (seconds × ranks)"
 
 def measured_config(contender: Contender, study_id: str) -> MeasuredConfig:
     """Return a measured configuration."""
-    source = f"{contender.runs} run{'' if contender.runs == 1 else 's'} of trial {contender.trial_number} of {study_id}"
+    source = f"{counted(contender.runs, 'run')} of trial {contender.trial_number} of {study_id}"
     speed = figure(contender.tokens_per_s_per_gpu, SPEED, "measured", source, contender.spread, SPREAD)
     return MeasuredConfig(
         description=contender.description,

@@ -10,6 +10,7 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas import times
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.retuning.retunes import RetuneCause
 from shardtune.api_schemas.retuning.schedules import ScheduleSpec
 from shardtune.db.queries import retunes, schedules
@@ -91,7 +92,7 @@ def _check_budget(context: Context, session: Session, row: RetuneRow) -> Admissi
     # Two retunes on one worker would only take turns, and each would last twice as long.
     own_retunes = [other for other in running if other.project_id == row.project_id]
     if len(own_retunes) >= max(1, len(registry.live_fingerprints(context, session, row.project_id))):
-        running_count = "1 running retune" if len(own_retunes) == 1 else f"{len(own_retunes)} running retunes"
+        running_count = counted(len(own_retunes), "running retune")
         return Postponed(f"waits for {running_count}: one at a time for each live worker", row.project_id)
     cost, run_cost = retune_budget.likely_cost(session, row), retune_budget.most_expensive_run(session, row)
     promised = _promised_gpu_seconds(session, running)

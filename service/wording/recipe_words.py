@@ -1,5 +1,6 @@
 """Describe the recipes that a study considered, for the command line and the pages."""
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.recipes import ConsideredRecipe, LossComparison, LossVerdict
 from shardtune.service.wording import study_words
 from shardtune.service.wording.trust import Trust
@@ -47,7 +48,7 @@ def _failure_text(recipe: ConsideredRecipe, failure: str) -> str:
     if recipe.tokens_per_s_per_gpu is None or recipe.stated_tokens_per_s_per_gpu is None:
         return f"not compared: {failure}"
     pairs = len(recipe.ratios)
-    before = "its first runs" if pairs == 0 else "1 pair" if pairs == 1 else f"{pairs} pairs"
+    before = "its first runs" if pairs == 0 else counted(pairs, "pair")
     return f"failed after {before}, whose figures are below: {failure}"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.retuning.retunes import Retune, RetuneOutcome, RetuneState
 from shardtune.api_schemas.retuning.schedules import Schedule, ScheduleSpec, Tick, Trigger
 from shardtune.service.schedules import cron
@@ -67,7 +68,7 @@ def tick_result(ended: Tick) -> str:
     by = " by hand" if ended.kind == "manual" else ""
     action: str = ended.state
     if ended.state == "started":
-        action = f"requested {ended.targets} retune{'s' if ended.targets != 1 else ''}"
+        action = f"requested {counted(ended.targets, 'retune')}"
     # Missed ticks are merged into one; without their number the history would show gaps.
     more = f", for {ended.merged_ticks} ticks" if ended.merged_ticks > 1 else ""
     why = f" ({ended.reason})" if ended.reason else ""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from shardtune.api_schemas import formatting
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.training import float8
@@ -227,7 +228,7 @@ def undecided_text(verdict: OpenVerdict) -> str:
         return f"{text}; no pair was undisturbed, and only a quieter machine can decide it"
     if verdict.more_pairs is None:
         return f"{text}; at this spread more pairs would not decide it; on a quieter machine they would vary less"
-    pairs = "1 more pair" if verdict.more_pairs == 1 else f"{verdict.more_pairs} more pairs"
+    pairs = counted(verdict.more_pairs, "more pair")
     return f"{text}; at this rate, {pairs} would confirm it"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
@@ -73,7 +74,7 @@ def _paired_runs(result: StudyResult) -> Trust:
             missing = "and no pair of candidate and baseline counts, because their runs had unequal load"
         return Trust("warn", f"measured in {runs}, {missing}")
     ratios = comparison.ratios
-    paired = "1 paired run" if comparison.pairs == 1 else f"{comparison.pairs} paired runs"
+    paired = counted(comparison.pairs, "paired run")
     text = f"{paired} after the search (candidate and baseline directly after each other, each in new processes)"
     if len(ratios) > 1:
         text += f": from {min(ratios):.2f}× to {max(ratios):.2f}×"

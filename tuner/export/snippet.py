@@ -1,6 +1,7 @@
 """Export as `train_snippet.py`: a complete training script that trains as the trial did, as a starting point for the
 reader's own script."""
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.tuner.export import (
     adapters,
     context,
@@ -134,7 +135,7 @@ def _describe_measurement(source: ExportSource) -> str:
     contender, memory = source.contender, ""
     if contender.peak_allocated_gib is not None:
         memory = f", {contender.peak_allocated_gib:.3g} GiB allocated at the peak"
-    runs = "1 run" if contender.runs == 1 else f"{contender.runs} runs"
+    runs = counted(contender.runs, "run")
     speed = f"{contender.tokens_per_s_per_gpu:,.0f} tokens/s/GPU"
     if source.is_projected:
         return f"Projected to {source.machines}, where nothing was measured: {speed}{memory}."

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.budget import FEWEST_PAIRS
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, StudyResult, Verdict
@@ -156,7 +157,7 @@ def _comparison_notes(ranking_state: RankingState, result: StudyResult) -> tuple
 
 def _far_behind_note(ranking_state: RankingState) -> str:
     ratios = [math.exp(pair.log_ratio) for pair in ranking_state.pairs if not pair.disturbed_runs]
-    runs = "1 pair" if len(ratios) == 1 else f"{len(ratios)} pairs"
+    runs = counted(len(ratios), "pair")
     return (
         f"trial {ranking_state.challenger} reached at most {max(ratios):.0%} of the baseline's speed in {runs} "
         f"undisturbed by others, below {NEAR_FRACTION:.0%}, so no more pairs were run"

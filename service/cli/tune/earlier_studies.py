@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_request import StudyRequest
@@ -45,8 +46,8 @@ def if_comparable(
 ) -> Study | None:
     """Return the study if its measurements are comparable with new ones of the worker, and say that it is used
     again; else None."""
-    size = options.rung or options.nodes or options.ranks
-    where = f"on {size} {options.unit}{'' if size == 1 else 's'}"
+    size = study.cluster.nodes if options.hosts else study.cluster.world_size
+    where = f"on {counted(size, options.unit)}"
     changed = _changed_since(client, study, worker_name)
     if changed is None:
         if study.state.is_open:

@@ -72,7 +72,9 @@ class TuneOptions:
             for field in fields(self)
             if field.name not in OF_EVERY_RUN | _OF_A_STORED_STUDY
         ]
-        return [self._as_given(name, value) for name, value in given if not (value is None or value in (False, ()))]
+        return [
+            self._as_given(name, value) for name, value in given if not (value is None or value is False or value == ())
+        ]
 
     def _as_given(self, name: str, value: object) -> tuple[str, object]:
         """Return an option's name on the command line, with its value there."""

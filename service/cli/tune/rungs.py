@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.targets import MOST_RUNGS
@@ -127,7 +128,7 @@ def _run(state_dir: Path, number: int, options: TuneOptions, spec: StudyRequest,
         run(state_dir, spec, options)
         return
     name = f"rung {number} of {len(options.rungs)}"
-    shown = f"{size} {options.unit}{'' if size == 1 else 's'}"
+    shown = counted(size, options.unit)
     _say(f"{name}: {shown}")
     try:
         # stdout holds one answer: that of the whole size.

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.service.cli.errors import InputError
@@ -81,8 +82,8 @@ def _check_cluster(spec: StudyRequest, whole: TuneOptions) -> None:
     if stated != size:
         shown = spec.cluster if isinstance(spec.cluster, str) else f"{cluster.nodes} × {cluster.gpus_per_node}"
         raise InputError(
-            f"{option} ({stated}) must be the size of the study's cluster ({shown}), which has {size} "
-            f"{unit}{'' if size == 1 else 's'}; give {option} {size}, or another cluster in the study file"
+            f"{option} ({stated}) must be the size of the study's cluster ({shown}), which has "
+            f"{counted(size, unit)}; give {option} {size}, or another cluster in the study file"
         )
 
 
@@ -104,7 +105,7 @@ def study_on(size: int, spec: StudyRequest, options: TuneOptions, say: Callable[
         if plain is None:
             raise
         early_checks.check_study(plain, options.ranks)
-        say(f"the baseline is left out on {size} {options.unit}{'' if size == 1 else 's'}: {error}")
+        say(f"the baseline is left out on {counted(size, options.unit)}: {error}")
         return plain
     return smaller
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas import times
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.retuning.retunes import Retune, RetuneCause, RetuneOutcome, RetuneState
 from shardtune.api_schemas.retuning.schedules import Schedule, ScheduleSpec, Trigger
 from shardtune.db.queries import best, schedules
@@ -212,9 +213,7 @@ def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[TickLine, ...]
 def _targets_text(schedule: Schedule) -> str:
     if schedule.targets.target_keys:
         count = len(schedule.targets.target_keys)
-        return f"{count} recommendation{'s' if count != 1 else ''}: " + ", ".join(
-            key[:12] for key in schedule.targets.target_keys[:3]
-        )
+        return f"{counted(count, 'recommendation')}: " + ", ".join(key[:12] for key in schedule.targets.target_keys[:3])
     return (
         f"every recommendation for {schedule.targets.model}"
         if schedule.targets.model

@@ -3,7 +3,7 @@
 from statistics import median
 from typing import assert_never
 
-from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.formatting import counted, memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
@@ -164,7 +164,7 @@ def _without_interval(result: StudyResult) -> tuple[str, str]:
     comparison = result.final_comparison
     if comparison is None:
         return "quiet", "Nothing to compare: no other configuration is feasible. Keep the baseline."
-    pairs = "1 pair" if comparison.pairs == 1 else f"{comparison.pairs} pairs"
+    pairs = counted(comparison.pairs, "pair")
     if result.verdict is Verdict.NOT_FASTER:
         ratio = f"{median(comparison.ratios):.2f}× the baseline's speed"
         return "quiet", f"Not faster: the fastest candidate reached {ratio} in {pairs}. Keep the baseline."

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlencode
 
+from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.recommendations.best import RecommendationState
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study import Study
@@ -105,16 +106,11 @@ def _unused_answer(recommended: Recommended, link: str) -> NextStep | None:
 
 
 def _without_answer(study: Study, link: str) -> NextStep:
-    if study.state is StudyState.FAILED and study.rejected and not study.trials:
+    fits_nowhere = study.state is StudyState.FAILED and study.rejected and not study.trials
+    if fits_nowhere or study.reason_code == StudyReasonCode.NOTHING_FEASIBLE:
         text = (
-            "Nothing fits, so more trials would not help. If the memory above is what a GPU really has, choose more or larger "
-            "GPUs, a smaller model or a shorter sequence. The form predicts what fits."
-        )
-        return NextStep(text, "Change the study", new_study_link(study))
-    if study.reason_code == StudyReasonCode.NOTHING_FEASIBLE:
-        text = (
-            "Running it again would fail again. Change the study: a shorter sequence, a smaller model, or more or larger "
-            "GPUs. The form predicts what fits."
+            "Running it again would fail again. If the memory above is what a GPU really has, change the study: a shorter "
+            "sequence, a smaller model, or more or larger GPUs. The form predicts what fits."
         )
         return NextStep(text, "Change the study", new_study_link(study))
     if study.state is StudyState.CANCELLED:
@@ -153,7 +149,7 @@ def _open_verdict(study: Study, result: StudyResult, link: str) -> NextStep:
     if more is None:
         text = f"Run it again when nothing else uses the machine. Its runs then wait up to {QUIET_WAIT_MINUTES} minutes for quiet."
         return NextStep(text, "Run again, and wait for quiet", action=f"{link}/rerun", fields=wait)
-    pairs = "1 more pair" if more.pairs == 1 else f"{more.pairs} more pairs"
+    pairs = counted(more.pairs, "more pair")
     fields = (("add_pairs", str(more.pairs)), *(wait if more.waits_for_quiet else ()))
     if more.waits_for_quiet:
         verb = "It waits" if more.pairs == 1 else "They wait"

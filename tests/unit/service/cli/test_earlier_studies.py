@@ -1,5 +1,6 @@
 """`tune --rungs`, given again: finished sizes are used again, and the unfinished one goes on."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,13 @@ def test_a_study_that_is_used_again_is_named_in_one_line() -> None:
     )
     assert compare(study) == (study, [line], [])
     unfinished = stored(StudyState.RUNNING)
-    assert compare(unfinished) == (unfinished, ["study study-0 on 1 rank is unfinished and goes on"], [])
+    goes_on = "study study-0 on 1 rank is unfinished and goes on"
+    assert compare(unfinished) == (unfinished, [goes_on], [])
+    # The last size of a command without --ranks.
+    said: list[str] = []
+    whole = replace(RUNG, rung=None, ranks=None)
+    earlier_studies.if_comparable(Service(unfinished), unfinished, "own", whole, said.append)  # type: ignore[arg-type]
+    assert said == [goes_on]
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,15 @@ def test_an_option_that_cannot_apply_to_a_resumed_study_is_an_error(
     assert list(tmp_path.iterdir()) == [], "nothing was started"
 
 
+@pytest.mark.parametrize("field", ["max_trials", "memory_gib"])
+def test_a_zero_is_an_option_that_was_given(field: str) -> None:
+    arguments = {"study": None, "ranks": None, "max_trials": None, "memory_gib": None, "resume": True}
+    places = {"state_dir": Path(".shardtune"), "out": Path("best"), "as_json": False}
+    options = TuneOptions(**{**arguments, **places, field: 0})
+    with pytest.raises(InputError, match=rf"--{field.replace('_', '-')} \(0\) would change the study"):
+        continuation.check_unchanged(options)
+
+
 @dataclass(frozen=True)
 class PlantedOptions(TuneOptions):
     """Options with one more, of which no other place knows."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.formatting import counted, memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_request import StudyRequest
@@ -195,9 +195,10 @@ def host_options(cluster: Cluster | str, options: tuple[str, ...]) -> tuple[str,
 
 
 def _describe_cluster(cluster: Cluster) -> str:
-    kind = "CPU ranks" if cluster.device == "cpu" else f"× {cluster.gpu}"
+    count = cluster.gpus_per_node
+    ranks = counted(count, "CPU rank") if cluster.device == "cpu" else f"{count} × {cluster.gpu}"
     nodes = f"{cluster.nodes} nodes of " if cluster.nodes > 1 else ""
-    return f"{nodes}{cluster.gpus_per_node} {kind}, {memory(cluster.memory_gib)} each"
+    return f"{nodes}{ranks}, {memory(cluster.memory_gib)} each"
 
 
 def _follow_study(client: api.ServiceClient, worker: local_stack.LocalWorker, study_id: str) -> Study:

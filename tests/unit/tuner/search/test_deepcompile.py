@@ -63,6 +63,12 @@ def test_limits_that_leave_nothing_else_are_rejected(workload: Workload) -> None
     deepcompile_support.check_limits({"deepcompile": True}, Workload.model_validate(PLAIN))
 
 
+@pytest.mark.parametrize("value", [1, "true", [], {"min": 0}, [True, 1]])
+def test_what_is_no_value_of_the_knob_is_rejected_as_such(workload: Workload, value: object) -> None:
+    with pytest.raises(ValueError, match=r"space.knobs.deepcompile \(.*true or false"):
+        _space(workload, {"deepcompile": value})
+
+
 @pytest.mark.parametrize("value", [True, [True]])
 @pytest.mark.parametrize(
     "beside", [{}, {"compile": [False, True]}, {"loss": ["full", "chunked"]}, {"context_parallel": [1, 2]}]

@@ -142,5 +142,5 @@ def test_a_study_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + b'{"model": "llama-tiny"}\r\n')
     assert study_file.read_json_object(path) == {"model": "llama-tiny"}
     path.write_bytes(b"\xef\xbb\xbf" * 2 + b"{}")
-    with pytest.raises(InputError, match="study.json, line 1, column 1"):
+    with pytest.raises(InputError, match=r"study\.json, line 1, column 1"):
         study_file.read_json_object(path)

@@ -49,7 +49,7 @@ def exists(path: Path) -> bool:
         return False
 
 
-def parse_json(path: Path, text: str) -> JsonValue:
+def parse_json(path: Path, content: str) -> JsonValue:
     """Parse a file's text as JSON.
 
     Raises:
@@ -57,7 +57,7 @@ def parse_json(path: Path, text: str) -> JsonValue:
     """
     try:
         # Editors on Windows begin a file with a mark, which JSON lets a reader ignore.
-        value: JsonValue = json.loads(text.removeprefix("\ufeff"))
+        value: JsonValue = json.loads(content.removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
         raise InputError(
             f"{path}, line {error.lineno}, column {error.colno}: {error.msg}; correct the JSON there"

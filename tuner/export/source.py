@@ -114,6 +114,12 @@ class ExportSource:
         return self.model_summary.blocks[0].name.rpartition(".")[0]
 
     @property
+    def leaves_parameters_unused(self) -> bool:
+        """Whether some trained parameters get no gradient in a step, so that DistributedDataParallel must look for
+        them."""
+        return self.model_summary.leaves_parameters_unused
+
+    @property
     def machines(self) -> str:
         """Text that describes the exported cluster."""
         kind = "CPU ranks" if self.on_cpu else f"× {self.cluster.gpu}"
@@ -133,6 +139,7 @@ class ExportSource:
             forward_flops_per_token=self.model_summary.forward_flops_per_token,
             training_flops_per_token=self.model_summary.training_flops_per_token,
             least_flops_per_token=self.model_summary.least_flops_per_token,
+            leaves_parameters_unused=self.model_summary.leaves_parameters_unused,
         )
 
 

@@ -37,12 +37,13 @@ class ExportSource:
 
     @property
     def description(self) -> str:
-        """Description of the exported configuration, with a warning if its study ended without a verdict because the
-        machine was too busy."""
+        """Description of the exported configuration, with a warning if its study has no verdict: it has not ended, or
+        the machine was too busy."""
         result = self.study.result
-        is_too_busy = result is not None and result.verdict is Verdict.TOO_BUSY
+        if result is None:
+            return f"{self.contender.description} (not confirmed: the study has no verdict yet)"
         warning = " (verdict too_busy: the machine was too busy to tell whether anything is faster)"
-        return self.contender.description + (warning if is_too_busy else "")
+        return self.contender.description + (warning if result.verdict is Verdict.TOO_BUSY else "")
 
     @property
     def is_projected(self) -> bool:

@@ -8,7 +8,6 @@ from typing import get_args
 import pytest
 from packaging.requirements import Requirement
 
-from benchmarks.host_faults.faults import ENGINE as FAULTS
 from shardtune.api_schemas.machines.engines import RANK_VARIABLES, EngineName
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
@@ -18,7 +17,6 @@ from shardtune.service.studies.changes import page
 from shardtune.tuner.export import bundle
 from tests.conformance.registries import PRODUCT, ROOT
 from tests.support.values.synthetic_studies import contender_of, study_of
-from tests.tools.lock import RECIPE_EXTRAS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NODES = Cluster(gpu="NVIDIA H100 80GB HBM3", nodes=2, gpus_per_node=4, memory_gib=80, host_memory_gib=1000)
@@ -71,16 +69,6 @@ def test_a_planted_optimizer_without_its_extra_is_named() -> None:
     ]
 
 
-EXTRAS_OF_WORKERS = ("deploy/skypilot/worker.yaml", "deploy/dstack/worker.dstack.yml", "docs/how-to/deploy.md")
-
-
-@pytest.mark.parametrize("place", EXTRAS_OF_WORKERS)
-def test_a_worker_of_every_recipe_is_installed_with_the_extras_of_all(place: str) -> None:
-    stated = re.search(r"shardtune\[(?:worker,)?([0-9a-z,]*8bit[0-9a-z,]*)\]", (ROOT / place).read_text())
-    assert stated is not None
-    assert {*stated[1].split(",")} == {*RECIPE_EXTRAS}, f"{place} lists other extras than the optimizers and float8"
-
-
 def optimizers_without_resume_check(source: str, optimizers: Mapping[str, object]) -> list[str]:
     """Optimizers whose state no resume check saves and loads."""
     return [
@@ -101,15 +89,9 @@ def test_the_state_of_each_optimizer_is_saved_and_loaded_by_a_resume_check() -> 
 ENGINES = get_args(EngineName)
 
 
-@pytest.mark.parametrize(
-    ("place", "known"),
-    [
-        ("api_schemas/machines/engines.py: RANK_VARIABLES", RANK_VARIABLES),
-        ("benchmarks/host_faults/faults.py: ENGINE", FAULTS),
-    ],
-)
-def test_each_place_knows_every_engine(place: str, known: Mapping[str, object]) -> None:
-    assert {*known} == {*ENGINES}, place
+def test_each_engine_says_which_variables_its_ranks_must_not_inherit() -> None:
+    assert {*RANK_VARIABLES} == {*ENGINES}, "api_schemas/machines/engines.py: RANK_VARIABLES"
+    assert all(RANK_VARIABLES.values())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Lists of file names, extras and environment variables know every export, optimizer and engine."""
 
-import re
 import tomllib
 from collections.abc import Mapping
 from typing import get_args

@@ -129,7 +129,7 @@ FORGOTTEN: dict[str, tuple[Knob | None, str]] = {
     },
     "torchtitan's file": (
         replace(THINNED, exports=EXPORTS | {"torchtitan": Written("`thin`")}),
-        f"{EXPORT.format('fsdp2')}: torchtitan_config.py says nothing of 'thinned'",
+        f"{EXPORT.format('fsdp2')}: torchtitan says nothing of 'thinned'",
     ),
 }
 

@@ -4,12 +4,13 @@ import os
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from pydantic import ValidationError
 
 from shardtune.api_schemas.known_fields import rephrase_error
+from shardtune.api_schemas.machines import engines
 from shardtune.api_schemas.machines.hardware import MOST_RANKS
 from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers, Lora
 from shardtune.api_schemas.training.sample_lengths import LAYOUTS
@@ -69,7 +70,11 @@ PrecisionName = Annotated[
 ]
 LauncherName = Annotated[
     str | None,
-    typer.Option("--launcher", metavar="slurm|ray", help="Run trials over the hosts of a Slurm job or a Ray cluster."),
+    typer.Option(
+        "--launcher",
+        metavar="|".join(get_args(engines.EngineName)),
+        help="Run trials over the hosts of a Slurm job or a Ray cluster.",
+    ),
 ]
 Nodes = Annotated[
     int | None,
@@ -170,11 +175,13 @@ def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]
         InputError: the launcher is unknown, or several hosts have none.
     """
     # Checked here: the worker would say the same, but only after the service has started.
-    if launcher not in (None, "local", "slurm", "ray"):
-        raise InputError(f"--launcher ({launcher}) must be local, slurm or ray")
+    if launcher not in (None, *get_args(engines.LauncherName)):
+        raise InputError(f"--launcher ({launcher}) must be {engines.in_words(get_args(engines.LauncherName))}")
     options = (*(("--launcher", launcher) if launcher else ()), *(("--nodes", str(nodes)) if nodes else ()))
     if (nodes or 1) > 1 and worker_launcher(options) == "local":
-        raise InputError(f"--nodes ({nodes}) must be 1 without a launcher over hosts; add --launcher slurm or ray")
+        raise InputError(
+            f"--nodes ({nodes}) must be 1 without a launcher over hosts; add --launcher {engines.ENGINES_IN_WORDS}"
+        )
     return options
 
 

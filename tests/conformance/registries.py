@@ -256,7 +256,16 @@ def _without_statement(r: Registries, kind: str, sample: list[Drawn]) -> list[st
         for knob, other in item.others.items():
             after = _exported(r, item, other)
             silent |= {(name, knob) for name in before if before[name] == after.get(name)}
-    return [f"{_place(EXPORT, kind, knob)}: {name} says nothing of {knob!r}" for name, knob in sorted(silent)]
+    return [f"{_form_place(r, kind, name, knob)}: {name} says nothing of {knob!r}" for name, knob in sorted(silent)]
+
+
+def _form_place(r: Registries, kind: str, file: str, knob: str) -> str:
+    """Place of the code that writes a backend's knob into a file; fine-tuning tools read the Trainer's arguments."""
+    of_module = knob in _COMMON or file.startswith(("train_snippet", "torchtitan", "lightning"))
+    method = "to_accelerate" if file.startswith("accelerate") else "to_training_arguments"
+    if of_module or not hasattr(r.schemas[kind], method):
+        return _place(EXPORT, kind, knob)
+    return f"api_schemas/strategies/{kind}.py: {method}"
 
 
 def _exported(r: Registries, sample: Drawn, config: TrialConfig) -> dict[str, str]:

@@ -141,6 +141,15 @@ def test_a_planted_knob_is_missed_in_the_place_that_forgot_it(part: str) -> None
     assert sentence in places_without_knob(_planted_knob(knob), "fsdp2", varied="thinned", draws=4)
 
 
+@pytest.mark.parametrize(
+    ("consumer", "method"), [("accelerate", "to_accelerate"), ("training_arguments", "to_training_arguments")]
+)
+def test_a_knob_that_a_form_of_the_schema_forgot_names_the_form(consumer: Consumer, method: str) -> None:
+    planted = _planted_knob(replace(THINNED, exports=EXPORTS | {consumer: Written("`thin`")}))
+    lines = places_without_knob(planted, "fsdp2", varied="thinned", draws=4)
+    assert lines and all(line.startswith(f"api_schemas/strategies/fsdp2.py: {method}: ") for line in lines)
+
+
 def test_a_planted_knob_with_a_term_has_no_reason_against_one() -> None:
     planted = _planted_knob(THINNED)
     fsdp2 = planted.predicted["fsdp2"]

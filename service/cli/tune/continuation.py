@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from shardtune.api_schemas.machines.engines import ENGINES_IN_WORDS
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import Extension
@@ -109,7 +110,7 @@ def _check_nodes(cluster: Cluster, options: TuneOptions) -> None:
     shown, remedy = f"--nodes ({offered})", "leave it out"
     if is_local:
         is_stated = bool("--launcher" in options.hosts or os.environ.get(LAUNCHER_VARIABLE))
-        shown, remedy = f"--launcher ({'local' if is_stated else 'missing'})", "add --launcher slurm or ray"
+        shown, remedy = f"--launcher ({'local' if is_stated else 'missing'})", f"add --launcher {ENGINES_IN_WORDS}"
     raise InputError(
         f"{shown} offers {offered} of the {cluster.nodes} nodes of the study that {_flag(options)} continues; {remedy}, "
         "or start a new study"

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import optimizer_support
+from shardtune.api_schemas.strategies.fields.mlp_slices import OWN_CODE
 from shardtune.api_schemas.strategies.recipe_support import deepcompile_support, float8_support, lora_support
 from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
@@ -209,6 +210,7 @@ def _stand_in_summary(model: ModelSpec) -> ModelSummary:
         context_heads=None if model.is_own else _head_divisor(model.trained_config),
         context_note="your own code makes the batches and the loss" if model.is_own else None,
         loss_note="your own code computes the loss" if model.is_own else None,
+        mlp_note=OWN_CODE if model.is_own else None,
         tensor_divisor=widths[0],
         tensor_note=widths[1],
         pipeline_blocks=stages[0],

@@ -7,8 +7,10 @@ for each slice, every rank must gather as often.
 from shardtune.api_schemas.knobs import Knob, Lost, When, Written
 from shardtune.api_schemas.training.adapters import AdapterSchema, Lora, quantization_of
 from shardtune.api_schemas.training.float8 import Float8Recipe
-from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
+from shardtune.api_schemas.training.models import ModelSpec
 
+NAMED = tuple(2**power for power in range(8))
+"""Numbers of slices among which a user's limits select."""
 OWN_CODE = "your own code computes the MLPs"
 """Reason why models of the user's own code cannot have it; the end of a sentence."""
 
@@ -19,7 +21,6 @@ MLP_SLICES = Knob(
     phrases={"*": "MLP in {value} slices"},
     tries=(1, 4, 16),
     when=When(others={"compile": (False,)}),
-    accepts_own_values=True,
     lightest="max",
     exports={
         "script": Written("`slice_mlp`"),
@@ -28,7 +29,7 @@ MLP_SLICES = Knob(
         "torchtitan": Lost("computes each MLP over all tokens at once"),
         "lightning": Written("a note: apply it in your module"),
     },
-    values_text="1, 4, 16; your own numbers",
+    values_text="1, 4, 16; where you name the knob, also 2, 8, 32, 64 and 128",
     when_text="no `compile`, `deepcompile`, tensor parallel ranks or pipeline stages, and the activations of one MLP take "
     "256 MiB and 5 % of a rank's memory in a micro batch, or the knob is limited; not with your own code, experts, float8, "
     "quantised base weights or DoRA",
@@ -63,36 +64,39 @@ def check(slices: int, compiles: str | None, tensor: int, stages: int) -> None:
 
 def check_training(
     slices: int,
-    backend: str | None,
+    backend: str,
     model: ModelSpec | None,
     float8: Float8Recipe | None,
     adapter: AdapterSchema | None,
-    model_summary: ModelSummary | None = None,
 ) -> None:
-    """Reject MLPs in slices for a model, a numerical format or an adapter that cannot have them, as far as is known.
-    `backend` None: not chosen yet.
+    """Reject MLPs in slices for a model, a numerical format or an adapter that cannot have them, as far as is known before
+    the model is built.
 
     Raises:
         ValueError: names the field, its value and the remedy.
     """
     if slices == 1:
         return
-    if model is not None and model.is_own:
-        raise rejected(slices, OWN_CODE)
-    if model_summary is not None and model_summary.mlp_note is not None:
-        raise rejected(slices, model_summary.mlp_note)
+    why = OWN_CODE if model is not None and model.is_own else why_not(backend, float8, adapter)
+    if why is not None:
+        raise rejected(slices, why)
+
+
+def why_not(backend: str, float8: Float8Recipe | None, adapter: AdapterSchema | None) -> str | None:
+    """Reason why a backend cannot compute MLPs in slices with a numerical format or an adapter; None if it can. The reason is
+    the end of a sentence."""
     if float8 is not None:
-        raise rejected(slices, f"float8 ({float8}) would take scales from a slice instead of all tokens")
+        return f"float8 ({float8}) would take scales from a slice instead of all tokens"
     if quantization_of(adapter) is not None:
-        raise rejected(slices, f"quantization ({quantization_of(adapter)}) would unpack every weight once a slice")
+        return f"quantization ({quantization_of(adapter)}) would unpack every weight once a slice"
     if isinstance(adapter, Lora) and adapter.dora:
-        raise rejected(slices, "dora (true) would take the weights' lengths once a slice")
+        return "dora (true) would take the weights' lengths once a slice"
     if isinstance(adapter, Lora) and backend == "fsdp1":
-        raise rejected(
-            slices,
-            "FSDP1 wraps LoRA's matrices as units of their own, and reduces no gradients of a unit that forward calls several "
-            "times where it casts weights (torch 2.13)",
+        return (
+            "fsdp1 wraps LoRA's matrices as units of their own, and reduces no gradients of a unit that forward calls several "
+            "times where it casts weights (torch 2.13)"
         )
+    return None
 
 
 def rejected(slices: int, why: str) -> ValueError:

@@ -60,11 +60,13 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
 
 def check_experts(config: TrialConfig, experts: int | None, width: int | None, note: str | None) -> None:
     """Reject an `expert_parallel` size that cannot divide the model's experts, according to the model summary
-    (`experts`, `expert_width`, `expert_note`).
+    (`experts`, `expert_width`, `expert_note`), and MLP slices of a model with experts.
 
     Raises:
         ValueError: names the field, its value and the remedy.
     """
     strategy = config.strategy
+    if config.mlp_slices > 1 and (experts or 1) > 1:
+        raise mlp_slices.rejected(config.mlp_slices, mlp_slices.EXPERTS)
     if isinstance(strategy, Fsdp2Config):
         expert_parallel.check_experts(strategy.expert_parallel, strategy.dp_shard, experts, width, note)

@@ -13,6 +13,8 @@ NAMED = tuple(2**power for power in range(8))
 """Numbers of slices among which a user's limits select."""
 OWN_CODE = "your own code computes the MLPs"
 """Reason why models of the user's own code cannot have it; the end of a sentence."""
+EXPERTS = "its MLPs have experts, which take tokens from all slices"
+"""Reason why mixtures of experts cannot have it; the end of a sentence."""
 
 MLP_SLICES = Knob(
     help="Slices of the tokens over which each block's MLP is computed: more need less memory, and backward computes each "

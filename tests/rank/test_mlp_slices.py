@@ -161,7 +161,7 @@ def test_the_peak_of_a_rank_falls(run: Callable[..., RankReport]) -> None:
         return memory.peak_allocated_gib * 2**10
 
     whole, some, many = map(peak_mib, (1, 4, 16))
-    assert whole - some > 9 and some - many > 1, (whole, some, many)
+    assert whole - some > 11 and some - many > 0.5, (whole, some, many)
 
 
 class Mlp(nn.Module):
@@ -228,7 +228,7 @@ def test_no_tensor_between_the_linear_layers_holds_more_than_a_slice() -> None:
 
     with Recorder():
         gradients(made, (4, 16, 8))
-    wide = [shape for shape in sizes if shape[-1] == 32 and len(shape) == 3]
+    wide = [shape for shape in sizes if len(shape) == 3 and shape[-1] == 32]
     assert wide and max(shape[1] for shape in wide) == 8
 
 

@@ -45,8 +45,6 @@ def _why_not(mlp: nn.Module) -> str | None:
     required = [each for each in parameters if each.default is inspect.Parameter.empty]
     if len(required) != 1 or required[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
         return "takes more than hidden states"
-    if not any(_is_linear(module) for module in mlp.modules()):
-        return "has no linear layer"
     for name, module in mlp.named_modules():
         own = list(module.parameters(recurse=False))
         if isinstance(module, nn.ModuleList):
@@ -57,7 +55,7 @@ def _why_not(mlp: nn.Module) -> str | None:
             return f"drops values by chance ({name}), and backward would drop others"
         if isinstance(module, nn.modules.batchnorm._NormBase | nn.RReLU):
             return f"has a layer whose result depends on other tokens or on chance ({name})"
-    return None
+    return None if any(_is_linear(module) for module in mlp.modules()) else "has no linear layer"
 
 
 def _is_linear(module: nn.Module) -> bool:

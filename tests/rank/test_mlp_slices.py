@@ -37,7 +37,13 @@ BACKENDS: dict[str, dict[str, Any]] = {
 }
 GATHERING = BACKENDS["zero-3"] | {"stage3_param_persistence_threshold": 0, "stage3_max_reuse_distance": 0}
 """ZeRO-3 that gathers the weights of each slice anew."""
-SHARED: dict[str, Any] = {"micro_batch": 2, "parity_steps": 3, "max_grad_norm": 0.3, "mlp_slices": 4, "sequence_length": 35}
+SHARED: dict[str, Any] = {
+    "micro_batch": 2,
+    "parity_steps": 3,
+    "max_grad_norm": 0.3,
+    "mlp_slices": 4,
+    "sequence_length": 35,
+}
 """Two micro batches a rank and step, of 70 tokens in slices of 18, 18, 17 and 17; the norm is clipped."""
 BOUND = {"loss": 1e-6, "norm": 1e-5, "weight": 1e-5}
 BF16 = {"loss": 5e-4, "norm": 3e-2}
@@ -48,7 +54,9 @@ LORA = {"kind": "lora", "rank": 4, "alpha": 8}
 FULL = {"activation_checkpointing": "full"}
 CASES: dict[str, TrialTask] = {
     **{name: tiny_task(strategy, model=SHORT_LLAMA, **SHARED) for name, strategy in BACKENDS.items()},
-    **{f"{name}, full": tiny_task(strategy, model=SHORT_LLAMA, **FULL, **SHARED) for name, strategy in BACKENDS.items()},
+    **{
+        f"{name}, full": tiny_task(strategy, model=SHORT_LLAMA, **FULL, **SHARED) for name, strategy in BACKENDS.items()
+    },
     **{
         f"{name}, selective": tiny_task(
             BACKENDS[name], model=SHORT_LLAMA, activation_checkpointing="selective", **SHARED
@@ -258,7 +266,9 @@ def test_an_mlp_that_repeats_otherwise_is_caught() -> None:
 
 def test_a_block_that_gives_its_mlp_more_than_hidden_states_is_caught() -> None:
     made = blocks(slices=2)
-    with pytest.raises(mlp_slices.SliceError, match=r"mlp_slices \(2\) expects that a block calls its MLP as mlp\(hidden"):
+    with pytest.raises(
+        mlp_slices.SliceError, match=r"mlp_slices \(2\) expects that a block calls its MLP as mlp\(hidden"
+    ):
         made[0].mlp(hidden=torch.randn(1, 4, 8))
 
 

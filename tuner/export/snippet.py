@@ -200,7 +200,13 @@ def _with_one_import_each(lines: list[str]) -> set[str]:
 
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
     lines = [*context.constants(source), *tensor.constants(source), *pipeline.constants(source)]
-    lines += [*experts.constants(source), *losses.constants(source), *mlp_slices.constants(source), *float8.constants(source), *parts.constants]
+    lines += [
+        *experts.constants(source),
+        *losses.constants(source),
+        *mlp_slices.constants(source),
+        *float8.constants(source),
+        *parts.constants,
+    ]
     needs_blocks = (
         float8.is_used(source)
         or quantization.is_used(source)

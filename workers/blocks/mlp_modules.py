@@ -50,7 +50,9 @@ def _why_not(mlp: nn.Module) -> str | None:
         if isinstance(module, nn.ModuleList):
             return f"has a list of modules ({name}), as experts do"
         if own and not _is_linear(module) and any(parameter.dim() > 1 for parameter in own):
-            return f"has parameters of no linear layer ({name or type(module).__name__}), as experts and their router do"
+            return (
+                f"has parameters of no linear layer ({name or type(module).__name__}), as experts and their router do"
+            )
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             return f"drops values by chance ({name}), and backward would drop others"
         if isinstance(module, nn.modules.batchnorm._NormBase | nn.RReLU):
@@ -60,4 +62,3 @@ def _why_not(mlp: nn.Module) -> str | None:
 
 def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or type(module).__name__ in _LINEAR
-

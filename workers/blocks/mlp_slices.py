@@ -159,7 +159,9 @@ class _Slice:
         try:
             return self._restored.pop(number)
         except KeyError:
-            raise SliceError("mlp_slices restores each tensor once, and backward asked for one twice; set it to 1") from None
+            raise SliceError(
+                "mlp_slices restores each tensor once, and backward asked for one twice; set it to 1"
+            ) from None
 
     def _restore(self) -> dict[int, torch.Tensor]:
         restored: dict[int, torch.Tensor] = {}

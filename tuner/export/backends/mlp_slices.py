@@ -39,4 +39,3 @@ def lightning_notes(source: ExportSource) -> tuple[str, ...]:
         return ()
     count = source.config.mlp_slices
     return (f"mlp_slices: apply it in your module ({count} slices of the tokens): see {source.shown_in}",)
-

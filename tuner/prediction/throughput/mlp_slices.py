@@ -25,9 +25,7 @@ def activation_traffic(shape: ModelShape, dtypes: Dtypes) -> float:
     return {"gated": 5.0, "gelu": 2.0, "gelu_tanh": 14.0}[shape.mlp] * dtypes.compute * shape.ffn
 
 
-def added_work(
-    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, recomputed: Array
-) -> AddedWork:
+def added_work(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, recomputed: Array) -> AddedWork:
     """Work that MLP slices add to one block. `recomputed`: fraction of the blocks whose backward runs their forward again
     anyway; there slices take the place of that repetition, and only selective checkpointing would not repeat products."""
     if not np.any(c.mlp_slices > 1):

@@ -16,9 +16,7 @@ SHORT = Workload(sequence_length=64, global_batch=16)
 LORA = {"kind": "lora", "rank": 4, "alpha": 8}
 
 
-def space(
-    model: str, workload: Workload, backend: str = "ddp", note: str | None = None, **knobs: Any
-) -> Space:
+def space(model: str, workload: Workload, backend: str = "ddp", note: str | None = None, **knobs: Any) -> Space:
     cluster = cpu(2) if workload.sequence_length == 64 else gpus()
     summary = llama(model).model_copy(update={"mlp_note": note})
     return build(workload, cluster, summary, SpaceLimits(backends=(backend,), knobs=knobs))  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def _in_slices(forward: Forward, count: int) -> Callable[..., torch.Tensor]:
         row = tokens.reshape(1, -1, tokens.shape[-1])
         # One operator for all slices: its backward joins their gradients once, where one view of each slice would add
         # tensors of the whole input's size.
-        parts = row.split(sizes(row.shape[1], count), dim=1)
+        parts = torch.split(row, sizes(row.shape[1], count), dim=1)
         with _marked():
             if torch.is_grad_enabled():
                 kept, first = _KeptRow(row), 0
@@ -136,13 +136,8 @@ class _Slice:
         self._first, self._length = first, part.shape[1]
         self._saved: list[tuple[torch.Size, torch.dtype]] = []
         self._restored: dict[int, torch.Tensor] | None = None
-        device = part.device.type
-        self._autocast = {
-            "device_type": device,
-            "enabled": torch.is_autocast_enabled(device),
-            "dtype": torch.get_autocast_dtype(device),
-            "cache_enabled": torch.is_autocast_cache_enabled(),
-        }
+        self._device = part.device.type
+        self._casts, self._dtype = torch.is_autocast_enabled(self._device), torch.get_autocast_dtype(self._device)
 
     def run(self, part: torch.Tensor) -> torch.Tensor:
         """First forward of the slice."""
@@ -184,7 +179,7 @@ class _Slice:
         with (
             contextlib.suppress(_AllRestored),
             torch.enable_grad(),
-            torch.autocast(**self._autocast),
+            torch.autocast(self._device, self._dtype, self._casts),
             torch.autograd.graph.saved_tensors_hooks(store, self._tensor_of),
         ):
             self._forward(part)

@@ -49,4 +49,5 @@ def unkept_products(shape: ModelShape, c: Candidates) -> Array:
         width += sum(
             shape.adapter.rank + outputs for inputs, outputs in shape.adapter.matrices if shape.ffn in (inputs, outputs)
         )
-    return (c.mlp_slices > 1) * width
+    unkept: Array = (c.mlp_slices > 1) * width
+    return unkept

@@ -49,5 +49,4 @@ def unkept_products(shape: ModelShape, c: Candidates) -> Array:
         width += sum(
             shape.adapter.rank + outputs for inputs, outputs in shape.adapter.matrices if shape.ffn in (inputs, outputs)
         )
-    unkept: Array = (c.mlp_slices > 1) * width
-    return unkept
+    return np.where(c.mlp_slices > 1, width, 0.0)

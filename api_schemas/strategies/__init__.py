@@ -6,7 +6,7 @@ from pydantic import model_validator
 from shardtune.api_schemas.knobs import declarations
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, checkpointing_words
 from shardtune.api_schemas.strategies.ddp import DdpConfig
-from shardtune.api_schemas.strategies.fields import activation_offload
+from shardtune.api_schemas.strategies.fields import activation_offload, mlp_slices
 from shardtune.api_schemas.strategies.fields.offload import Offload
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
@@ -39,9 +39,11 @@ class TrialConfig(LossFields):
     @model_validator(mode="after")
     def _legal(self) -> "TrialConfig":
         self.strategy.check_blocks(self.activation_checkpointing, self.compile)
+        compiling_field = "compile" if self.compile else "deepcompile" if self.strategy.compiles else None
         if self.activation_offload:
-            compiling_field = "compile" if self.compile else "deepcompile" if self.strategy.compiles else None
             activation_offload.check(self.activation_checkpointing, compiling_field, self.strategy.stages)
+        tensor = self.strategy.model_parallel // self.strategy.stages
+        mlp_slices.check(self.mlp_slices, compiling_field, tensor, self.strategy.stages)
         if self.loss == "chunked" and self.strategy.compiles:
             raise ValueError(
                 "loss ('chunked') with deepcompile (true) would compile the head's own backward, which nobody has tried; "

@@ -11,6 +11,7 @@ from shardtune.api_schemas.strategies.base import Checkpointing
 from shardtune.api_schemas.strategies.ddp import DdpConfig
 from shardtune.api_schemas.strategies.fields.activation_offload import ACTIVATION_OFFLOAD
 from shardtune.api_schemas.strategies.fields.common_knobs import IN_ENVIRONMENT, NO_SETTING
+from shardtune.api_schemas.strategies.fields.mlp_slices import MLP_SLICES
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
 from shardtune.api_schemas.strategies.zero import ZeroConfig
@@ -115,6 +116,10 @@ class TrialFields(Schema):
     activation_offload: Annotated[bool, ACTIVATION_OFFLOAD, Since(2)] = False
     """Whether the inputs of fully checkpointed blocks are kept in host memory between forward and backward. It frees
     layers × tokens × width on the device, and needs as much host memory and two copies of it per micro batch."""
+    mlp_slices: Annotated[int, MLP_SLICES, Since(2)] = Field(default=1, ge=1, le=1024)
+    """Number of slices of the tokens over which each block's MLP is computed; 1: all tokens at once. Activations inside
+    the MLP exist for one slice at a time. More slices need less memory; backward computes the MLP's forward again, unless
+    the block is recomputed anyway."""
     compile: Annotated[
         bool,
         Knob(

@@ -235,6 +235,9 @@ class ModelSummary(Schema):
     loss_note: PrintableText | None = Field(default=None, max_length=1000)
     """Reason why the model's loss cannot be computed in chunks of tokens (`loss`); None if it can, or if that was not
     determined."""
+    mlp_note: Annotated[PrintableText | None, Since(2, may_be_dropped=True)] = Field(default=None, max_length=1000)
+    """Reason why the MLPs of the model's blocks cannot be computed over slices of the tokens (`mlp_slices`); None if they
+    can, or if that was not determined."""
     note: PrintableText | None = Field(default=None, max_length=1000)
     """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known. In a prediction of
     the user's own code: the study that traced it."""

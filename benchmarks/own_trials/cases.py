@@ -46,6 +46,9 @@ _WIDE: dict[str, Any] = {
 _DEEP_LLAMA: dict[str, Any] = _LLAMA | {
     "vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 16,
 }  # fmt: skip
+_WIDE_MLP: dict[str, Any] = _DEEP_LLAMA | {"intermediate_size": 512, "num_hidden_layers": 6}
+_FEW_WORDS: dict[str, Any] = {"vocab_size": 64}
+"""A vocabulary so small that memory does not peak in the loss."""
 _DEEP_GPT2: dict[str, Any] = _GPT2 | {"vocab_size": 512, "n_positions": 512, "n_embd": 64, "n_layer": 16}
 
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -133,6 +136,11 @@ JOBS: dict[str, Job] = {
         _wide("qwen3-32k-fp32", _QWEN3, "fp32"),
         _long("llama-deep-fp32", _DEEP_LLAMA, "fp32"),
         _long("gpt2-deep-fp32", _DEEP_GPT2, "fp32"),
+        _long("llama-mlp-fp32", _WIDE_MLP, "fp32"),
+        _long("llama-mlp-bf16", _WIDE_MLP, "bf16-mixed"),
+        _long("llama-mlp-few-words-fp32", _WIDE_MLP | _FEW_WORDS, "fp32"),
+        _long("llama-mlp-few-words-bf16", _WIDE_MLP | _FEW_WORDS, "bf16-mixed"),
+        _long("gpt2-mlp-few-words-fp32", _DEEP_GPT2 | _FEW_WORDS | {"n_layer": 6}, "fp32"),
         _mesh("llama-meshes", _LLAMA | {"num_key_value_heads": 4}, "bf16-mixed"),
         _mesh("qwen3-meshes", _QWEN3, "fp32"),
     )

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import optimizer_support
+from shardtune.api_schemas.strategies.fields.mlp_slices import EXPERTS, OWN_CODE
 from shardtune.api_schemas.strategies.recipe_support import deepcompile_support, float8_support, lora_support
 from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.study_request import StudyRequest, StudySpec
@@ -209,6 +210,7 @@ def _stand_in_summary(model: ModelSpec) -> ModelSummary:
         context_heads=None if model.is_own else _head_divisor(model.trained_config),
         context_note="your own code makes the batches and the loss" if model.is_own else None,
         loss_note="your own code computes the loss" if model.is_own else None,
+        mlp_note=_mlp_note(model),
         tensor_divisor=widths[0],
         tensor_note=widths[1],
         pipeline_blocks=stages[0],
@@ -217,6 +219,13 @@ def _stand_in_summary(model: ModelSpec) -> ModelSummary:
         expert_width=experts[1],
         expert_note=experts[2],
     )
+
+
+def _mlp_note(model: ModelSpec) -> str | None:
+    """Reason why the model's MLPs cannot be computed in slices, as far as its config says; None if it says none."""
+    if model.is_own:
+        return OWN_CODE
+    return EXPERTS if any(_positive_int(model.trained_config.get(name), 1) > 1 for name in _EXPERTS) else None
 
 
 def _tensor_limits(config: dict[str, JsonValue]) -> tuple[int | None, str | None]:

@@ -1,6 +1,7 @@
 """The scoring command: its format, its targets on the published rows, and bad input."""
 
 import json
+import statistics
 from csv import DictReader, DictWriter
 from pathlib import Path
 
@@ -176,3 +177,20 @@ def test_memory_with_inputs_in_host_memory_is_predicted() -> None:
     assert max(errors) < 0.15 and sum(error < 0.1 for error in errors) >= 0.9 * len(errors)
     # 16 inputs of 0.5 MiB, of which at most two are left.
     assert all(4 < max(each) - min(each) < 8 for each in peaks.values()), peaks
+
+
+def test_memory_with_mlps_in_slices_is_predicted() -> None:
+    """Each backend with MLPs over all tokens and in slices, as 2 CPU ranks measured it."""
+    rows = own_scores.read(predictor.DATA / "mlp_slices.csv")
+    peaks: dict[tuple[str, str, str], dict[int, float]] = {}
+    errors = []
+    for row in rows:
+        config, measured = TrialConfig.model_validate_json(row["config"]), float(row["peak_allocated_mib"])
+        predicted = own_scores.evaluated(JOBS[row["job"]], [config]).memory.allocated[0] / MIB
+        if config.mlp_slices > 1:
+            errors.append(abs(float(predicted) / measured - 1))
+        key = (row["job"], row["strategy"], config.activation_checkpointing)
+        peaks.setdefault(key, {})[config.mlp_slices] = measured
+    assert {row["strategy"] for row in rows} == {"ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"} and len(rows) == 44
+    assert len(errors) == 30 and max(errors) < 0.07 and statistics.median(errors) < 0.02
+    assert all(each[4] < 0.65 * each[1] for each in peaks.values() if {1, 4} <= each.keys())

@@ -283,6 +283,25 @@ def test_a_script_with_inputs_in_host_memory_trains_as_one_with_inputs_on_the_de
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize(
+    ("strategy", "mode"),
+    [(DdpConfig(), "full"), wide(Fsdp2Config(dp_shard=2), "selective"), wide(ZeroConfig(stage=3), "full")],
+    ids=["ddp", "fsdp2", "zero-3"],
+)
+def test_a_script_with_mlps_in_slices_trains_as_one_with_whole_mlps(
+    tmp_path: Path, strategy: DdpConfig | Fsdp2Config | ZeroConfig, mode: str
+) -> None:
+    results = []
+    for slices in (1, 4):
+        folder = tmp_path / str(slices)
+        folder.mkdir()
+        config = TrialConfig.model_validate(
+            {"strategy": strategy, "micro_batch": 2, "activation_checkpointing": mode, "mlp_slices": slices}
+        )
+        results.append(train(export(folder, config)))
+    assert results[0] == [pytest.approx(step, rel=2e-4) for step in results[1]]
+
+
 def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
     """Two launches on equal made-up tokens: a group of two ranks, and a single rank. Each prints the loss of what it
     trains."""

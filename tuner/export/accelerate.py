@@ -8,7 +8,7 @@ import yaml
 from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export import adapters, context, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import activation_offload as offload
-from shardtune.tuner.export.backends import common
+from shardtune.tuner.export.backends import common, mlp_slices
 from shardtune.tuner.export.backends.record import AccelerateParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.precision import float8, loss_scale
@@ -103,6 +103,7 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
     ]
     lines += [
         *losses.accelerate_notes(source),
+        *mlp_slices.accelerate_notes(source),
         *adapters.accelerate_notes(source),
         *sample_lengths.script_notes(source),
         *float8.script_notes(source, "your script, before accelerator.prepare"),

@@ -6,6 +6,7 @@ from typing import Any
 from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export import adapters, environment, losses, optimizers, sample_lengths
 from shardtune.tuner.export.backends import activation_offload as offload
+from shardtune.tuner.export.backends import mlp_slices
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.precision import float8, loss_scale
 from shardtune.tuner.export.quoting import in_docstring
@@ -77,6 +78,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every)
         lines.append(f"activation_checkpointing: apply it ({words}) in your module: see {source.shown_in}")
     lines += offload.lightning_notes(source)
+    lines += mlp_slices.lightning_notes(source)
     if config.compile:
         lines.append(f"compile: compile each block in your module: see {source.shown_in}")
     lines += [*adapters.trainer_notes(source, "your module"), *sample_lengths.script_notes(source)]

@@ -13,6 +13,7 @@ from shardtune.tuner.export import (
     tensor,
 )
 from shardtune.tuner.export.backends import activation_offload as offload
+from shardtune.tuner.export.backends import mlp_slices
 from shardtune.tuner.export.backends.common import prepare_blocks
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
@@ -100,7 +101,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
 
 
 def _names_callables(source: ExportSource) -> bool:
-    return tensor.is_split(source) or offload.uses_streams(source)
+    return tensor.is_split(source) or offload.uses_streams(source) or mlp_slices.are_used(source)
 
 
 def _sample_groups(source: ExportSource) -> dict[str, str]:
@@ -199,7 +200,13 @@ def _with_one_import_each(lines: list[str]) -> set[str]:
 
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
     lines = [*context.constants(source), *tensor.constants(source), *pipeline.constants(source)]
-    lines += [*experts.constants(source), *losses.constants(source), *float8.constants(source), *parts.constants]
+    lines += [
+        *experts.constants(source),
+        *losses.constants(source),
+        *mlp_slices.constants(source),
+        *float8.constants(source),
+        *parts.constants,
+    ]
     needs_blocks = (
         float8.is_used(source)
         or quantization.is_used(source)
@@ -241,7 +248,8 @@ def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     if source.config.activation_offload:
         checkpointing = offload.helpers(source)
     elif mode != "none":
-        operators = {"kept": indent([f'"{name}",' for name in SAVED_OPERATORS], 8)} if mode == "selective" else {}
+        kept = indent([f'"{name}",' for name in SAVED_OPERATORS], 8)
+        operators = {"kept": kept, "and_not": mlp_slices.unkept_products(source)} if mode == "selective" else {}
         checkpointing = fill(f"checkpointing_{mode}", **operators)
     shared = (
         losses.helpers(source, tensor.is_split(source))
@@ -252,7 +260,7 @@ def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     shared += experts.helpers(source)
     shared += optimizers.exported(source).helpers(experts.is_divided(source))
     shared += quantization.helpers(source)
-    return (checkpointing + shared + parts.helpers).removesuffix("\n")
+    return (mlp_slices.helpers(source) + checkpointing + shared + parts.helpers).removesuffix("\n")
 
 
 def _exit_lines(source: ExportSource) -> list[str]:

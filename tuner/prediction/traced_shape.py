@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from shardtune.api_schemas.strategies.fields.mlp_slices import EXPERTS
 from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
 from shardtune.tuner.prediction.adapters.layers import AdaptedLayers
@@ -147,4 +148,5 @@ def summary_of(shape: ModelShape) -> ModelSummary:
         experts=min(shape.experts, MOST_ELEMENTS),
         expert_width=min(shape.divisible_experts[1] or 1, MOST_ELEMENTS),
         expert_note=shape.divisible_experts[2],
+        mlp_note=EXPERTS if shape.experts > 1 else None,
     )

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from shardtune.api_schemas.strategies import Checkpointing
+from shardtune.workers.blocks import mlp_slices
 
 _SAVED_NAMES = (
     "mm.default",
@@ -40,7 +41,9 @@ SAVED_OPERATORS = _saved_operators()
 
 
 def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operator in SAVED_OPERATORS else CheckpointPolicy.PREFER_RECOMPUTE
+    # A slice of an MLP is restored by its own checkpoint: products kept for it would be kept for nobody.
+    is_kept = operator in SAVED_OPERATORS and not mlp_slices.is_running()
+    return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def apply(blocks: list[nn.Module], mode: Checkpointing, every: int = 1) -> list[nn.Module]:

@@ -1,22 +1,28 @@
-"""Preparation of a model's repeated blocks: activation checkpointing, offload of the checkpointed blocks' inputs and
-compilation as the configuration specifies."""
+"""Preparation of a model's repeated blocks: MLPs over slices of the tokens, activation checkpointing, offload of the
+checkpointed blocks' inputs and compilation as the configuration specifies."""
 
 import torch
 from torch import nn
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.workers.blocks import checkpointing
+from shardtune.workers.blocks import checkpointing, mlp_slices
 from shardtune.workers.blocks.host_inputs import HostInputs
 
 
 def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "inductor") -> HostInputs | None:
-    """Apply activation checkpointing, then compilation by a backend of `torch.compile`, to each repeated block of a model, in
-    place.
+    """Apply MLP slices and activation checkpointing, then compilation by a backend of `torch.compile`, to each repeated block
+    of a model, in place.
 
     Returns the object that moves the blocks' inputs to host memory and counts the bytes; None where the inputs stay on the
     device.
+
+    Raises:
+        ValueError: the blocks' MLPs cannot be computed in slices.
     """
     blocks = [block for _, block in repeated_blocks(model)]
+    if config.mlp_slices > 1:
+        # Inside of the checkpoint, which then restores an MLP's input and leaves the rest to the slices.
+        mlp_slices.slice_mlps(blocks, config.mlp_slices)
     checkpointed = checkpointing.apply(blocks, config.activation_checkpointing, config.checkpoint_every)
     inputs = HostInputs() if config.activation_offload else None
     if inputs is not None:

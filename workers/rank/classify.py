@@ -17,6 +17,7 @@ from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers import adapter
 from shardtune.workers.blocks.host_inputs import OffloadError
+from shardtune.workers.blocks.mlp_slices import SliceError
 from shardtune.workers.rank.device import Device
 
 Phase = Literal["starting", "building", "training"]
@@ -99,7 +100,7 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
     if phase == "building" and isinstance(error, ImportError):
         # Such as attention ("flash_attention_2") whose package is not installed on this worker.
         return FailureKind.SETUP
-    if isinstance(error, adapter.Rejected | OffloadError):
+    if isinstance(error, adapter.Rejected | OffloadError | SliceError):
         return FailureKind.ILLEGAL
     if phase == "building" and _is_rejection(error):
         return FailureKind.ILLEGAL

@@ -1,5 +1,5 @@
-"""Ranks that train each of several tiny trials as it is, and with the full loss and all inputs on the device; to be called in
-forks."""
+"""Ranks that train each of several tiny trials as it is, and with the full loss, MLPs over all tokens and all inputs on the
+device; to be called in forks."""
 
 import contextlib
 import json
@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
+from shardtune.workers.blocks import mlp_slices
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.model import chunk_math, context
@@ -28,7 +29,7 @@ from shardtune.workers.rank.training.step_runs import run_steps
 from shardtune.workers.rank.trial_dir import ProgressFile
 from tests.support.processes import preloaded_forks
 
-_PLAIN = {"loss": "full", "activation_offload": False}
+_PLAIN = {"loss": "full", "activation_offload": False, "mlp_slices": 1}
 Trained = tuple[tuple[StepRecord, ...], list[torch.Tensor]]
 
 
@@ -48,6 +49,37 @@ def _first_twice(total: torch.Tensor | None, left: torch.Tensor, right: torch.Te
     return (left @ right).float() if total is None else 2 * total + left @ right
 
 
+def _left_out(outputs: list[torch.Tensor]) -> torch.Tensor:
+    """The first slice adds nothing to the block."""
+    return torch.cat([torch.zeros_like(outputs[0]), *outputs[1:]], dim=1)
+
+
+def _counted_twice(outputs: list[torch.Tensor]) -> torch.Tensor:
+    """The gradient of the last slice counts twice."""
+    if outputs[-1].requires_grad:
+        outputs[-1].register_hook(lambda gradient: 2 * gradient)
+    return torch.cat(outputs, dim=1)
+
+
+def _in_another_order(outputs: list[torch.Tensor]) -> torch.Tensor:
+    """The last two slices change places; they are of equal size."""
+    return torch.cat([*outputs[:-2], outputs[-1], outputs[-2]], dim=1)
+
+
+def _without_the_rest(outputs: list[torch.Tensor]) -> torch.Tensor:
+    """Tokens beyond equal slices are left out: the longer first slices lose their last token."""
+    shortest = min(part.shape[1] for part in outputs)
+    cut = [torch.cat([part[:, :shortest], torch.zeros_like(part[:, shortest:])], dim=1) for part in outputs]
+    return torch.cat(cut, dim=1)
+
+
+SLICE_FAULTS: dict[str, Callable[[list[torch.Tensor]], torch.Tensor]] = {
+    "a slice is left out": _left_out,
+    "a slice's gradient counts twice": _counted_twice,
+    "slices change places": _in_another_order,
+    "the tokens that divide into no equal slices are left out": _without_the_rest,
+}
+"""Faults in how the slices of an MLP are joined (`workers.blocks.mlp_slices.joined`)."""
 FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "a chunk divides by its own labels": ("weights_of", _own_means),
     "ignored labels count": ("weights_of", lambda labels: torch.ones_like(labels, dtype=torch.float32)),
@@ -58,23 +90,24 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
 
 @contextlib.contextmanager
 def planted(fault: str | None) -> Iterator[None]:
-    """Context with a fault of `FAULTS`; none without a name."""
+    """Context with a fault of `FAULTS` or `SLICE_FAULTS`; none without a name."""
     if fault is None:
         yield
         return
-    name, function = FAULTS[fault]
-    original = getattr(chunk_math, name)
-    setattr(chunk_math, name, function)
+    module: Any = mlp_slices if fault in SLICE_FAULTS else chunk_math
+    name, function = ("joined", SLICE_FAULTS[fault]) if fault in SLICE_FAULTS else FAULTS[fault]
+    original = getattr(module, name)
+    setattr(module, name, function)
     try:
         yield
     finally:
-        setattr(chunk_math, name, original)
+        setattr(module, name, original)
 
 
 def compared(
     tasks: dict[str, tuple[TrialTask, str | None]], folder: Path, ranks: int = 2
 ) -> dict[str, dict[str, float]]:
-    """Largest differences between a task and its plain form (full loss, inputs on the device) by task's name: relative in
+    """Largest differences between a task and its plain form (full loss, whole MLPs, inputs on the device) by task's name: relative in
     loss and norm, absolute in a weight; empty where the ranks failed. A task comes with the name of its fault."""
     given = {name: (task.model_dump_json(), fault) for name, (task, fault) in tasks.items()}
     printed = preloaded_forks.ranks(print_differences, given, folder, logs=folder, count=ranks)

@@ -53,6 +53,7 @@ def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:
         "loss_chunk": 1024,
         "gc_every": 0,
         "activation_offload": False,
+        "mlp_slices": 1,
     }
     plan: dict[str, Any] = {
         "parity_steps": 16,

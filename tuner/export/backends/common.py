@@ -8,6 +8,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.strategies.base import GradSync, StrategySchema
 from shardtune.tuner.export import context
 from shardtune.tuner.export.backends import activation_offload as offload
+from shardtune.tuner.export.backends import mlp_slices
 from shardtune.tuner.export.precision import loss_scale
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -22,9 +23,12 @@ def clipping(source: ExportSource) -> str:
 
 
 def prepare_blocks(source: ExportSource) -> list[str]:
-    """Lines of the exported script that checkpoint and compile each repeated block of the model."""
+    """Lines of the exported script that slice the MLP of each repeated block, checkpoint the block and compile it."""
     config, every = source.config, source.config.checkpoint_every
     lines = []
+    if mlp_slices.are_used(source):
+        # Inside of the checkpoints: each ends its repetition at an MLP's input.
+        lines += ["for block in model.get_submodule(BLOCKS):", "    slice_mlp(block)"]
     if config.activation_checkpointing != "none":
         selected = f"[{every - 1} :: {every}]" if every > 1 else ""
         streams = offload.uses_streams(source)

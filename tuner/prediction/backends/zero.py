@@ -94,9 +94,13 @@ def _gathers(shape: ModelShape, c: Candidates, d: Dtypes, network: Network, unit
     calls = np.clip(count / np.maximum(c.prefetch_bucket, 1.0), np.minimum(units, modules), modules)
     group = np.where(c.secondary > 1, c.secondary, np.minimum(c.regather, c.shard))
     forward = ring_seconds(d.compute * count, calls, c.shard, network)
-    return forward, ring_seconds(
-        d.compute * backward_count, calls * backward_count / np.maximum(count, 1.0), group, network
-    )
+    backward = ring_seconds(d.compute * backward_count, calls * backward_count / np.maximum(count, 1.0), group, network)
+    # Each slice of an MLP gathers again what is not kept until the next one.
+    is_released = (c.reuse < shape.mlp_matrix_parameters) & (shape.hidden * shape.ffn > c.persistence)
+    again = is_released * (c.mlp_slices - 1.0) * shape.layers
+    matrices = float(shape.mlp_matrix_parameters)
+    regathered = again * ring_seconds(d.compute * matrices + c.tokens * 0.0, 3.0 + c.tokens * 0.0, c.shard, network)
+    return forward + regathered, backward + regathered
 
 
 def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Array:

@@ -12,7 +12,7 @@ from shardtune.tuner.prediction.adapters import magnitudes
 from shardtune.tuner.prediction.backends import trained_fractions as trained_part
 from shardtune.tuner.prediction.backends.host_allocator import allocated
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
-from shardtune.tuner.prediction.footprint import traced_activations
+from shardtune.tuner.prediction.footprint import mlp_slices, traced_activations
 from shardtune.tuner.prediction.footprint.block_bytes import BlockBytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 
@@ -30,7 +30,7 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
         eager = eager + c.tokens * (c.tensor - 1.0) * (2.0 * dtypes.compute * shape.hidden)
     eager = eager + c.tokens * _added_bytes(shape, dtypes)
     fused = c.tokens * _compiled_bytes(shape, dtypes) + _attention_extra(shape, c, dtypes, impl)
-    all_saved = np.where(c.compiled > 0, np.minimum(fused, eager), eager)
+    all_saved = mlp_slices.saved(shape, c, dtypes, impl, np.where(c.compiled > 0, np.minimum(fused, eager), eager))
     boundary = c.tokens * held * shape.hidden * (4 if impl.autocast else dtypes.compute)
     # Every product is kept, also those of weight lengths (DoRA), which no gradient needs.
     keeps_products = (c.checkpointing == SELECTIVE) & (impl.selective == "matmuls")
@@ -47,7 +47,8 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     width = mlp_tensors * shape.experts_per_token * shape.ffn + 2 * shape.hidden * c.tensor
     # Rows in transit to experts of other ranks and back exist besides those in work.
     width = width + np.where(c.experts > 1, 2.0 * shape.experts_per_token * shape.hidden, 0.0)
-    flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
+    flowing = mlp_slices.flowing(shape, c, dtypes, impl, c.tokens * dtypes.compute * width)
+    flowing = flowing + _scores_bytes(shape, c, dtypes, impl)
     flowing = flowing + trained_part.unpacked_bytes(shape, dtypes)
     # Lengths are taken in forward, or in its repetition, when no gradient flows yet.
     of_weights = dtypes.master if impl.autocast else dtypes.compute
@@ -109,10 +110,7 @@ def _mlp_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float
     """Activation bytes per token of the MLP from the output of its first linear layers on; the MLP's input is counted
     with the norm before it."""
     size, k = dtypes.compute, shape.experts_per_token
-    # gated: gate, silu(gate), up, product. gelu: input and output. gelu_tanh (NewGELUActivation): x, 0.5x, tanh, 1+tanh, product.
-    # The product is the last layer's input.
-    width = ({"gated": 3, "gelu": 1, "gelu_tanh": 4}[shape.mlp] + shape.saved.down) * shape.ffn
-    total = float(size * k * width)
+    total = k * mlp_slices.inner_bytes(shape, dtypes)
     if shape.experts > 1:
         # Tokens gathered per expert, expert outputs before the routing weight, router logits in fp32.
         total += size * k * (1 + shape.saved.mlp) * shape.hidden + 8 * shape.experts
@@ -202,6 +200,7 @@ def _selective_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
         width = all_widths + 2.0 * partial
         if shape.adapter is not None:
             width = width + sum(shape.adapter.rank + outputs for _, outputs in shape.adapter.matrices)
+        width = width - mlp_slices.unkept_products(shape, c)
     return np.minimum(c.tokens * (size * width) + attention, all_saved)
 
 

@@ -11,6 +11,7 @@ from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candid
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
+from shardtune.tuner.prediction.throughput import mlp_slices
 from shardtune.tuner.prediction.throughput.adapter_traffic import adapter_traffic, unpacking_bytes, unpacking_kernels
 from shardtune.tuner.prediction.throughput.exchange import exchange_launches, exchange_seconds
 
@@ -105,6 +106,9 @@ def compute_times(
     adapted = beside.forward * (1.0 + passed * repeated.elementwise) + beside.backward * passed
     elementwise = elementwise + blocks * adapted / rates.memory_bytes
     # Forward, its repetition and the gradients of inputs each unpack every weight.
+    sliced = mlp_slices.added_work(shape, c, dtypes, impl, repeated.elementwise)
+    matmul = matmul + shape.layers * passed * sliced.flops / matmul_rate
+    elementwise = elementwise + shape.layers * passed * sliced.bytes / rates.memory_bytes
     unpacked = unpacking_bytes(shape, dtypes.compute) * (1.0 + passed * (1.0 + repeated.elementwise))
     elementwise = elementwise + unpacked / rates.memory_bytes
     if shape.adapter is not None:
@@ -128,7 +132,7 @@ def compute_times(
         attention=attention_all,
         elementwise=elementwise,
         loss=loss,
-        launches=_kernel_count(shape, c, impl, repeated) * rates.launch_s,
+        launches=(_kernel_count(shape, c, impl, repeated) + shape.layers * passed * sliced.kernels) * rates.launch_s,
         machinery=micro_batch_launches(shape, c, dtypes, impl) * rates.launch_s,
         exchange=exchange_seconds(shape, c, dtypes, network),
         exchange_host=exchange_launches(shape, c, impl, rates, network) * rates.launch_s,
@@ -209,7 +213,7 @@ def elementwise_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Im
     norm, residual = (norm + 12 - size, 10) if mixed else (norm, 3 * size)
     # q, k and v leave one projection (or three) and are laid out for the kernel; rotary embedding in four steps.
     layout = (8.0 if rotary else 2.0) * size * (q_kv + (0 if rotary else shape.kv))
-    act = {"gated": 5.0, "gelu": 2.0, "gelu_tanh": 14.0}[shape.mlp] * size * shape.ffn * k
+    act = k * mlp_slices.activation_traffic(shape, dtypes)
     # Ranks that do not split positions each compute norms and sums for all of them.
     repeats = 1.0 if impl.splits_positions else c.tensor
     eager = 2.0 * (norm + residual) * shape.hidden * repeats + layout + act

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from shardtune.api_schemas.knobs import ALWAYS, Knob, When
+from shardtune.api_schemas.strategies.fields import mlp_slices
 from shardtune.api_schemas.strategies.recipe_support import lora_support
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.domains import Domains
@@ -77,7 +78,8 @@ class DefineByRun:
         micro_batch = self._draw_micro_batch(sharing)
         self._draw_loss(micro_batch)
         offloads = self.limits.requires("activation_offload", True)
-        self._draw_compile(sharing, offloads)
+        slices_mlp = "mlp_slices" in self.limits and 1 not in self.limits.restrict("mlp_slices", mlp_slices.NAMED)
+        self._draw_compile(sharing, offloads or slices_mlp)
         self._accumulates = self.domains.accumulation(micro_batch, sharing) > 1
         backend.draw(self, self._accumulates)
         self._draw_rest(self._knobs)
@@ -87,6 +89,7 @@ class DefineByRun:
         )
         self.draw("checkpoint_every", self.domains.checkpoint_every)
         self._draw_offload(micro_batch)
+        self._draw_mlp_slices(micro_batch)
         self.draw("malloc")
         self.draw("threads", self.domains.threads)
         self._draw_rest(COMMON)
@@ -100,15 +103,16 @@ class DefineByRun:
         variant += schedule if sizes != self.domains.micro_batches(sharing, stages) else ""
         return int(self.pick("micro_batch", sizes, variant=variant))
 
-    def _draw_compile(self, sharing: int, offloads: bool) -> None:
-        """Choose whether the transformer blocks are compiled; they are not where they cannot be compiled as a whole."""
+    def _draw_compile(self, sharing: int, needs_eager: bool) -> None:
+        """Choose whether the transformer blocks are compiled; they are not where they cannot be compiled as a whole, or where
+        the user's limits need uncompiled blocks."""
         backend = str(self.table["backend"])
         if not lora_support.can_compile(backend, self.domains.workload.adapter):
             self.pick("compile", (False,), "eager", lora_support.why_not_compiled(backend))
             return
         # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.
         is_alone = sharing == 1 and self.table.get("expert_parallel", 1) == 1
-        is_free = not offloads and not self.requires_deepcompile()
+        is_free = not needs_eager and not self.requires_deepcompile()
         self.draw("compile", effective=self.limits.compiles(self._on_gpu) and is_alone and is_free)
 
     def _draw_loss(self, micro_batch: int) -> None:
@@ -144,6 +148,24 @@ class DefineByRun:
             )
         else:
             table["activation_offload"] = False
+
+    def _draw_mlp_slices(self, micro_batch: int) -> None:
+        """Choose in how many slices of the tokens each block's MLP is computed: in several only where its activations take
+        much of a rank's memory, or where the user names it."""
+        table, domains = self.table, self.domains
+        why_not = domains.why_no_mlp_slices(str(table["backend"]))
+        # `TrialConfig` explains what rules it out.
+        if table.get("compile") is True or table.get("deepcompile") is True:
+            why_not = "it needs blocks that are not compiled"
+        if int(table.get("tensor_parallel", 1)) > 1 or int(table.get("pipeline_parallel", 1)) > 1:
+            why_not = "it needs tensor_parallel 1 and pipeline_parallel 1"
+        if "mlp_slices" in self.limits:
+            values, variant = ((1,), "whole") if why_not is not None else (mlp_slices.NAMED, "")
+            self.pick("mlp_slices", values, variant, why_not)
+        elif why_not is None and domains.mlp_matters(micro_batch, int(table["context_parallel"])):
+            self.pick("mlp_slices", COMMON["mlp_slices"].tries)
+        else:
+            table["mlp_slices"] = 1
 
     def _draw_rest(self, knobs: Mapping[str, Knob]) -> None:
         """Choose a value for each remaining knob whose declaration states its candidate values."""

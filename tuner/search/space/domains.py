@@ -18,6 +18,7 @@ from shardtune.api_schemas.strategies import (
     ragged_support,
     tensor_parallel,
 )
+from shardtune.api_schemas.strategies.fields import mlp_slices
 from shardtune.api_schemas.strategies.losses import Loss
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, obstacle
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
@@ -35,9 +36,11 @@ _LEAST_LOGITS = 256 << 20
 """Minimum bytes of logits for which the search tries to compute the loss in chunks."""
 _LEAST_INPUTS = 256 << 20
 """Minimum bytes of the blocks' inputs for which the search tries to offload them."""
+_LEAST_ACTIVATIONS = 256 << 20
+"""Minimum bytes of the activations inside one block's MLP for which the search tries to compute MLPs in slices."""
 _LEAST_SHARE = 0.05
-"""Fraction of a rank's memory that logits must take before the search tries to compute the loss in chunks, and that
-blocks' inputs must take before it tries to offload them."""
+"""Fraction of a rank's memory that logits must take before the search tries to compute the loss in chunks, blocks' inputs
+before it tries to offload them, and one MLP's activations before it tries slices."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +227,21 @@ class Domains:
         tokens = micro_batch * self.workload.longest_row
         inputs = size * tokens * self.model_summary.hidden_size * len(self.model_summary.blocks) / sharing
         return self.on_gpu and inputs >= max(_LEAST_INPUTS, _LEAST_SHARE * self.cluster.memory_gib * GIB)
+
+    def why_no_mlp_slices(self, backend: str) -> str | None:
+        """Reason why a backend cannot compute this model's MLPs in slices; None if it can. The reason is the end of a
+        sentence."""
+        workload = self.workload
+        return self.model_summary.mlp_note or mlp_slices.why_not(backend, workload.float8, workload.adapter)
+
+    def mlp_matters(self, micro_batch: int, sharing: int) -> bool:
+        """Whether the activations inside one block's MLP take enough of a rank's memory to try slices, where `sharing` ranks
+        share the positions of a micro batch."""
+        summary, size = self.model_summary, DTYPE_BYTES[self.workload.precision.compute_dtype]
+        tokens = micro_batch * self.workload.longest_row / sharing
+        # A summary has no width of MLPs. A block has about as many parameters for each input as its MLP saves values.
+        width = max((block.parameters for block in summary.blocks), default=0) / max(summary.hidden_size, 1)
+        return size * tokens * width >= max(_LEAST_ACTIVATIONS, _LEAST_SHARE * self.cluster.memory_gib * GIB)
 
     @property
     def checkpoint_every(self) -> tuple[int, ...]:

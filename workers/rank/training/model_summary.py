@@ -6,9 +6,11 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from shardtune.api_schemas.strategies.fields.mlp_slices import OWN_CODE
 from shardtune.api_schemas.training.adapters import AdapterSchema, quantization_of
 from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
+from shardtune.workers.blocks import mlp_modules
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import adapters, experts, loss_plan, moe, shared_heads, stage_plan, tensor_plan
 from shardtune.workers.rank.model import build as models
@@ -61,7 +63,8 @@ def _counted(adapter: AdapterSchema | None) -> AdapterSchema | None:
 def _plans(model: nn.Module) -> dict[str, Any]:
     """Sizes of a model that decide how ranks can split it, before an adapter adds layers of its own."""
     plans = tensor_plan.widths_of(model)._asdict() | stage_plan.blocks_of(model)._asdict()
-    return plans | experts.sizes_of(model)._asdict()
+    plans |= experts.sizes_of(model)._asdict()
+    return plans | {"mlp_note": mlp_modules.note_of([block for _, block in repeated_blocks(model)])}
 
 
 def _flop_counts(model: nn.Module, model_summary: ModelSummary, length: int, text: Any) -> dict[str, Any]:
@@ -98,6 +101,7 @@ def of_model(model: nn.Module) -> ModelSummary:
         vocab_size=0,
         max_positions=None,
         loss_note="your own code computes the loss",
+        mlp_note=OWN_CODE,
     )
 
 

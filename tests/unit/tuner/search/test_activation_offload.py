@@ -116,6 +116,6 @@ def test_a_long_context_that_only_fits_so_is_answered_with_it() -> None:
 
 
 def test_where_limits_rule_it_out_it_is_named_as_what_would_fit() -> None:
-    knobs = {"activation_offload": False, "tensor_parallel": 1}
+    knobs = {"activation_offload": False, "tensor_parallel": 1, "mlp_slices": 1}
     table = predicted(sequence_length=131_072, global_batch=8, top=3, space={"backends": ["fsdp2"], "knobs": knobs})
     assert any("activation_offload" in lever and "host memory" in lever for lever in table.levers), table.levers

@@ -32,9 +32,11 @@ from shardtune.service.pages.views.study_sections.study_log import LogLine, stud
 from shardtune.service.pages.views.study_sections.trial_table import TrialLine, trial_lines
 from shardtune.service.studies.views import trial_view
 from shardtune.service.wording import cluster_words, disambiguate, recipe_words
+from shardtune.service.wording.answers.how_measured import speed_reasons
+from shardtune.service.wording.answers.trust_line import Trust
 from shardtune.service.wording.reasons import Reasons, reasons
 from shardtune.service.wording.result_runs import result_runs
-from shardtune.service.wording.trust import Trust, trust
+from shardtune.service.wording.trust import trust
 from shardtune.tuner.objective import available_gib
 
 PAGE = 50
@@ -58,6 +60,8 @@ class StudyContext:
     changes: str
     """Knobs in which the best configuration differs from the baseline."""
     best_title: str
+    baseline_origin: str
+    """Where the baseline comes from: the user, a documented default, or the search; empty without a result."""
     best_peak_gib: float | None
     progress: StudyProgress
     reasons: Reasons | None
@@ -116,6 +120,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         details=study.reason_details[:1].upper() + study.reason_details[1:] if study.state is StudyState.FAILED else "",
         changes=disambiguate.changed_knobs(result) if result else "",
         best_title=words.best_title(study, recommended is not None and recommended.state == "recommended"),
+        baseline_origin=_baseline_origin(study, points),
         best_peak_gib=best.contender_peak(answer) if answer else None,
         progress=study_progress(session, row, study, now),
         reasons=_reasons(session, study, points, fresh, sentence) if result else None,
@@ -148,4 +153,11 @@ def _reasons(
     complete = [TrialConfig.model_validate(p.config) for p in points if p.state == TrialState.COMPLETE]
     rows = trials.with_validation_runs(session, study.study_id, study.result.best.trial_number)
     stored = result_runs(study, study.result, [trial_view(row) for row in rows], complete)
-    return reasons((*trust(study, stored), Trust(_FRESH_TONES[fresh.word], fresh.why)), sentence)
+    believed = (*trust(study, stored), Trust(_FRESH_TONES[fresh.word], fresh.why))
+    return reasons(believed, sentence, speed_reasons(study.result, stored))
+
+
+def _baseline_origin(study: Study, points: Sequence[TrialPoint]) -> str:
+    """Return where the baseline of a result comes from; empty for a study without a result."""
+    number = study.result.baseline.trial_number if study.result is not None else None
+    return next((words.origins(study).get(point.origin, "") for point in points if point.number == number), "")

@@ -262,7 +262,9 @@ def _middle_pair(rows: Rows, found: re.Match[str]) -> bool:
     """The two speeds are those of runs of the pairs, and divide to the stated gain, which is the median ratio."""
     gain, (faster, slower) = rows.result.speedup.value, (float(found[n].replace(",", "")) for n in ("one", "other"))
     sides = ((faster, rows.paired), (slower, rows.baseline))
-    speeds = [(speed, [run.measurement.tokens_per_s_per_gpu for run in rows.validation(trial)]) for speed, trial in sides]
+    speeds = [
+        (speed, [run.measurement.tokens_per_s_per_gpu for run in rows.validation(trial)]) for speed, trial in sides
+    ]
     is_measured = all(min(runs) - 1 <= speed <= max(runs) + 1 for speed, runs in speeds)
     return is_measured and found["ratio"] == f"{gain:.2f}" and math.isclose(faster / slower, gain, rel_tol=0.01)
 
@@ -280,7 +282,11 @@ def _is_median(rows: Rows, trial: int, part: re.Match[str]) -> bool:
     speeds = [run.tokens_per_s_per_gpu for run in runs]
     ends = (min(speeds), max(speeds)) if len(speeds) > 1 else (None, None)
     shown = [None if end is None else f"{end:,.0f}" for end in ends]
-    return (part["speed"], int(part["runs"]), [part["low"], part["high"]]) == (f"{median(speeds):,.0f}", len(runs), shown)
+    return (part["speed"], int(part["runs"]), [part["low"], part["high"]]) == (
+        f"{median(speeds):,.0f}",
+        len(runs),
+        shown,
+    )
 
 
 def _nothing_else(rows: Rows, _: re.Match[str]) -> bool:

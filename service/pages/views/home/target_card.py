@@ -115,9 +115,7 @@ def _gain(study: Study, recommended: Recommended | None) -> TargetGain:
     if result.verdict is Verdict.CONFIRMED and result.speedup is not None:
         return _measured("confirmed", "good", "By paired runs after the search.", result.speedup)
     if result.verdict is Verdict.TOO_BUSY:
-        return TargetGain(
-            "too busy", "warn", "The machine was too busy to answer; the study shows what would."
-        )
+        return TargetGain("too busy", "warn", "The machine was too busy to answer; the study shows what would.")
     if result.verdict is Verdict.UNDECIDED and result.speedup is not None:
         return _measured("undecided", "warn", "More pairs may decide it.", result.speedup)
     is_kept = result.best.trial_number == result.baseline.trial_number

@@ -86,7 +86,7 @@ def test_more_pairs_than_would_just_do_are_offered_with_the_reason() -> None:
 
 
 def test_no_more_pairs_are_offered_than_a_study_may_have() -> None:
-    assert settles(3, max_pairs=96).endswith("shardtune tune --add-pairs 4")
+    assert settles(3, max_pairs=96).startswith("shardtune tune --add-pairs 4 (")
     assert "--add-pairs" not in settles(5, max_pairs=96)
 
 

@@ -184,7 +184,10 @@ def _text_of(drawing: str) -> str:
 
 def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:
     tests = study_words.describe_change("checkpoint_every 3 instead of 1; malloc keep instead of default; and 2 more")
-    assert tests == "checkpointing, every 3 instead of 1; freed host memory kept by the process instead of returned to the system; and 2 more"
+    assert (
+        tests
+        == "checkpointing, every 3 instead of 1; freed host memory kept by the process instead of returned to the system; and 2 more"
+    )
     tests = study_words.describe_change(
         "static_graph True instead of False; reduce_bucket_size 25000000 instead of 500000000"
     )

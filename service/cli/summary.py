@@ -19,6 +19,8 @@ from shardtune.service.wording.trust import trust
 
 _MARKS = {"good": "+", "warn": "!", "bad": "-", "quiet": " "}
 """Character before each reason, by its tone: for the answer, a warning, against the answer, or neutral."""
+_ORDER = ("bad", "warn", "good")
+"""Order of the reasons by their tone: what speaks against the answer comes first."""
 
 
 def as_json(
@@ -89,7 +91,8 @@ def as_text(
     stored = result_runs(study, result, trials)
     believed = reasons(study, result, trials)
     rows = [("verdict", verdict_text(result)), *_contender_rows(result, trials)]
-    rows += _labelled("trust", [f"{_MARKS[reason.tone]} {reason.shown}" for reason in believed if _is_argument(reason)])
+    arguments = sorted(filter(_is_argument, believed), key=lambda reason: _ORDER.index(reason.tone))
+    rows += _labelled("trust", [f"{_MARKS[reason.tone]} {reason.shown}" for reason in arguments])
     rows += _labelled("measured", _how_measured(result, believed, stored))
     rows.append(("trials", _trial_counts_text(study)))
     rows += study_words.failure_rows(trials, rejections)
@@ -127,7 +130,8 @@ def _contender_rows(result: StudyResult, trials: Sequence[Trial]) -> list[tuple[
     """
     is_baseline = result.best.trial_number == result.baseline.trial_number
     speed = f"{study_words.rate(result.best.tokens_per_s_per_gpu)} tokens/s/GPU"
-    rows = [("best", f"{'the baseline, ' if is_baseline else ''}{_describe(result.best, speed)}")]
+    kept = "the baseline for now, " if result.undecided or result.too_busy else "the baseline, "
+    rows = [("best", f"{kept if is_baseline else ''}{_describe(result.best, speed)}")]
     if not is_baseline:
         rows.append(("baseline", _describe(result.baseline, note=_origin(result.baseline, trials))))
     if result.candidate is not None:

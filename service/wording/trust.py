@@ -66,7 +66,7 @@ def _paired_runs(result: StudyResult) -> Trust:
     paired = counted(comparison.pairs, "paired run")
     text = f"{paired} after the search (candidate and baseline directly after each other, each in new processes)"
     if len(ratios) > 1:
-        text += f": from {min(ratios):.2f}× to {max(ratios):.2f}×"
+        text += f":{_range(ratios)}"
     # Under two ratios there is no spread; `stdev` of one value raises.
     is_noisy = len(ratios) > 1 and stdev(ratios) / fmean(ratios) > _NOISY
     text += "; the spread is large" if is_noisy else ""
@@ -89,14 +89,19 @@ def _without_pairs(result: StudyResult, comparison: FinalComparison | None) -> T
 
 def _doubt_about_pairs(result: StudyResult, comparison: FinalComparison, is_noisy: bool) -> str:
     """Return why the pairs are a weak reason; empty where another reason says it."""
+    if result.too_busy is not None or result.undecided is not None:
+        return ""
     if is_noisy:
-        spread = f"from {min(comparison.ratios):.2f}× to {max(comparison.ratios):.2f}×"
-        return "" if _wide_interval(result) else f"the pairs differ widely: {spread}"
+        return "" if _wide_interval(result) else f"the pairs differ widely:{_range(comparison.ratios)}"
     if result.speedup is None:
         return "too few pairs for an interval"
-    if comparison.disturbed_runs or result.too_busy is not None:
+    if comparison.disturbed_runs:
         return ""
     return f"other programs disturbed {part_of(comparison.disturbed_pairs, comparison.pairs)} the pairs"
+
+
+def _range(ratios: Sequence[float]) -> str:
+    return f" from {min(ratios):.2f}× to {max(ratios):.2f}×" if len(ratios) > 1 else ""
 
 
 def _wide_interval(result: StudyResult) -> list[Trust]:
@@ -127,11 +132,14 @@ def _resume_check(check: ResumeCheck, every_s: float) -> list[Trust]:
 
 
 def _undecided(result: StudyResult) -> list[Trust]:
-    verdict = result.undecided
-    return [Trust("warn", study_words.undecided_text(verdict), _open_reason(verdict))] if verdict is not None else []
+    verdict, comparison = result.undecided, result.final_comparison
+    if verdict is None:
+        return []
+    reason = _open_reason(verdict, comparison.ratios if comparison is not None else ())
+    return [Trust("warn", study_words.undecided_text(verdict), reason)]
 
 
-def _open_reason(verdict: OpenVerdict) -> str:
+def _open_reason(verdict: OpenVerdict, ratios: Sequence[float]) -> str:
     """Return why a verdict is open, without counts of pairs."""
     if not verdict.pairs:
         # The first reason says it.
@@ -144,8 +152,11 @@ def _open_reason(verdict: OpenVerdict) -> str:
     if verdict.disturbed_pairs == verdict.pairs:
         return "other programs disturbed every pair; only a quieter machine can decide it"
     if verdict.more_pairs is None:
-        return "the pairs vary so much that more of them would not decide it; on a quieter machine they would vary less"
-    return "the pairs so far do not tell the two apart; more pairs would confirm it at this rate"
+        return (
+            f"the pairs vary so much,{_range(ratios)}, that more of them would not decide it; on a quieter machine they "
+            "would vary less"
+        )
+    return f"the pairs so far,{_range(ratios)}, do not tell the two apart"
 
 
 def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:

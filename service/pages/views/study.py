@@ -8,7 +8,6 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
-from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import offered_hardware, trial_points, trials
@@ -23,6 +22,7 @@ from shardtune.service.pages.views.recommendation import Recommended, of_study
 from shardtune.service.pages.views.study_sections import search_charts
 from shardtune.service.pages.views.study_sections.failures import Setback, closest_rejections, failure_kinds, setbacks
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
+from shardtune.service.pages.views.study_sections.no_answer import NoAnswer, no_answer
 from shardtune.service.pages.views.study_sections.progress import StudyProgress, study_progress
 from shardtune.service.pages.views.study_sections.projection import ProjectionSection, projection_section
 from shardtune.service.pages.views.study_sections.recommendation_box import RecommendationBox, recommendation_box
@@ -55,8 +55,8 @@ class StudyContext:
     state_tone: str
     tone: str
     sentence: str
-    details: str
-    """Details of the study's failure; else empty."""
+    failure: NoAnswer
+    """Details of the study's failure; empty for a study that did not fail."""
     changes: str
     """Knobs in which the best configuration differs from the baseline."""
     best_title: str
@@ -103,6 +103,8 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     link = f"/studies/{study.study_id}/trials"
     why = purpose.of_studies(session, [study])[study.study_id]
     tone, sentence = words.verdict(study, why)
+    kinds = failure_kinds(session, row.id)
+    failure = no_answer(study, [kind for kind, _ in kinds], limit)
     recommended = of_study(session, row.id)
     fresh = freshness.of(
         study, offered_hardware.machines(session, row.project_id), recommended.stale_fields if recommended else ()
@@ -116,8 +118,8 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         workload=words.workload(study.spec.workload),
         state_tone=words.STATE_TONES[study.state],
         tone=tone,
-        sentence=sentence,
-        details=study.reason_details[:1].upper() + study.reason_details[1:] if study.state is StudyState.FAILED else "",
+        sentence=failure.sentence or sentence,
+        failure=failure,
         changes=disambiguate.changed_knobs(result) if result else "",
         best_title=words.best_title(study, recommended is not None and recommended.state == "recommended"),
         baseline_origin=_baseline_origin(study, points),
@@ -133,7 +135,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         lines=trial_lines(trial_points.of_study(session, row.id, chosen, page), points),
         matching=trial_points.count_trials(session, row.id, chosen),
         setbacks=setbacks(session, study, points),
-        failure_kinds=failure_kinds(session, row.id),
+        failure_kinds=kinds,
         recipes=tuple((recipe.name, recipe_words.lines(recipe)) for recipe in result.recipes) if result else (),
         rejections=closest_rejections(session, study),
         limit_gib=limit,

@@ -11,7 +11,6 @@ from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.trial import TrialState
-from shardtune.service.pages.figures import percent
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.wording import cluster_words, study_words
 from shardtune.service.wording.answers import disturbances
@@ -67,8 +66,6 @@ ADVICE = {
     "setup": "The worker could not start the trial: the message names the missing part.",
 }
 """Advice for a failed trial, by the failure's kind; kinds that are not listed need none."""
-_LEAST_FACTOR = 1.5
-"""Smallest speed-up that is written as a factor instead of per cent."""
 _FASTER_FOR_NOW = "Until another study decides, the one with the higher median speed is recommended."
 _EITHER = "Either will do; the one with the higher median speed is recommended."
 """Sentences on the recommendation where no configuration was confirmed as faster, and no user's baseline could be
@@ -130,14 +127,8 @@ def verdict(study: Study, purpose: Purpose) -> tuple[str, str]:
 def _answer(result: StudyResult) -> tuple[str, str]:
     if result.verdict is Verdict.CONFIRMED and result.speedup is not None:
         low, high = result.speedup.ci95
-        if result.speedup.value >= _LEAST_FACTOR:
-            times = f"{result.speedup.value:.2f} times as fast as the baseline"
-            return "good", f"Confirmed: {times} (95 % interval {low:.2f} to {high:.2f})."
-        gain = percent(result.speedup.value - 1)
-        return (
-            "good",
-            f"Confirmed: {gain} faster than the baseline (95 % interval {percent(low - 1)} to {percent(high - 1)}).",
-        )
+        times = f"{result.speedup.value:.2f} times as fast as the baseline"
+        return "good", f"Confirmed: {times} (95 % interval {low:.2f} to {high:.2f})."
     if result.too_busy is not None:
         kept = "Keep the baseline until it is decided." if result.best == result.baseline else "That is not proven yet."
         seen = f" So far it looks like {_figures(result.speedup)}." if result.speedup else ""

@@ -114,21 +114,36 @@ def _gain(study: Study, recommended: Recommended | None) -> TargetGain:
     assert result is not None
     if result.verdict is Verdict.CONFIRMED and result.speedup is not None:
         return _measured("confirmed", "good", "By paired runs after the search.", result.speedup)
-    if result.verdict is Verdict.TOO_BUSY:
-        return TargetGain("too busy", "warn", "The machine was too busy to answer; the study shows what would.")
-    if result.verdict is Verdict.UNDECIDED and result.speedup is not None:
-        return _measured("undecided", "warn", "More pairs may decide it.", result.speedup)
     is_kept = result.best.trial_number == result.baseline.trial_number
+    if result.verdict is Verdict.TOO_BUSY:
+        note = "not known; the baseline is kept for now" if is_kept else "not known"
+        return TargetGain("too busy", "warn", "The machine was too busy to answer.", note=note)
+    if result.verdict is Verdict.UNDECIDED and result.speedup is not None:
+        return _undecided(result.speedup, is_kept)
     badge = "baseline kept" if is_kept else "faster of two, not confirmed"
     if result.speedup is not None:
-        low, high = result.speedup.ci95
-        note = f"fastest candidate: {result.speedup.value:.2f}×, 95 %: {low:.2f} to {high:.2f}"
-        return TargetGain(badge, "quiet", "No candidate was confirmed to be faster.", note=note)
+        return TargetGain(
+            badge, "quiet", "No candidate was confirmed to be faster.", note=_of_candidate(result.speedup)
+        )
     if result.final_comparison is None:
         return TargetGain("baseline kept", "quiet", "No other configuration was feasible.", note="nothing to compare")
     open_verdict = result.verdict is Verdict.UNDECIDED
     note = "undecided: too few pairs" if open_verdict else "no candidate was close"
     return TargetGain(badge, "quiet", "No candidate was confirmed to be faster.", note=note)
+
+
+def _undecided(speedup: Speedup, is_kept: bool) -> TargetGain:
+    explained = "More pairs may decide it."
+    # The card names the kept baseline above: a gain beside it would seem to be the baseline's own.
+    if is_kept:
+        note = f"{_of_candidate(speedup)}; the baseline is kept for now"
+        return TargetGain("undecided", "warn", explained, note=note)
+    return _measured("undecided", "warn", explained, speedup)
+
+
+def _of_candidate(speedup: Speedup) -> str:
+    low, high = speedup.ci95
+    return f"fastest candidate: {speedup.value:.2f}×, 95 %: {low:.2f} to {high:.2f}"
 
 
 def _renewed_gain(recommended: Recommended) -> TargetGain:

@@ -35,16 +35,19 @@ def middle_pair(result: StudyResult, stored: ResultRuns) -> PairSpeeds | None:
     paired, baseline = (result.candidate or result.best).trial_number, result.baseline.trial_number
     if result.speedup is None or not result.speedup.ratios or paired == baseline:
         return None
-    pairs = [PairSpeeds(s[paired], s[baseline]) for s in stored.block_speeds.values() if {paired, baseline} <= s.keys()]
-    # Blocks in which other programs left the two runs unequal numbers of cores do not count.
-    counted_pairs = sorted(
-        (pair for pair in pairs if any(math.isclose(pair.ratio, r, rel_tol=_EQUAL) for r in result.speedup.ratios)),
-        key=lambda pair: pair.ratio,
-    )
-    count = len(counted_pairs)
-    if count != len(result.speedup.ratios):
+    ratios, blocks = result.speedup.ratios, sorted(stored.block_speeds.items())
+    pairs = [
+        PairSpeeds(speeds[paired], speeds[baseline]) for _, speeds in blocks if {paired, baseline} <= speeds.keys()
+    ]
+    # Blocks that chose the candidate, or whose runs had unequal load, do not count: the pairs are the last that match.
+    matching = [pair for pair in pairs if any(math.isclose(pair.ratio, ratio, rel_tol=_EQUAL) for ratio in ratios)]
+    count = len(ratios)
+    ordered = sorted(matching[-count:], key=lambda pair: pair.ratio)
+    if len(ordered) != count or not all(
+        math.isclose(pair.ratio, ratio, rel_tol=_EQUAL) for pair, ratio in zip(ordered, sorted(ratios), strict=True)
+    ):
         return None
-    middle = counted_pairs[(count - 1) // 2 : count // 2 + 1]
+    middle = ordered[(count - 1) // 2 : count // 2 + 1]
     return PairSpeeds(_mean([pair.candidate for pair in middle]), _mean([pair.baseline for pair in middle]))
 
 

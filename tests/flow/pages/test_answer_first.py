@@ -54,9 +54,9 @@ def test_counts_of_runs_stand_only_where_the_page_says_how_it_was_measured(quick
     shown, measured = answer.split('<details id="evidence">')
     assert not re.search(r"\d+ (paired |validation |search )?(runs|pairs)\b", shown), shown
     assert shown.count("tokens/s/GPU") == 1, "speeds side by side seem to divide to the gain"
-    assert "7 paired runs after the search" in measured and "Medians of all runs" in measured
+    assert "7 paired runs after the search" in measured and "medians of all runs" in measured
     pair = re.search(
-        r"In the middle pair: ([\d,]+) against the baseline.{1,5}s ([\d,]+) tokens/s/GPU, which is ([\d.]+)×", measured
+        r"in the middle pair: ([\d,]+) against the baseline.{1,5}s ([\d,]+) tokens/s/GPU, which is ([\d.]+)×", measured
     )
     assert pair, measured
     faster, slower = (float(text.replace(",", "")) for text in pair.groups()[:2])

@@ -61,7 +61,7 @@ class StudyContext:
     """Knobs in which the best configuration differs from the baseline."""
     best_title: str
     baseline_origin: str
-    """Where the baseline comes from: the user, a documented default, or the search; empty without a result."""
+    """Origin of the baseline: the user, a documented default, or the search; empty without a result."""
     best_peak_gib: float | None
     progress: StudyProgress
     reasons: Reasons | None

@@ -30,9 +30,9 @@ def no_answer(study: Study, failure_kinds: Collection[str], usable_gib: float) -
     if study.state is not StudyState.FAILED:
         return NoAnswer("", "")
     reason = study.reason or ""
-    if study.reason_code != StudyReasonCode.NOTHING_FEASIBLE or ": " not in reason:
-        return NoAnswer("", _capitalised(study.reason_details))
     head, _, figures = reason.partition(": ")
+    if study.reason_code != StudyReasonCode.NOTHING_FEASIBLE or not figures:
+        return NoAnswer("", _capitalised(study.reason_details))
     if set(failure_kinds) <= _MEMORY_FAILURES and (failure_kinds or study.rejected):
         sentence = f"No answer: every configuration needs more memory than a rank may use ({memory(usable_gib)})."
         return NoAnswer(sentence, _capitalised(figures), is_folded=True)

@@ -1,4 +1,4 @@
-"""How the figures of an answer were measured: the pair in the middle, which shows the gain, and each side's runs."""
+"""Runs behind the figures of an answer: the pair in the middle, which shows the gain, and each side's median."""
 
 import math
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ class Trust:
     text: str
     """Sentence with all figures, for programs and for the section that says how the answer was measured."""
     brief: str | None = None
-    """The same reason without counts of runs, for short lists of reasons. Empty for a reason that another one of the
+    """Sentence without counts of runs, for short lists of reasons. Empty for a reason that another one of the
     list includes; None where `text` itself is short."""
 
     @property

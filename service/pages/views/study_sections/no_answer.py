@@ -29,14 +29,12 @@ def no_answer(study: Study, failure_kinds: Collection[str], usable_gib: float) -
     may use."""
     if study.state is not StudyState.FAILED:
         return NoAnswer("", "")
-    reason = study.reason or ""
-    head, _, figures = reason.partition(": ")
-    if study.reason_code != StudyReasonCode.NOTHING_FEASIBLE or not figures:
+    if study.reason_code != StudyReasonCode.NOTHING_FEASIBLE or not study.reason:
         return NoAnswer("", _capitalised(study.reason_details))
     if set(failure_kinds) <= _MEMORY_FAILURES and (failure_kinds or study.rejected):
         sentence = f"No answer: every configuration needs more memory than a rank may use ({memory(usable_gib)})."
-        return NoAnswer(sentence, _capitalised(figures), is_folded=True)
-    return NoAnswer(f"No answer: {head}.", _capitalised(figures))
+        return NoAnswer(sentence, _capitalised(study.reason), is_folded=True)
+    return NoAnswer("No answer: no configuration can be trained here.", _capitalised(study.reason))
 
 
 def _capitalised(text: str) -> str:

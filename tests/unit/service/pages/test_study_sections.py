@@ -106,7 +106,7 @@ def test_a_study_in_which_nothing_fits_is_changed_and_not_run_again() -> None:
             "No answer: every configuration needs more memory than a rank may use (3.80 GiB).",
             True,
         ),
-        (["oom", "numerics"], "No answer: no configuration is feasible.", False),
+        (["oom", "numerics"], "No answer: no configuration can be trained here.", False),
     ],
 )
 def test_a_study_in_which_nothing_fits_says_so_in_one_sentence(
@@ -117,7 +117,7 @@ def test_a_study_in_which_nothing_fits_says_so_in_one_sentence(
     failed = study_of().model_copy(update={"state": StudyState.FAILED, "reason_code": code, "reason": reason})
     shown = no_answer(failed, kinds, 3.8)
     assert (shown.sentence, shown.is_folded) == (sentence, is_folded)
-    assert shown.details == "8 ended as oom; use larger GPUs (ZeRO-2 needs 5 GiB)", "no figure is lost"
+    assert shown.details == f"N{reason[1:]}", "no figure is lost"
     other = failed.model_copy(update={"reason_code": StudyReasonCode.INTERNAL_ERROR, "reason_details": "a line"})
     assert (no_answer(other, kinds, 3.8).sentence, no_answer(other, kinds, 3.8).details) == ("", "A line")
 

@@ -32,7 +32,9 @@ def no_answer(study: Study, failure_kinds: Collection[str], usable_gib: float) -
     if study.reason_code != StudyReasonCode.NOTHING_FEASIBLE or not study.reason:
         return NoAnswer("", _capitalised(study.reason_details))
     if set(failure_kinds) <= _MEMORY_FAILURES and (failure_kinds or study.rejected):
-        sentence = f"No answer: every configuration needs more memory than a rank may use ({memory(usable_gib)})."
+        sentence = (
+            f"No answer: every configuration considered needs more memory than a rank may use ({memory(usable_gib)})."
+        )
         return NoAnswer(sentence, _capitalised(study.reason), is_folded=True)
     return NoAnswer("No answer: no configuration can be trained here.", _capitalised(study.reason))
 

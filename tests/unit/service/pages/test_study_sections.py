@@ -103,7 +103,7 @@ def test_a_study_in_which_nothing_fits_is_changed_and_not_run_again() -> None:
     [
         (
             ["oom", "over_limit"],
-            "No answer: every configuration needs more memory than a rank may use (3.80 GiB).",
+            "No answer: every configuration considered needs more memory than a rank may use (3.80 GiB).",
             True,
         ),
         (["oom", "numerics"], "No answer: no configuration can be trained here.", False),

@@ -11,8 +11,9 @@ import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from shardtune.api_schemas.machines.engines import EngineName, LauncherName
 from shardtune.api_schemas.trials.leases import TrialTask
 from tests.lab.laboratory import for_this_process
 from tests.lab.session import GangSession
@@ -27,8 +28,8 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    times: dict[str, list[float]] = {"local": [], "slurm": [], "ray": []}
-    for engine in ("slurm", "ray"):
+    times: dict[str, list[float]] = {name: [] for name in get_args(LauncherName)}
+    for engine in get_args(EngineName):
         _measure(engine, options.turns, times)
     medians = {name: round(statistics.median(each), 3) for name, each in times.items()}
     figures = {name: {"dispatch_s": medians[name], "runs": each} for name, each in times.items()}

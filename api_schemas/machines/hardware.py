@@ -16,6 +16,8 @@ from shardtune.api_schemas.protocol import Since
 MOST_RANKS = 100_000
 """Maximum number of ranks of a cluster. The time of a search grows with the number of divisors of the number of
 ranks."""
+MOST_MEMORY_GIB = 1e6
+"""Maximum memory of one rank in GiB."""
 Fact = Annotated[str, Field(max_length=500, pattern=ONE_LINE)]
 """Text of a hardware or software fact that a machine reports about itself."""
 
@@ -30,7 +32,7 @@ class Cluster(Schema):
     nodes: int = Field(default=1, ge=1, le=100_000)
     gpus_per_node: int = Field(ge=1, le=1024)
     """Number of GPUs per node; for CPU ranks, number of processes per node."""
-    memory_gib: float = Field(gt=0, le=1e6)
+    memory_gib: float = Field(gt=0, le=MOST_MEMORY_GIB)
     """Memory of one GPU in GiB. For CPU ranks the declared limit of one rank; a run above it fails as `over_limit`,
     never as OOM."""
     host_memory_gib: float = Field(gt=0, le=1e9)

@@ -69,7 +69,7 @@ class DdpConfig(StrategySchema):
                 "torchtitan": NO_SETTING,
                 "lightning": Written("`DDPStrategy(static_graph=…)`"),
             },
-            when_text="accumulation 1: under `no_sync` torch 2.13 skips reductions with it",
+            when_text="accumulation 1: under `no_sync` torch 2.13 skips reductions with it; no parameters without a gradient",
         ),
     ] = False
     """Whether to assume that the autograd graph never changes. Not allowed with gradient accumulation: with `no_sync`,

@@ -141,6 +141,7 @@ class Fsdp2Config(Fsdp2Fields):
             "cpu_ram_efficient_loading": True,
             "state_dict_type": "SHARDED_STATE_DICT",
             "activation_checkpointing": step.checkpoints,
+            **self.keyed("training_arguments"),
         }
         if step.block_class is not None:
             section["transformer_layer_cls_to_wrap"] = [step.block_class]

@@ -5,20 +5,11 @@ from typing import Literal
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 
-ExportFormat = Literal[
-    "standard",
-    "training-arguments",
-    "torchtitan",
-    "lightning",
-    "trl",
-    "axolotl",
-    "llama-factory",
-    "ms-swift",
-    "skypilot",
-    "dstack",
-    "trainjob",
-    "ray",
-]
+FineTuningFormat = Literal["trl", "axolotl", "llama-factory", "ms-swift"]
+"""Format of a fine-tuning tool."""
+LauncherFormat = Literal["skypilot", "dstack", "trainjob", "ray"]
+"""Format of a program that starts the standard files on machines."""
+ExportFormat = Literal["standard", "training-arguments", "torchtitan", "lightning", FineTuningFormat, LauncherFormat]
 """Format of an exported configuration. `standard`: Shardtune's own script, DeepSpeed's JSON and Accelerate's YAML;
 `skypilot`, `dstack`, `trainjob` and `ray`: these files, and one that starts them on machines; other values: the native
 format of the named program."""

@@ -12,6 +12,8 @@ FLOAT8_SINCE = 2
 """First protocol version whose workers train in float8."""
 FLOAT8_PACKAGE = "torchao"
 """Python package with which ranks train in float8."""
+FLOAT8_EXTRA = "fp8"
+"""Extra of `shardtune` that installs the package of float8."""
 CONSIDERED: Mapping[str, Float8Recipe] = {"fp8": "tensorwise", "fp8-rowwise": "rowwise"}
 """Float8 scalings by the name of the recipe under which a study considers them."""
 MULTIPLE = 16

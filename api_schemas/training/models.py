@@ -245,6 +245,11 @@ class ModelSummary(Schema):
     """Reason why no step of the user's own code was traced; None if one was, or for a model of transformers."""
 
     @property
+    def leaves_parameters_unused(self) -> bool:
+        """Whether some trained parameters get no gradient in a step; False where no step was traced."""
+        return self.step_trace is not None and self.step_trace.unused_parameters > 0
+
+    @property
     def largest_block(self) -> int:
         """Number of parameter elements of the largest block, or of the whole model if no block repeats."""
         return max((block.parameters for block in self.blocks), default=self.parameters)

@@ -27,6 +27,8 @@ class OptimizerSchema(Schema):
     """Whether the optimizer can update states that are offloaded to the host."""
     package: ClassVar[str | None] = None
     """Python package, other than torch, that provides the optimizer."""
+    extra: ClassVar[str | None] = None
+    """Extra of `shardtune` that installs the package."""
     master_dtype: ClassVar[str | None] = None
     """Only dtype of master weights that the optimizer can update; None: it can update those of every precision."""
 
@@ -110,6 +112,7 @@ class AdamW8bit(AdamSettings):
     title: ClassVar[str] = "8-bit AdamW"
     trainer_name: ClassVar[str] = "adamw_bnb_8bit"
     package: ClassVar[str | None] = "bitsandbytes"
+    extra: ClassVar[str | None] = "8bit"
     excluded: ClassVar[Mapping[str, str]] = {"fsdp2": _DTENSORS, "fsdp1": _FLAT_STATE}
     offloads: ClassVar[bool] = False
     rounds_updates: ClassVar[bool] = True

@@ -37,22 +37,22 @@ Bin = tuple[int, int]
 
 def merge_lengths(counts: Mapping[int, int]) -> tuple[Bin, ...]:
     """Return a histogram of at most `MOST_BINS` bins in ascending order. Merged bins have the mean of their lengths;
-    the longest length is never merged."""
+    the shortest and the longest length are never merged."""
     bins = sorted(counts.items())
     if len(bins) <= MOST_BINS:
         return tuple(bins)
+    shortest, *between, longest = bins
     # By tokens, not by samples: long samples decide padding and memory.
-    tokens_per_bin = sum(length * count for length, count in bins[:-1]) / (MOST_BINS - 1)
+    tokens_per_bin = sum(length * count for length, count in between) / (MOST_BINS - 2)
     groups: dict[int, list[Bin]] = {}
     tokens = 0
-    for length, count in bins[:-1]:
+    for length, count in between:
         groups.setdefault(int(tokens / tokens_per_bin), []).append((length, count))
         tokens += length * count
-    merged: Counter[int] = Counter()
+    merged: Counter[int] = Counter(dict([shortest, longest]))
     for group in groups.values():
         samples = sum(count for _, count in group)
         merged[round(sum(length * count for length, count in group) / samples)] += samples
-    merged[bins[-1][0]] += bins[-1][1]
     return tuple(sorted(merged.items()))
 
 

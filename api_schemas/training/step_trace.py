@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt
 
 from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.names import PrintableText
+from shardtune.api_schemas.protocol import Since
 
 MOST_BYTES = 1e18
 """Maximum of an amount in a trace: bytes of memory, or bytes of memory traffic."""
@@ -98,6 +99,9 @@ class StepTrace(Schema):
     """Number of elements of each parameter outside of the repeated blocks."""
     trained_outside: NonNegativeInt = 0
     """Number of trained parameter elements outside of the repeated blocks."""
+    unused_parameters: Annotated[NonNegativeInt, Since(2, may_be_dropped=True)] = 0
+    """Number of trained parameters that get no gradient in a step, such as a pooler whose output the loss does not
+    use."""
     tied: bool = False
     """Whether modules share a parameter, such as a token table and an output head."""
 

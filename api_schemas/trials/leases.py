@@ -58,6 +58,9 @@ class TrialTask(Schema):
     gradients. None: three times the forward pass."""
     least_flops_per_token: float | None = None
     """Minimum FLOPs of one token's forward pass from the model summary, used to detect impossible speeds."""
+    leaves_parameters_unused: Annotated[bool, Since(2)] = False
+    """Whether some trained parameters get no gradient in a step. DistributedDataParallel must look for them then, or it
+    waits for their gradients."""
 
     @property
     def passes(self) -> float:

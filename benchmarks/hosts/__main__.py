@@ -10,10 +10,11 @@ import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from benchmarks.hosts.jobs import JOBS
 from benchmarks.hosts.measured import PLAN, Candidate, exhaust, found_by
+from shardtune.api_schemas.machines.engines import EngineName
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study_request import StudySpec
 from tests.lab.laboratory import Laboratory, for_this_process
@@ -39,7 +40,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts", description=__doc__)
-    parser.add_argument("--launcher", choices=("slurm", "ray"), required=True)
+    parser.add_argument("--launcher", choices=get_args(EngineName), required=True)
     parser.add_argument("--job", choices=tuple(JOBS), default="meshes", help="what is searched (default: meshes)")
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=2)

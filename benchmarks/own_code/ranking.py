@@ -92,7 +92,15 @@ def _plan(place: Workplace, names: list[str]) -> list[Row]:
 def _measure(place: Workplace, row: Row, number: int) -> None:
     """Run one configuration, and append its row to the file."""
     job, config = JOBS[row["job"]], TrialConfig.model_validate_json(row["config"])
-    task = TrialTask(model=job.model, workload=job.workload, cluster=job.cluster, config=config, plan=PLAN)
+    summary = ModelSummary.model_validate(json.loads(SUMMARIES.read_text())[job.name])
+    task = TrialTask(
+        model=job.model,
+        workload=job.workload,
+        cluster=job.cluster,
+        config=config,
+        plan=PLAN,
+        leaves_parameters_unused=summary.leaves_parameters_unused,
+    )
     begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     result = execute(place, task, number)
     assert not isinstance(result, ModelSummary)

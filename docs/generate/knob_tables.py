@@ -46,6 +46,25 @@ def knob_statements(_context: PageContext, backend: str) -> str:
     return table(("knob", *(COLUMNS[consumer] for consumer in consumers)), rows)
 
 
+def lost_knobs(_context: PageContext) -> str:
+    """Knobs that each consumer of exports trains with another value, as their declarations say."""
+    rows = [(name, "; ".join(_lost(consumer))) for consumer, name in COLUMNS.items() if _lost(consumer)]
+    return table(("program", "trains with its own value of"), rows)
+
+
+def _lost(consumer: Consumer) -> list[str]:
+    """Lost knobs of each backend that has any; those of every backend come first, without a backend's name."""
+    by_backend = {
+        backend: [code(name) for name, knob in known.items() if isinstance(_statements(knob).get(consumer), Lost)]
+        for backend, known in sources.knobs().items()
+    }
+    return [
+        ("" if backend == "common" else f"{backend}: ") + ", ".join(names)
+        for backend, names in by_backend.items()
+        if names
+    ]
+
+
 def _of(backend: str) -> list[tuple[str, Knob]]:
     by_backend = sources.knobs()
     if backend not in by_backend:

@@ -30,6 +30,7 @@ SECTIONS: Mapping[str, Callable[..., str]] = {
     "configuration": schema_tables.configuration,
     "knobs": knob_tables.knobs,
     "knob-statements": knob_tables.knob_statements,
+    "lost-knobs": knob_tables.lost_knobs,
     "error-codes": code_tables.error_codes,
     "exit-codes": code_tables.exit_codes,
     "study-reasons": code_tables.study_reasons,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.api_schemas.studies.study import Study
+from shardtune.service.cli import read
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import DEFAULT_SERVICE
@@ -28,7 +29,7 @@ def connect_or_start(service: str | None, state_dir: Path, key_file: Path | None
         with connect(service, key_file) as client:
             yield client
         return
-    if not state_dir.is_dir():
+    if not read.is_folder(state_dir):
         raise InputError(f"--state-dir ({state_dir}) does not exist; run `shardtune tune` first, or give --service")
     # Locked first: two commands would write the same logs/service.log, and two `tune`s the same worker folder.
     with service_errors(), local_stack.state_directory(state_dir) as path, local_stack.local_service(path) as client:

@@ -1,5 +1,6 @@
 """Read the lengths of a training's samples from a JSONL file: `--data FILE`, or a path in a study file."""
 
+import codecs
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -99,6 +100,8 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         number += 1
         if len(line) == _LONGEST_LINE:
             raise InputError(f"{path}, line {number} has more than {_LONGEST_LINE >> 20} MiB; {_FORMAT}")
+        # Editors on Windows begin a file with a mark; a list behind it is still a list.
+        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if line.strip():
             yield number, line
 

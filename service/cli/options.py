@@ -1,13 +1,17 @@
 """Options that several commands share."""
 
 import os
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from pydantic import ValidationError
 
 from shardtune.api_schemas.known_fields import rephrase_error
+from shardtune.api_schemas.machines import engines
+from shardtune.api_schemas.machines.hardware import MOST_RANKS
 from shardtune.api_schemas.training.adapters import AdapterSchema, LastLayers, Lora
 from shardtune.api_schemas.training.sample_lengths import LAYOUTS
 from shardtune.service.cli.errors import InputError
@@ -66,9 +70,16 @@ PrecisionName = Annotated[
 ]
 LauncherName = Annotated[
     str | None,
-    typer.Option("--launcher", metavar="slurm|ray", help="Run trials over the hosts of a Slurm job or a Ray cluster."),
+    typer.Option(
+        "--launcher",
+        metavar="|".join(get_args(engines.EngineName)),
+        help="Run trials over the hosts of a Slurm job or a Ray cluster.",
+    ),
 ]
-Nodes = Annotated[int | None, typer.Option(min=1, help="Number of hosts of a trial (default: all of a Slurm job).")]
+Nodes = Annotated[
+    int | None,
+    typer.Option(min=1, max=MOST_RANKS, help="Number of hosts of a trial (default: all of a Slurm job)."),
+]
 
 
 LoraRank = Annotated[
@@ -136,6 +147,8 @@ def adapter_options(
     try:
         if name == "--last-layers":
             return LastLayers(layers=value)
+        # Validated before the product below: no float holds a number of hundreds of digits.
+        Lora(rank=value)
         # Twice the rank: the scale that PEFT's and TRL's examples use, at any rank.
         quantization = "nf4" if name == "--qlora" else None
         return Lora(rank=value, alpha=2.0 * value, quantization=quantization, dora=name == "--dora")
@@ -149,6 +162,12 @@ def stated_workload(seq_len: int | None, global_batch: int | None, precision: st
     return {name: value for name, value in values.items() if value is not None}
 
 
+def worker_launcher(options: Sequence[str]) -> str:
+    """Return the launcher of a worker with these command-line options: theirs, else the environment's, else `local`."""
+    stated = next((value for option, value in pairwise(options) if option == "--launcher"), None)
+    return stated or os.environ.get(LAUNCHER_VARIABLE) or "local"
+
+
 def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]:
     """Check the launcher and return its options for the worker's command line.
 
@@ -156,12 +175,14 @@ def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]
         InputError: the launcher is unknown, or several hosts have none.
     """
     # Checked here: the worker would say the same, but only after the service has started.
-    if launcher not in (None, "local", "slurm", "ray"):
-        raise InputError(f"--launcher ({launcher}) must be local, slurm or ray")
-    if (nodes or 1) > 1 and (launcher or os.environ.get(LAUNCHER_VARIABLE) or "local") == "local":
-        raise InputError(f"--nodes ({nodes}) must be 1 without a launcher over hosts; add --launcher slurm or ray")
-    options = [*(("--launcher", launcher) if launcher else ()), *(("--nodes", str(nodes)) if nodes else ())]
-    return tuple(options)
+    if launcher not in (None, *get_args(engines.LauncherName)):
+        raise InputError(f"--launcher ({launcher}) must be {engines.in_words(get_args(engines.LauncherName))}")
+    options = (*(("--launcher", launcher) if launcher else ()), *(("--nodes", str(nodes)) if nodes else ()))
+    if (nodes or 1) > 1 and worker_launcher(options) == "local":
+        raise InputError(
+            f"--nodes ({nodes}) must be 1 without a launcher over hosts; add --launcher {engines.ENGINES_IN_WORDS}"
+        )
+    return options
 
 
 def worker_options(models: list[str] | None, scripts: list[str] | None) -> tuple[str, ...]:

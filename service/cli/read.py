@@ -41,6 +41,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def exists(path: Path) -> bool:
+    """Whether a path exists; False, not an error, for a path that no file can have, such as one that is too long."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def parse_json(path: Path, text: str) -> JsonValue:
     """Parse a file's text as JSON.
 
@@ -48,7 +56,8 @@ def parse_json(path: Path, text: str) -> JsonValue:
         InputError: the text does not parse; the message holds line and column.
     """
     try:
-        value: JsonValue = json.loads(text)
+        # Editors on Windows begin a file with a mark, which JSON lets a reader ignore.
+        value: JsonValue = json.loads(text.removeprefix("\ufeff"))
     except json.JSONDecodeError as error:
         raise InputError(
             f"{path}, line {error.lineno}, column {error.colno}: {error.msg}; correct the JSON there"

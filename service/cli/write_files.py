@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shardtune.service.cli.errors import InputError
-from shardtune.tuner.export import launch
+from shardtune.tuner.export import bundle, launch
 
 EXPORTED = (
     *("config.json", "launch.sh", "launch.sbatch", "accelerate.yaml", "train_snippet.py", "ds_config.json"),
-    *(".deepspeed_env", "changes.md", "skypilot.yaml", "train.dstack.yml", "trainjob.yaml", "ray_job.py"),
+    *(".deepspeed_env", "changes.md"),
+    *(launcher.file for launcher in bundle.LAUNCHERS.values()),
 )
 """File names of exports; files of an earlier export that the new one lacks are removed."""
 TARGET_FOLDER, _SIZES_FILE = "target", "sizes.json"

@@ -98,6 +98,7 @@ def task_of(context: Context, study: StudyRow, run: RunRow) -> Task:
         forward_flops_per_token=study.model_summary.forward_flops_per_token,
         training_flops_per_token=study.model_summary.training_flops_per_token,
         least_flops_per_token=study.model_summary.least_flops_per_token,
+        leaves_parameters_unused=study.model_summary.leaves_parameters_unused,
     )
     if run.purpose == RunPurpose.TRACE:
         return TraceTask.of(trial.model_copy(update={"plan": context.settings.measure}))

@@ -5,6 +5,8 @@ from shardtune.api_schemas.machines.hardware import Cluster, Offer
 from shardtune.api_schemas.studies.reasons import StudyReason, StudyReasonCode
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.study_state import StudyState
+from shardtune.api_schemas.training.float8 import CONSIDERED, FLOAT8_EXTRA
+from shardtune.api_schemas.training.optimizers import OPTIMIZERS
 from shardtune.api_schemas.training.workload import WorkloadRequest
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.workers import WorkerRow
@@ -111,7 +113,8 @@ def waiting_obstacle(worker: WorkerRow, study: StudyRow) -> str | None:
 def _hardware_or_package_obstacle(worker: WorkerRow, study: StudyRow) -> str | None:
     if lacking := lacking_recipes(worker.offer, study.spec):
         # One worker runs a whole block of recipes, and its measurements must compare with those of the first run.
-        return f"lacks packages of consider ({', '.join(lacking)}); install shardtune[fp8,8bit] there and restart it"
+        extras = ",".join(dict.fromkeys(map(_extra, lacking)))
+        return f"lacks packages of consider ({', '.join(lacking)}); install shardtune[{extras}] there and restart it"
     # A smaller part of a GPU, or a host with less memory, would not be what the study predicts for.
     is_named = study.state is StudyState.WAITING and isinstance(study.spec.cluster, str)
     if study.cluster.device == "cpu" or has_hardware(worker.offer, study.cluster, any_host_memory=is_named):
@@ -120,6 +123,11 @@ def _hardware_or_package_obstacle(worker: WorkerRow, study: StudyRow) -> str | N
         f"has {describe(worker.offer.cluster)}, more than 5 % less memory than the study predicts for "
         f"({describe(study.cluster)}); restore it, or start a new study"
     )
+
+
+def _extra(recipe: str) -> str:
+    """Extra of `shardtune` that installs the package of a recipe (numerical format or optimizer)."""
+    return FLOAT8_EXTRA if recipe in CONSIDERED else str(OPTIMIZERS[recipe].extra)
 
 
 def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:

@@ -2,7 +2,7 @@
 
 from shardtune.api_schemas.machines.hardware import Offer
 from shardtune.api_schemas.studies.study_request import StudyRequest
-from shardtune.api_schemas.training.float8 import CONSIDERED, FLOAT8_PACKAGE
+from shardtune.api_schemas.training.float8 import CONSIDERED, FLOAT8_EXTRA, FLOAT8_PACKAGE
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.workload import WorkloadRequest
 from shardtune.db.tables.workers import WorkerRow
@@ -32,8 +32,8 @@ def check_float8(request: StudyRequest, worker: WorkerRow) -> None:
         raise invalid(
             field,
             value,
-            f"{field} ({value!r}) needs {FLOAT8_PACKAGE}, which worker {worker.name} lacks; install shardtune[fp8] there and "
-            "restart it, or leave out float8",
+            f"{field} ({value!r}) needs {FLOAT8_PACKAGE}, which worker {worker.name} lacks; install "
+            f"shardtune[{FLOAT8_EXTRA}] there and restart it, or leave out float8",
         )
 
 

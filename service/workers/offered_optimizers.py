@@ -34,7 +34,7 @@ def check_optimizers(request: StudyRequest, worker: WorkerRow) -> None:
                 field,
                 optimizer.kind,
                 f"{field} ({optimizer.kind!r}) needs {optimizer.package}, which worker {worker.name} lacks; install "
-                "shardtune[8bit] there and restart it, or use adamw",
+                f"shardtune[{optimizer.extra}] there and restart it, or use adamw",
             )
 
 

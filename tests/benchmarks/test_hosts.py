@@ -1,8 +1,12 @@
 """`python -m benchmarks.hosts` measures spaces in which the network decides."""
 
+from typing import get_args
+
 import pytest
 
+from benchmarks.host_faults.faults import ENGINE
 from benchmarks.hosts.jobs import JOBS, layouts
+from shardtune.api_schemas.machines.engines import EngineName
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.api_schemas.studies.study_request import StudySpec
@@ -37,3 +41,7 @@ def test_layouts_have_tensor_parallelism_within_a_host_under_stages_and_over_bot
 
 def test_heads_can_be_split_over_all_ranks() -> None:
     assert layouts(2, 4)["model"]["num_attention_heads"] == 8
+
+
+def test_each_engine_has_faults_of_its_daemons() -> None:
+    assert ENGINE.keys() == {*get_args(EngineName)}, "benchmarks/host_faults/faults.py: ENGINE"

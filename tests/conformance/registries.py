@@ -19,12 +19,10 @@ from shardtune.api_schemas.strategies.base import StrategySchema
 from shardtune.api_schemas.strategies.fields.fsdp2_axes import Fsdp2Axes
 from shardtune.api_schemas.training.search_space import BACKENDS as LISTED
 from shardtune.service.wording import backend_words
-from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan
+from shardtune.tuner.export import accelerate, bundle, snippet
 from shardtune.tuner.export.backends.record import ExportedBackend
 from shardtune.tuner.export.backends.registry import BACKENDS as EXPORTED
 from shardtune.tuner.export.source import ExportSource
-from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
-from shardtune.tuner.export.trainer import training_arguments, trl
 from shardtune.tuner.prediction.backends.record import PredictedBackend
 from shardtune.tuner.prediction.backends.registry import BACKENDS as PREDICTED
 from shardtune.tuner.prediction.configs import from_configs
@@ -258,11 +256,20 @@ def _without_statement(r: Registries, kind: str, sample: list[Drawn]) -> list[st
         for knob, other in item.others.items():
             after = _exported(r, item, other)
             silent |= {(name, knob) for name in before if before[name] == after.get(name)}
-    return [f"{_place(EXPORT, kind, knob)}: {name} says nothing of {knob!r}" for name, knob in sorted(silent)]
+    return [f"{_form_place(r, kind, name, knob)}: {name} says nothing of {knob!r}" for name, knob in sorted(silent)]
+
+
+def _form_place(r: Registries, kind: str, file: str, knob: str) -> str:
+    """Place of the code that writes a backend's knob into a file; fine-tuning tools read the Trainer's arguments."""
+    of_module = knob in _COMMON or file.startswith(("train_snippet", "torchtitan", "lightning"))
+    method = "to_accelerate" if file.startswith("accelerate") else "to_training_arguments"
+    if of_module or not hasattr(r.schemas[kind], method):
+        return _place(EXPORT, kind, knob)
+    return f"api_schemas/strategies/{kind}.py: {method}"
 
 
 def _exported(r: Registries, sample: Drawn, config: TrialConfig) -> dict[str, str]:
-    """Exported text by consumer: the file beside what it lists as lost."""
+    """Exported text by file or format: what is written beside what is listed as lost."""
     study = study_of("llama-tiny", sample.workload.precision.name, sample.cluster, sample.workload.global_batch)
     contender = contender_of(config).model_copy(update={"description": ""})
     source = ExportSource(study, contender, llama("llama-tiny"))
@@ -270,18 +277,10 @@ def _exported(r: Registries, sample: Drawn, config: TrialConfig) -> dict[str, st
     own = "".join(backend.files(source, config.strategy).values())
     files = {"train_snippet.py": snippet.source(source, r.exported) + own}
     files["accelerate.yaml"] = accelerate.document(source, r.exported) + own
-    for name, module in (
-        ("training_arguments.json", training_arguments),
-        ("torchtitan_config.py", torchtitan),
-        ("trl_sft.yaml", trl),
-        ("axolotl.yaml", axolotl),
-        ("llama_factory.yaml", llama_factory),
-        ("ms_swift.yaml", ms_swift),
-        ("lightning_strategy.py", lightning),
-    ):
+    for form, render in bundle.RENDERERS.items():
         try:
-            rendered = module.render(source, r.exported)
+            rendered = render(source, r.exported)
         except ValueError:
             continue
-        files[name] = "".join([*rendered.files.values(), *rendered.lossy])
+        files[form] = "".join([*rendered.files.values(), *rendered.lossy])
     return files

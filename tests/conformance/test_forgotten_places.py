@@ -12,6 +12,7 @@ from docs.generate.knob_tables import COLUMNS
 from shardtune.api_schemas.knobs import Consumer
 from shardtune.api_schemas.studies.exports import ExportFormat
 from shardtune.api_schemas.studies.study_request import StudyRequest
+from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from shardtune.api_schemas.trials.diagnosis import FindingKind
 from shardtune.db.queries.overview import BEST_SORTS
 from shardtune.service.cli import remedy_job
@@ -26,9 +27,11 @@ from shardtune.tuner.export import bundle
 from shardtune.tuner.export.launchers import gpu_names
 from shardtune.tuner.export.launchers.gpu_names import LauncherNames
 from shardtune.tuner.prediction import catalogue
+from shardtune.workers.machine import gpu_peaks
 
 ROOT = Path(__file__).parents[2]
 FINDINGS, FORMATS, GPUS = get_args(FindingKind), get_args(ExportFormat), catalogue.names()
+OTHER_OPTIMIZERS = set(OPTIMIZERS) - {DEFAULT_OPTIMIZER}
 _CARD = (ROOT / "service/pages/templates/best.html").read_text()
 FACTS = re.findall(r"\{% call fact\('([^']+)'\) %\}", _CARD)
 """Facts of a card on the best page, in order."""
@@ -36,6 +39,17 @@ FACTS = re.findall(r"\{% call fact\('([^']+)'\) %\}", _CARD)
 
 def _of_a_part() -> set[str]:
     return {kind for _, kinds in largest_part.PARTS.values() for kind in kinds} | largest_part.ABOUT_NO_PART
+
+
+def _rows(page: str) -> set[str]:
+    """Names in code in the first column of a page's tables."""
+    first_columns = re.findall(r"^\|([^|]*)\|", (ROOT / page).read_text(), re.MULTILINE)
+    return {name for column in first_columns for name in re.findall(r"`([\w-]+)`", column)}
+
+
+def _named(page: str, kinds: Iterable[str]) -> set[str]:
+    """Kinds that a page names in code."""
+    return {kind for kind in kinds if f"`{kind}`" in (ROOT / page).read_text()}
 
 
 def _documented_findings() -> set[str]:
@@ -47,6 +61,12 @@ PLACES: dict[str, tuple[Iterable[str], Iterable[str]]] = {
     "tuner/diagnosis/findings/find.py": (FINDINGS, {"out_of_memory", *(rule.__name__ for rule in RULES)}),
     "service/wording/diagnosis_words.py": (FINDINGS, FINDING_TITLES),
     "docs/explanation/diagnosis.md": (FINDINGS, _documented_findings()),
+    "docs/how-to/read-a-trace.md": (FINDINGS, {*_rows("docs/how-to/read-a-trace.md")} & {*FINDINGS}),
+    "docs/how-to/exports.md": (FORMATS, {"standard", *({*_rows("docs/how-to/exports.md")} & {*FORMATS})}),
+    "docs/reference/optimizer.md": (OPTIMIZERS, {*_rows("docs/reference/optimizer.md")} & {*OPTIMIZERS}),
+    "docs/explanation/recipes.md": (OTHER_OPTIMIZERS, _named("docs/explanation/recipes.md", OTHER_OPTIMIZERS)),
+    "docs/how-to/compare-recipes.md": (OPTIMIZERS, _named("docs/how-to/compare-recipes.md", OPTIMIZERS)),
+    "workers/machine/gpu_peaks.py": (GPUS, gpu_peaks.MODELS),
     "tuner/export/bundle.py": (FORMATS, {"standard", *bundle.RENDERERS, *bundle.LAUNCHERS}),
     "tuner/export/launchers/gpu_names.py": (GPUS, gpu_names.NAMES),
     "docs/generate/knob_tables.py": (get_args(Consumer), COLUMNS),

@@ -129,7 +129,7 @@ FORGOTTEN: dict[str, tuple[Knob | None, str]] = {
     },
     "torchtitan's file": (
         replace(THINNED, exports=EXPORTS | {"torchtitan": Written("`thin`")}),
-        f"{EXPORT.format('fsdp2')}: torchtitan_config.py says nothing of 'thinned'",
+        f"{EXPORT.format('fsdp2')}: torchtitan says nothing of 'thinned'",
     ),
 }
 
@@ -139,6 +139,15 @@ def test_a_planted_knob_is_missed_in_the_place_that_forgot_it(part: str) -> None
     """Every configuration has the planted knob, so a few of them do."""
     knob, sentence = FORGOTTEN[part]
     assert sentence in places_without_knob(_planted_knob(knob), "fsdp2", varied="thinned", draws=4)
+
+
+@pytest.mark.parametrize(
+    ("consumer", "method"), [("accelerate", "to_accelerate"), ("training_arguments", "to_training_arguments")]
+)
+def test_a_knob_that_a_form_of_the_schema_forgot_names_the_form(consumer: Consumer, method: str) -> None:
+    planted = _planted_knob(replace(THINNED, exports=EXPORTS | {consumer: Written("`thin`")}))
+    lines = places_without_knob(planted, "fsdp2", varied="thinned", draws=4)
+    assert lines and all(line.startswith(f"api_schemas/strategies/fsdp2.py: {method}: ") for line in lines)
 
 
 def test_a_planted_knob_with_a_term_has_no_reason_against_one() -> None:

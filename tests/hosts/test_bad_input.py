@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from shardtune.api_schemas.machines.engines import EngineName
 from shardtune.api_schemas.trials.leases import TrialTask
 from tests.lab import requirements
 from tests.lab.hosts import Host
@@ -29,7 +31,7 @@ SCRIPT = "/tmp/plain.py"
 """Each host has a /tmp of its own."""
 
 
-@pytest.fixture(scope="module", params=["slurm", "ray"])
+@pytest.fixture(scope="module", params=get_args(EngineName))
 def laboratory(request: pytest.FixtureRequest) -> Iterator[Laboratory]:
     requirements.require(request.param)
     with for_this_process(hosts=2, ranks=1, engine=request.param) as running_laboratory:

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 import pytest
 from pydantic import TypeAdapter
 
+from shardtune.api_schemas.machines.engines import EngineName, LauncherName
 from shardtune.api_schemas.trials.leases import ResumeTask, TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.api_schemas.trials.resume_check import ResumePlan
@@ -85,7 +86,7 @@ def opened(engine: str, folder: Path, hosts: int = 2) -> Iterator[Place]:
         yield place
 
 
-ENGINES = ("local", "slurm", "ray")
+ENGINES = get_args(LauncherName)
 
 
 def engines(*often: str) -> pytest.MarkDecorator:
@@ -93,7 +94,7 @@ def engines(*often: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("shared", telling(ENGINES, often), indirect=True)
 
 
-@pytest.fixture(scope="module", params=telling(ENGINES, ["slurm", "ray"]))
+@pytest.fixture(scope="module", params=telling(ENGINES, get_args(EngineName)))
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with opened(request.param, tmp_path_factory.mktemp(request.param)) as place:
         yield place

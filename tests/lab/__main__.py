@@ -6,9 +6,10 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from typing import get_args
 
 from tests.lab import requirements
-from tests.lab.claim import MARK, NoLaboratory, Plan
+from tests.lab.claim import MARK, Engine, NoLaboratory, Plan
 from tests.lab.laboratory import Laboratory, described
 
 DONE, COULD_NOT, BAD_INPUT = 0, 1, 2
@@ -41,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--hosts", type=int, default=2)
     up.add_argument("--ranks", type=int, default=2, help="per host")
     up.add_argument("--inter-mbit", type=int, default=0, help="of each host's link; 0: as much as it can")
-    up.add_argument("--engine", choices=("none", "slurm", "ray"), default="none")
+    up.add_argument("--engine", choices=get_args(Engine), default="none")
     up.add_argument("--json", action="store_true")
     execute = commands.add_parser("exec", help="run a command on a host: exec n0 hostname")
     execute.set_defaults(command=_execute)

@@ -9,12 +9,14 @@ from typing import Literal
 
 import psutil
 
+from shardtune.api_schemas.machines.engines import EngineName
+
 ROOT = Path("/run/shardtune-lab")
 MARK = "SHARDTUNE_LAB"
 """Environment variable of every process of a laboratory: its folder."""
 _MOST = 250
 
-Engine = Literal["none", "slurm", "ray"]
+Engine = Literal["none", EngineName]
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ class Laboratory:
     def _engine(self) -> Slurm | RayCluster | None:
         if self.head is None:
             return None
-        kind = Slurm if self.claim.plan.engine == "slurm" else RayCluster
-        return kind(self.head, self.nodes, self.claim.plan.ranks)
+        kinds: dict[str, type[Slurm | RayCluster]] = {"slurm": Slurm, "ray": RayCluster}
+        return kinds[self.claim.plan.engine](self.head, self.nodes, self.claim.plan.ranks)
 
     @classmethod
     def up(cls, plan: Plan, number: int | None = None) -> Self:

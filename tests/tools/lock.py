@@ -11,9 +11,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from shardtune.api_schemas.training.float8 import FLOAT8_EXTRA
+from shardtune.api_schemas.training.optimizers import OPTIMIZERS
+
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "locks"
-EXTRAS = {"service": ("service", "telemetry", "mcp"), "worker": ("worker", "ray", "8bit", "fp8")}
+RECIPE_EXTRAS = tuple(sorted({FLOAT8_EXTRA, *(o.extra for o in OPTIMIZERS.values() if o.extra is not None)}))
+"""Extras with the packages of optimizers and numerical formats, which a worker needs to train with any of them."""
+EXTRAS = {"service": ("service", "telemetry", "mcp"), "worker": ("worker", "ray", *RECIPE_EXTRAS)}
 """Extras of the project that each image has."""
 FURTHER = {
     # What builds the project itself.

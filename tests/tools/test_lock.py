@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.installed_packages import brought_by
-from tests.tools.lock import EXTRAS, FURTHER, ROOT, path_of
+from tests.tools.lock import EXTRAS, FURTHER, RECIPE_EXTRAS, ROOT, path_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
@@ -81,3 +81,13 @@ def _is_installed(line: str) -> bool:
 
 def test_each_lock_is_one_of_an_image() -> None:
     assert {path.stem for path in Path(ROOT / "locks").iterdir()} == {*FURTHER}
+
+
+EXTRAS_OF_WORKERS = ("deploy/skypilot/worker.yaml", "deploy/dstack/worker.dstack.yml", "docs/how-to/deploy.md")
+
+
+@pytest.mark.parametrize("place", EXTRAS_OF_WORKERS)
+def test_a_worker_of_every_recipe_is_installed_with_the_extras_of_all(place: str) -> None:
+    stated = re.search(r"shardtune\[(?:worker,)?([0-9a-z,]*8bit[0-9a-z,]*)\]", (ROOT / place).read_text())
+    assert stated is not None
+    assert {*stated[1].split(",")} == {*RECIPE_EXTRAS}, f"{place} lists other extras than the optimizers and float8"

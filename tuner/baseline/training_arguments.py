@@ -257,7 +257,9 @@ def _strategy(
     if "fsdp_config" in top:
         notes.append(f"{top.name('fsdp_config')} has no effect without fsdp")
     if unused:
-        notes.append(f"{top.name('ddp_find_unused_parameters')} is not applied: every parameter of a trial is used")
+        notes.append(
+            f"{top.name('ddp_find_unused_parameters')} is not applied: a trial sets it where its traced step shows parameters without a gradient"
+        )
     return TrialConfig(strategy=DdpConfig(static_graph=static, **({} if bucket is None else {"bucket_cap_mb": bucket})))
 
 

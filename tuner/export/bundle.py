@@ -1,6 +1,8 @@
 """Files of one export: content by file name."""
 
 import json
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.api_schemas.studies.study import Study
@@ -12,6 +14,7 @@ from shardtune.tuner.export.precision import loss_scale
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.tools import axolotl, llama_factory, ms_swift
 from shardtune.tuner.export.trainer import training_arguments, trl
+from shardtune.tuner.export.trial_rendering import Rendered
 
 RENDERERS = {
     "training-arguments": training_arguments.render,
@@ -23,13 +26,24 @@ RENDERERS = {
     "ms-swift": ms_swift.render,
 }
 """Renderers of formats of training programs."""
-LAUNCHERS = {
-    "skypilot": skypilot.render,
-    "dstack": dstack.render,
-    "trainjob": trainjob.render,
-    "ray": ray_job.render,
+
+
+class LauncherExport(NamedTuple):
+    """Export for a launcher, which is a program that starts the standard files on machines."""
+
+    file: str
+    """Name of the file that the launcher reads."""
+    render: Callable[[ExportSource, Mapping[str, str]], Rendered]
+    """Function that renders the file from the standard files."""
+
+
+LAUNCHERS: Mapping[str, LauncherExport] = {
+    "skypilot": LauncherExport(skypilot.FILE, skypilot.render),
+    "dstack": LauncherExport(dstack.FILE, dstack.render),
+    "trainjob": LauncherExport(trainjob.FILE, trainjob.render),
+    "ray": LauncherExport(ray_job.FILE, ray_job.render),
 }
-"""Functions that render files for launchers (programs that start the standard files on machines), by export format."""
+"""Exports for launchers, by export format."""
 
 
 def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
@@ -46,7 +60,7 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
     source = ExportSource.of(study, contender)
     if form in LAUNCHERS:
         beside = {name: text for name, text in files(study, contender).items() if name != "launch.sbatch"}
-        rendered = LAUNCHERS[form](source, beside)
+        rendered = LAUNCHERS[form].render(source, beside)
     else:
         loss_scale.check_format(source, form)
         beside = {"config.json": _task_json(source)}

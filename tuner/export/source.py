@@ -37,12 +37,13 @@ class ExportSource:
 
     @property
     def description(self) -> str:
-        """Description of the exported configuration, with a warning if its study ended without a verdict because the
-        machine was too busy."""
+        """Description of the exported configuration, with a warning if its study has no verdict: it has not ended, or
+        the machine was too busy."""
         result = self.study.result
-        is_too_busy = result is not None and result.verdict is Verdict.TOO_BUSY
+        if result is None:
+            return f"{self.contender.description} (not confirmed: the study has no verdict yet)"
         warning = " (verdict too_busy: the machine was too busy to tell whether anything is faster)"
-        return self.contender.description + (warning if is_too_busy else "")
+        return self.contender.description + (warning if result.verdict is Verdict.TOO_BUSY else "")
 
     @property
     def is_projected(self) -> bool:
@@ -114,6 +115,12 @@ class ExportSource:
         return self.model_summary.blocks[0].name.rpartition(".")[0]
 
     @property
+    def leaves_parameters_unused(self) -> bool:
+        """Whether some trained parameters get no gradient in a step, so that DistributedDataParallel must look for
+        them."""
+        return self.model_summary.leaves_parameters_unused
+
+    @property
     def machines(self) -> str:
         """Text that describes the exported cluster."""
         kind = "CPU ranks" if self.on_cpu else f"× {self.cluster.gpu}"
@@ -133,6 +140,7 @@ class ExportSource:
             forward_flops_per_token=self.model_summary.forward_flops_per_token,
             training_flops_per_token=self.model_summary.training_flops_per_token,
             least_flops_per_token=self.model_summary.least_flops_per_token,
+            leaves_parameters_unused=self.model_summary.leaves_parameters_unused,
         )
 
 

@@ -14,7 +14,12 @@ def predict_all(
     resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIBRATIONS, *, compiled: bool = False
 ) -> PredictionTable:
     """Predict one row of the table for each configuration of a request. If the request names no configuration, there is
-    a row for each strategy, compiled where `compiled` is true and its blocks can be."""
+    a row for each strategy, compiled where `compiled` is true and its blocks can be.
+
+    Raises:
+        ValueError: a configuration of the request is illegal for its workload or its cluster; names the field, its value
+            and the remedy.
+    """
     request, cluster = resolved.request, resolved.cluster
     configs = request.configs or tuple(
         config.model_copy(
@@ -42,6 +47,7 @@ def predict_all(
         )
         for config in configs
     ]
+    _check_clusters(resolved)
     return PredictionTable(
         model=request.model.name,
         parameters=resolved.shape.parameters,
@@ -60,6 +66,13 @@ def predict_all(
         strategies_compiled=compiled and not request.configs,
         notes=(*resolved.notes(), *_uncompiled_notes(configs, compiled and not request.configs)),
     )
+
+
+def _check_clusters(resolved: ResolvedRequest) -> None:
+    """Reject configurations of a request that no trial on its cluster could run, such as DeepCompile on CPU ranks."""
+    for config in resolved.request.configs:
+        accumulation = config.accumulation(resolved.batch_of(config), resolved.cluster.world_size)
+        config.strategy.check_cluster(resolved.cluster, resolved.precision, accumulation)
 
 
 def _uncompiled_notes(configs: tuple[TrialConfig, ...], compiled: bool) -> tuple[str, ...]:

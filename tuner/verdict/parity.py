@@ -38,7 +38,8 @@ class Tolerance:
         return self.first_step if step == 0 and self.first_step is not None else self
 
     def between(self, first: TrialConfig, other: TrialConfig) -> "Tolerance":
-        """Bounds that apply between the recorded first steps of two configurations."""
+        """Bounds on the differences of losses, gradient norms and weights between the recorded first steps of two
+        configurations."""
         differs = first.micro_batch != other.micro_batch and self.other_micro_batch is not None
         return self.other_micro_batch if differs and self.other_micro_batch is not None else self
 

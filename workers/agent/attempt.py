@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardtune.api_schemas.base import Dtype
+from shardtune.api_schemas.machines.engines import ENGINES_IN_WORDS
 from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, emulation_note
@@ -197,7 +198,7 @@ def _require_fit(task: Task, workplace: Workplace) -> None:
     if task.cluster.nodes > workplace.nodes:
         raise ValueError(
             f"cluster.nodes ({task.cluster.nodes}) must not exceed this worker's hosts ({workplace.nodes}); start a worker over "
-            "as many with --launcher slurm or ray and --nodes"
+            f"as many with --launcher {ENGINES_IN_WORDS} and --nodes"
         )
     if workplace.acquire_devices is not None and task.config.numa_binding != "none":
         raise ValueError(

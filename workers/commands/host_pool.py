@@ -5,6 +5,8 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
 
 from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.hardware import Fingerprint, Inventory
@@ -97,8 +99,18 @@ def _open_gang(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt)
 
 def _engine(settings: WorkerSettings) -> Engine:
     log_dir = settings.work_dir.resolve() / "hosts"
-    if settings.launcher == "slurm":
-        return SlurmHosts(log_dir, settings.nodes, settings.srun_options)
+    match settings.launcher:
+        case "slurm":
+            return SlurmHosts(log_dir, settings.nodes, settings.srun_options)
+        case "ray":
+            return _ray_hosts(settings, log_dir)
+        case "local":
+            raise AssertionError("one machine has no engine")
+        case _:
+            assert_never(settings.launcher)
+
+
+def _ray_hosts(settings: WorkerSettings, log_dir: Path) -> Engine:
     if settings.nodes is None:
         raise ValueError("nodes (missing) must say how many hosts of the Ray cluster to use: add --nodes N")
     try:

@@ -5,6 +5,9 @@ Imports only fast modules: `--help` waits for every import here.
 
 import argparse
 from pathlib import Path
+from typing import get_args
+
+from shardtune.api_schemas.machines.engines import LauncherName
 
 _MODELS = "shardtune.models"
 
@@ -53,7 +56,7 @@ def gang_options(parser: argparse.ArgumentParser) -> None:
     """Add the command-line options for a gang (several hosts that act as one worker)."""
     parser.add_argument(
         "--launcher",
-        choices=("local", "slurm", "ray"),
+        choices=get_args(LauncherName),
         help="run ranks here, or over the hosts of a Slurm job or a Ray cluster",
     )
     for option, kind, value, meaning in (

@@ -3,11 +3,12 @@
 import platform
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from shardtune.api_schemas.machines.engines import ENGINES_IN_WORDS, LauncherName
 from shardtune.api_schemas.machines.host_partition import HostPartition
 from shardtune.workers.config.overrides import split_overrides
 
@@ -59,7 +60,7 @@ class WorkerSettings(BaseSettings):
     """GiB that must be free on the work directory's disk; with less, a run fails with the failure kind `setup`."""
     host_ready_s: float = Field(default=600, gt=0)
     """Seconds that the fork server may take to import torch, deepspeed and transformers."""
-    launcher: Literal["local", "slurm", "ray"] = "local"
+    launcher: LauncherName = "local"
     """Launcher of the ranks: on this machine, or over the hosts of a Slurm job or a Ray cluster as one gang."""
     nodes: int | None = Field(default=None, ge=1, le=100_000)
     """Number of hosts of the gang. Default: all that the Slurm job has."""
@@ -153,7 +154,7 @@ class WorkerSettings(BaseSettings):
     @model_validator(mode="after")
     def _check_launcher(self) -> Self:
         if self.launcher == "local" and (self.nodes or 1) > 1:
-            raise ValueError(f"nodes ({self.nodes}) must be 1 with --launcher local; add --launcher slurm or ray")
+            raise ValueError(f"nodes ({self.nodes}) must be 1 with --launcher local; add --launcher {ENGINES_IN_WORDS}")
         if self.split and self.launcher != "local":
             sizes = ",".join(map(str, self.split))
             raise ValueError(

@@ -16,6 +16,7 @@ from typing import IO
 
 import psutil
 
+from shardtune.api_schemas.machines.engines import RANK_VARIABLES
 from shardtune.workers.launchers import parent_death
 
 PYTHON = (sys.executable, *(["-P"] if sys.flags.safe_path else []))
@@ -43,9 +44,7 @@ PRIVATE = (
 models and scripts."""
 
 
-ENGINES = ("SLURM_", "PMI_", "PMIX_", "OMPI_", "RAY_")
-"""Prefixes of the environment variables from which training libraries conclude that an engine (such as Slurm) started
-the rank, and read its rank number."""
+_ENGINE_PREFIXES = tuple(prefix for prefixes in RANK_VARIABLES.values() for prefix in prefixes)
 
 
 def without_secrets(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -55,7 +54,9 @@ def without_secrets(environment: Mapping[str, str] = os.environ) -> dict[str, st
 
 def rank_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Environment variables for ranks: without secrets and without an engine's variables."""
-    return {name: value for name, value in without_secrets(environment).items() if not name.startswith(ENGINES)}
+    return {
+        name: value for name, value in without_secrets(environment).items() if not name.startswith(_ENGINE_PREFIXES)
+    }
 
 
 def start_child(

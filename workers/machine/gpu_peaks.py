@@ -6,6 +6,7 @@ T4): a wrong figure would make a true measurement look impossible, or a false on
 """
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from shardtune.api_schemas.machines.gpus import GB, models
@@ -49,6 +50,27 @@ _CARDS = (
     _Card(r"\bL4\b", "L4-24GB"),
     _Card(r"\bA10\b", "A10-24GB"),
 )
+
+_OTHERS: Mapping[str, str | None] = {
+    "A100-PCIe-40GB": "A100-PCIe-80GB",
+    "A100-SXM4-40GB": "A100-SXM4-80GB",
+    "A800-SXM4-80GB": "A100-PCIe-80GB",
+    "B300-SXM-288GB": "B200-SXM-180GB",
+    "GB300-288GB": "GB200-186GB",
+    "GH200-141GB": "GH200-96GB",
+    "H100-SXM-96GB-HBM2e-500W": None,
+    "A10G-24GB": None,
+    "T4-16GB": None,
+    "RTX-4090-24GB": None,
+    **dict.fromkeys(("V100-PCIe-16GB", "V100-PCIe-32GB", "V100-SXM2-16GB", "V100-SXM2-32GB")),
+    # NVML names no GPU of AMD.
+    **dict.fromkeys(("MI210-64GB", "MI250-128GB", "MI250X-128GB", "MI300X-192GB")),
+    **dict.fromkeys(("MI325X-256GB", "MI350X-288GB", "MI355X-288GB")),
+}
+"""GPUs of the table without a card of their own, each with the model of the card whose pattern matches it; None: its
+speed is not checked."""
+MODELS = frozenset({card.model for card in _CARDS if card.model is not None} | _OTHERS.keys())
+"""Names of all GPUs of the table that this module decides about."""
 
 
 def figures(gpu: str) -> Figures:

@@ -53,6 +53,15 @@ _RECOMPILE_LIMIT = (
     "uncompiled; set compile to false. TORCH_LOGS=recompiles in the worker's environment names the guards that failed"
 )
 
+_UNUSED_PARAMETERS = "Expected to have finished reduction in the prior iteration"
+"""Beginning of DistributedDataParallel's error for parameters without a gradient. It is a bare RuntimeError, and leaves
+DDP's forward (torch 2.13)."""
+_UNUSED_PARAMETERS_TEXT = (
+    "some trained parameters get no gradient in a step, and DistributedDataParallel waits for it. Freeze them "
+    "(requires_grad=False), delete them, or leave ddp out of space.backends; in a Trainer script, set "
+    "trainer.args.ddp_find_unused_parameters = True. static_graph (true) may fail like this, too"
+)
+
 _REJECTIONS = (ValueError, NotImplementedError, DeepSpeedConfigError, ZeRORuntimeException)
 _BACKENDS = ("deepspeed", "torch.distributed", "torch.nn.parallel")
 
@@ -63,6 +72,8 @@ def failure_of(error: BaseException, phase: Phase, rank: int, device: Device | N
     kind = _kind(error, phase, device)
     if any(_is_recompile_limit(link) for link in _chain(error)):
         text = _RECOMPILE_LIMIT
+    elif _is_of_unused_parameters(error):
+        text = _UNUSED_PARAMETERS_TEXT
     else:
         text = f"{type(error).__name__}: {error}" if kind is FailureKind.CRASH else str(error) or type(error).__name__
     return Failure(
@@ -83,7 +94,7 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
         return FailureKind.SETUP
     if any(_is_out_of_memory(link, device) for link in _chain(error)):
         return FailureKind.OOM
-    if any(_is_recompile_limit(link) for link in _chain(error)):
+    if any(_is_recompile_limit(link) for link in _chain(error)) or _is_of_unused_parameters(error):
         return FailureKind.ILLEGAL
     if phase == "building" and isinstance(error, ImportError):
         # Such as attention ("flash_attention_2") whose package is not installed on this worker.
@@ -99,6 +110,11 @@ def _is_recompile_limit(error: BaseException) -> bool:
     """Whether Dynamo reached its limit of recompilations of a function. The exception is recognised by name, since its module
     takes seconds to import."""
     return type(error).__name__ == "FailOnRecompileLimitHit"
+
+
+def _is_of_unused_parameters(error: BaseException) -> bool:
+    """Whether DistributedDataParallel found that some parameters got no gradient in the step before."""
+    return type(error) is RuntimeError and str(error).startswith(_UNUSED_PARAMETERS)
 
 
 def _is_rejection(error: BaseException) -> bool:

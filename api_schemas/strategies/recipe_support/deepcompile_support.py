@@ -29,15 +29,15 @@ def check_limits(knobs: Mapping[str, object], workload: WorkloadRequest) -> None
         ValueError: names the knob, its values and the remedy.
     """
     values, setting = _values(knobs), obstacle(workload)
-    if setting is not None and False not in values:
-        shown = ", ".join(str(value).lower() for value in values)
-        raise ValueError(f"space.knobs.{_KNOB} ({shown}) cannot train with {setting}: {_NOT_COMPARED}; leave it out")
+    # By identity: 1, "true" and a range are no values of the knob, and rejected as such.
+    if setting is not None and values and all(value is True for value in values):
+        raise ValueError(f"space.knobs.{_KNOB} (true) cannot train with {setting}: {_NOT_COMPARED}; leave it out")
 
 
 def dropped_note(backends: Iterable[str], knobs: Mapping[str, object], workload: WorkloadRequest) -> tuple[str, ...]:
     """Return the note that a search leaves out DeepCompile, which its limits name; empty if it does not."""
     setting = obstacle(workload)
-    if setting is None or "zero" not in backends or True not in _values(knobs):
+    if setting is None or "zero" not in backends or not any(value is True for value in _values(knobs)):
         return ()
     return (f"space.knobs.{_KNOB} (true) cannot train with {setting}: {_NOT_COMPARED}; it is not searched",)
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from shardtune.api_schemas.studies.budget import MOST_PAIRS
+from shardtune.api_schemas.machines.hardware import MOST_MEMORY_GIB
+from shardtune.api_schemas.studies.budget import MOST_PAIRS, MOST_TRIALS
+from shardtune.api_schemas.studies.targets import MOST_GPUS_OF_NODE
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import (
@@ -59,9 +61,10 @@ StudyOrModel = Annotated[
     typer.Argument(help="Study file, a model's config.json or folder, or its name: a preset or a Hugging Face id."),
 ]
 Ranks = Annotated[
-    int | None, typer.Option(min=1, help="Number of ranks of a trial (default: all GPUs, or 2 CPU ranks).")
+    int | None,
+    typer.Option(min=1, max=MOST_GPUS_OF_NODE, help="Number of ranks of a trial (default: all GPUs, or 2 CPU ranks)."),
 ]
-MaxTrials = Annotated[int | None, typer.Option(min=1, help="Number of trials to run.")]
+MaxTrials = Annotated[int | None, typer.Option(min=1, max=MOST_TRIALS, help="Number of trials to run.")]
 RankMemory = Annotated[float | None, typer.Option(help="Memory limit of a CPU rank in GiB.")]
 IsResumed = Annotated[bool, typer.Option("--resume", help="Continue the last unfinished study.")]
 AddedPairs = Annotated[
@@ -123,9 +126,11 @@ def tune(
     nodes: Nodes = None,
 ) -> None:
     """Find the fastest configuration on this machine, or over hosts, and write it as ready-to-use files."""
-    # Checked here: Typer's `min` cannot exclude 0 itself.
-    if memory_gib is not None and memory_gib <= 0:
-        raise InputError(f"--memory-gib ({memory_gib}) must be above 0; give the GiB that one rank may use")
+    # Checked here: Typer's `min` cannot exclude 0 itself, and lets NaN pass.
+    if memory_gib is not None and not 0 < memory_gib <= MOST_MEMORY_GIB:
+        raise InputError(
+            f"--memory-gib ({memory_gib}) must be above 0 and at most {MOST_MEMORY_GIB:g}; give the GiB that one rank may use"
+        )
     if resume and add_pairs:
         raise InputError("--resume and --add-pairs exclude each other; give --add-pairs for a study that has ended")
     check_wait(wait_for_quiet, resume=resume)

@@ -72,6 +72,7 @@ def _task_of_trial(client: ServiceClient, study: Study, number: int | None) -> T
         cluster=study.cluster,
         config=config,
         memory_limit_gib=available_gib(study.cluster, study.spec.objective) if on_cpu else None,
+        leaves_parameters_unused=study.model_summary is not None and study.model_summary.leaves_parameters_unused,
     )
 
 

@@ -59,7 +59,7 @@ def named_model(name: str) -> JsonValue:
 def is_name(argument: str) -> bool:
     """Whether a command's argument names a model rather than a file: a folder, a preset, or a model on the hub."""
     path = Path(argument)
-    return argument in preset_names() or read.is_folder(path) or (not path.exists() and path.suffix != ".json")
+    return argument in preset_names() or read.is_folder(path) or (not read.exists(path) and path.suffix != ".json")
 
 
 def read_folder(folder: Path) -> JsonValue:
@@ -69,7 +69,7 @@ def read_folder(folder: Path) -> JsonValue:
         InputError: the folder has no `config.json`, or one that cannot be read; an adapter's folder names its model.
     """
     path = folder / _CONFIG
-    if not path.exists() and (folder / _ADAPTER).exists():
+    if not read.exists(path) and read.exists(folder / _ADAPTER):
         adapter = read.parse_json(folder / _ADAPTER, _text_of(folder / _ADAPTER))
         base = adapter.get("base_model_name_or_path") if isinstance(adapter, dict) else None
         raise InputError(

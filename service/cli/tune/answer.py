@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
-from shardtune.api_schemas.studies.exports import ExportFormat
+from shardtune.api_schemas.studies.exports import FineTuningFormat
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.service.cli import summary
@@ -26,8 +27,7 @@ from shardtune.service.cli.write_files import (
 from shardtune.service.client import ServiceClient, ServiceError
 from shardtune.service.wording.more_pairs import more_pairs
 
-_TOOLS: tuple[ExportFormat, ...] = ("trl", "axolotl", "llama-factory", "ms-swift")
-"""Export formats of fine-tuning tools."""
+_TOOLS: tuple[FineTuningFormat, ...] = get_args(FineTuningFormat)
 
 
 def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -> None:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from shardtune.api_schemas.machines.engines import ENGINES_IN_WORDS
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_changes import Extension
@@ -12,11 +13,13 @@ from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.service.cli import local_stack
 from shardtune.service.cli.errors import InputError, PlatformFailure
-from shardtune.service.cli.options import LAUNCHER_VARIABLE
+from shardtune.service.cli.options import LAUNCHER_VARIABLE, worker_launcher
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.quiet_options import WAIT_FOR_QUIET
 from shardtune.service.client import ServiceClient, ServiceRejected
 from shardtune.service.wording.more_pairs import more_pairs
+from shardtune.service.workers import compatibility, hardware_shape
+from shardtune.tuner.freshness.fingerprints import stale_fields
 
 FOLDER = "studies"
 """Folder of the state directory for study files that `tune` writes, so that a command can name them to run a study
@@ -100,17 +103,51 @@ def _check_ranks(cluster: Cluster, options: TuneOptions) -> None:
 
 def _check_nodes(cluster: Cluster, options: TuneOptions) -> None:
     # A worker of fewer nodes would wait for ever. Without --nodes it gets the study's own number, if it has a launcher.
-    is_local = not options.hosts and LAUNCHER_VARIABLE not in os.environ
+    is_local = worker_launcher(options.hosts) == "local"
     offered = 1 if is_local else options.nodes
     if offered is None or offered >= cluster.nodes or local_stack.DATABASE_VARIABLE in os.environ:
         return
     shown, remedy = f"--nodes ({offered})", "leave it out"
     if is_local:
-        shown, remedy = "--launcher (missing)", "add --launcher slurm or ray"
+        is_stated = bool("--launcher" in options.hosts or os.environ.get(LAUNCHER_VARIABLE))
+        shown, remedy = f"--launcher ({'local' if is_stated else 'missing'})", f"add --launcher {ENGINES_IN_WORDS}"
     raise InputError(
         f"{shown} offers {offered} of the {cluster.nodes} nodes of the study that {_flag(options)} continues; {remedy}, "
         "or start a new study"
     )
+
+
+def check_worker(client: ServiceClient, study: Study, worker_name: str, options: TuneOptions) -> None:
+    """Reject an unfinished study that this machine's worker gets no runs of; its runs would wait for ever.
+
+    Raises:
+        InputError: names what differs, and the remedy.
+    """
+    # In a shared database another worker may run it.
+    if not options.resume or local_stack.DATABASE_VARIABLE in os.environ:
+        return
+    live = (worker.inventory for worker in client.workers() if worker.name == worker_name and worker.is_live)
+    inventory = next(live, None)
+    if inventory is None:
+        return
+    if not hardware_shape.has_same_shape(inventory.cluster, study.cluster):
+        here, needed = compatibility.describe(inventory.cluster), compatibility.describe(study.cluster)
+        raise InputError(
+            f"--resume: study {study.study_id} needs {needed}, and this machine has {here}; continue it on that hardware, or "
+            "start a new study"
+        )
+    changes = (
+        () if study.fingerprint is None else stale_fields(study.fingerprint, inventory.fingerprint, study.cluster.nodes)
+    )
+    if changes:
+        differences = ", ".join(
+            f"{field} ({getattr(inventory.fingerprint, field)} instead of {getattr(study.fingerprint, field)})"
+            for field in changes
+        )
+        raise InputError(
+            f"--resume: study {study.study_id} does not compare with new runs on this machine: other {differences}; restore "
+            "it, or start a new study"
+        )
 
 
 def pause_others(client: ServiceClient, study: Study | None, *, is_one_of_several: bool = False) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.formatting import counted, memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_request import StudyRequest
@@ -21,6 +21,7 @@ from shardtune.api_schemas.trials.trial import Rejection, Trial
 from shardtune.service.cli import connection
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
+from shardtune.service.cli.options import worker_launcher
 from shardtune.service.cli.signals import raise_on_signals
 from shardtune.service.cli.terminal import PrintableConsole
 from shardtune.service.cli.tune import study_input
@@ -133,7 +134,7 @@ def _run_study(
     assert expected is not None
     early_checks.check_own_code(expected.model, options.allowed)
     offloads = may_offload_optimizer(expected)
-    further_options = (*options.allowed, *_host_options(study.cluster if study else expected.cluster, options.hosts))
+    further_options = (*options.allowed, *host_options(study.cluster if study else expected.cluster, options.hosts))
     worker = local_stack.LocalWorker(client, state_dir, ranks, memory_gib, further_options, may_offload=offloads)
     continuation.pause_others(client, study, is_one_of_several=bool(options.rungs))
     try:
@@ -147,6 +148,8 @@ def _run_study(
             if study is not None and not study.state.is_open:
                 answer.write_all_files(client, study, options)
                 return study
+        elif study is not None:
+            continuation.check_worker(client, study, worker.name, options)
         study = continuation.begin_or_continue(client, study, spec, options, print_progress)
         progress.has_begun = True
         print_progress(f"study {study.study_id}: {_describe_training(study)} on {_describe_cluster(study.cluster)}")
@@ -183,17 +186,19 @@ def _worker_options(cluster: Cluster | str, options: TuneOptions) -> tuple[int |
     return options.ranks, options.memory_gib
 
 
-def _host_options(cluster: Cluster | str, options: tuple[str, ...]) -> tuple[str, ...]:
+def host_options(cluster: Cluster | str, options: tuple[str, ...]) -> tuple[str, ...]:
     """Return the launcher's options, with the study's number of nodes where the command line gives none."""
-    if options and "--nodes" not in options and isinstance(cluster, Cluster):
+    # A launcher of the environment takes it, too: all hosts of a Slurm job may be fewer than the study's.
+    if worker_launcher(options) != "local" and "--nodes" not in options and isinstance(cluster, Cluster):
         return (*options, "--nodes", str(cluster.nodes))
     return options
 
 
 def _describe_cluster(cluster: Cluster) -> str:
-    kind = "CPU ranks" if cluster.device == "cpu" else f"× {cluster.gpu}"
+    count = cluster.gpus_per_node
+    ranks = counted(count, "CPU rank") if cluster.device == "cpu" else f"{count} × {cluster.gpu}"
     nodes = f"{cluster.nodes} nodes of " if cluster.nodes > 1 else ""
-    return f"{nodes}{cluster.gpus_per_node} {kind}, {memory(cluster.memory_gib)} each"
+    return f"{nodes}{ranks}, {memory(cluster.memory_gib)} each"
 
 
 def _follow_study(client: api.ServiceClient, worker: local_stack.LocalWorker, study_id: str) -> Study:

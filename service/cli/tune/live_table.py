@@ -88,6 +88,8 @@ def _visible(trials: Sequence[Trial], best: int | None, rows: int) -> list[Trial
 
 def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float) -> Text:
     lines = [f"now   {activity_words.activity(study, trials)}"]
+    if study.reason is not None and study.state.is_open:
+        lines.append(f"why   {study.reason}")
     if rejections:
         lines.append(f"gate  rejected {len(rejections)}, last {study_words.rejection_text(rejections[-1])}")
     if study.best_so_far is not None:

@@ -26,6 +26,7 @@ class LineView:
         self._recipe_runs: set[str] = set()
         self._disturbed: set[tuple[str, int]] = set()
         self._waits: set[tuple[str, int, int]] = set()
+        self._reason: str | None = None
 
     def __enter__(self) -> "LineView":
         return self
@@ -44,6 +45,10 @@ class LineView:
             self._final_comparison, self._confirmed = study.final_comparison, set()
         if self._phase is None and any(study_words.is_done(trial) for trial in trials):
             self._summarize_earlier(study, trials, rejections)
+        if study.reason != self._reason and study.state.is_open:
+            # Such as the worker for which it waits; without a line the study would seem to hang.
+            self._reason = study.reason
+            self._write(study.reason or "the study goes on")
         for trial in trials:
             if self._states.get(trial.number) is not trial.state:
                 self._states[trial.number] = trial.state

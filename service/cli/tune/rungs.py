@@ -113,6 +113,9 @@ def _studies(whole: TuneOptions) -> list[tuple[TuneOptions, StudyRequest]]:
     """
     spec = smaller_studies.with_complete_target(study_input.read(whole, _say), whole)
     study_input.check(spec, whole)
+    if whole.hosts and spec.cluster != "local":
+        # `tune` leaves a study over hosts to the service, which would reject this size after the smaller ones had run.
+        early_checks.check_study(spec, whole.ranks)
     early_checks.check_hardware(spec, whole.hosts)
     steps = []
     for size in whole.rungs:

@@ -25,7 +25,10 @@ def stored_result(row: StudyRow) -> StudyResult:
     """
     if row.result is None:
         reason = f": {row.reason}" if row.reason else ""
-        remedy = "; wait until it is complete, or go on with an interrupted one: shardtune tune --resume"
+        remedy = (
+            "; wait until it is complete, go on with an interrupted one (shardtune tune --resume), or take a measured "
+            f"trial without a verdict: shardtune export {row.id} --which NUMBER"
+        )
         remedy = remedy if row.state.is_open else ""
         raise Conflict("study_unfinished", f"study {row.id} is {row.state.value} ({row.phase.value}){reason}{remedy}")
     return row.result

@@ -268,7 +268,7 @@ def test_a_study_that_considers_a_recipe_begins_on_a_worker_that_has_its_package
     assert wait_for_worker.begin_or_fail_waiting(context) == 1
     failed = read(client, impatient)
     assert (failed["state"], failed["reason_code"]) == ("failed", "no_worker")
-    assert "plain lacks packages of consider (fp8)" in failed["reason_details"]
+    assert "plain lacks packages of consider (fp8); install shardtune[fp8] there" in failed["reason_details"]
     capable = SimulatedWorker(client, "capable", cluster=H100, float8=("tensorwise", "rowwise")).register()
     assert wait_for_worker.begin_or_fail_waiting(context) == 1
     assert plain.lease() is None

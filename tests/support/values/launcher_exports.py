@@ -1,18 +1,18 @@
 """Exports for launchers of studies as they might be: GPUs on several nodes, CPU ranks, own code, hostile names."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.exports import Export, ExportFormat
+from shardtune.api_schemas.studies.exports import Export, ExportFormat, LauncherFormat
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.tuner.export import export
 from tests.support.service.simulated_worker import FINGERPRINT
 from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
-LAUNCHERS: tuple[ExportFormat, ...] = ("skypilot", "dstack", "trainjob", "ray")
+LAUNCHERS: tuple[LauncherFormat, ...] = get_args(LauncherFormat)
 H100 = Cluster(gpu="NVIDIA H100 80GB HBM3", nodes=2, gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
 A100 = Cluster(gpu="NVIDIA A100-SXM4-80GB", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
 UNKNOWN = Cluster(gpu="NVIDIA Unobtainium 9000", gpus_per_node=4, memory_gib=80, host_memory_gib=1000)

@@ -11,7 +11,13 @@ from shardtune.api_schemas.protocol import CannotExpress, expressed
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.padding import padding_of, timed_rows
-from shardtune.api_schemas.training.sample_lengths import MOST_BINS, MOST_ENTRIES, MOST_PAIRS, SampleLengths
+from shardtune.api_schemas.training.sample_lengths import (
+    MOST_BINS,
+    MOST_ENTRIES,
+    MOST_PAIRS,
+    SampleLengths,
+    merge_lengths,
+)
 from shardtune.api_schemas.training.sample_plan import PEAK_STEP, SamplePlan, Split, plan_samples
 from shardtune.api_schemas.training.workload import Workload
 
@@ -188,3 +194,11 @@ def test_a_study_says_when_its_timed_steps_lack_the_rarest_long_samples() -> Non
     # MFU counts the attention that was timed.
     assert training.attended_length < 5_000 < training.longest_row
     assert training.model_copy(update={"data": SampleLengths.model_validate({"lengths": [512, 600]})}).data_notes == ()
+
+
+def test_merging_keeps_the_shortest_and_the_longest_length() -> None:
+    counts = {length: 1 + length % 3 for length in range(18, 513)}
+    merged = merge_lengths(counts)
+    assert len(merged) <= MOST_BINS
+    assert (merged[0][0], merged[-1][0]) == (18, 512)
+    assert sum(count for _, count in merged) == sum(counts.values())

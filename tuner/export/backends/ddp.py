@@ -1,5 +1,7 @@
 """DDP's parts of each exported file."""
 
+from typing import Any
+
 from shardtune.api_schemas.strategies import DdpConfig
 from shardtune.tuner.export import adapters, optimizers
 from shardtune.tuner.export.backends import common
@@ -43,7 +45,7 @@ def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
         place=indent(quantization.place_lines(source, ["model.to(device)"]), 8),
         prepare=indent([*adapters.zero_lines(source, "model", quantization.is_used(source)), *prepare], 8),
         device_ids="None" if source.on_cpu else "[device.index]",
-        options=indent([f"{key}={value}," for key, value in strategy.to_ddp().items()], 12),
+        options=indent([f"{key}={value}," for key, value in _options(source, strategy).items()], 12),
         **common.backward(source, strategy.grad_sync),
         optimizer=optimizers.make(source, "self.parameters", "model.get_submodule(BLOCKS)"),
         # Views into buckets must survive; setting them to None would make DDP copy gradients back in.
@@ -52,8 +54,14 @@ def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
     )
 
 
+def _options(source: ExportSource, strategy: DdpConfig) -> dict[str, Any]:
+    """Keyword arguments of `DistributedDataParallel` that differ from torch's defaults, or that were searched."""
+    unused = {"find_unused_parameters": True} if source.leaves_parameters_unused else {}
+    return {**strategy.to_ddp(), **unused}
+
+
 def _accelerate(source: ExportSource, strategy: DdpConfig) -> AccelerateParts:
-    lines = [f"kwargs_handlers=[DistributedDataParallelKwargs({keywords(strategy.to_ddp())})]"]
+    lines = [f"kwargs_handlers=[DistributedDataParallelKwargs({keywords(_options(source, strategy))})]"]
     if source.casts_weights:
         dtype = source.workload.precision.compute_dtype
         lines.append(f"Accelerate's autocast keeps norms and softmax in float32; the trial computed them in {dtype}")
@@ -66,6 +74,7 @@ def _training_arguments(source: ExportSource, strategy: DdpConfig) -> ConsumerPa
     return ConsumerParts(
         strategy=strategy.as_run_by("training_arguments"),
         notes=common.autocast_differs(source, "Trainer"),
+        values={"ddp_find_unused_parameters": True} if source.leaves_parameters_unused else {},
         code=by_hand if strategy.gradient_as_bucket_view else "",
     )
 
@@ -84,7 +93,8 @@ def _torchtitan(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
 
 
 def _lightning(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
-    options = {**strategy.to_ddp(), "broadcast_buffers": False, "find_unused_parameters": False}
+    unused = source.leaves_parameters_unused
+    options = {**strategy.to_ddp(), "broadcast_buffers": False, "find_unused_parameters": unused}
     sync = "last" if source.accumulation > 1 else strategy.grad_sync
     return ConsumerParts(
         strategy=strategy.as_run_by("lightning", grad_sync=sync),

@@ -69,7 +69,9 @@ def _notes(source: ExportSource, tool: str) -> tuple[str, ...]:
             "faster"
         )
     if not repository(source).is_named:
-        lines.append(f"model: the study names no repository; set the field with {SET_ME}")
+        lines.append(
+            f"model: the study holds a model's configuration alone; set the field with {SET_ME} to the folder of its weights"
+        )
     return tuple(lines)
 
 

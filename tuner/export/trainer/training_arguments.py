@@ -87,7 +87,8 @@ def _values_and_parts(source: ExportSource, consumer: str, backends: Backends) -
     values |= strategy_arguments(config, workload, source.accumulation, block_class, checkpoints=checkpoints)
     render_parts = backends[config.backend].training_arguments
     assert render_parts is not None, "strategy_arguments has rejected it"
-    return values, render_parts(source, config.strategy)
+    parts = render_parts(source, config.strategy)
+    return values | parts.values, parts
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:

@@ -49,6 +49,8 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         description=remark(source.description),
         release=RELEASE,
         lossy=comment(lossy, "# "),
+        start="Start" if repository(source).is_named else "Set model_name_or_path, then start",
+        ranks=source.cluster.gpus_per_node,
         document=yaml.safe_dump(values, sort_keys=False).rstrip(),
     )
     files[SCRIPT] = fill(
@@ -92,5 +94,7 @@ def _notes(source: ExportSource) -> tuple[str, ...]:
         *float8.script_notes(source, "trl_sft.py, before the trainer"),
     ]
     if not repository(source).is_named:
-        lines.append("model: the study names no repository; set model_name_or_path")
+        lines.append(
+            "model: the study holds a model's configuration alone; set model_name_or_path to the folder of its weights"
+        )
     return tuple(lines)

@@ -108,16 +108,19 @@ class DefineByRun:
             return
         # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.
         is_alone = sharing == 1 and self.table.get("expert_parallel", 1) == 1
-        self.draw("compile", effective=self.limits.compiles(self._on_gpu) and is_alone and not offloads)
+        is_free = not offloads and not self.requires_deepcompile()
+        self.draw("compile", effective=self.limits.compiles(self._on_gpu) and is_alone and is_free)
 
     def _draw_loss(self, micro_batch: int) -> None:
         """Choose how the loss is computed: in chunks only where the logits of all tokens take much memory, or where the
         user names it."""
         kinds, why_not = self.domains.losses
+        if self.requires_deepcompile(beside="loss", value="full"):
+            kinds = ("full",)
         sharing = int(self.table["context_parallel"]) * int(self.table.get("tensor_parallel", 1))
         matters = why_not is None and self.domains.loss_matters(micro_batch, sharing)
         if matters or "loss" in self.limits:
-            self.pick("loss", kinds, why_not=why_not)
+            self.pick("loss", kinds, "" if len(kinds) > 1 else "whole", why_not)
         else:
             self.table["loss"] = "full"
         self.draw("loss_chunk", self.domains.loss_chunks)
@@ -183,7 +186,20 @@ class DefineByRun:
         """Choose the number of ranks of a mesh axis that is searched only if the user names it; otherwise the number is
         1."""
         self.table[knob] = 1
-        return int(self.pick(knob, sizes, variant, why_not)) if knob in self.limits else 1
+        if knob not in self.limits:
+            return 1
+        # `TrialConfig` and `Fsdp2Config` explain why ranks that share a sample or a model do not compile.
+        if self.limits.requires("compile", True):
+            sizes, variant, why_not = (1,), "compiled", "compile (true) excludes it"
+        elif self.requires_deepcompile(beside=knob, value=1):
+            sizes, variant = (1,), "compiled"
+        return int(self.pick(knob, sizes, variant, why_not))
+
+    def requires_deepcompile(self, beside: str = "deepcompile", value: KnobValue = True) -> bool:
+        """Whether the user's limits leave only DeepCompile on a backend that has it, and allow a value of a knob beside
+        it."""
+        is_required = "deepcompile" in self._knobs and self.limits.requires("deepcompile", True)
+        return is_required and bool(self.limits.restrict(beside, (value,)))
 
     def narrow_checkpointing(self, modes: tuple[KnobValue, ...], variant: str) -> None:
         """Restrict activation checkpointing to the modes that the backend supports with the knobs drawn so far."""

@@ -38,6 +38,7 @@ class _Pass:
     working: int
     loss: int
     tail: int
+    unused: int
     work: dict[Part, StepCounts]
 
 
@@ -63,6 +64,7 @@ def trace(step: Step, workload: Workload) -> StepTrace:
         blocks_forward=_step_work(sizes, [one_pass.work["blocks"] for one_pass in passes]),
         outside_forward=_step_work(sizes, [one_pass.work["outside"] for one_pass in passes]),
         backward=_step_work(sizes, [one_pass.work["backward"] for one_pass in passes]),
+        unused_parameters=max(one_pass.unused for one_pass in passes),
         **parameters,
     )
 
@@ -102,6 +104,7 @@ def _run(step: Step, model: nn.Module, workload: Workload, samples: int) -> _Pas
         working=moments.working,
         loss=max(moments.loss - moments.outside - moments.kept, 0),
         tail=tail,
+        unused=sum(1 for parameter in model.parameters() if parameter.requires_grad and parameter.grad is None),
         work=recorder.work,
     )
 

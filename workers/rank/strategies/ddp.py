@@ -26,6 +26,7 @@ class DdpTrainer(WrappedModel):
             model,
             device_ids=[place.device.index] if place.is_cuda else None,
             broadcast_buffers=False,
+            find_unused_parameters=setting.task.leaves_parameters_unused,
             **config.to_ddp(),
         )
         self._parameters = [p for p in model.parameters() if p.requires_grad]

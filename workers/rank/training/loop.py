@@ -172,7 +172,7 @@ class Loop(StepLoop):
         )
 
     def _reuse_steady_steps(self, window_steps: int) -> None:
-        """Count the last warm-up steps as timed windows, where a window would hold just one such step, too."""
+        """Count the last warm-up steps as timed windows, too, if they are steady and a window holds only one step."""
         # A script's waits for data are counted within its windows alone, so its warm-up cannot stand in for them.
         if self._micro_batches.are_own:
             return

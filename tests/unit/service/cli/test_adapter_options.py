@@ -46,6 +46,7 @@ def test_options_of_several_adapters_exclude_each_other() -> None:
         (16, 2, r"--lora \(16\) and --last-layers \(2\) exclude each other"),
         (0, None, r"--lora \(0\) must be at least 1"),
         (9999, None, r"--lora \(9999\) must be at most 4096"),
+        (10**400, None, r"--lora \(10+\) must be at most 4096"),
         (None, 0, r"--last-layers \(0\) must be at least 1"),
     ],
 )

@@ -15,8 +15,9 @@ from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.service.cli import study_file
+from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.local_stack import DATABASE_VARIABLE
-from shardtune.service.cli.tune import earlier_studies
+from shardtune.service.cli.tune import continuation, earlier_studies
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.workers import target_rungs
 from tests.support.service.simulated_worker import FINGERPRINT
@@ -183,3 +184,46 @@ def test_a_study_of_other_software_or_memory_is_measured_anew_and_says_why(chang
     assert kept is None and paused == []
     assert said == [f"study study-0 on 1 rank does not compare with new runs and is not used: other {named}"]
     assert compare(stored(StudyState.RUNNING), **changes)[2] == ["study-0"]
+
+
+RESUMED = replace(WHOLE, study=None, ranks=None, resume=True, rungs=())
+
+
+def resume(study: Study, **changes: Any) -> None:
+    continuation.check_worker(Service(study, **changes), study, "own", RESUMED)  # type: ignore[arg-type]
+
+
+def test_a_resumed_study_goes_on_where_it_compares() -> None:
+    resume(stored(StudyState.RUNNING))
+    # A study that nothing has measured yet compares with any software.
+    resume(stored(StudyState.RUNNING).model_copy(update={"fingerprint": None}), torch="9.9.0")
+
+
+@pytest.mark.parametrize(
+    ("stored_study", "changes", "words"),
+    [
+        (stored(StudyState.RUNNING), {"torch": "9.9.0"}, r"other torch \(9.9.0 instead of 2.*\); restore it, or start"),
+        (
+            stored(StudyState.RUNNING, ranks=2),
+            {"ranks": 1},
+            r"needs 2 × CPU ranks.* and this machine has 1 × CPU ranks",
+        ),
+        (
+            stored(StudyState.RUNNING).model_copy(
+                update={
+                    "cluster": Cluster(gpu="NVIDIA H100 80GB HBM3", gpus_per_node=1, memory_gib=80, host_memory_gib=99)
+                }
+            ),
+            {},
+            r"needs 1 × NVIDIA H100 80GB HBM3.* and this machine has 1 × CPU ranks.*; continue it on that hardware",
+        ),
+    ],
+)
+def test_a_resumed_study_that_would_wait_for_ever_is_rejected(
+    stored_study: Study, changes: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match=rf"--resume: study study-0 .*{words}"):
+        resume(stored_study, **changes)
+    # Another worker of a shared database may run it.
+    monkeypatch.setenv(DATABASE_VARIABLE, "postgresql://shared")
+    resume(stored_study, **changes)

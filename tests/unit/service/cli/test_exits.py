@@ -37,6 +37,11 @@ def run(*arguments: str) -> int:
     [
         (["tune", "missing.json"], "file (missing.json) cannot be read"),
         (["tune", "study.json", "--memory-gib", "-1"], "--memory-gib (-1.0) must be above 0"),
+        (["tune", "study.json", "--memory-gib", "nan"], "--memory-gib (nan) must be above 0 and at most 1e+06"),
+        (["tune", "study.json", "--memory-gib", "1e400"], "--memory-gib (inf) must be above 0 and at most 1e+06"),
+        (["tune", "study.json", "--ranks", "1025"], "1024 "),
+        (["tune", "study.json", "--max-trials", "10001"], "10000 "),
+        (["tune", "study.json", "--launcher", "ray", "--nodes", "100001"], "100000 "),
         (["tune", "study.json", "--resume"], "file (study.json) would change the study that --resume continues"),
         (["tune"], "STUDY (missing)"),
         (["tune", "study.json", "--nodes", "2"], "--nodes (2) must be 1 without a launcher over hosts; add --launcher"),

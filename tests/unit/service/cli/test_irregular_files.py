@@ -118,3 +118,29 @@ def test_an_id_that_no_address_can_hold_is_rejected_with_the_reason() -> None:
         pytest.raises(ServiceError, match=r"/a\\x00b: .*control character"),
     ):
         client.study("a\0b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tune", "m" * 300], "is not a preset"),
+        (["tune", f"{'m' * 5000}.json"], "cannot be read: File name too long"),
+        (["predict", f"/{'m' * 300}"], "is not a preset"),
+        (["best", "last", "--state-dir", "m" * 300], "does not exist"),
+    ],
+)
+def test_a_name_that_is_too_long_for_a_file_is_an_error(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_a_study_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "study.json"
+    path.write_bytes(b"\xef\xbb\xbf" + b'{"model": "llama-tiny"}\r\n')
+    assert study_file.read_json_object(path) == {"model": "llama-tiny"}
+    path.write_bytes(b"\xef\xbb\xbf" * 2 + b"{}")
+    with pytest.raises(InputError, match=r"study\.json, line 1, column 1"):
+        study_file.read_json_object(path)

@@ -25,7 +25,8 @@ def with_data(spec: Any, data: Any) -> Any:
 
 def test_numbers_and_lists_of_token_ids_are_counted(tmp_path: Path) -> None:
     text = '12\n[3, 1, 4]\n\n{"input_ids": [1, 2, 3]}\n{"length": 12, "text": "…"}\n'
-    assert lengths_file.read(written(tmp_path, text)) == [[3, 2], [12, 2]]
+    for mark in ("", "\ufeff"):
+        assert lengths_file.read(written(tmp_path, mark + text)) == [[3, 2], [12, 2]]
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,8 @@ def test_numbers_and_lists_of_token_ids_are_counted(tmp_path: Path) -> None:
         ("[7]\n", "line 1 (1) is below 2 tokens"),
         ("-Infinity\n", "line 1 (-inf)"),
         ("[512, 37, 4096]\n", "may hold lengths in lists"),
+        ("\ufeff[512, 37, 4096]\n", "may hold lengths in lists"),
+        ("\ufeff\n", "holds no samples"),
         ("[8, 600]\n[20, 300]\n", "may hold lengths in lists"),
         ("12\ntext\n", "line 2 is not JSON ('text')"),
         ('"a sentence"\n', "line 1 holds no token ids; count tokens with your tokenizer"),

@@ -166,6 +166,11 @@ def test_ranks_that_a_continued_study_does_not_have_are_rejected(
     [
         ((), None, r"--launcher \(missing\) offers 1 of the 2 nodes of the study that --resume continues; add"),
         (("--launcher", "slurm", "--nodes", "1"), None, r"--nodes \(1\) offers 1 of the 2 nodes .* leave it out"),
+        (("--launcher", "local"), None, r"--launcher \(local\) offers 1 of the 2 nodes .* add --launcher slurm or ray"),
+        (("--launcher", "local"), "slurm", r"--launcher \(local\) offers 1 of the 2 nodes"),
+        ((), "local", r"--launcher \(local\) offers 1 of the 2 nodes"),
+        ((), "", r"--launcher \(missing\) offers 1 of the 2 nodes"),
+        (("--launcher", "slurm"), "local", None),
         (("--launcher", "slurm"), None, None),
         (("--launcher", "slurm", "--nodes", "4"), None, None),
         ((), "slurm", None),
@@ -176,7 +181,7 @@ def test_nodes_that_a_continued_study_needs_are_offered_or_named(
 ) -> None:
     monkeypatch.delenv("SHARDTUNE_DATABASE_URL", raising=False)
     monkeypatch.delenv("SHARDTUNE_WORKER_LAUNCHER", raising=False)
-    if launcher:
+    if launcher is not None:
         monkeypatch.setenv("SHARDTUNE_WORKER_LAUNCHER", launcher)
     study, _ = undecided(None)
     cluster = study.cluster.model_copy(update={"nodes": 2})
@@ -192,6 +197,27 @@ def test_nodes_that_a_continued_study_needs_are_offered_or_named(
         return
     with pytest.raises(InputError, match=error):
         continuation.find(Client(), resumed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "launcher", "worker"),
+    [
+        ((), None, ()),
+        ((), "local", ()),
+        ((), "slurm", ("--nodes", "2")),
+        (("--launcher", "local"), "slurm", ("--launcher", "local")),
+        (("--launcher", "slurm"), None, ("--launcher", "slurm", "--nodes", "2")),
+        (("--launcher", "slurm", "--nodes", "4"), None, ("--launcher", "slurm", "--nodes", "4")),
+    ],
+)
+def test_a_worker_over_hosts_gets_the_studys_number_of_nodes(
+    hosts: tuple[str, ...], launcher: str | None, worker: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHARDTUNE_WORKER_LAUNCHER", raising=False)
+    if launcher is not None:
+        monkeypatch.setenv("SHARDTUNE_WORKER_LAUNCHER", launcher)
+    cluster = Cluster(device="cpu", nodes=2, gpus_per_node=2, memory_gib=4, host_memory_gib=8)
+    assert job.host_options(cluster, hosts) == worker
 
 
 @pytest.mark.parametrize(

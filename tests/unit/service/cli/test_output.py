@@ -275,6 +275,20 @@ def test_a_resumed_study_is_summed_up_not_told_again() -> None:
     assert lines == ["1 trial ended earlier", "trial 1 (2 of 8): ZeRO-2, micro batch 4: running"]
 
 
+def test_why_a_study_waits_is_told_once_and_stands_below_the_table() -> None:
+    """Without it the command would seem to hang."""
+    lines: list[str] = []
+    view = LineView(lines.append)
+    waits = study(reason="waiting for a worker: w has torch 3 instead of 2; restore it")
+    for state in (study(), waits, waits, study(), study()):
+        view.show(state, [], [], 1.0)
+    assert lines == ["waiting for a worker: w has torch 3 instead of 2; restore it", "the study goes on"]
+    console = Console(width=120, record=True, file=None, force_terminal=False, quiet=False)
+    with console.capture() as captured:
+        console.print(live_table.render(waits, [], [], 1.0, rows=5))
+    assert "why   waiting for a worker: w has torch 3" in captured.get()
+
+
 def test_validation_runs_of_a_former_final_comparison_are_not_counted_again() -> None:
     def fresh(*final_comparisons: int) -> list[Trial]:
         runs = tuple(

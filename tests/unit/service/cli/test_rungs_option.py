@@ -177,6 +177,11 @@ def test_options_that_exclude_each_other_are_named(changes: dict[str, Any], word
             {"hosts": (*SLURM, "2"), "ranks": None},
             r"--nodes \(2\) must be the size .*give --nodes 4",
         ),
+        (
+            {"cluster": "2x8xh100", "target": "2x8", "workload": STUDY["workload"] | {"global_batch": 512}},
+            {"hosts": (*SLURM, "2"), "ranks": None},
+            r"target \(2 × 8 GPUs\) is what the cluster has",
+        ),
         ({"cluster": "8xh100"}, {}, r"--ranks \(2\) must be the size .*give --ranks 8"),
         ({"cluster": "8xnothing"}, {}, "nothing"),
     ],

@@ -3,10 +3,21 @@
 import json
 
 import pytest
+import yaml
 from pydantic import JsonValue
 
+from shardtune.api_schemas.knobs import Consumer, Key
+from shardtune.api_schemas.knobs.declarations import knobs_by_field
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import Offload, TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies import (
+    DdpConfig,
+    Fsdp1Config,
+    Fsdp2Config,
+    Offload,
+    Strategy,
+    TrialConfig,
+    ZeroConfig,
+)
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.tuner.baseline.implied_precision import implied_precision
@@ -53,6 +64,31 @@ def test_a_file_with_fp8_and_a_configuration_of_ours_get_no_such_note() -> None:
     for baseline in (ours, fp8):
         notes = resolve_with_notes(baseline, FLOAT8, EIGHT).notes
         assert not any("says nothing of float8" in note for note in notes)
+
+
+STRATEGIES: tuple[Strategy, ...] = (DdpConfig(), Fsdp1Config(dp_shard=8), Fsdp2Config(dp_shard=8))
+STATED: list[tuple[Strategy, Consumer, str]] = [
+    (strategy, consumer, name)
+    for strategy in STRATEGIES
+    for consumer in ("accelerate", "training_arguments")
+    for name, knob in knobs_by_field(type(strategy)).items()
+    if isinstance(knob.exports.get(consumer), Key)
+]
+"""Knobs that a program's own file states by a key."""
+
+
+@pytest.mark.parametrize(("strategy", "consumer", "name"), STATED, ids=lambda value: str(getattr(value, "kind", value)))
+def test_a_knob_that_an_exported_file_states_is_read_from_it(strategy: Strategy, consumer: Consumer, name: str) -> None:
+    default = getattr(strategy, name)
+    value = not default if isinstance(default, bool) else default + 1
+    config = TrialConfig(strategy=strategy.model_validate({**strategy.model_dump(), name: value}))
+    study = study_of("llama-tiny", "bf16-mixed", EIGHT, global_batch=8)
+    if consumer == "accelerate":
+        document = yaml.safe_load(export(study, contender_of(config), "standard").files["accelerate.yaml"])
+    else:
+        document = json.loads(_exported(study, config)["training_arguments.json"])
+    read = resolve_with_notes(document, study.spec.workload, EIGHT).config
+    assert read is not None and getattr(read.strategy, name) == value, "tuner/baseline: the reader leaves the key out"
 
 
 def _exported(study: Study, config: TrialConfig) -> dict[str, str]:

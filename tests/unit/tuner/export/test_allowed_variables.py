@@ -3,6 +3,7 @@
 import ast
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from shardtune.tuner.export.allowed_variables import ALLOWED, LONGEST_VALUE, is_
 from shardtune.tuner.export.source import ExportSource
 from tests.support.long_run import IS_LONG, wide
 from tests.support.service.simulated_worker import FINGERPRINT
+from tests.support.values.launcher_exports import LAUNCHERS
 from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
 LISTS = sorted((Path(__file__).parents[3] / "data/environment_variables").glob("*.txt"))
@@ -119,6 +121,11 @@ WORDS = set(
 SUSPICIOUS = re.compile(
     r"FILE|PATH|DIR|LIB(?!C_)|PLUGIN|PRELOAD|DUMP|ADDR|HOST|PORT|IFNAME|URL|REDIS|CACHE|LOG|DEBUG|TOOL|HOOK"
 )
+
+
+def test_every_format_but_those_of_launchers_is_among_the_forms_of_this_file() -> None:
+    """Files of a launcher start the standard files, whose environment they do not change."""
+    assert set(FORMS) == set(get_args(ExportFormat)) - set(LAUNCHERS)
 
 
 def study(*variables: str) -> Study:

@@ -241,3 +241,7 @@ def test_axolotl_alone_keeps_norms_in_float32_beside_4_bit_weights_and_not_under
 def test_the_storage_of_packed_weights_lets_fsdp_gather_a_unit_at_once() -> None:
     assert values("ms-swift", FSDP2, study(adapter=QLORA))["bnb_4bit_quant_storage"] == "bfloat16"
     assert values("ms-swift", DDP, study(adapter=QLORA))["bnb_4bit_quant_storage"] == "uint8"
+
+
+def test_a_trial_without_a_verdict_is_named_so() -> None:
+    assert "(not confirmed: the study has no verdict yet)" in exported("trl").files["trl_sft.yaml"]

@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 import subprocess
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -45,6 +45,10 @@ ENDS = [
 ]
 NAMES = st.lists(st.sampled_from(ENDS) | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4))
 WORDS = NAMES.map("".join).filter(bool)
+
+
+def test_every_format_is_among_the_exports_of_this_file() -> None:
+    assert {form for _, form in EXPORTS} == set(get_args(ExportFormat))
 
 
 def named(model: str, blocks: str, block_class: str, moe_class: str, gpu: str) -> Study:

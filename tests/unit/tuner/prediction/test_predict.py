@@ -18,6 +18,7 @@ from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.prediction.rates import rates_of
 from shardtune.tuner.prediction.shapes.config_shape import from_config
+from shardtune.tuner.search import fastest
 from tests.support.values.prediction_tables import predicted_table
 
 SEVEN_B = from_config(preset("llama-2-7b").config)
@@ -199,3 +200,19 @@ def test_float8_gains_no_more_on_gpus_without_published_runs_than_on_those_with(
         PredictionRequest.model_validate({"model": "llama-3.1-8b", "cluster": f"8x{gpu}", "float8": "tensorwise"})
     )
     assert any("published tensorwise runs on H100" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        ({"kind": "zero", "stage": 2, "deepcompile": True}, r"deepcompile \(true\) needs GPUs"),
+        ({"kind": "fsdp1", "dp_shard": 2, "cpu_offload": True}, "cpu_offload"),
+    ],
+)
+def test_a_configuration_that_no_trial_on_the_cluster_could_run_is_rejected(
+    strategy: dict[str, object], message: str
+) -> None:
+    cluster = {"device": "cpu", "gpus_per_node": 2, "memory_gib": 8, "host_memory_gib": 32}
+    request = {"model": "llama-tiny", "cluster": cluster, "sequence_length": 64, "configs": [{"strategy": strategy}]}
+    with pytest.raises(ValueError, match=message):
+        fastest.answer_request(PredictionRequest.model_validate(request))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig, sample_groups
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import Workload, gradient_accumulation
 from shardtune.tuner.search.space import Space, build
@@ -284,6 +284,14 @@ PINS = {
     "blocks_per_unit": [1, 4],
     "cpu_offload": [True, False],
     "pin_memory": [False],
+    "compile": [True],
+    "deepcompile": [True, (True, False)],
+    "loss": ["chunked", ("full", "chunked")],
+    "activation_offload": [True, (True, False)],
+    "context_parallel": [2, (1, 2)],
+    "tensor_parallel": [2, (1, 2)],
+    "pipeline_parallel": [2, (1, 2)],
+    "expert_parallel": [2],
 }
 
 
@@ -300,3 +308,6 @@ def test_whatever_is_pinned_the_space_is_rejected_or_every_draw_is_legal(cluster
     for config in sampled(space, seed, 8):
         assert space.contains(config)
         assert space.within_limits(config) == config
+        sample_groups.check(config, cluster, WORKLOAD)
+        steps = config.accumulation(WORKLOAD.global_batch, cluster.world_size)
+        config.strategy.check_cluster(cluster, WORKLOAD.precision, steps)

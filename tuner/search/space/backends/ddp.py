@@ -34,8 +34,9 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     drawing.draw("bucket_cap_mb", drawing.domains.backend_sizes(DdpSizes).bucket_cap_mb)
     drawing.draw("gradient_as_bucket_view")
     drawing.draw("grad_sync")
-    if accumulates:
-        # torch 2.13: static_graph under no_sync skips reductions, so a pin is not honoured here.
+    if accumulates or drawing.domains.model_summary.leaves_parameters_unused:
+        # torch 2.13: static_graph under no_sync skips reductions, and with an output that the loss does not use it waits
+        # for a gradient in the third step. So a pin is not honoured here.
         drawing.table["static_graph"] = False
 
 

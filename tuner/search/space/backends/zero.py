@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import Any
 
 from shardtune.api_schemas.divisors import divisors
+from shardtune.api_schemas.knobs.declarations import knobs_by_field
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Offload, ZeroConfig
 from shardtune.api_schemas.strategies.recipe_support import deepcompile_support, fp16_support
@@ -104,6 +105,8 @@ def _draw(drawing: DefineByRun, _accumulates: bool) -> None:
     if deepcompile_support.obstacle(drawing.domains.workload) is not None:
         # A trial with it would be rejected; limits that leave nothing else were rejected before.
         drawing.table["deepcompile"] = False
+    elif drawing.requires_deepcompile():
+        _require_deepcompile(drawing)
     offloads = drawing.table["offload_optimizer"] != "none"
     drawing.draw("reduce_bucket_size", sizes.reduce_bucket_size)
     # The documented default is true at stage 3 alone. gloo reduces on the calling thread: nothing overlaps.
@@ -117,6 +120,14 @@ def _draw(drawing: DefineByRun, _accumulates: bool) -> None:
     if offloads:
         drawing.draw("offload_optimizer_pin_memory")
         _draw_offload_ratio(drawing, stage)
+
+
+def _require_deepcompile(drawing: DefineByRun) -> None:
+    """Set DeepCompile, which the user's limits demand; there is no legal value where it cannot run."""
+    table, others = drawing.table, knobs_by_field(ZeroConfig)["deepcompile"].when.others
+    obstacles = [] if drawing.domains.on_gpu else ["it needs GPUs"]
+    obstacles += [f"{name} ({table[name]}) excludes it" for name, values in others.items() if table[name] not in values]
+    drawing.pick("deepcompile", (not obstacles,), "required", next(iter(obstacles), None))
 
 
 def _draw_stage_3(drawing: DefineByRun) -> None:

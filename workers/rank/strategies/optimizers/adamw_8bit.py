@@ -23,7 +23,8 @@ def members(
     """
     if importlib.util.find_spec(_PACKAGE) is None:
         raise SetupError(
-            f"optimizer.kind ({settings.kind!r}) needs {_PACKAGE}, which this worker lacks; install shardtune[8bit] there"
+            f"optimizer.kind ({settings.kind!r}) needs {_PACKAGE}, which this worker lacks; install "
+            f"shardtune[{settings.extra}] there"
         )
     bitsandbytes = importlib.import_module(_PACKAGE)
     return [bitsandbytes.optim.AdamW8bit(parameters, **adamw.options(settings))]

@@ -24,8 +24,8 @@ class ProgramLoad(Schema):
 
 
 def program_names(programs: Sequence[ProgramLoad]) -> str:
-    """Name programs with their CPU cores, as `top` would: `chrome 0.9, cc1plus 0.4`."""
-    return ", ".join(f"{program.name} {program.cores:.1f}" for program in programs)
+    """Name programs with their CPU cores, as `top` would: `chrome on 0.9 cores, cc1plus on 0.4 cores`."""
+    return ", ".join(f"{program.name} on {program.cores:.1f} cores" for program in programs)
 
 
 MAX_THROTTLED_FRACTION = 0.1

@@ -144,7 +144,7 @@ class TrialFields(Schema):
         Knob(
             help="Whether freed host memory stays with the process, or goes back by glibc's rules.",
             name="freed host memory",
-            value_names={"keep": "kept", "default": "left to glibc"},
+            value_names={"keep": "kept by the process", "default": "returned to the system"},
             phrases={"keep": "freed memory kept"},
             tries=("default", "keep"),
             when=When(on_gpu=False, or_named=True),

@@ -1,21 +1,26 @@
 """Format a study's answer: a few lines for a person, one JSON object for a program."""
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import Any
 
 from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.study import Study
-from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import Contender, FinalComparison, StudyResult
 from shardtune.api_schemas.studies.study_state import StudyState
-from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
+from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialOrigin, TrialState
 from shardtune.service.wording import recipe_words, study_words
-from shardtune.service.wording.result_runs import result_runs
+from shardtune.service.wording.answers.how_measured import speed_reasons
+from shardtune.service.wording.answers.trust_line import Trust
+from shardtune.service.wording.answers.verdict_line import verdict_text
+from shardtune.service.wording.reasons import with_speeds
+from shardtune.service.wording.result_runs import ResultRuns, result_runs
 from shardtune.service.wording.targets import projection_words
-from shardtune.service.wording.trust import Trust, trust
+from shardtune.service.wording.trust import trust
 
 _MARKS = {"good": "+", "warn": "!", "bad": "-", "quiet": " "}
 """Character before each reason, by its tone: for the answer, a warning, against the answer, or neutral."""
+_ORDER = ("bad", "warn", "good")
+"""Order of the reasons by their tone: what speaks against the answer comes first."""
 
 
 def as_json(
@@ -82,19 +87,15 @@ def as_text(
     exports: Sequence[str] = (),
     how: str = "",
 ) -> str:
-    """Format the answer for a person, with infeasible trials and the reasons for and against believing it."""
-    rows = [("best", _describe(result.best)), ("baseline", _describe(result.baseline))]
-    if result.candidate is not None:
-        rows.append(("candidate", _describe(result.candidate)))
-    rows.append(("speed-up" if result.verdict is Verdict.CONFIRMED else "verdict", verdict_text(result)))
-    if result.final_comparison is not None:
-        rows.append(("comparison", _final_comparison(result.final_comparison)))
-    rows.append(("trials", _trial_counts_text(study)))
-    if disturbed := study_words.disturbed_searches(result):
-        rows.append(("", disturbed))
-    rows += study_words.failure_rows(trials, rejections)
+    """Format the answer for a person: the verdict first, the reasons to believe it, then how it was measured."""
+    stored = result_runs(study, result, trials)
     believed = reasons(study, result, trials)
-    rows += [("trust" if at == 0 else "", f"{_MARKS[reason.tone]} {reason.text}") for at, reason in enumerate(believed)]
+    rows = [("verdict", verdict_text(result)), *_contender_rows(result, trials)]
+    arguments = sorted(filter(_is_argument, believed), key=lambda reason: _ORDER.index(reason.tone))
+    rows += _labelled("trust", [f"{_MARKS[reason.tone]} {reason.shown}" for reason in arguments])
+    rows += _labelled("measured", _how_measured(result, believed, stored))
+    rows.append(("trials", _trial_counts_text(study)))
+    rows += study_words.failure_rows(trials, rejections)
     rows += _recipe_rows(result)
     if result.projection is not None:
         rows += projection_words.rows(result.projection)
@@ -104,7 +105,7 @@ def as_text(
         rows.append(("files", ", ".join(exports)))
     if how:
         rows.append(("run it", how))
-    # 12: the longest label, `comparison`, and a gap; a longer label would shift its own row.
+    # 12: the longest label, `infeasible`, and a gap; a longer label would shift its own row.
     return "\n".join(f"{name:<12}{text}" for name, text in rows)
 
 
@@ -118,55 +119,53 @@ def _recipe_rows(result: StudyResult) -> list[tuple[str, str]]:
     return rows
 
 
-def _describe(contender: Contender) -> str:
-    parts = [f"{study_words.rate(contender.tokens_per_s_per_gpu)} tokens/s/GPU"]
+def _labelled(label: str, lines: Sequence[str]) -> list[tuple[str, str]]:
+    return [(label if at == 0 else "", line) for at, line in enumerate(lines)]
+
+
+def _contender_rows(result: StudyResult, trials: Sequence[Trial]) -> list[tuple[str, str]]:
+    """Return a row for the recommended configuration with its speed, and one for what it was compared with.
+
+    The other side's speed is left out: the quotient of two medians differs from the gain, which is a median of pairs.
+    """
+    is_baseline = result.best.trial_number == result.baseline.trial_number
+    speed = f"{study_words.rate(result.best.tokens_per_s_per_gpu)} tokens/s/GPU"
+    kept = "the baseline for now, " if result.undecided or result.too_busy else "the baseline, "
+    rows = [("best", f"{kept if is_baseline else ''}{_describe(result.best, speed)}")]
+    if not is_baseline:
+        rows.append(("baseline", _describe(result.baseline, note=_origin(result.baseline, trials))))
+    if result.candidate is not None:
+        rows.append(("candidate", _describe(result.candidate)))
+    return rows
+
+
+def _origin(baseline: Contender, trials: Sequence[Trial]) -> str:
+    """Return in brackets where a baseline comes from; empty where that is not known."""
+    origins = {TrialOrigin.BASELINE: " (yours)", TrialOrigin.DEFAULT: " (a documented default)"}
+    return next((origins.get(trial.origin, "") for trial in trials if trial.number == baseline.trial_number), "")
+
+
+def _is_argument(reason: Trust) -> bool:
+    return reason.tone != "quiet" and bool(reason.shown)
+
+
+def _how_measured(result: StudyResult, believed: Sequence[Trust], stored: ResultRuns) -> list[str]:
+    """Return the counts of runs behind the figures: pairs, speeds, and further remarks."""
+    others = [reason for reason in believed if reason.brief is not None or not _is_argument(reason)]
+    lines = [reason.text for reason in with_speeds(believed, others, speed_reasons(result, stored))]
+    return lines + ([_final_comparison(result.final_comparison)] if result.final_comparison is not None else [])
+
+
+def _describe(contender: Contender, *figures: str, note: str = "") -> str:
+    """Describe a configuration, with a note in brackets, these figures and its peak memory."""
+    parts = list(figures)
     if contender.peak_reserved_gib is not None:
         parts.append(f"{study_words.memory(contender.peak_reserved_gib)} reserved")
     if contender.peak_allocated_gib is not None:
         parts.append(f"{study_words.memory(contender.peak_allocated_gib)} allocated at the peak")
-    if contender.mfu is not None:
+    if contender.mfu is not None and figures:
         parts.append(f"MFU {contender.mfu:.1%}")
-    runs = counted(contender.runs, "run")
-    if contender.spread is not None:
-        runs += ", {} to {}".format(*map(study_words.rate, contender.spread))
-    return f"{contender.description}: {', '.join(parts)} ({runs})"
-
-
-def verdict_text(result: StudyResult) -> str:
-    """Describe the verdict with the speed-up and its interval, on one line."""
-    if result.verdict is Verdict.TOO_BUSY:
-        return _too_busy(result)
-    if result.speedup is None:
-        return _without_interval(result)
-    low, high = result.speedup.ci95
-    ratio = f"{result.speedup.value:.2f}x [{low:.2f}, {high:.2f}] over baseline"
-    pairs = f"{result.speedup.pairs} paired runs (95 % interval)"
-    if result.verdict is Verdict.CONFIRMED:
-        return f"{ratio}, confirmed in {pairs}"
-    word = "undecided" if result.verdict is Verdict.UNDECIDED else "not faster"
-    if result.candidate is None:
-        return f"{word}: {ratio} in {pairs}; the faster of the two is recommended"
-    return f"{word}: keep the baseline (candidate {ratio} in {pairs})"
-
-
-def _without_interval(result: StudyResult) -> str:
-    comparison = result.final_comparison
-    if comparison is None:
-        return "nothing to compare: keep the baseline"
-    count = counted(comparison.pairs, "pair")
-    if result.verdict is Verdict.NOT_FASTER:
-        return f"not faster: keep the baseline (candidate {median(comparison.ratios):.2f}x in {count})"
-    kept = "keep the baseline until it is decided" if result.candidate else "the faster of the two is recommended"
-    return f"undecided: {kept} ({count}, too few for an interval)"
-
-
-def _too_busy(result: StudyResult) -> str:
-    kept = "keep the baseline" if result.best == result.baseline else "the recommendation is not shown to be faster"
-    if result.speedup is None:
-        return f"not known, the machine was too busy: {kept}"
-    low, high = result.speedup.ci95
-    seen = f"{result.speedup.value:.2f}x [{low:.2f}, {high:.2f}] in {result.speedup.pairs} pairs"
-    return f"not known, the machine was too busy: {kept} (seen: {seen})"
+    return f"{contender.description}{note}: {', '.join(parts)}" if parts else f"{contender.description}{note}"
 
 
 def _final_comparison(final_comparison: FinalComparison) -> str:

@@ -7,6 +7,7 @@ from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.cli import summary
 from shardtune.service.wording import cluster_words
+from shardtune.service.wording.answers.verdict_line import verdict_text
 
 
 def subject(study: Study) -> str:
@@ -22,7 +23,7 @@ def state(study: Study) -> str:
     """Describe the state of a study: phase, trials and GPU-seconds so far, and the verdict of an ended one."""
     counts = ", ".join(f"{count} {name}" for name, count in summary.trial_counts(study.trials).items())
     phase = f" ({study.phase.value.replace('_', ' ')})" if study.state.is_open else ""
-    verdict = "" if study.result is None else f" Verdict: {summary.verdict_text(study.result)}."
+    verdict = "" if study.result is None else f" Verdict: {verdict_text(study.result)}."
     spent = (
         f"{study.gpu_seconds:,.0f} GPU-seconds so far"
         if study.state.is_open
@@ -33,7 +34,7 @@ def state(study: Study) -> str:
 
 def answer(result: StudyResult) -> str:
     """Describe the answer of a study: recommended configuration and verdict."""
-    return f"Recommended: {result.best.description}. Verdict: {summary.verdict_text(result)}."
+    return f"Recommended: {result.best.description}. Verdict: {verdict_text(result)}."
 
 
 def reasons(study: Study, result: StudyResult, trials: Sequence[Trial]) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""Reasons for and against believing an answer: the most important of each, and the others."""
+"""Reasons for and against believing an answer: the most important of each, and how its figures were measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardtune.service.wording.trust import Trust
+from shardtune.service.wording.answers.trust_line import Trust
 
 _MOST_SHOWN = 3
 """Maximum number of reasons for an answer, and of reasons against it, that are shown unfolded."""
@@ -18,18 +18,29 @@ class Reasons:
     supporting: tuple[str, ...]
     opposing: tuple[Trust, ...]
     others: tuple[Trust, ...]
-    """Further reasons and neutral remarks, which the page shows folded."""
+    """Further reasons, neutral remarks, and each shown reason whose short form leaves its figures out; the page shows
+    them folded."""
 
 
-def reasons(trust: Sequence[Trust], sentence: str) -> Reasons:
-    """Choose the reasons to show beside the answer's `sentence`, without reasons that repeat it."""
+def reasons(trust: Sequence[Trust], sentence: str, speeds: Sequence[Trust] = ()) -> Reasons:
+    """Choose the reasons to show beside the answer's `sentence`, without reasons that repeat it. `speeds`: lines about
+    the measured speeds, for the folded part."""
     # The sentence itself may say why a machine was too busy: a reason that repeats it tells nothing.
-    new = [reason for reason in trust if reason.text.lower() not in sentence.lower()]
-    supporting = [reason for reason in new if reason.tone == "good"]
-    opposing = [reason for tone in _AGAINST for reason in new if reason.tone == tone]
+    said = sentence.lower()
+    new = [reason for reason in trust if reason.brief is not None or reason.text.lower() not in said]
+    listed = [reason for reason in new if reason.shown and reason.shown.lower() not in said]
+    supporting = [reason for reason in listed if reason.tone == "good"]
+    opposing = [reason for tone in _AGAINST for reason in listed if reason.tone == tone]
     shown = {id(reason) for reason in (*supporting[:_MOST_SHOWN], *opposing[:_MOST_SHOWN])}
+    others = [reason for reason in new if reason.brief is not None or id(reason) not in shown]
     return Reasons(
-        supporting=tuple(reason.text for reason in supporting[:_MOST_SHOWN]),
+        supporting=tuple(reason.shown for reason in supporting[:_MOST_SHOWN]),
         opposing=tuple(opposing[:_MOST_SHOWN]),
-        others=tuple(reason for reason in new if id(reason) not in shown),
+        others=with_speeds(trust, others, speeds),
     )
+
+
+def with_speeds(trust: Sequence[Trust], others: Sequence[Trust], speeds: Sequence[Trust]) -> tuple[Trust, ...]:
+    """Return `others` with the lines about speeds after the first reason, which is about the pairs."""
+    at = 1 if others and others[0] is trust[0] else 0
+    return (*others[:at], *speeds, *others[at:])

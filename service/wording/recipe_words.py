@@ -3,7 +3,7 @@
 from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.studies.recipes import ConsideredRecipe, LossComparison, LossVerdict
 from shardtune.service.wording import study_words
-from shardtune.service.wording.trust import Trust
+from shardtune.service.wording.answers.trust_line import Trust
 
 _TONES = {LossVerdict.AS_WELL: "good", LossVerdict.WORSE: "bad", LossVerdict.UNDECIDED: "warn"}
 

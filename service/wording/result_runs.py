@@ -7,7 +7,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import StudyResult
 from shardtune.api_schemas.trials.measurements import Measurement
-from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
+from shardtune.api_schemas.trials.trial import Run, RunPurpose, Trial, TrialState
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class ResultRuns:
     """Measurements of the complete validation runs, by trial number."""
     best_search_run: Measurement | None = None
     """Measurement of the search run of the recommended trial."""
+    block_speeds: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    """Speed in tokens per second and GPU of each trial that ran in a comparison block, by the block's number."""
 
     def runs_of(self, number: int) -> tuple[Measurement, ...]:
         """Return the validation runs of a trial."""
@@ -46,17 +48,27 @@ def result_runs(
         tuple(complete),
         {trial.number: _measured(trial, RunPurpose.VALIDATION, (number, None)) for trial in trials},
         next(iter(_measured(best, RunPurpose.SEARCH, (None,))), None) if best is not None else None,
+        _block_speeds(trials, number),
     )
+
+
+def _block_speeds(trials: Sequence[Trial], comparison: int | None) -> dict[int, dict[int, float]]:
+    """Return the speeds of the validation runs of a final comparison, by comparison block and trial number."""
+    speeds: dict[int, dict[int, float]] = {}
+    for trial in trials:
+        for run in trial.runs:
+            measurement = _compared(run, RunPurpose.VALIDATION, (comparison, None))
+            if measurement is not None and run.comparison_block is not None:
+                speeds.setdefault(run.comparison_block, {})[trial.number] = measurement.tokens_per_s_per_gpu
+    return speeds
 
 
 def _measured(trial: Trial, purpose: RunPurpose, comparisons: tuple[int | None, ...]) -> tuple[Measurement, ...]:
-    return tuple(
-        run.measurement
-        for run in trial.runs
-        if run.purpose == purpose
-        and run.state is TrialState.COMPLETE
-        and run.measurement is not None
-        and run.final_comparison in comparisons
-        # Extended and whole steps are no repeats of each other.
-        and not run.is_whole_step
-    )
+    return tuple(filter(None, (_compared(run, purpose, comparisons) for run in trial.runs)))
+
+
+def _compared(run: Run, purpose: RunPurpose, comparisons: tuple[int | None, ...]) -> Measurement | None:
+    """Return the measurement of a complete run of this purpose and final comparison; None for other runs."""
+    is_complete = run.purpose == purpose and run.state is TrialState.COMPLETE and run.final_comparison in comparisons
+    # Extended and whole steps are no repeats of each other.
+    return run.measurement if is_complete and not run.is_whole_step else None

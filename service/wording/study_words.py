@@ -131,7 +131,7 @@ def sampler_note(trial: Trial) -> str:
 
 def describe_change(stored: str) -> str:
     """Rewrite the change that a trial tests, as it is stored, with display names of knobs: `freed host memory kept
-    instead of left to glibc`.
+    by the process instead of returned to the system`.
     """
     return "; ".join(_changed_knob(*part.partition(" ")) for part in stored.split("; "))
 

@@ -1,22 +1,23 @@
 """Reasons for and against believing the result of a study, for the pages and the command line."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from shardtune.api_schemas.formatting import counted
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
-from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import FinalComparison, StudyResult, Verdict
+from shardtune.api_schemas.studies.verdicts import OpenVerdict
 from shardtune.api_schemas.trials.measurements import Measurement
-from shardtune.api_schemas.trials.resume_check import ResumeCheck
+from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.service.wording import study_words
+from shardtune.service.wording.answers import disturbances
+from shardtune.service.wording.answers.trust_line import Trust, part_of
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.tuner.prediction import traced_shape
 from shardtune.tuner.prediction.learning import launch_fraction
 from shardtune.tuner.search.stopping import MIN_GUIDED, MIN_TRIALS
-from shardtune.tuner.verdict import disturbance
 
 _NOISY = 0.1
 """Relative spread (standard deviation over mean) of the paired runs' speed ratios above which readers are warned."""
@@ -26,14 +27,6 @@ _LAUNCH_BOUND = 0.5
 """Predicted fraction of forward and backward in which the GPUs wait for kernel launches, above which readers are
 warned."""
 _RESUME_TONES = {"passed": "good", "failed": "bad", "not_checked": "warn"}
-
-
-@dataclass(frozen=True)
-class Trust:
-    """One reason for or against believing the result of a study."""
-
-    tone: str
-    text: str
 
 
 def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
@@ -49,12 +42,12 @@ def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
         _paired_runs(result),
         *_wide_interval(result),
         *_undecided(result),
-        *_too_busy(result),
-        *_uneven_pairs(result),
+        *disturbances.too_busy(result),
+        *disturbances.uneven_pairs(result),
         *_other_candidates(result, stored),
-        *_disturbed_runs(result, stored),
-        *_disturbed_searches(result),
-        *_throttled_runs(result, stored),
+        *disturbances.disturbed_runs(result, stored),
+        *disturbances.disturbed_searches(result),
+        *disturbances.throttled_runs(result, stored),
         *_launch_bound(study, result),
         *_short_search(study, stored.complete),
         *_same_training(study, result, stored),
@@ -68,21 +61,47 @@ def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
 def _paired_runs(result: StudyResult) -> Trust:
     comparison = result.final_comparison
     if comparison is None or not comparison.pairs:
-        runs = "one run" if result.best.runs == 1 else f"{result.best.runs} runs"
-        missing = "without paired runs" if comparison is None else "and no pair of candidate and baseline was completed"
-        if comparison is not None and comparison.uneven_pairs:
-            missing = "and no pair of candidate and baseline counts, because their runs had unequal load"
-        return Trust("warn", f"measured in {runs}, {missing}")
+        return _without_pairs(result, comparison)
     ratios = comparison.ratios
     paired = counted(comparison.pairs, "paired run")
     text = f"{paired} after the search (candidate and baseline directly after each other, each in new processes)"
     if len(ratios) > 1:
-        text += f": from {min(ratios):.2f}× to {max(ratios):.2f}×"
+        text += f":{_range(ratios)}"
     # Under two ratios there is no spread; `stdev` of one value raises.
     is_noisy = len(ratios) > 1 and stdev(ratios) / fmean(ratios) > _NOISY
     text += "; the spread is large" if is_noisy else ""
     is_good = not is_noisy and not comparison.disturbed_pairs and result.speedup is not None
-    return Trust("good" if is_good else "warn", text)
+    if is_good:
+        brief = "compared in runs directly after each other, each in new processes; the pairs agree"
+        return Trust("good", text, brief)
+    return Trust("warn", text, _doubt_about_pairs(result, comparison, is_noisy))
+
+
+def _without_pairs(result: StudyResult, comparison: FinalComparison | None) -> Trust:
+    runs = "one run" if result.best.runs == 1 else f"{result.best.runs} runs"
+    if comparison is None:
+        return Trust("warn", f"measured in {runs}, without paired runs", "measured without paired runs")
+    missing = "no pair of candidate and baseline was completed"
+    if comparison.uneven_pairs:
+        missing = "no pair of candidate and baseline counts, because their runs had unequal load"
+    return Trust("warn", f"measured in {runs}, and {missing}", missing)
+
+
+def _doubt_about_pairs(result: StudyResult, comparison: FinalComparison, is_noisy: bool) -> str:
+    """Return why the pairs are a weak reason; empty where another reason says it."""
+    if result.too_busy is not None or result.undecided is not None:
+        return ""
+    if is_noisy:
+        return "" if _wide_interval(result) else f"the pairs differ widely:{_range(comparison.ratios)}"
+    if result.speedup is None:
+        return "too few pairs for an interval"
+    if comparison.disturbed_runs:
+        return ""
+    return f"other programs disturbed {part_of(comparison.disturbed_pairs, comparison.pairs)} the pairs"
+
+
+def _range(ratios: Sequence[float]) -> str:
+    return f" from {min(ratios):.2f}× to {max(ratios):.2f}×" if len(ratios) > 1 else ""
 
 
 def _wide_interval(result: StudyResult) -> list[Trust]:
@@ -92,8 +111,9 @@ def _wide_interval(result: StudyResult) -> list[Trust]:
     low, high = result.speedup.ci95
     if low <= 0 or high / low <= _WIDE:
         return []
-    text = f"how much faster it is stays uncertain: {low:.2f}× to {high:.2f}× (95 % interval of {result.speedup.pairs} pairs)"
-    return [Trust("warn", text)]
+    uncertain = "how much faster it is stays uncertain"
+    text = f"{uncertain}: {low:.2f}× to {high:.2f}× (95 % interval of {result.speedup.pairs} pairs)"
+    return [Trust("warn", text, f"{uncertain}: the 95 % interval is wide")]
 
 
 def _resume_check(check: ResumeCheck, every_s: float) -> list[Trust]:
@@ -103,43 +123,40 @@ def _resume_check(check: ResumeCheck, every_s: float) -> list[Trust]:
     text = study_words.checkpoint_cost(check, every_s)
     cost = [Trust("quiet", text)] if text else []
     slow = [Trust("warn", f"checkpoints: {finding}") for finding in check.checkpoint_findings]
-    return [
-        Trust(_RESUME_TONES[check.outcome], f"checkpoint resume: {study_words.resume_check_text(check)}"),
-        *(slow or cost),
-    ]
+    brief = None
+    if check.outcome == ResumeOutcome.PASSED:
+        losses = f"losses within {check.loss_difference:.1e}" if check.loss_difference else "identical losses"
+        brief = f"it resumes from its own checkpoint, with {losses}"
+    resumed = f"checkpoint resume: {study_words.resume_check_text(check)}"
+    return [Trust(_RESUME_TONES[check.outcome], resumed, brief), *(slow or cost)]
 
 
 def _undecided(result: StudyResult) -> list[Trust]:
-    return [Trust("warn", study_words.undecided_text(result.undecided))] if result.undecided is not None else []
-
-
-def _too_busy(result: StudyResult) -> list[Trust]:
-    return [Trust("bad", result.too_busy.describe())] if result.too_busy is not None else []
-
-
-def _uneven_pairs(result: StudyResult) -> list[Trust]:
-    """Count the pairs of runs that were left out because other programs left the two runs unequal numbers of cores,
-    and the runs that count although disturbed."""
-    comparison = result.final_comparison
-    if comparison is None:
+    verdict, comparison = result.undecided, result.final_comparison
+    if verdict is None:
         return []
-    reasons = []
-    if comparison.uneven_pairs:
-        pairs = "1 more pair was" if comparison.uneven_pairs == 1 else f"{comparison.uneven_pairs} more pairs were"
-        reasons.append(
-            Trust("quiet", f"{pairs} left out, because other programs left the two runs unequal numbers of cores")
+    reason = _open_reason(verdict, comparison.ratios if comparison is not None else ())
+    return [Trust("warn", study_words.undecided_text(verdict), reason)]
+
+
+def _open_reason(verdict: OpenVerdict, ratios: Sequence[float]) -> str:
+    """Return why a verdict is open, without counts of pairs."""
+    if not verdict.pairs:
+        # The first reason says it.
+        return ""
+    if verdict.is_extension_off:
+        return (
+            "whole steps contradict the extended step times of the pairs; a study with budget.short_steps false times "
+            "whole steps throughout"
         )
-    # The verdict `too_busy` says it itself, of all pairs.
-    if comparison.disturbed_runs and result.too_busy is None:
-        text = f"other programs disturbed {comparison.disturbed_runs} of the {2 * comparison.pairs} runs in these pairs"
-        reasons.append(
-            Trust(
-                "warn",
-                f"{text}. Both runs of a pair had about as many cores left, so each pair is fair; the speed-up on a quiet "
-                "machine may differ",
-            )
+    if verdict.disturbed_pairs == verdict.pairs:
+        return "other programs disturbed every pair; only a quieter machine can decide it"
+    if verdict.more_pairs is None:
+        return (
+            f"the pairs vary so much,{_range(ratios)}, that more of them would not decide it; on a quieter machine they "
+            "would vary less"
         )
-    return reasons
+    return f"the pairs so far,{_range(ratios)}, do not tell the two apart"
 
 
 def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
@@ -152,29 +169,6 @@ def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     named = f"trial{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
     chosen = f"; trial {paired.trial_number} went into the pairs" if result.final_comparison.pairs else ""
     return [Trust("quiet", f"also run again: {named}{chosen}")]
-
-
-def _disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
-    """Warn about validation runs of the best configuration that count although other processes disturbed them."""
-    runs = stored.runs_of(result.best.trial_number)
-    reasons = [run.disturbed for run in runs if run.disturbed is not None]
-    if not reasons:
-        return []
-    which = f"{len(reasons)} of the {len(runs)} validation runs of trial {result.best.trial_number}"
-    # Runs of a machine that was too busy to answer decide nothing.
-    counted = "were disturbed" if result.too_busy is not None else "count although disturbed"
-    return [Trust("warn", f"{which} {counted} (the last: {reasons[-1]})")]
-
-
-def _throttled_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
-    """Warn about runs of the best configuration in which a GPU ran at lowered clocks."""
-    runs = stored.runs_of(result.best.trial_number) or tuple(filter(None, (stored.best_search_run,)))
-    reasons = [reason for run in runs if (reason := disturbance.throttling(run)) is not None]
-    if not reasons:
-        return []
-    which = f"{len(reasons)} of the {len(runs)} runs" if len(runs) > 1 else "the run"
-    text = f"{which} of trial {result.best.trial_number} had lowered clocks (the last: {reasons[-1]})"
-    return [Trust("warn", f"{text}; a cooler machine may be faster")]
 
 
 def _launch_bound(study: Study, result: StudyResult) -> list[Trust]:
@@ -194,11 +188,6 @@ def _launch_bound(study: Study, result: StudyResult) -> list[Trust]:
     ]
 
 
-def _disturbed_searches(result: StudyResult) -> list[Trust]:
-    text = study_words.disturbed_searches(result)
-    return [Trust("warn", f"{text}: what ran there may be faster than measured")] if text else []
-
-
 def _short_search(study: Study, complete: Sequence[TrialConfig]) -> list[Trust]:
     """Warn if the search of a study measured too few configurations."""
     enough = MIN_GUIDED if study.spec.sampler == "guided" else MIN_TRIALS
@@ -206,13 +195,9 @@ def _short_search(study: Study, complete: Sequence[TrialConfig]) -> list[Trust]:
         return []
     sizes = {config.micro_batch for config in complete}
     same = f", all of them with micro batch {next(iter(sizes))}" if len(sizes) == 1 else ""
-    return [
-        Trust(
-            "warn",
-            f"a short search: {len(complete)} configurations were measured in full{same}; a larger budget may find a "
-            "faster one",
-        )
-    ]
+    measured = f"{len(complete)} configurations were measured in full{same}"
+    brief, hope = f"few configurations were measured in full{same}", "a larger budget may find a faster one"
+    return [Trust("warn", f"a short search: {measured}; {hope}", f"a short search: {brief}; {hope}")]
 
 
 def _same_training(study: Study, result: StudyResult, stored: ResultRuns) -> list[Trust]:

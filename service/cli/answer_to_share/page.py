@@ -7,6 +7,9 @@ from shardtune.api_schemas.studies.study_result import Contender, StudyResult
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.cli import summary
 from shardtune.service.wording import cluster_words, study_words
+from shardtune.service.wording.answers.how_measured import speed_reasons
+from shardtune.service.wording.answers.verdict_line import verdict_text
+from shardtune.service.wording.result_runs import result_runs
 from shardtune.tuner.export.quoting import remark
 
 _SIGNS = {"good": "for", "warn": "against", "bad": "against", "quiet": "also"}
@@ -21,7 +24,7 @@ def as_markdown(study: Study, result: StudyResult, trials: Sequence[Trial], chan
     lines = [
         f"# {remark(spec.model.name)}: {remark(result.best.description)}",
         "",
-        f"**{summary.verdict_text(result)}**",
+        f"**{verdict_text(result)}**",
         "",
         f"{remark(spec.model.name)} at sequence length {spec.workload.sequence_length:,}, global batch "
         f"{spec.workload.global_batch:,}, {remark(trained)}, on "
@@ -36,7 +39,8 @@ def as_markdown(study: Study, result: StudyResult, trials: Sequence[Trial], chan
         # One level below this page's own title.
         lines += [f"#{line}" if line.startswith("#") else line for line in changes.splitlines()] + [""]
     lines += ["## Reasons", ""]
-    lines += [f"- {_SIGNS[reason.tone]}: {remark(reason.text)}" for reason in summary.reasons(study, result, trials)]
+    believed = (*summary.reasons(study, result, trials), *speed_reasons(result, result_runs(study, result, trials)))
+    lines += [f"- {_SIGNS[reason.tone]}: {remark(reason.text)}" for reason in believed]
     lines += ["", f"Its files: `shardtune export {study.study_id}`; all runs: `shardtune serve`."]
     return "\n".join(lines)
 
@@ -45,7 +49,7 @@ def _contenders(result: StudyResult) -> list[str]:
     rows = [("recommended", result.best), ("baseline", result.baseline)]
     if result.candidate is not None:
         rows.append(("fastest candidate", result.candidate))
-    table = ["| | configuration | tokens/s/GPU | peak memory | runs |", "|---|---|---|---|---|"]
+    table = ["| | configuration | tokens/s/GPU, median of all runs | peak memory |", "|---|---|---|---|"]
     return table + [_row(name, contender) for name, contender in rows]
 
 
@@ -53,4 +57,4 @@ def _row(name: str, contender: Contender) -> str:
     peak = contender.peak_allocated_gib if contender.peak_reserved_gib is None else contender.peak_reserved_gib
     description = remark(contender.description).replace("|", "\\|")
     speed = study_words.rate(contender.tokens_per_s_per_gpu)
-    return f"| {name} | {description} | {speed} | {study_words.memory(peak)} | {contender.runs} |"
+    return f"| {name} | {description} | {speed} | {study_words.memory(peak)} |"

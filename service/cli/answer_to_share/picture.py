@@ -15,7 +15,10 @@ from shardtune.api_schemas.studies.study_result import Contender, StudyResult
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.cli import summary
 from shardtune.service.wording import cluster_words, study_words
+from shardtune.service.wording.answers.how_measured import speed_reasons
+from shardtune.service.wording.answers.verdict_line import verdict_text
 from shardtune.service.wording.reasons import reasons
+from shardtune.service.wording.result_runs import result_runs
 
 _COLUMNS = 104
 TERMINAL_SVG = """\
@@ -54,7 +57,8 @@ def as_svg(study: Study, result: StudyResult, trials: Sequence[Trial]) -> str:
 
 
 def _content(study: Study, result: StudyResult, trials: Sequence[Trial]) -> RenderableType:
-    verdict = summary.verdict_text(result)
+    verdict = verdict_text(result)
+    speeds = speed_reasons(result, result_runs(study, result, trials))
     chosen = reasons(summary.reasons(study, result, trials), verdict)
     lines: list[RenderableType] = [
         Text(_printable(f"{study.spec.model.name}: {result.best.description}"), "bold"),
@@ -63,8 +67,10 @@ def _content(study: Study, result: StudyResult, trials: Sequence[Trial]) -> Rend
         Text(""),
         _contenders(result),
         Text(""),
+        *(Text(_printable(reason.text), "dim") for reason in speeds),
+        Text(""),
         *(Text(_printable(f"✓ {text}"), "green") for text in chosen.supporting),
-        *(Text(_printable(f"{_SIGNS[reason.tone]} {reason.text}"), "dark_orange3") for reason in chosen.opposing),
+        *(Text(_printable(f"{_SIGNS[reason.tone]} {reason.shown}"), "dark_orange3") for reason in chosen.opposing),
     ]
     return Group(*lines)
 
@@ -81,7 +87,7 @@ def _subject(study: Study) -> str:
 
 def _contenders(result: StudyResult) -> Table:
     table = Table(box=None, pad_edge=False)
-    for heading in ("", "configuration", "tokens/s/GPU", "peak memory", "runs"):
+    for heading in ("", "configuration", "tokens/s/GPU", "peak memory"):
         table.add_column(heading, justify="left" if heading in ("", "configuration") else "right")
     rows = [("recommended", result.best), ("baseline", result.baseline)]
     if result.candidate is not None:
@@ -94,7 +100,7 @@ def _contenders(result: StudyResult) -> Table:
 def _cells(name: str, contender: Contender) -> tuple[str, ...]:
     peak = contender.peak_allocated_gib if contender.peak_reserved_gib is None else contender.peak_reserved_gib
     speed, memory = study_words.rate(contender.tokens_per_s_per_gpu), study_words.memory(peak)
-    return name, contender.description, speed, memory, str(contender.runs)
+    return name, contender.description, speed, memory
 
 
 def _printable(text: str) -> str:

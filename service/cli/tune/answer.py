@@ -108,11 +108,7 @@ def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str
         command = options.from_the_start() if options.study_id is None else "the same command"
         return f"run it again while nothing else uses this machine, so that pairs vary less: {command}"
     command = options.again("--add-pairs", str(more.pairs))
-    return (
-        command
-        if more.pairs == more.needed
-        else f"{more.needed} more pairs, and an allowance for lost ones (unused if all are won): {command}"
-    )
+    return command if more.pairs == more.needed else f"{command} (ends as soon as the pairs decide)"
 
 
 def _after_too_busy(study: Study, result: StudyResult, options: TuneOptions) -> str:

@@ -8,7 +8,6 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
-from shardtune.api_schemas.studies.study_state import StudyState
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import offered_hardware, trial_points, trials
@@ -23,6 +22,7 @@ from shardtune.service.pages.views.recommendation import Recommended, of_study
 from shardtune.service.pages.views.study_sections import search_charts
 from shardtune.service.pages.views.study_sections.failures import Setback, closest_rejections, failure_kinds, setbacks
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
+from shardtune.service.pages.views.study_sections.no_answer import NoAnswer, no_answer
 from shardtune.service.pages.views.study_sections.progress import StudyProgress, study_progress
 from shardtune.service.pages.views.study_sections.projection import ProjectionSection, projection_section
 from shardtune.service.pages.views.study_sections.recommendation_box import RecommendationBox, recommendation_box
@@ -32,9 +32,11 @@ from shardtune.service.pages.views.study_sections.study_log import LogLine, stud
 from shardtune.service.pages.views.study_sections.trial_table import TrialLine, trial_lines
 from shardtune.service.studies.views import trial_view
 from shardtune.service.wording import cluster_words, disambiguate, recipe_words
+from shardtune.service.wording.answers.how_measured import speed_reasons
+from shardtune.service.wording.answers.trust_line import Trust
 from shardtune.service.wording.reasons import Reasons, reasons
 from shardtune.service.wording.result_runs import result_runs
-from shardtune.service.wording.trust import Trust, trust
+from shardtune.service.wording.trust import trust
 from shardtune.tuner.objective import available_gib
 
 PAGE = 50
@@ -53,11 +55,13 @@ class StudyContext:
     state_tone: str
     tone: str
     sentence: str
-    details: str
-    """Details of the study's failure; else empty."""
+    failure: NoAnswer
+    """Details of the study's failure; empty for a study that did not fail."""
     changes: str
     """Knobs in which the best configuration differs from the baseline."""
     best_title: str
+    baseline_origin: str
+    """Origin of the baseline: the user, a documented default, or the search; empty without a result."""
     best_peak_gib: float | None
     progress: StudyProgress
     reasons: Reasons | None
@@ -99,6 +103,8 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     link = f"/studies/{study.study_id}/trials"
     why = purpose.of_studies(session, [study])[study.study_id]
     tone, sentence = words.verdict(study, why)
+    kinds = failure_kinds(session, row.id)
+    failure = no_answer(study, [kind for kind, _ in kinds], limit)
     recommended = of_study(session, row.id)
     fresh = freshness.of(
         study, offered_hardware.machines(session, row.project_id), recommended.stale_fields if recommended else ()
@@ -112,10 +118,11 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         workload=words.workload(study.spec.workload),
         state_tone=words.STATE_TONES[study.state],
         tone=tone,
-        sentence=sentence,
-        details=study.reason_details[:1].upper() + study.reason_details[1:] if study.state is StudyState.FAILED else "",
+        sentence=failure.sentence or sentence,
+        failure=failure,
         changes=disambiguate.changed_knobs(result) if result else "",
         best_title=words.best_title(study, recommended is not None and recommended.state == "recommended"),
+        baseline_origin=_baseline_origin(study, points),
         best_peak_gib=best.contender_peak(answer) if answer else None,
         progress=study_progress(session, row, study, now),
         reasons=_reasons(session, study, points, fresh, sentence) if result else None,
@@ -128,7 +135,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         lines=trial_lines(trial_points.of_study(session, row.id, chosen, page), points),
         matching=trial_points.count_trials(session, row.id, chosen),
         setbacks=setbacks(session, study, points),
-        failure_kinds=failure_kinds(session, row.id),
+        failure_kinds=kinds,
         recipes=tuple((recipe.name, recipe_words.lines(recipe)) for recipe in result.recipes) if result else (),
         rejections=closest_rejections(session, study),
         limit_gib=limit,
@@ -148,4 +155,11 @@ def _reasons(
     complete = [TrialConfig.model_validate(p.config) for p in points if p.state == TrialState.COMPLETE]
     rows = trials.with_validation_runs(session, study.study_id, study.result.best.trial_number)
     stored = result_runs(study, study.result, [trial_view(row) for row in rows], complete)
-    return reasons((*trust(study, stored), Trust(_FRESH_TONES[fresh.word], fresh.why)), sentence)
+    believed = (*trust(study, stored), Trust(_FRESH_TONES[fresh.word], fresh.why))
+    return reasons(believed, sentence, speed_reasons(study.result, stored))
+
+
+def _baseline_origin(study: Study, points: Sequence[TrialPoint]) -> str:
+    """Return where the baseline of a result comes from; empty for a study without a result."""
+    number = study.result.baseline.trial_number if study.result is not None else None
+    return next((words.origins(study).get(point.origin, "") for point in points if point.number == number), "")

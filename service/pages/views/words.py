@@ -3,17 +3,17 @@
 from statistics import median
 from typing import assert_never
 
-from shardtune.api_schemas.formatting import counted, memory
+from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Study
-from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+from shardtune.api_schemas.studies.study_result import Speedup, StudyResult, Verdict
 from shardtune.api_schemas.studies.study_state import StudyPhase, StudyState
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.trial import TrialState
-from shardtune.service.pages.figures import percent
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.wording import cluster_words, study_words
+from shardtune.service.wording.answers import disturbances
 from shardtune.service.wording.progress import activity_words
 
 STATE_TONES = {
@@ -66,8 +66,6 @@ ADVICE = {
     "setup": "The worker could not start the trial: the message names the missing part.",
 }
 """Advice for a failed trial, by the failure's kind; kinds that are not listed need none."""
-_LEAST_FACTOR = 1.5
-"""Smallest speed-up that is written as a factor instead of per cent."""
 _FASTER_FOR_NOW = "Until another study decides, the one with the higher median speed is recommended."
 _EITHER = "Either will do; the one with the higher median speed is recommended."
 """Sentences on the recommendation where no configuration was confirmed as faster, and no user's baseline could be
@@ -129,33 +127,24 @@ def verdict(study: Study, purpose: Purpose) -> tuple[str, str]:
 def _answer(result: StudyResult) -> tuple[str, str]:
     if result.verdict is Verdict.CONFIRMED and result.speedup is not None:
         low, high = result.speedup.ci95
-        if result.speedup.value >= _LEAST_FACTOR:
-            times = f"{result.speedup.value:.2f} times as fast as the baseline"
-            return "good", f"Confirmed: {times} (95 % interval {low:.2f} to {high:.2f})."
-        gain = percent(result.speedup.value - 1)
-        return (
-            "good",
-            f"Confirmed: {gain} faster than the baseline (95 % interval {percent(low - 1)} to {percent(high - 1)}).",
-        )
+        times = f"{result.speedup.value:.2f} times as fast as the baseline"
+        return "good", f"Confirmed: {times} (95 % interval {low:.2f} to {high:.2f})."
     if result.too_busy is not None:
         kept = "Keep the baseline until it is decided." if result.best == result.baseline else "That is not proven yet."
-        seen = f" So far it looks like {result.speedup.value:.2f}× the baseline's speed." if result.speedup else ""
-        cause = result.too_busy.describe()
+        seen = f" So far it looks like {_figures(result.speedup)}." if result.speedup else ""
+        cause = disturbances.busy_cause(result.too_busy)
         return "warn", f"{cause[:1].upper()}{cause[1:]}.{seen} {kept}"
     if result.speedup is None:
         return _without_interval(result)
-    low, high = result.speedup.ci95
-    figures = f"{result.speedup.value:.2f}× the baseline's speed (95 % interval {low:.2f} to {high:.2f}"
+    figures = _figures(result.speedup)
     if result.undecided is not None:
         kept = "Keep the baseline until it is decided." if result.candidate else _FASTER_FOR_NOW
-        won = f"won {result.undecided.won_pairs} of {result.undecided.pairs} pairs"
-        return "warn", f"Undecided: the fastest candidate {won}, {figures}). {kept}"
+        return "warn", f"Undecided: the fastest candidate reached {figures}. {kept}"
     # Only an interval entirely below 1 says "slower"; one that includes 1 says nothing about the direction.
-    if high < 1:
-        return "quiet", f"The fastest candidate is slower: {figures}). Keep the baseline."
+    if result.speedup.ci95[1] < 1:
+        return "quiet", f"The fastest candidate is slower: {figures}. Keep the baseline."
     return "quiet", (
-        f"Not faster by a worthwhile margin: the fastest candidate reached {figures}"
-        f"{', which includes 1' if low <= 1 else ''}). "
+        f"Not faster by a worthwhile margin: the fastest candidate reached {figures}. "
         f"{'Keep the baseline.' if result.candidate else _EITHER}"
     )
 
@@ -164,12 +153,17 @@ def _without_interval(result: StudyResult) -> tuple[str, str]:
     comparison = result.final_comparison
     if comparison is None:
         return "quiet", "Nothing to compare: no other configuration is feasible. Keep the baseline."
-    pairs = counted(comparison.pairs, "pair")
     if result.verdict is Verdict.NOT_FASTER:
         ratio = f"{median(comparison.ratios):.2f}× the baseline's speed"
-        return "quiet", f"Not faster: the fastest candidate reached {ratio} in {pairs}. Keep the baseline."
+        return "quiet", f"Not faster: the fastest candidate reached {ratio}. Keep the baseline."
     kept = "Keep the baseline until it is decided." if result.candidate else _FASTER_FOR_NOW
-    return "warn", f"Undecided: {pairs}, too few for an interval. {kept}"
+    return "warn", f"Undecided: too few pairs for an interval. {kept}"
+
+
+def _figures(speedup: Speedup) -> str:
+    low, high = speedup.ci95
+    around_one = ", which includes 1" if low <= 1 <= high else ""
+    return f"{speedup.value:.2f}× the baseline's speed (95 % interval {low:.2f} to {high:.2f}{around_one})"
 
 
 def best_title(study: Study, is_recommended: bool) -> str:

@@ -57,7 +57,8 @@ def test_the_same_in_words(http, study_file, run):
     created = run("studies", "create", study_file, as_json=False)[1]
     assert "running (model_summary)" in created and "llama-tiny" in created
     worker.work()
-    assert "confirmed in 7 paired runs" in run("studies", "wait", as_json=False)[1]
+    answer = run("studies", "wait", as_json=False)[1]
+    assert "verdict     confirmed: " in answer and "measured    7 paired runs" in answer
     assert "tokens/s/GPU" in run("studies", "pareto", as_json=False)[1]
     assert "are needed" in run("studies", "importance", as_json=False)[1]
     assert "live" in run("workers", "list", as_json=False)[1]

@@ -43,8 +43,24 @@ def test_a_confirmed_answer_has_its_reasons_and_leads_to_the_export(quick_client
         < answer.index("Why to doubt it")
         < answer.index("Next")
     )
-    assert "paired runs after the search" in answer.split("Against it")[0]
+    assert "Compared in runs directly after each other" in answer.split("Why to doubt it")[0]
     assert f'href="/studies/{study_id}/export"' in answer and f"shardtune export {study_id} --out best" in answer
+
+
+@pytest.mark.answered
+def test_counts_of_runs_stand_only_where_the_page_says_how_it_was_measured(quick_client):
+    study_id = answered_study(quick_client)
+    answer = section(page(quick_client, f"/studies/{study_id}"), "answer")
+    shown, measured = answer.split('<details id="evidence">')
+    assert not re.search(r"\d+ (paired |validation |search )?(runs|pairs)\b", shown), shown
+    assert shown.count("tokens/s/GPU") == 1, "speeds side by side seem to divide to the gain"
+    assert "7 paired runs after the search" in measured and "medians of all runs" in measured
+    pair = re.search(
+        r"in the middle pair: ([\d,]+) against the baseline.{1,5}s ([\d,]+) tokens/s/GPU, which is ([\d.]+)×", measured
+    )
+    assert pair, measured
+    faster, slower = (float(text.replace(",", "")) for text in pair.groups()[:2])
+    assert abs(faster / slower - float(pair[3])) < 0.02
 
 
 def test_a_busy_answer_leads_to_the_missing_pairs_which_wait_for_quiet(quick_client):

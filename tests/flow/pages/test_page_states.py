@@ -80,7 +80,7 @@ def test_a_short_search_is_called_short(quick_client):
     inputs = {"strategy": {"kind": "fsdp2", "dp_shard": 2}, "micro_batch": 4}
     study_id = quick_client.post("/v1/studies", json=SPEC | {"baseline": inputs}).json()["study_id"]
     worker.work()
-    assert "a short search:" in page(quick_client, f"/studies/{study_id}")
+    assert "A short search:" in page(quick_client, f"/studies/{study_id}")
 
 
 def test_what_was_tried_before_a_webhook_was_disabled_keeps_its_error(quick_client):

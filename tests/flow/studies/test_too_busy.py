@@ -145,7 +145,7 @@ def test_too_busy_is_served_only_to_those_who_accept_low_confidence(client):
         assert study["study_id"] in rejected.json()["detail"] and "lowest_confidence=low" in rejected.json()["detail"]
     best = client.get("/v1/best", params=ASK | low).json()
     assert (best["verdict"], best["confidence"]["level"]) == ("too_busy", "low")
-    assert "clang 0.9" in best["confidence"]["reasons"][0] and best["too_busy"]["disturbed_runs"] > 0
+    assert "clang on 0.9 cores" in best["confidence"]["reasons"][0] and best["too_busy"]["disturbed_runs"] > 0
     by_key = {"target_key": best["target_key"]}
     assert client.get("/v1/best", params=by_key).json()["code"] == "too_busy"
     assert client.get("/v1/best", params=by_key | low).status_code == 200
@@ -177,7 +177,7 @@ def test_too_busy_replaces_no_other_studys_answer_and_is_replaced_by_any(quick_c
 def test_pages_of_a_too_busy_study_say_it_first(quick_client, busy_study):
     text = quick_client.get(f"/studies/{busy_study['study_id']}").text
     sentence = text.split('<p class="sentence">')[1].split("</p>")[0]
-    assert sentence.startswith("The machine was too busy to answer") and "clang 0.9" in sentence
+    assert sentence.startswith("The machine was too busy to answer") and "clang on 0.9 cores" in sentence
     assert "too busy" in quick_client.get("/").text
     assert "too_busy" in quick_client.get(f"/studies/{busy_study['study_id']}/export?which=best").text
     box = text.split("<h2>Recommendation")[1].split("</section>")[0]
@@ -202,7 +202,7 @@ def test_runs_wait_for_a_quiet_machine_within_the_studys_seconds_in_all(client):
     wait = {"phase": "waiting_for_quiet", "foreign_cpu_cores": 1.3, "foreign_programs": programs, "waited_s": 25.0}
     assert worker.heartbeat(lease, progress=wait)["action"] == "continue"
     assert "waiting until the machine is quiet" in client.get(f"/studies/{study_id}").text
-    assert "clang 0.9, chrome 0.4" in client.get(f"/studies/{study_id}").text
+    assert "clang on 0.9 cores, chrome on 0.4 cores" in client.get(f"/studies/{study_id}").text
     worker.report(lease, measurement(1000), waited_s=40.0).raise_for_status()
     assert worker.lease().quiet_wait.most_s == pytest.approx(20)
 

@@ -11,6 +11,7 @@ from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.cli import summary
+from shardtune.service.wording.answers.how_measured import speed_reasons
 from shardtune.service.wording.result_runs import result_runs
 from shardtune.service.wording.trust import trust
 from tests.support.long_run import IS_LONG
@@ -82,7 +83,8 @@ def test_each_sentence_about_runs_is_borne_out_by_the_rows(quick_client, context
         return
     listed = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
     trials = [Trial.model_validate(trial) for trial in listed]
-    sentences = [reason.text for reason in trust(study, result_runs(study, study.result, trials))]
+    stored = result_runs(study, study.result, trials)
+    sentences = [reason.text for reason in (*trust(study, stored), *speed_reasons(study.result, stored))]
     # Without those about the request, and about the disk.
     sentences = [text for text in sentences if text not in study.warnings and not text.startswith("checkpoints: ")]
     page = html.unescape(quick_client.get(f"/studies/{study_id}").text)
@@ -90,6 +92,7 @@ def test_each_sentence_about_runs_is_borne_out_by_the_rows(quick_client, context
     missing = [text for text in sentences if text not in page and text[:1].upper() + text[1:] not in page]
     assert missing == [], "the page tells another story"
     lines = summary.as_text(study, study.result, trials).splitlines()
-    again = [line.partition("  ")[2].strip() for line in lines if line.startswith("comparison") and "again" in line]
+    again = [line.strip() for line in lines if "were run again: " in line]
+    again = [line.removeprefix("measured").strip() for line in again]
     with context.db.read() as session:
         assert false_sentences(rows_of(session, study_id, study.result), [*sentences, *again]) == []

@@ -258,6 +258,37 @@ def _run_again(rows: Rows, found: re.Match[str]) -> bool:
     return is_repeated and (int(found["candidates"]), int(found["runs"])) == (len(comparison.candidates), count)
 
 
+def _middle_pair(rows: Rows, found: re.Match[str]) -> bool:
+    """The two speeds are those of runs of the pairs, and divide to the stated gain, which is the median ratio."""
+    gain, (faster, slower) = rows.result.speedup.value, (float(found[n].replace(",", "")) for n in ("one", "other"))
+    sides = ((faster, rows.paired), (slower, rows.baseline))
+    speeds = [
+        (speed, [run.measurement.tokens_per_s_per_gpu for run in rows.validation(trial)]) for speed, trial in sides
+    ]
+    is_measured = all(min(runs) - 1 <= speed <= max(runs) + 1 for speed, runs in speeds)
+    return is_measured and found["ratio"] == f"{gain:.2f}" and math.isclose(faster / slower, gain, rel_tol=0.01)
+
+
+def _medians(rows: Rows, found: re.Match[str]) -> bool:
+    numbers = {"best": rows.result.best.trial_number, "baseline": rows.baseline, "candidate": rows.paired}
+    return all(_is_median(rows, numbers[part[1]], part) for part in re.finditer(_MEDIAN, found["sides"]))
+
+
+_MEDIAN = r"(best|baseline|candidate) (?P<speed>[\d,]+) tokens/s/GPU in (?P<runs>\d+) runs?( \((?P<low>\S+) to (?P<high>\S+)\))?"
+
+
+def _is_median(rows: Rows, trial: int, part: re.Match[str]) -> bool:
+    runs = [run.measurement for run in rows.validation(trial)] or [rows.search(trial)]
+    speeds = [run.tokens_per_s_per_gpu for run in runs]
+    ends = (min(speeds), max(speeds)) if len(speeds) > 1 else (None, None)
+    shown = [None if end is None else f"{end:,.0f}" for end in ends]
+    return (part["speed"], int(part["runs"]), [part["low"], part["high"]]) == (
+        f"{median(speeds):,.0f}",
+        len(runs),
+        shown,
+    )
+
+
 def _nothing_else(rows: Rows, _: re.Match[str]) -> bool:
     return sum(row.state is _COMPLETE for row in rows.trials.values()) == 1 and not rows.validation()
 
@@ -281,6 +312,9 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"the machine was too busy to answer: other programs disturbed (?P<disturbed>\d+) of (?P<count>\d+) "
     r"(?P<kind>runs of the final comparison|search runs).*; an answer takes (?P<missing>\d+ more runs?|.* \(\d+ runs\)) on a "
     r"quiet machine": _too_busy,
+    r"in the (middle pair|two middle pairs, on average): (?P<one>[\d,]+) against the baseline's (?P<other>[\d,]+) tokens/s/GPU, "
+    r"which is (?P<ratio>[\d.]+)×": _middle_pair,
+    r"medians of all runs(, which need not divide to the gain of the pairs)?: (?P<sides>.*)": _medians,
     r"(?P<count>\d+) more pairs? (was|were) left out, .*": _left_out,
     r"other programs disturbed (?P<disturbed>\d+) of the (?P<of>\d+) runs in these pairs.*": _evenly_disturbed,
     r"undecided: no pair of candidate and baseline was completed": lambda rows, _: not rows.pairs(),

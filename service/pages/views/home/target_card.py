@@ -49,7 +49,6 @@ class TargetCard:
 
     line: StudyLine
     speed: str
-    runs: str
     gain: TargetGain
     cost: str
     fresh_tone: str
@@ -74,7 +73,6 @@ def target_card(line: StudyLine, price_per_gpu_hour: float | None, currency: str
     return TargetCard(
         line=line,
         speed=rate(line.best.tokens_per_s_per_gpu),
-        runs=f"median of {line.best.runs} runs" if line.best.runs > 1 else "one run",
         gain=_gain(study, recommended),
         cost=_cost(study, price_per_gpu_hour, currency),
         fresh_tone=_FRESH_TONES[line.freshness.word],
@@ -116,23 +114,36 @@ def _gain(study: Study, recommended: Recommended | None) -> TargetGain:
     assert result is not None
     if result.verdict is Verdict.CONFIRMED and result.speedup is not None:
         return _measured("confirmed", "good", "By paired runs after the search.", result.speedup)
-    if result.verdict is Verdict.TOO_BUSY:
-        return TargetGain(
-            "too busy", "warn", "The machine was too busy to answer; the study shows which runs are missing."
-        )
-    if result.verdict is Verdict.UNDECIDED and result.speedup is not None:
-        return _measured("undecided", "warn", "The study shows how many more pairs would decide it.", result.speedup)
     is_kept = result.best.trial_number == result.baseline.trial_number
+    if result.verdict is Verdict.TOO_BUSY:
+        note = "not known; the baseline is kept for now" if is_kept else "not known"
+        return TargetGain("too busy", "warn", "The machine was too busy to answer.", note=note)
+    if result.verdict is Verdict.UNDECIDED and result.speedup is not None:
+        return _undecided(result.speedup, is_kept)
     badge = "baseline kept" if is_kept else "faster of two, not confirmed"
     if result.speedup is not None:
-        low, high = result.speedup.ci95
-        note = f"fastest candidate: {result.speedup.value:.2f}× ({low:.2f} to {high:.2f})"
-        return TargetGain(badge, "quiet", "No candidate was confirmed to be faster.", note=note)
+        return TargetGain(
+            badge, "quiet", "No candidate was confirmed to be faster.", note=_of_candidate(result.speedup)
+        )
     if result.final_comparison is None:
         return TargetGain("baseline kept", "quiet", "No other configuration was feasible.", note="nothing to compare")
     open_verdict = result.verdict is Verdict.UNDECIDED
     note = "undecided: too few pairs" if open_verdict else "no candidate was close"
     return TargetGain(badge, "quiet", "No candidate was confirmed to be faster.", note=note)
+
+
+def _undecided(speedup: Speedup, is_kept: bool) -> TargetGain:
+    explained = "More pairs may decide it."
+    # The card names the kept baseline above: a gain beside it would seem to be the baseline's own.
+    if is_kept:
+        note = f"{_of_candidate(speedup)}; the baseline is kept for now"
+        return TargetGain("undecided", "warn", explained, note=note)
+    return _measured("undecided", "warn", explained, speedup)
+
+
+def _of_candidate(speedup: Speedup) -> str:
+    low, high = speedup.ci95
+    return f"fastest candidate: {speedup.value:.2f}×, 95 %: {low:.2f} to {high:.2f}"
 
 
 def _renewed_gain(recommended: Recommended) -> TargetGain:
@@ -151,4 +162,4 @@ def _renewed_gain(recommended: Recommended) -> TargetGain:
 
 def _measured(badge: str, tone: str, explained: str, speedup: Speedup) -> TargetGain:
     low, high = speedup.ci95
-    return TargetGain(badge, tone, explained, f"{speedup.value:.2f}×", f"{low:.2f} to {high:.2f}")
+    return TargetGain(badge, tone, explained, f"{speedup.value:.2f}×", f"95 %: {low:.2f} to {high:.2f}")

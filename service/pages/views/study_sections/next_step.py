@@ -152,14 +152,10 @@ def _open_verdict(study: Study, result: StudyResult, link: str) -> NextStep:
     pairs = counted(more.pairs, "more pair")
     fields = (("add_pairs", str(more.pairs)), *(wait if more.waits_for_quiet else ()))
     if more.waits_for_quiet:
-        verb = "It waits" if more.pairs == 1 else "They wait"
-        text = f"Run {pairs}. {verb} up to {QUIET_WAIT_MINUTES} minutes in all until the machine is quiet."
+        waits = f"They wait up to {QUIET_WAIT_MINUTES} minutes in all until the machine is quiet."
+        text = f"Run more pairs of candidate and baseline. {waits}"
         return NextStep(text, f"Run {pairs}", action=f"{link}/extend", fields=fields)
-    text = (
-        f"Run {pairs}: {more.needed} should decide, and the others are an allowance."
-        if more.pairs > more.needed
-        else (f"Run {pairs}, which should decide.")
-    )
+    text = "Run more pairs of candidate and baseline. The study ends as soon as they decide it."
     command = f"shardtune studies extend {study.study_id} --add-pairs {more.pairs}"
     return NextStep(text, f"Run {pairs}", action=f"{link}/extend", fields=fields, command=command)
 

@@ -82,14 +82,11 @@ def test_a_study_of_an_adapter_names_the_export_for_fine_tuning_tools_and_no_oth
 
 
 def test_more_pairs_than_would_just_do_are_offered_with_the_reason() -> None:
-    assert (
-        settles(3)
-        == "3 more pairs, and an allowance for lost ones (unused if all are won): shardtune tune --add-pairs 6"
-    )
+    assert settles(3) == "shardtune tune --add-pairs 6 (ends as soon as the pairs decide)"
 
 
 def test_no_more_pairs_are_offered_than_a_study_may_have() -> None:
-    assert settles(3, max_pairs=96).endswith("shardtune tune --add-pairs 4")
+    assert settles(3, max_pairs=96).startswith("shardtune tune --add-pairs 4 (")
     assert "--add-pairs" not in settles(5, max_pairs=96)
 
 

@@ -1,5 +1,6 @@
 """Output about a study, for people and programs: the JSON object, the summary, the lines and the table."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 from xml.etree import ElementTree
@@ -183,7 +184,10 @@ def _text_of(drawing: str) -> str:
 
 def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:
     tests = study_words.describe_change("checkpoint_every 3 instead of 1; malloc keep instead of default; and 2 more")
-    assert tests == "checkpointing, every 3 instead of 1; freed host memory kept instead of left to glibc; and 2 more"
+    assert (
+        tests
+        == "checkpointing, every 3 instead of 1; freed host memory kept by the process instead of returned to the system; and 2 more"
+    )
     tests = study_words.describe_change(
         "static_graph True instead of False; reduce_bucket_size 25000000 instead of 500000000"
     )
@@ -211,7 +215,7 @@ def test_the_summary_says_what_won_by_how_much_and_where_it_is() -> None:
     text = summary.as_text(study(), CONFIRMED, [], [], ["best/config.json"], "best/launch.sh --steps 10")
     for words in (
         "ZeRO-2, micro batch 4: 1,234",
-        "1.31x [1.27, 1.35] over baseline",
+        "verdict     confirmed: 1.31x as fast as the baseline (95 % interval 1.27x to 1.35x)",
         "1,200 to 1,260",
         "22 validation runs, 190 GPU-seconds",
         "confirmed",
@@ -219,6 +223,22 @@ def test_the_summary_says_what_won_by_how_much_and_where_it_is() -> None:
         "best/launch.sh",
     ):
         assert words in text
+
+
+def test_the_summary_begins_with_the_verdict_and_names_one_speed_before_it_says_how_it_was_measured() -> None:
+    story, measured = summary.as_text(study(), CONFIRMED).split("\nmeasured")
+    assert story.startswith("verdict     confirmed") and story.count("tokens/s/GPU") == 1
+    assert not re.search(r"\d+ (paired |validation |search )?(runs|pairs)\b", story)
+    assert "942 tokens/s/GPU in 5 runs" in measured and "8 paired runs" in measured
+
+
+def test_a_kept_baseline_is_named_once() -> None:
+    rows = summary.as_text(study(), UNBEATEN).splitlines()
+    assert rows[0] == (
+        "verdict     not faster: keep the baseline; the fastest candidate reached 1.01x its speed (95 % interval 0.97x to 1.05x)"
+    )
+    assert rows[1].startswith("best        the baseline, DDP, micro batch 1: 942 tokens/s/GPU, ")
+    assert rows[2].startswith("candidate   ZeRO-2, micro batch 4: ") and "tokens" not in rows[2]
 
 
 def test_lines_tell_each_event_once_with_its_reason() -> None:

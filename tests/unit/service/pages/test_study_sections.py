@@ -19,6 +19,7 @@ from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.home.target_card import target_card
 from shardtune.service.pages.views.recommendation import LatestRetune, Recommended
 from shardtune.service.pages.views.study_sections.next_step import NextStep, next_step
+from shardtune.service.pages.views.study_sections.no_answer import no_answer
 from shardtune.service.pages.views.study_sections.recommendation_box import recommendation_box
 from shardtune.service.pages.views.study_sections.request_notes import request_notes
 from tests.support.values.synthetic_studies import contender_of, study_of
@@ -95,6 +96,30 @@ def test_a_study_in_which_nothing_fits_is_changed_and_not_run_again() -> None:
     assert step.href.startswith("/new?") and f"sequence_length={study.spec.workload.sequence_length}" in step.href
     failed = study.model_copy(update={"reason_code": StudyReasonCode.INTERNAL_ERROR})
     assert step_of(failed).label == "Run again"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "sentence", "is_folded"),
+    [
+        (
+            ["oom", "over_limit"],
+            "No answer: every configuration considered needs more memory than a rank may use (3.80 GiB).",
+            True,
+        ),
+        (["oom", "numerics"], "No answer: no configuration can be trained here.", False),
+    ],
+)
+def test_a_study_in_which_nothing_fits_says_so_in_one_sentence(
+    kinds: list[str], sentence: str, is_folded: bool
+) -> None:
+    reason = "no configuration is feasible: 8 ended as oom; use larger GPUs (ZeRO-2 needs 5 GiB)"
+    code = StudyReasonCode.NOTHING_FEASIBLE
+    failed = study_of().model_copy(update={"state": StudyState.FAILED, "reason_code": code, "reason": reason})
+    shown = no_answer(failed, kinds, 3.8)
+    assert (shown.sentence, shown.is_folded) == (sentence, is_folded)
+    assert shown.details == f"N{reason[1:]}", "no figure is lost"
+    other = failed.model_copy(update={"reason_code": StudyReasonCode.INTERNAL_ERROR, "reason_details": "a line"})
+    assert (no_answer(other, kinds, 3.8).sentence, no_answer(other, kinds, 3.8).details) == ("", "A line")
 
 
 @pytest.mark.parametrize("state", ["retired", "rejected", "recommended"])
@@ -175,6 +200,15 @@ def test_a_card_says_that_the_baseline_is_kept_only_where_it_is(best: Contender,
     study = answered(result(Verdict.NOT_FASTER, best=best, speedup=speedup))
     line = StudyLine(study, "2 CPU", "batch", best, 0.5, 4.0, FRESH, None)
     assert target_card(line, None, "EUR", study.created_at).gain.badge == badge
+
+
+@pytest.mark.parametrize("answer", [UNDECIDED, TOO_BUSY], ids=["undecided", "too busy"])
+def test_a_card_never_shows_the_candidates_gain_as_that_of_the_kept_baseline(answer: StudyResult) -> None:
+    study = answered(answer)
+    gain = target_card(
+        StudyLine(study, "2 CPU", "batch", OWN, 0.5, 4.0, FRESH, None), None, "EUR", study.created_at
+    ).gain
+    assert not gain.value and "the baseline is kept for now" in gain.note
 
 
 def test_only_what_training_jobs_get_is_titled_recommended() -> None:

@@ -1,7 +1,7 @@
 """Reasons of an answer: three on each side at a glance, the gravest first, and none that repeats the answer."""
 
+from shardtune.service.wording.answers.trust_line import Trust
 from shardtune.service.wording.reasons import reasons
-from shardtune.service.wording.trust import Trust
 
 
 def test_three_reasons_stand_on_each_side_and_the_others_are_kept() -> None:

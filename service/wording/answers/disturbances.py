@@ -1,0 +1,87 @@
+"""Reasons to doubt a result because of its machine: other programs took CPU cores, or GPUs lowered their clocks."""
+
+from shardtune.api_schemas.machines.conditions import program_names
+from shardtune.api_schemas.studies.study_result import StudyResult
+from shardtune.api_schemas.studies.verdicts import BusyMachine
+from shardtune.service.wording import study_words
+from shardtune.service.wording.answers.trust_line import Trust, part_of
+from shardtune.service.wording.result_runs import ResultRuns
+from shardtune.tuner.verdict import disturbance
+
+
+def busy_cause(busy: BusyMachine) -> str:
+    """Describe why a machine was too busy to answer and which programs took its cores, without counts of runs."""
+    runs = "the runs that decide" if busy.rests_on == "pairs" else "the runs of the search"
+    text = f"the machine was too busy to answer: other programs disturbed {runs}"
+    if busy.foreign_cpu_cores is None:
+        return text
+    named = program_names(busy.programs) or "no process of theirs is visible to the worker"
+    return f"{text} and kept {busy.foreign_cpu_cores:.1f} CPU cores busy ({named})"
+
+
+def too_busy(result: StudyResult) -> list[Trust]:
+    """Return the reason why no answer was possible, if the machine was too busy."""
+    busy = result.too_busy
+    return [Trust("bad", busy.describe(), busy_cause(busy))] if busy is not None else []
+
+
+def uneven_pairs(result: StudyResult) -> list[Trust]:
+    """Count the pairs of runs that were left out because other programs left the two runs unequal numbers of cores,
+    and the runs that count although disturbed."""
+    comparison = result.final_comparison
+    if comparison is None:
+        return []
+    reasons = []
+    if comparison.uneven_pairs:
+        pairs = "1 more pair was" if comparison.uneven_pairs == 1 else f"{comparison.uneven_pairs} more pairs were"
+        reasons.append(
+            Trust("quiet", f"{pairs} left out, because other programs left the two runs unequal numbers of cores")
+        )
+    # The verdict `too_busy` says it itself, of all pairs.
+    if comparison.disturbed_runs and result.too_busy is None:
+        disturbed, runs = comparison.disturbed_runs, 2 * comparison.pairs
+        fair = (
+            "Both runs of a pair had about as many cores left, so each pair is fair; the speed-up on a quiet machine may "
+            "differ"
+        )
+        text = f"other programs disturbed {disturbed} of the {runs} runs in these pairs. {fair}"
+        brief = f"other programs disturbed {part_of(disturbed, runs)} the compared runs. {fair}"
+        reasons.append(Trust("warn", text, brief))
+    return reasons
+
+
+def disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
+    """Warn about validation runs of the best configuration that count although other processes disturbed them."""
+    runs = stored.runs_of(result.best.trial_number)
+    causes = [run.disturbed for run in runs if run.disturbed is not None]
+    if not causes:
+        return []
+    which = f"{len(causes)} of the {len(runs)} validation runs of trial {result.best.trial_number}"
+    # Runs of a machine that was too busy to answer decide nothing.
+    counted = "were disturbed" if result.too_busy is not None else "count although disturbed"
+    comparison = result.final_comparison
+    is_said = result.too_busy is not None or (comparison is not None and comparison.disturbed_runs > 0)
+    brief = f"{part_of(len(causes), len(runs))} its validation runs count although other programs disturbed them"
+    return [Trust("warn", f"{which} {counted} (the last: {causes[-1]})", "" if is_said else brief)]
+
+
+def disturbed_searches(result: StudyResult) -> list[Trust]:
+    """Warn about search runs that count although other processes disturbed them."""
+    text = study_words.disturbed_searches(result)
+    if not text:
+        return []
+    part, faster = part_of(result.disturbed_search_runs, result.search_runs), "may be faster than measured"
+    brief = f"other programs disturbed {part} the search: what ran then {faster}"
+    return [Trust("warn", f"{text}: what ran there {faster}", brief)]
+
+
+def throttled_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
+    """Warn about runs of the best configuration in which a GPU ran at lowered clocks."""
+    runs = stored.runs_of(result.best.trial_number) or tuple(filter(None, (stored.best_search_run,)))
+    causes = [cause for run in runs if (cause := disturbance.throttling(run)) is not None]
+    if not causes:
+        return []
+    which = f"{len(causes)} of the {len(runs)} runs" if len(runs) > 1 else "the run"
+    text = f"{which} of trial {result.best.trial_number} had lowered clocks (the last: {causes[-1]})"
+    brief = f"a GPU ran at lowered clocks ({causes[-1]})"
+    return [Trust("warn", f"{text}; a cooler machine may be faster", f"{brief}; a cooler machine may be faster")]

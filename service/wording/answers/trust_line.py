@@ -1,0 +1,27 @@
+"""One reason for or against believing the result of a study, with and without its counts of runs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Trust:
+    """One reason for or against believing the result of a study."""
+
+    tone: str
+    text: str
+    """Sentence with all figures, for programs and for the section that says how the answer was measured."""
+    brief: str | None = None
+    """Sentence without counts of runs, for short lists of reasons. Empty for a reason that another one of the
+    list includes; None where `text` itself is short."""
+
+    @property
+    def shown(self) -> str:
+        """Sentence for a short list of reasons; empty if such a list leaves the reason out."""
+        return self.text if self.brief is None else self.brief
+
+
+def part_of(number: int, whole: int) -> str:
+    """Describe a part in words instead of counts: `some of`, `most of` or `all of`."""
+    if number >= whole:
+        return "all of"
+    return "most of" if 2 * number > whole else "some of"

@@ -1,0 +1,44 @@
+"""Verdict of a study on one line, for the command line, the Python API and the answer to share."""
+
+from statistics import median
+
+from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
+
+
+def verdict_text(result: StudyResult) -> str:
+    """Describe the verdict, the gain with its interval, and what that means for the baseline, without counts of
+    runs."""
+    if result.verdict is Verdict.TOO_BUSY:
+        return _too_busy(result)
+    if result.speedup is None:
+        return _without_interval(result)
+    low, high = result.speedup.ci95
+    interval = f"(95 % interval {low:.2f}x to {high:.2f}x)"
+    gain = f"{result.speedup.value:.2f}x as fast as the baseline {interval}"
+    if result.verdict is Verdict.CONFIRMED:
+        return f"confirmed: {gain}"
+    word = "undecided" if result.verdict is Verdict.UNDECIDED else "not faster"
+    if result.candidate is None:
+        return f"{word}: {gain}; the faster of the two is recommended"
+    reached = f"the fastest candidate reached {result.speedup.value:.2f}x its speed {interval}"
+    return f"{word}: keep the baseline; {reached}"
+
+
+def _without_interval(result: StudyResult) -> str:
+    comparison = result.final_comparison
+    if comparison is None:
+        return "nothing to compare: keep the baseline"
+    if result.verdict is Verdict.NOT_FASTER:
+        reached = f"the fastest candidate reached {median(comparison.ratios):.2f}x its speed"
+        return f"not faster: keep the baseline; {reached}"
+    kept = "keep the baseline until it is decided" if result.candidate else "the faster of the two is recommended"
+    return f"undecided: {kept}; too few pairs for an interval"
+
+
+def _too_busy(result: StudyResult) -> str:
+    kept = "keep the baseline" if result.best == result.baseline else "the recommendation is not shown to be faster"
+    if result.speedup is None:
+        return f"not known, the machine was too busy: {kept}"
+    low, high = result.speedup.ci95
+    seen = f"so far {result.speedup.value:.2f}x the baseline's speed, 95 % interval {low:.2f}x to {high:.2f}x"
+    return f"not known, the machine was too busy: {kept} ({seen})"

@@ -1,0 +1,111 @@
+"""How an answer was measured: speeds of the middle pair divide to the gain, and short reasons hold no counts of runs."""
+
+import re
+from typing import Any
+
+import pytest
+
+from shardtune.api_schemas.machines.conditions import ProgramLoad
+from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.study_result import FinalComparison, Speedup, StudyResult, Verdict
+from shardtune.api_schemas.studies.verdicts import BusyMachine, OpenVerdict
+from shardtune.service.wording.answers.disturbances import busy_cause
+from shardtune.service.wording.answers.how_measured import middle_pair, speed_reasons
+from shardtune.service.wording.answers.trust_line import part_of
+from shardtune.service.wording.result_runs import ResultRuns
+from shardtune.service.wording.trust import trust
+from tests.support.values.synthetic_studies import contender_of, study_of
+
+BASELINE = contender_of(TrialConfig(strategy=DdpConfig()))
+FASTER = contender_of(TrialConfig(strategy=ZeroConfig(stage=2))).model_copy(update={"trial_number": 3})
+COUNTS = re.compile(r"\d+ (of the \d+ )?(more |paired |validation |search )?(runs|pairs)\b")
+# Speeds of candidate and baseline in each block; the machine's load changes from block to block.
+BLOCKS = ((2485.0, 1096.0), (2200.0, 1052.0), (2247.0, 828.0), (2315.0, 1267.0), (2314.0, 1161.0))
+
+
+def result(ratios: tuple[float, ...], verdict: Verdict = Verdict.CONFIRMED, **changes: Any) -> StudyResult:
+    value = sorted(ratios)[len(ratios) // 2]
+    comparison = FinalComparison(candidates=(3,), pairs=len(ratios), runs=12, gpu_seconds=100, ratios=ratios)
+    values = {
+        "best": FASTER, "baseline": BASELINE, "verdict": verdict, "final_comparison": comparison,
+        "speedup": Speedup(value=value, ci95=(1.2, 3.9), pairs=len(ratios), ratios=ratios),
+    }  # fmt: skip
+    return StudyResult.model_validate(values | changes)
+
+
+def runs_of(*blocks: tuple[float, float]) -> ResultRuns:
+    return ResultRuns(block_speeds={number: {3: pair[0], 0: pair[1]} for number, pair in enumerate(blocks)})
+
+
+RATIOS = tuple(faster / slower for faster, slower in BLOCKS)
+
+
+def test_the_middle_pair_has_the_speeds_that_divide_to_the_gain() -> None:
+    # A block that does not count, because its two runs had unequal load.
+    pair = middle_pair(result(RATIOS), runs_of((3000.0, 700.0), *BLOCKS))
+    assert pair is not None and (pair.candidate, pair.baseline) == pytest.approx((2200.0, 1052.0))
+    lines = [reason.text for reason in speed_reasons(result(RATIOS), runs_of(*BLOCKS))]
+    assert lines[0] == "in the middle pair: 2,200 against the baseline's 1,052 tokens/s/GPU, which is 2.09×"
+    assert "need not divide to the gain" in lines[1] and "in 5 runs" in lines[1]
+
+
+def test_an_even_number_of_pairs_has_two_in_the_middle_that_divide_to_the_gain_together() -> None:
+    gain = (RATIOS[0] * RATIOS[1]) ** 0.5
+    four = result(RATIOS[:4])
+    assert four.speedup is not None
+    four = four.model_copy(update={"speedup": four.speedup.model_copy(update={"value": gain})})
+    pair = middle_pair(four, runs_of(*BLOCKS[:4]))
+    assert pair is not None and pair.ratio == pytest.approx(gain)
+    assert speed_reasons(four, runs_of(*BLOCKS[:4]))[0].text.startswith("in the two middle pairs, on average: ")
+
+
+def test_no_pair_is_named_whose_runs_are_not_at_hand() -> None:
+    assert middle_pair(result(RATIOS), ResultRuns()) is None
+    assert middle_pair(result(RATIOS), runs_of(*BLOCKS[:3])) is None
+    (line,) = speed_reasons(result(RATIOS), ResultRuns())
+    assert line.text.startswith("medians of all runs")
+
+
+OPEN = OpenVerdict(pairs=5, won_pairs=4, more_pairs=7, disturbed_runs=3)
+BUSY = BusyMachine(
+    rests_on="pairs", runs=10, disturbed_runs=8, uneven_pairs=2, missing_runs=6, foreign_cpu_cores=1.3,
+    programs=(ProgramLoad(name="python", cores=1.1),),
+)  # fmt: skip
+DISTURBED = FinalComparison(
+    candidates=(3,), pairs=5, disturbed_pairs=3, disturbed_runs=4, uneven_pairs=2, runs=14, gpu_seconds=1, ratios=RATIOS
+)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        result(RATIOS),
+        result((1.5, 1.51, 1.52)),
+        result(RATIOS, Verdict.UNDECIDED, undecided=OPEN),
+        result(RATIOS, Verdict.UNDECIDED, undecided=OPEN.model_copy(update={"more_pairs": None})),
+        result(RATIOS, Verdict.UNDECIDED, speedup=None, undecided=OPEN.model_copy(update={"pairs": 0})),
+        result(RATIOS, Verdict.TOO_BUSY, too_busy=BUSY),
+        result(RATIOS, final_comparison=DISTURBED, search_runs=9, disturbed_search_runs=4),
+        result(RATIOS, Verdict.NOT_FASTER, speedup=None, final_comparison=None),
+    ],
+    ids=["wide", "quiet", "undecided", "hopeless", "no pair", "too busy", "disturbed", "alone"],
+)
+def test_short_reasons_hold_no_counts_of_runs_and_the_full_ones_keep_them(answer: StudyResult) -> None:
+    complete = (FASTER.config, BASELINE.config)
+    reasons = trust(study_of().model_copy(update={"result": answer}), ResultRuns(complete))
+    shown = [reason.shown for reason in reasons if reason.tone != "quiet"]
+    assert any(shown) and not [text for text in shown if COUNTS.search(text)]
+    assert len(set(filter(None, shown))) == len(list(filter(None, shown))), "no reason stands there twice"
+    assert any(COUNTS.search(reason.text) for reason in reasons)
+
+
+def test_a_busy_program_does_not_read_like_a_version() -> None:
+    assert busy_cause(BUSY) == (
+        "the machine was too busy to answer: other programs disturbed the runs that decide and kept 1.3 CPU cores busy "
+        "(python on 1.1 cores)"
+    )
+
+
+@pytest.mark.parametrize(("number", "words"), [(1, "some of"), (5, "some of"), (6, "most of"), (10, "all of")])
+def test_a_part_is_said_in_words(number: int, words: str) -> None:
+    assert part_of(number, 10) == words

@@ -15,6 +15,7 @@ from shardtune.tuner.search.guided_sampler.encoding import Array, KnobEncoder, R
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictedRows, PredictionBasis, predict_rows
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.backends.registry import KNOBS
+from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.legal_values import Flat
 
 ENUMERATED = 20_000
@@ -215,19 +216,19 @@ def sample_evenly(space: Space, count: int) -> Iterator[TrialConfig]:
 def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
     """Configurations of the space that differ from `config` in one knob, and in the knobs that depend on it."""
     try:
-        answers = space.sampler_answers(config)
+        chosen = space.choices_of(config)
     except ValueError:
         return
-    current = {question.param: value for question, value in answers}
-    for question, chosen in answers:
+    current = {choice.question.param: choice.value for choice in chosen}
+    for question, present, start in chosen:
         for value in question.values:
-            if value != chosen or isinstance(value, bool) != isinstance(chosen, bool):
-                near = sample_near(space, current | {question.param: value})
+            if value != present or isinstance(value, bool) != isinstance(present, bool):
+                near = sample_near(space, current | {question.param: value}, start)
                 if near is not None:
                     yield near
 
 
-def sample_near(space: Space, answers: dict[str, KnobValue]) -> TrialConfig | None:
+def sample_near(space: Space, answers: dict[str, KnobValue], start: DefineByRun | None = None) -> TrialConfig | None:
     """Draw the configuration with these values of the sampler's parameters; a parameter without a given value takes the
-    first of its candidates."""
-    return space.sample(lambda param, values: answers[param] if answers.get(param) in values else values[0])
+    first of its candidates. `start`: drawing that already has the first of these values."""
+    return space.sample(lambda param, values: answers[param] if answers.get(param) in values else values[0], start)

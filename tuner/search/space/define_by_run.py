@@ -6,7 +6,7 @@ values.
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from shardtune.api_schemas.knobs import ALWAYS, Knob, When
 from shardtune.api_schemas.strategies.recipe_support import lora_support
@@ -59,7 +59,15 @@ class DefineByRun:
     def __init__(self, domains: Domains, limits: KnobLimits, answer: Answer) -> None:
         self.domains, self.limits, self.answer = domains, limits, answer
         self.table: Flat = {}
+        self.is_canonical = True
+        """Whether every knob without effect has its fixed value, which a user's pin may replace."""
+        self.keeps_start = False
+        """Whether to keep `start`."""
+        self.start: Self | None = None
+        """Copy of the drawing from before the current step."""
+        self._step = 0
         self._on_gpu, self._has_peers, self._accumulates = domains.on_gpu, domains.world > 1, False
+        self._offloads = limits.requires("activation_offload", True)
         self._knobs: Mapping[str, Knob] = {}
         self._checkpointing: tuple[tuple[KnobValue, ...], str] = COMMON["activation_checkpointing"].tries, ""
 
@@ -70,27 +78,52 @@ class DefineByRun:
         Raises:
             NoLegalValue: no legal value is left for a knob, given the knobs drawn before.
         """
+        for step in _STEPS[self._step :]:
+            if self.keeps_start:
+                self.start = self.resume(self.answer)
+            step(self, backends)
+            self._step += 1
+        return self.table
+
+    def resume(self, answer: Answer) -> Self:
+        """Copy of the drawing that goes on with other answers. Most drawings of a search repeat the first choices of
+        another one, and a copy of that one spares them the steps of these choices."""
+        drawing = type(self).__new__(type(self))
+        drawing.__dict__.update(self.__dict__, table=dict(self.table), answer=answer, start=None, keeps_start=False)
+        return drawing
+
+    def _draw_mesh(self, backends: Mapping[str, DrawnBackend]) -> None:
+        """Choose the backend, and how many ranks share a sample."""
         backend = backends[str(self.pick("backend", self.limits.backends))]
         self._knobs = backend.knobs
         self._draw_context()
-        sharing = int(self.table["context_parallel"]) * backend.split(self)
-        micro_batch = self._draw_micro_batch(sharing)
+        self._sharing = int(self.table["context_parallel"]) * backend.split(self)
+
+    def _draw_batch(self, _backends: Mapping[str, DrawnBackend]) -> None:
+        """Choose the micro batch, how its loss is computed, and whether blocks are compiled."""
+        micro_batch = self._draw_micro_batch(self._sharing)
         self._draw_loss(micro_batch)
-        offloads = self.limits.requires("activation_offload", True)
-        self._draw_compile(sharing, offloads)
-        self._accumulates = self.domains.accumulation(micro_batch, sharing) > 1
-        backend.draw(self, self._accumulates)
+        self._draw_compile(self._sharing, self._offloads)
+        self._accumulates = self.domains.accumulation(micro_batch, self._sharing) > 1
+
+    def _draw_own(self, backends: Mapping[str, DrawnBackend]) -> None:
+        """Choose the values of the backend's own knobs."""
+        backends[str(self.table["backend"])].draw(self, self._accumulates)
         self._draw_rest(self._knobs)
-        modes, variant = (("full",), "offloaded") if offloads else self._checkpointing
-        self.pick(
-            "activation_checkpointing", modes, variant, "activation_offload (true) needs it" if offloads else None
-        )
+
+    def _draw_checkpointing(self, _backends: Mapping[str, DrawnBackend]) -> None:
+        """Choose which activations are computed twice."""
+        modes, variant = (("full",), "offloaded") if self._offloads else self._checkpointing
+        why_not = "activation_offload (true) needs it" if self._offloads else None
+        self.pick("activation_checkpointing", modes, variant, why_not)
         self.draw("checkpoint_every", self.domains.checkpoint_every)
-        self._draw_offload(micro_batch)
+
+    def _draw_common(self, _backends: Mapping[str, DrawnBackend]) -> None:
+        """Choose the values of the other knobs that every backend has."""
+        self._draw_offload(int(self.table["micro_batch"]))
         self.draw("malloc")
         self.draw("threads", self.domains.threads)
         self._draw_rest(COMMON)
-        return self.table
 
     def _draw_micro_batch(self, sharing: int) -> int:
         stages = int(self.table.get("pipeline_parallel", 1))
@@ -207,7 +240,10 @@ class DefineByRun:
     def fix(self, knob: str, value: KnobValue, candidates: tuple[KnobValue, ...]) -> None:
         """Set a knob that has no effect here: to the value that the user pinned if it is legal, else to `value`."""
         pinned_value = self.limits.pinned(knob, value)
-        self.table[knob] = pinned_value if self.limits.is_open(knob) or pinned_value in candidates else value
+        is_honoured = self.limits.is_open(knob) or pinned_value in candidates
+        self.table[knob] = pinned_value if is_honoured else value
+        if is_honoured and pinned_value != value:
+            self.is_canonical = False
 
     def pick_if(self, knob: str, effective: bool, candidates: tuple[KnobValue, ...], otherwise: KnobValue) -> KnobValue:
         """Choose a knob's value where the knob has an effect, else set its fixed value."""
@@ -215,6 +251,16 @@ class DefineByRun:
             return self.pick(knob, candidates)
         self.fix(knob, otherwise, candidates)
         return self.table[knob]
+
+
+_STEPS = (
+    DefineByRun._draw_mesh,
+    DefineByRun._draw_batch,
+    DefineByRun._draw_own,
+    DefineByRun._draw_checkpointing,
+    DefineByRun._draw_common,
+)
+"""Steps of a drawing in their order; a drawing can be resumed before each."""
 
 
 # A walk names some twenty parameters, and a search makes thousands of walks.

@@ -19,6 +19,7 @@ class KnobLimits:
         for name, limit in spec.knobs.items():
             _check_limit(name, limit, knobs)
         self._all_knobs, self._limits = knobs, spec.knobs
+        self._restricted: dict[tuple[str, tuple[KnobValue, ...]], tuple[KnobValue, ...]] = {}
         self.backends: tuple[str, ...] = tuple(backend for backend in BACKENDS if backend in spec.backends)
         self.allow_compile = True if _is_named(spec.knobs.get("compile"), True) else spec.allow_compile
         """Whether the model's blocks may be compiled; None lets the device decide."""
@@ -26,17 +27,21 @@ class KnobLimits:
     def __contains__(self, knob: str) -> bool:
         return knob in self._limits
 
-    @property
-    def names_knobs(self) -> bool:
-        """Whether the user's limits name any knob."""
-        return bool(self._limits)
-
     def restrict(self, knob: str, candidates: tuple[KnobValue, ...]) -> tuple[KnobValue, ...]:
         """Candidate values of a knob that remain under the user's limit. For a knob that accepts any value of the user,
         return the user's values instead."""
         limit = self._limits.get(knob)
         if limit is None:
             return candidates
+        # A search draws each limited knob thousands of times, among a few sets of candidates.
+        restricted = self._restricted.get((knob, candidates))
+        if restricted is None:
+            restricted = self._restricted[knob, candidates] = self._restrict(knob, limit, candidates)
+        return restricted
+
+    def _restrict(
+        self, knob: str, limit: KnobValue | tuple[KnobValue, ...] | Limit, candidates: tuple[KnobValue, ...]
+    ) -> tuple[KnobValue, ...]:
         is_open = self.is_open(knob)
         if isinstance(limit, Limit):
             inside = tuple(value for value in candidates if _within(value, limit))

@@ -27,6 +27,10 @@ _CORNERS = 200
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
 
 
+_Table = tuple[tuple[str, ...], tuple[KnobValue, ...]]
+"""Names of a configuration's knobs, and their values."""
+
+
 class Pool:
     """Pool of a study's candidate configurations, one per row. Rows are added for configurations that a caller names;
     existing rows never change."""
@@ -43,11 +47,13 @@ class Pool:
         self._predict = predict or partial(predict_rows, basis)
         self._depends_on_host = predict is None and basis.cluster.device == "cuda"
         self._host_parts: dict[float, Array] = {}
-        self._rows: dict[str, int] = {}
+        self._rows: dict[_Table, int] = {}
+        self._keys: dict[str, int] = {}
+        self._without_key: dict[int, TrialConfig] = {}
         self._near: dict[int, list[int]] = {}
         self.axes: list[Axes] = []
         self.backends: list[str] = []
-        self._tables: list[tuple[tuple[str, ...], tuple[KnobValue, ...]]] = []
+        self._tables: list[_Table] = []
         self.is_complete = configs is not None or space.size(ENUMERATED + 1) <= ENUMERATED
         if configs is None:
             configs = space.enumerate() if self.is_complete else _initial_candidates(space)
@@ -124,7 +130,8 @@ class Pool:
 
     def config(self, row: int) -> TrialConfig:
         """Configuration of a row of the pool."""
-        return self.space.unflatten(self.table(row))
+        kept = self._without_key.get(row)
+        return self.space.unflatten(self.table(row)) if kept is None else kept
 
     def table(self, row: int) -> Flat:
         """Value of every knob, by name, in the configuration of a pool's row."""
@@ -133,15 +140,20 @@ class Pool:
 
     def row_of(self, key: str) -> int | None:
         """Row of the pool whose canonical configuration has this content key, None where there is none."""
-        return self._rows.get(key)
+        # A search by predictions alone asks for no key, and computing them takes longer than the predictions.
+        for row, config in self._without_key.items():
+            self._keys[self.space.content_key(config)] = row
+        self._without_key.clear()
+        return self._keys.get(key)
 
     def rows(self, configs: Sequence[TrialConfig]) -> list[int]:
         """Rows of the pool for these configurations; configurations that the pool lacks are added."""
-        keys = [self.space.key(config) for config in configs]
-        new = {key: config for key, config in zip(keys, configs, strict=True) if key not in self._rows}
+        canonical = [self.space.canonical(config) for config in configs]
+        tables = [_table_of(self.space.flatten(config)) for config in canonical]
+        new = {table: config for table, config in zip(tables, canonical, strict=True) if table not in self._rows}
         if new:
-            self._add([self.space.canonical(config) for config in new.values()], list(new))
-        return [self._rows[key] for key in keys]
+            self._add(list(new.values()))
+        return [self._rows[table] for table in tables]
 
     def neighbour_rows(self, row: int) -> list[int]:
         """Rows of the pool whose configurations differ from this row's in one knob; cached, because the same rows are
@@ -169,12 +181,13 @@ class Pool:
         key = tuple(sorted((knob, repr(value)) for knob, value in own_knobs))
         return self._family_codes.setdefault(key, len(self._family_codes))
 
-    def _add(self, configs: Sequence[TrialConfig], keys: Sequence[str] | None = None) -> None:
+    def _add(self, configs: Sequence[TrialConfig]) -> None:
         tables = [self.space.flatten(config) for config in configs]
-        keys = keys or [self.space.content_key(config) for config in configs]
-        for table, key in zip(tables, keys, strict=True):
-            self._rows[key] = len(self._tables)
-            self._tables.append((tuple(table), tuple(table.values())))
+        for table, config in zip(tables, configs, strict=True):
+            self._without_key[self.size] = config
+            row_table = _table_of(table)
+            self._rows[row_table] = self.size
+            self._tables.append(row_table)
             self.axes.append(axes_of(table))
             self.backends.append(str(table["backend"]))
         self.kinds = np.append(self.kinds, self._kinds_of(tables))
@@ -185,6 +198,10 @@ class Pool:
         self.host_gib = np.append(self.host_gib, predictions.host_gib)
         if predictions.parts is not None:
             self.parts = np.vstack([self.parts, predictions.parts])
+
+
+def _table_of(table: Flat) -> _Table:
+    return tuple(table), tuple(table.values())
 
 
 def _initial_candidates(space: Space) -> Iterator[TrialConfig]:

@@ -13,7 +13,7 @@ from shardtune.tuner.search.space.legal_values import COMMON, Flat
 def flatten(config: TrialConfig) -> Flat:
     """Values of all knobs of the configuration by name, `backend` included."""
     common = {name: getattr(config, name) for name in COMMON}
-    return {"backend": config.backend, **common, **BACKENDS[config.backend].to_knobs(config.strategy)}
+    return {"backend": config.backend, **common, **_own_knobs(config.strategy)}
 
 
 def unflatten(table: Flat) -> TrialConfig:
@@ -38,7 +38,13 @@ def unflatten(table: Flat) -> TrialConfig:
         raise ValueError(f"{field} ({first['input']!r}): {first['msg']}; change or drop that limit") from None
 
 
-# Most configurations of a search share their strategy with others. The cache is typed because in Python True == 1.
+# Most configurations of a search share their strategy with others.
+@lru_cache(maxsize=4096)
+def _own_knobs(strategy: Strategy) -> Flat:
+    return BACKENDS[strategy.kind].to_knobs(strategy)
+
+
+# The cache is typed because in Python True == 1.
 @lru_cache(maxsize=4096, typed=True)
 def _strategy(kind: str, names: tuple[str, ...], *values: KnobValue) -> Strategy:
     backend = BACKENDS[kind]

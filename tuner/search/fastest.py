@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import predict, prediction_request, prediction_table, traced_shape
@@ -250,7 +250,7 @@ class Ranking:
             order = np.argsort(seconds)
             unvisited = [
                 int(row)
-                for kind in np.unique(pool.kinds)
+                for kind in sorted(set(pool.kinds.tolist()))
                 for row in order[pool.kinds[order] == kind][:_STARTS_PER_KIND]
                 if int(row) not in visited and np.isfinite(seconds[row])
             ]

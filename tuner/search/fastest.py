@@ -123,7 +123,7 @@ def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count
         factors,
         calibration.host,
         resolved.cluster.memory_gib / memory.factor,
-        _SURE_AMONG * _MOST_TOP,
+        _SURE_AMONG_AT_LEAST if count <= _TOP else _SURE_AMONG * _MOST_TOP,
     )
 
     def predict_each(configs: tuple[TrialConfig, ...]) -> tuple[Prediction, ...]:

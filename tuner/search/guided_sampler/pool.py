@@ -65,7 +65,8 @@ class Pool:
         self.peak_gib, self.least_gib, self.host_gib = np.zeros(0), np.zeros(0), np.zeros(0)
         self.compiled = np.zeros(0)
         for start in range(0, len(first), _CHUNK):
-            self._add(first[start : start + _CHUNK])
+            chunk = first[start : start + _CHUNK]
+            self._add(chunk, [space.flatten(config) for config in chunk])
         self.candidate_count = len(self._tables)
         """Number of leading rows of the pool that are candidates; later rows were added because callers named their
         configurations."""
@@ -149,11 +150,16 @@ class Pool:
     def rows(self, configs: Sequence[TrialConfig]) -> list[int]:
         """Rows of the pool for these configurations; configurations that the pool lacks are added."""
         canonical = [self.space.canonical(config) for config in configs]
-        tables = [_table_of(self.space.flatten(config)) for config in canonical]
-        new = {table: config for table, config in zip(tables, canonical, strict=True) if table not in self._rows}
+        tables = [self.space.flatten(config) for config in canonical]
+        row_tables = [_table_of(table) for table in tables]
+        new = {
+            row_table: (config, table)
+            for row_table, config, table in zip(row_tables, canonical, tables, strict=True)
+            if row_table not in self._rows
+        }
         if new:
-            self._add(list(new.values()))
-        return [self._rows[table] for table in tables]
+            self._add([config for config, _ in new.values()], [table for _, table in new.values()])
+        return [self._rows[row_table] for row_table in row_tables]
 
     def neighbour_rows(self, row: int) -> list[int]:
         """Rows of the pool whose configurations differ from this row's in one knob; cached, because the same rows are
@@ -181,8 +187,7 @@ class Pool:
         key = tuple(sorted((knob, repr(value)) for knob, value in own_knobs))
         return self._family_codes.setdefault(key, len(self._family_codes))
 
-    def _add(self, configs: Sequence[TrialConfig]) -> None:
-        tables = [self.space.flatten(config) for config in configs]
+    def _add(self, configs: Sequence[TrialConfig], tables: Sequence[Flat]) -> None:
         for table, config in zip(tables, configs, strict=True):
             self._without_key[self.size] = config
             row_table = _table_of(table)

@@ -61,6 +61,8 @@ class DefineByRun:
         self.table: Flat = {}
         self.is_canonical = True
         """Whether every knob without effect has its fixed value, which a user's pin may replace."""
+        self.asks_all = True
+        """Whether to ask for a value where there is a single candidate, too."""
         self.keeps_start = False
         """Whether to keep `start`."""
         self.start: Self | None = None
@@ -188,6 +190,9 @@ class DefineByRun:
         for a reason that the declaration cannot state. A knob that does not exist with the values drawn so far is left
         out.
         """
+        if not self.asks_all and name in self.limits.defaults:
+            self.table[name] = self.limits.defaults[name]
+            return
         knob = self._knobs.get(name) or COMMON[name]
         for other, values in knob.within.items():
             if self.table.get(other) not in values:
@@ -233,17 +238,20 @@ class DefineByRun:
         values = self.limits.restrict(knob, candidates)
         if not values:
             raise NoLegalValue(knob, candidates, why_not)
-        param = _param(knob, self.table.get("backend"), variant)
-        value = self.table[knob] = self.answer(Question(knob, param, values))
+        if len(values) == 1 and not self.asks_all:
+            value = values[0]
+        else:
+            value = self.answer(Question(knob, _param(knob, self.table.get("backend"), variant), values))
+        self.table[knob] = value
         return value
 
     def fix(self, knob: str, value: KnobValue, candidates: tuple[KnobValue, ...]) -> None:
         """Set a knob that has no effect here: to the value that the user pinned if it is legal, else to `value`."""
         pinned_value = self.limits.pinned(knob, value)
-        is_honoured = self.limits.is_open(knob) or pinned_value in candidates
-        self.table[knob] = pinned_value if is_honoured else value
-        if is_honoured and pinned_value != value:
-            self.is_canonical = False
+        if pinned_value != value and (self.limits.is_open(knob) or pinned_value in candidates):
+            self.table[knob], self.is_canonical = pinned_value, False
+        else:
+            self.table[knob] = value
 
     def pick_if(self, knob: str, effective: bool, candidates: tuple[KnobValue, ...], otherwise: KnobValue) -> KnobValue:
         """Choose a knob's value where the knob has an effect, else set its fixed value."""

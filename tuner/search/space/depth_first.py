@@ -41,7 +41,7 @@ class DepthFirst:
         """
         start = self._path[-1].start if self._path else None
         self._drawing = (start or self._drawing).resume(self._answer)
-        self._drawing.keeps_start = True
+        self._drawing.keeps_start, self._drawing.asks_all = True, False
         # Choices of earlier steps are in the drawing already.
         self._depth = next((depth for depth, choice in enumerate(self._path) if choice.start is start), 0)
         try:

@@ -1,6 +1,7 @@
 """Conversion of a configuration to a flat table of knob values and back."""
 
 from functools import lru_cache
+from operator import attrgetter
 
 from pydantic import ValidationError
 
@@ -9,11 +10,12 @@ from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.backends.registry import BACKENDS
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
 
+_common_values = attrgetter(*COMMON)
+
 
 def flatten(config: TrialConfig) -> Flat:
     """Values of all knobs of the configuration by name, `backend` included."""
-    common = {name: getattr(config, name) for name in COMMON}
-    return {"backend": config.backend, **common, **_own_knobs(config.strategy)}
+    return {"backend": config.backend, **dict(zip(COMMON, _common_values(config), strict=True)), **_own_knobs(config.strategy)}
 
 
 def unflatten(table: Flat) -> TrialConfig:

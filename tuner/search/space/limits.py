@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from shardtune.api_schemas.knobs import Knob
 from shardtune.api_schemas.training.search_space import BACKENDS, KnobValue, Limit, SpaceLimits
+from shardtune.tuner.search.space.legal_values import COMMON
 
 
 class KnobLimits:
@@ -19,6 +20,13 @@ class KnobLimits:
         for name, limit in spec.knobs.items():
             _check_limit(name, limit, knobs)
         self._all_knobs, self._limits = knobs, spec.knobs
+        self.defaults = {
+            name: limit
+            for name, limit in spec.knobs.items()
+            if not isinstance(limit, Limit | tuple) and name in COMMON and _is_default(COMMON[name], limit)
+        }
+        """Values of the knobs of every backend that are pinned to their default, which they have with or without an
+        effect."""
         self._restricted: dict[tuple[str, tuple[KnobValue, ...]], tuple[KnobValue, ...]] = {}
         self.backends: tuple[str, ...] = tuple(backend for backend in BACKENDS if backend in spec.backends)
         self.allow_compile = True if _is_named(spec.knobs.get("compile"), True) else spec.allow_compile
@@ -99,6 +107,12 @@ class NoLimits(KnobLimits):
 
 def _is_named(limit: KnobValue | tuple[KnobValue, ...] | Limit | None, value: KnobValue) -> bool:
     return any(_is_same(value, allowed) for allowed in (limit if isinstance(limit, tuple) else (limit,)))
+
+
+def _is_default(knob: Knob, value: KnobValue) -> bool:
+    """Whether a pin sets a knob to the value that it has where it has no effect, and that is always a candidate."""
+    is_candidate = knob.accepts_own_values or any(_is_same(value, candidate) for candidate in knob.tries)
+    return is_candidate and _is_same(value, knob.default) and not knob.within
 
 
 def _is_number(value: KnobValue) -> bool:

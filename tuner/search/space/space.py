@@ -55,10 +55,10 @@ class Space:
         leave a knob without a legal value. `start`: drawing that already has the first values, of a `Choice`."""
 
         def answer(question: Question) -> KnobValue:
-            values = question.values
-            return values[0] if len(values) == 1 else chooser(question.param, values)
+            return chooser(question.param, question.values)
 
         drawing = DefineByRun(self.domains, self.limits, answer) if start is None else start.resume(answer)
+        drawing.asks_all = False
         try:
             config = self.unflatten(drawing.run(BACKENDS))
         except NoLegalValue:

@@ -30,8 +30,8 @@ from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictedRows, PredictionBasis
 from shardtune.tuner.search.space import Choice
-from shardtune.tuner.search.space.define_by_run import Answer, Question
 from shardtune.tuner.search.space.legal_values import Flat
+from shardtune.tuner.search.space.questions import Answer, Question
 
 _HOST_GIB = 1000.0
 """Host memory of the cluster: nothing is offloaded."""

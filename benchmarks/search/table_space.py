@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space import Chooser, Space, choices
-from shardtune.tuner.search.space.define_by_run import DefineByRun, Question
+from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.depth_first import Narrow
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import Flat
 from shardtune.tuner.search.space.limits import KnobLimits
+from shardtune.tuner.search.space.questions import Question
 
 
 class TableSpace(Space):

@@ -122,6 +122,8 @@ def _predict(
         _check(shape, workload, cluster, config)
     candidates = from_configs(configs, workload.longest_row, cluster.world_size, workload.global_batch)
     result = calibrations.evaluate(shape, candidates, workload, cluster)
+    peak = machine(cluster, measured=calibrations.measured).peak_flops
+    speeds = [_predict_speed(shape, result, workload, peak, index) for index in range(len(configs))]
     largest, sizes = [(0, 0)] * len(configs), 1
     if limits:
         # Only memory decides the limits, so only memory is evaluated at the other sizes.
@@ -129,25 +131,21 @@ def _predict(
         memory = peak_memory(shape, wider, Dtypes.of(workload.precision), Implementation.of(workload), cluster.device)
         result = replace(result, memory=memory)
         largest = headroom.largest_sizes(shape, result, cluster.host_memory_gib * GIB / cluster.gpus_per_node)
-    peak = machine(cluster, measured=calibrations.measured).peak_flops
     predictions = []
-    for index, config in enumerate(configs):
-        memory_prediction = _predict_memory(result, cluster, index * sizes)
-        change = None
+    for index, (config, speed, (longest, largest_micro_batch)) in enumerate(zip(configs, speeds, largest, strict=True)):
+        memory_prediction, change = _predict_memory(result, cluster, index * sizes), None
         if limits and (memory_prediction.margin_gib < 0 or memory_prediction.verdict == "does not fit"):
             change = _cheapest_change(shape, workload, cluster, config, calibrations)
-        speed = _predict_speed(shape, result, workload, peak, index)
-        predictions.append(
-            Prediction(
-                config=config,
-                description=config.describe(),
-                memory=memory_prediction,
-                speed=None if speed is None else speed.model_copy(update=_padding(workload, cluster, config)),
-                longest_sequence=largest[index][0],
-                largest_micro_batch=largest[index][1],
-                cheapest_change=change,
-            )
+        prediction = Prediction(
+            config=config,
+            description=config.describe(),
+            memory=memory_prediction,
+            speed=None if speed is None else speed.model_copy(update=_padding(workload, cluster, config)),
+            longest_sequence=longest,
+            largest_micro_batch=largest_micro_batch,
+            cheapest_change=change,
         )
+        predictions.append(prediction)
     return tuple(predictions)
 
 

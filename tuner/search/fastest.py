@@ -29,9 +29,9 @@ from shardtune.tuner.search.guided_sampler.pool import Pool, neighbours
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis
 from shardtune.tuner.search.space import Space, choices
 from shardtune.tuner.search.space.backends.registry import BACKENDS, KNOBS
-from shardtune.tuner.search.space.define_by_run import Question
 from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.space.legal_values import COMMON
+from shardtune.tuner.search.space.questions import Question
 
 _TOP, _MOST_TOP = 10, 100
 """Number of fastest configurations in the answer to a request that names no number, and the largest number that a

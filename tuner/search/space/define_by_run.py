@@ -5,8 +5,7 @@ values.
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import NamedTuple, Protocol, Self
+from typing import Protocol, Self
 
 from shardtune.api_schemas.knobs import ALWAYS, Knob, When
 from shardtune.api_schemas.strategies.recipe_support import lora_support
@@ -14,26 +13,7 @@ from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
 from shardtune.tuner.search.space.limits import KnobLimits
-
-
-class Question(NamedTuple):
-    """Knob whose value must be chosen, with its candidate values."""
-
-    knob: str
-    param: str
-    """Parameter name for the sampler; the same name always has the same candidate values."""
-    values: tuple[KnobValue, ...]
-
-
-Answer = Callable[[Question], KnobValue]
-
-
-class NoLegalValue(Exception):
-    """Error raised where the user's limits leave a knob without a legal value, given the knobs drawn before."""
-
-    def __init__(self, knob: str, candidates: tuple[KnobValue, ...], why_not: str | None = None) -> None:
-        super().__init__(knob)
-        self.knob, self.candidates, self.why_not = knob, candidates, why_not
+from shardtune.tuner.search.space.questions import Answer, NoLegalValue, Question, param_name
 
 
 class DrawnBackend(Protocol):
@@ -241,7 +221,7 @@ class DefineByRun:
         if len(values) == 1 and not self.asks_all:
             value = values[0]
         else:
-            value = self.answer(Question(knob, _param(knob, self.table.get("backend"), variant), values))
+            value = self.answer(Question(knob, param_name(knob, self.table.get("backend"), variant), values))
         self.table[knob] = value
         return value
 
@@ -269,12 +249,3 @@ _STEPS = (
     DefineByRun._draw_common,
 )
 """Steps of a drawing in their order; a drawing can be resumed before each."""
-
-
-# A walk names some twenty parameters, and a search makes thousands of walks.
-@lru_cache(maxsize=4096)
-def _param(knob: str, backend: KnobValue | None, variant: str) -> str:
-    """Name of a sampler's parameter for a knob. A sampler needs the same candidates whenever it sees a name, so a knob
-    with several sets of candidates has a name for each."""
-    name = knob if knob == "backend" or knob in COMMON else f"{backend}.{knob}"
-    return f"{name}@{variant}" if variant else name

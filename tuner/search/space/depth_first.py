@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from shardtune.api_schemas.training.search_space import KnobValue
-from shardtune.tuner.search.space.define_by_run import DefineByRun, DrawnBackend, Question
+from shardtune.tuner.search.space.define_by_run import DefineByRun, DrawnBackend
 from shardtune.tuner.search.space.legal_values import Flat
+from shardtune.tuner.search.space.questions import Question
 
 Narrow = Callable[[Question], tuple[KnobValue, ...]]
 """Function that takes a knob with its candidate values and returns the values to enumerate."""

@@ -11,12 +11,13 @@ from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.search.space import choices
 from shardtune.tuner.search.space.backends.registry import BACKENDS, KNOBS
-from shardtune.tuner.search.space.define_by_run import Answer, DefineByRun, NoLegalValue, Question
+from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.depth_first import DepthFirst, Narrow
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.flat import flatten, unflatten
 from shardtune.tuner.search.space.legal_values import Flat
 from shardtune.tuner.search.space.limits import KnobLimits, NoLimits
+from shardtune.tuner.search.space.questions import Answer, NoLegalValue, Question
 
 Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
 """Function that takes a parameter's name and its candidate values, and returns one of the values."""

@@ -136,9 +136,7 @@ def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count
     usual = _choose(ranked, predict_each, _TOP)
     if count <= _TOP:
         return usual[:count]
-    return (*usual[:1], *(row for row in _choose(ranked, predict_each, count) if row.config != usual[0].config))[
-        :count
-    ]
+    return (*usual[:1], *(row for row in _choose(ranked, predict_each, count) if row.config != usual[0].config))[:count]
 
 
 def _choose(

@@ -15,7 +15,11 @@ _common_values = attrgetter(*COMMON)
 
 def flatten(config: TrialConfig) -> Flat:
     """Values of all knobs of the configuration by name, `backend` included."""
-    return {"backend": config.backend, **dict(zip(COMMON, _common_values(config), strict=True)), **_own_knobs(config.strategy)}
+    return {
+        "backend": config.backend,
+        **dict(zip(COMMON, _common_values(config), strict=True)),
+        **_own_knobs(config.strategy),
+    }
 
 
 def unflatten(table: Flat) -> TrialConfig:

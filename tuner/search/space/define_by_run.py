@@ -5,7 +5,7 @@ values.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, Self
+from typing import Protocol
 
 from shardtune.api_schemas.knobs import ALWAYS, Knob, When
 from shardtune.api_schemas.strategies.recipe_support import lora_support
@@ -45,7 +45,7 @@ class DefineByRun:
         """Whether to ask for a value where there is a single candidate, too."""
         self.keeps_start = False
         """Whether to keep `start`."""
-        self.start: Self | None = None
+        self.start: DefineByRun | None = None
         """Copy of the drawing from before the current step."""
         self._step = 0
         self._on_gpu, self._has_peers, self._accumulates = domains.on_gpu, domains.world > 1, False
@@ -67,10 +67,10 @@ class DefineByRun:
             self._step += 1
         return self.table
 
-    def resume(self, answer: Answer) -> Self:
+    def resume(self, answer: Answer) -> "DefineByRun":
         """Copy of the drawing that goes on with other answers. Most drawings of a search repeat the first choices of
         another one, and a copy of that one spares them the steps of these choices."""
-        drawing = type(self).__new__(type(self))
+        drawing = DefineByRun.__new__(DefineByRun)
         drawing.__dict__.update(self.__dict__, table=dict(self.table), answer=answer, start=None, keeps_start=False)
         return drawing
 

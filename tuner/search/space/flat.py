@@ -45,13 +45,13 @@ def unflatten(table: Flat) -> TrialConfig:
 
 
 # Most configurations of a search share their strategy with others.
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2048)
 def _own_knobs(strategy: Strategy) -> Flat:
     return BACKENDS[strategy.kind].to_knobs(strategy)
 
 
 # The cache is typed because in Python True == 1.
-@lru_cache(maxsize=4096, typed=True)
+@lru_cache(maxsize=2048, typed=True)
 def _strategy(kind: str, names: tuple[str, ...], *values: KnobValue) -> Strategy:
     backend = BACKENDS[kind]
     strategy: Strategy = backend.config(**backend.to_fields(dict(zip(names, values, strict=True))))

@@ -1,10 +1,17 @@
 """Objective of a finished run: the memory that the run may use, and whether the run stayed within it."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from shardtune.api_schemas.formatting import memory as in_words
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.objective import Objective
+
+if TYPE_CHECKING:
+    # `shardtune predict` asks for the available memory only, and measurements take long to import.
+    from shardtune.api_schemas.trials.measurements import Measurement
 
 
 def available_gib(cluster: Cluster, objective: Objective) -> float:

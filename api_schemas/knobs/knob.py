@@ -122,6 +122,8 @@ class Knob:
 
     def phrase(self, value: KnobValue) -> str:
         """Words for a value in a configuration's one-line description; empty for a value that goes without saying."""
+        if not self.phrases:
+            return ""
         words = self.phrases.get(value_text(value), "" if value == self.default else self.phrases.get("*", ""))
         return words.format(value=value)
 

@@ -6,11 +6,12 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import ClusterChoice
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.budget import MOST_PAIRS, MOST_TRIALS, Budget
-from shardtune.api_schemas.studies.study_request import MOST_QUIET_WAIT_S, Objective, StudyRequest
+from shardtune.api_schemas.studies.study_request import MOST_QUIET_WAIT_S, StudyRequest
 from shardtune.api_schemas.studies.targets import Target, TargetChoice
 from shardtune.api_schemas.training.models import ModelChoice
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import WorkloadRequest
+from shardtune.api_schemas.trials.objective import Objective
 
 
 class Extension(Schema):

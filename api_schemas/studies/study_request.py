@@ -21,6 +21,7 @@ from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import Precision, Workload, WorkloadRequest
 from shardtune.api_schemas.trials.measure_plan import MOST_LOSS_STEPS
+from shardtune.api_schemas.trials.objective import Objective
 
 MOST_WAIT_S = 30 * 86_400.0
 """Longest time in seconds that a study may wait for a worker."""
@@ -29,15 +30,6 @@ MOST_QUIET_WAIT_S = 7 * 86_400.0
 
 
 SamplerName = Literal["guided", "tpe", "gp", "random"]
-
-
-class Objective(Schema):
-    """Quantity that a study maximises, and its constraints."""
-
-    metric: Literal["tokens_per_s_per_gpu"] = "tokens_per_s_per_gpu"
-    memory_headroom: float = Field(default=0.05, ge=0, lt=0.9)
-    """Fraction of memory that the best configuration must leave free; a run that leaves less free fails as
-    `over_limit`."""
 
 
 class StudyRequest(Schema):

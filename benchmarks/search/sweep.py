@@ -29,8 +29,9 @@ from shardtune.tuner.prediction.calibration import PARTS, MemoryCalibration
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictedRows, PredictionBasis
-from shardtune.tuner.search.space.define_by_run import Answer, Question
+from shardtune.tuner.search.space import Choice
 from shardtune.tuner.search.space.legal_values import Flat
+from shardtune.tuner.search.space.questions import Answer, Question
 
 _HOST_GIB = 1000.0
 """Host memory of the cluster: nothing is offloaded."""
@@ -70,10 +71,10 @@ class SweepSpace(TableSpace):
         """The row with these knobs."""
         return self.measured[self._places.index(table)]
 
-    def sampler_answers(self, config: TrialConfig, exact: bool = False) -> list[tuple[Question, KnobValue]]:
+    def choices_of(self, config: TrialConfig, exact: bool = False) -> list[Choice]:
         """A row's values of all knobs with a choice; every row has a place."""
         own = self.flatten(config)
-        return [(question, own[question.knob]) for question in self._questions if len(question.values) > 1]
+        return [Choice(question, own[question.knob]) for question in self._questions if len(question.values) > 1]
 
     def canonical(self, config: TrialConfig) -> TrialConfig:
         """Every knob does something."""

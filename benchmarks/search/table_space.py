@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space import Chooser, Space, choices
-from shardtune.tuner.search.space.define_by_run import Question
+from shardtune.tuner.search.space.define_by_run import DefineByRun
+from shardtune.tuner.search.space.depth_first import Narrow
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import Flat
 from shardtune.tuner.search.space.limits import KnobLimits
-from shardtune.tuner.search.space.space import Narrow
+from shardtune.tuner.search.space.questions import Question
 
 
 class TableSpace(Space):
@@ -21,8 +22,8 @@ class TableSpace(Space):
         self.measured = measured
         self._places = [self._place(config) for config in measured]
 
-    def sample(self, chooser: Chooser) -> TrialConfig | None:
-        """Draw a measured configuration."""
+    def sample(self, chooser: Chooser, start: DefineByRun | None = None) -> TrialConfig | None:
+        """Draw a measured configuration, always from the beginning."""
         candidate_indices = list(range(len(self.measured)))
 
         def answer(question: Question) -> KnobValue:

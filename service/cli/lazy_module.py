@@ -11,6 +11,8 @@ them. In the module of a command:
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -23,10 +25,17 @@ def load(name: str) -> ModuleType:
     # httpx imports its own command line, with rich and pygments, wherever these are installed.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     # An import creates hardly any garbage, but its many allocations trigger collections: a fifth of its time.
+    with without_collections():
+        return import_module(name)
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Turn garbage collection off, for work of seconds that creates hardly any garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return import_module(name)
+        yield
     finally:
         if was_enabled:
             gc.enable()

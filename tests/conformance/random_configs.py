@@ -10,10 +10,11 @@ from shardtune.api_schemas.strategies import TrialConfig, sample_groups
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.tuner.search.space.backends.record import SearchedBackend
-from shardtune.tuner.search.space.define_by_run import DefineByRun, Question
+from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
 from shardtune.tuner.search.space.limits import NoLimits
+from shardtune.tuner.search.space.questions import Question
 from tests.support.long_run import IS_LONG
 from tests.support.values.tuner_inputs import cpu, gpus, llama
 

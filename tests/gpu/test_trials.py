@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ResumeTask, TraceTask
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.prediction.calibration import MemoryCalibration

@@ -8,7 +8,7 @@ from typing import Literal
 
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.formatting import counted
-from shardtune.api_schemas.studies.study_request import Objective
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.plans import DateBand, ImpossibleRow, Plan, PlanRequest, PlanRow
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.objective import available_gib

@@ -7,29 +7,46 @@ from shardtune.tuner.prediction.candidates import Candidates
 from shardtune.tuner.prediction.evaluation import Evaluation
 from shardtune.tuner.prediction.model_shape import ModelShape
 
-_SEQUENCES = np.unique(np.round(np.geomspace(1, 32_768, 160))) * 128.0
-_MICRO_BATCHES = np.unique(np.round(np.geomspace(1, 4096, 160)))
+# Not `np.unique`, which imports numpy.ma: 20 ms of each `shardtune predict`.
+_SEQUENCES = np.array(sorted(set(np.round(np.geomspace(1, 32_768, 160)).tolist()))) * 128.0
+_MICRO_BATCHES = np.array(sorted(set(np.round(np.geomspace(1, 4096, 160)).tolist())))
 
 
-def with_other_sizes(candidate: Candidates) -> Candidates:
-    """Copies of a candidate for one evaluation: the candidate itself, then copies with rising sequence lengths, then
-    with rising micro batches."""
+SIZES = 1 + len(_SEQUENCES) + len(_MICRO_BATCHES)
+"""Number of sizes at which each candidate's memory is evaluated, its own included."""
+
+
+def with_other_sizes(candidates: Candidates) -> Candidates:
+    """`SIZES` copies of each candidate for one evaluation: the candidate itself, then copies with rising sequence
+    lengths, then with rising micro batches."""
     # One evaluation of all sizes costs little more than one of a single size.
-    sequence, micro_batch = candidate.sequence.ravel(), candidate.micro_batch.ravel()
-    return candidate.with_values(
-        sequence=np.concatenate([sequence, _SEQUENCES, np.repeat(sequence, len(_MICRO_BATCHES))]),
-        micro_batch=np.concatenate([micro_batch, np.repeat(micro_batch, len(_SEQUENCES)), _MICRO_BATCHES]),
+    count = candidates.size
+    sequence, micro_batch = (
+        np.broadcast_to(sizes, (count,))[:, np.newaxis] for sizes in (candidates.sequence, candidates.micro_batch)
+    )
+    copies = candidates.take(np.repeat(np.arange(count), SIZES))
+    lengths = np.broadcast_to(_SEQUENCES, (count, len(_SEQUENCES)))
+    micro_batches = np.broadcast_to(_MICRO_BATCHES, (count, len(_MICRO_BATCHES)))
+    return copies.with_values(
+        sequence=np.hstack([sequence, lengths, np.repeat(sequence, len(_MICRO_BATCHES), axis=1)]).ravel(),
+        micro_batch=np.hstack([micro_batch, np.repeat(micro_batch, len(_SEQUENCES), axis=1), micro_batches]).ravel(),
     )
 
 
-def largest_sizes(shape: ModelShape, result: Evaluation, host_bytes: float) -> tuple[int, int]:
-    """Longest sequence and largest micro batch that fit, before the first size that does not; 0 where no size fits.
-    `host_bytes`: each rank's part of host memory, which limits what is offloaded."""
-    fits = (result.fits & (result.memory.host <= host_bytes))[1:]
+def largest_sizes(shape: ModelShape, result: Evaluation, host_bytes: float) -> list[tuple[int, int]]:
+    """Longest sequence and largest micro batch of each candidate that fit, before the first size that does not; 0 where
+    no size fits. `result` has the memory of all sizes. `host_bytes`: each rank's part of host memory, which limits what
+    is offloaded."""
+    fits = (result.fits & (result.memory.host <= host_bytes)).reshape(-1, SIZES)[:, 1:]
+    own_fits = result.fits.reshape(-1, SIZES)[:, 0]
+    return [_largest(shape, *row) for row in zip(fits, own_fits, strict=True)]
+
+
+def _largest(shape: ModelShape, fits: NDArray[np.bool_], own_fits: np.bool_) -> tuple[int, int]:
     longest = _last_fitting(fits[: len(_SEQUENCES)], _SEQUENCES)
     if shape.step_trace is not None:
         # Nothing is known of other lengths.
-        longest = shape.step_trace.sequence_length if result.fits[0] else 0
+        longest = shape.step_trace.sequence_length if own_fits else 0
     if shape.max_positions:
         longest = min(longest, shape.max_positions)
     return longest, _last_fitting(fits[len(_SEQUENCES) :], _MICRO_BATCHES)

@@ -5,9 +5,9 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.predictions import TrialPrediction
 from shardtune.api_schemas.trials.trial import Rejection
 from shardtune.tuner.objective import available_gib

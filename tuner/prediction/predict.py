@@ -6,7 +6,7 @@ tuner.prediction.catalogue. Pure; imports no torch.
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ from shardtune.tuner.prediction.calibration import (
     MemoryCalibration,
     SpeedCalibration,
 )
-from shardtune.tuner.prediction.candidates import Dtypes, Implementation
+from shardtune.tuner.prediction.candidates import Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate, machine
 from shardtune.tuner.prediction.footprint import peak_memory
@@ -72,6 +72,89 @@ def predict(
         ValueError: the axes of the mesh do not multiply up to the cluster's ranks, or the catalogue does not have the
             GPU.
     """
+    calibrations = _Calibrations(memory_calibration, speed_calibration, measured)
+    return _predict(shape, workload, cluster, (config,), calibrations, limits)[0]
+
+
+@lru_cache(maxsize=64)
+def predict_each(
+    shape: ModelShape,
+    workload: Workload,
+    cluster: Cluster,
+    configs: tuple[TrialConfig, ...],
+    memory_calibration: MemoryCalibration | None = None,
+    speed_calibration: SpeedCalibration = UNCALIBRATED,
+    measured: MeasuredHardware | None = None,
+) -> tuple[Prediction, ...]:
+    """Predict memory, speed and limits of several configurations at once, as `predict` does one by one.
+
+    Raises:
+        ValueError: as in `predict`.
+    """
+    return _predict(
+        shape, workload, cluster, configs, _Calibrations(memory_calibration, speed_calibration, measured), True
+    )
+
+
+class _Calibrations(NamedTuple):
+    """Corrections of a prediction by measurements."""
+
+    memory: MemoryCalibration | None
+    speed: SpeedCalibration
+    measured: MeasuredHardware | None
+
+    def evaluate(self, shape: ModelShape, candidates: Candidates, workload: Workload, cluster: Cluster) -> Evaluation:
+        """Evaluate candidates with these corrections."""
+        return evaluate(shape, candidates, workload, cluster, self.memory, self.speed, measured=self.measured)
+
+
+def _predict(
+    shape: ModelShape,
+    workload: Workload,
+    cluster: Cluster,
+    configs: tuple[TrialConfig, ...],
+    calibrations: _Calibrations,
+    limits: bool,
+) -> tuple[Prediction, ...]:
+    if not configs:
+        return ()
+    for config in configs:
+        _check(shape, workload, cluster, config)
+    candidates = from_configs(configs, workload.longest_row, cluster.world_size, workload.global_batch)
+    result = calibrations.evaluate(shape, candidates, workload, cluster)
+    peak = machine(cluster, measured=calibrations.measured).peak_flops
+    speeds = [_predict_speed(shape, result, workload, peak, index) for index in range(len(configs))]
+    largest, sizes = [(0, 0)] * len(configs), 1
+    if limits:
+        # Only memory decides the limits, so only memory is evaluated at the other sizes.
+        wider, sizes = headroom.with_other_sizes(candidates), headroom.SIZES
+        memory = peak_memory(shape, wider, Dtypes.of(workload.precision), Implementation.of(workload), cluster.device)
+        result = replace(result, memory=memory)
+        largest = headroom.largest_sizes(shape, result, cluster.host_memory_gib * GIB / cluster.gpus_per_node)
+    predictions = []
+    for index, (config, speed, (longest, largest_micro_batch)) in enumerate(zip(configs, speeds, largest, strict=True)):
+        memory_prediction, change = _predict_memory(result, cluster, index * sizes), None
+        if limits and (memory_prediction.margin_gib < 0 or memory_prediction.verdict == "does not fit"):
+            change = _cheapest_change(shape, workload, cluster, config, calibrations)
+        prediction = Prediction(
+            config=config,
+            description=config.describe(),
+            memory=memory_prediction,
+            speed=None if speed is None else speed.model_copy(update=_padding(workload, cluster, config)),
+            longest_sequence=longest,
+            largest_micro_batch=largest_micro_batch,
+            cheapest_change=change,
+        )
+        predictions.append(prediction)
+    return tuple(predictions)
+
+
+def _check(shape: ModelShape, workload: Workload, cluster: Cluster, config: TrialConfig) -> None:
+    """Reject a configuration that cannot train this model on this cluster.
+
+    Raises:
+        ValueError: names the axis of the mesh.
+    """
     config.strategy.check_ranks(cluster.world_size)
     sample_groups.check(config, cluster, workload)
     stages = config.strategy.stages
@@ -79,31 +162,6 @@ def predict(
     pipeline_parallel.check_blocks(stages, *shape.pipeline, config.strategy.virtual_stages)
     context_parallel.check_heads(config.context_parallel, *shape.context)
     sample_groups.check_experts(config, *shape.divisible_experts)
-    calibrations: dict[str, Any] = {"memory_calibration": memory_calibration, "speed_calibration": speed_calibration}
-    calibrations["measured"] = measured
-    candidates = from_configs([config], workload.longest_row, cluster.world_size, workload.global_batch)
-    result = evaluate(shape, candidates, workload, cluster, **calibrations)
-    if limits:
-        # Only memory decides the limits, so only memory is evaluated at the other sizes.
-        wider = headroom.with_other_sizes(candidates)
-        memory = peak_memory(shape, wider, Dtypes.of(workload.precision), Implementation.of(workload), cluster.device)
-        result = replace(result, memory=memory)
-    memory_prediction = _predict_memory(result, cluster, 0)
-    on_host = cluster.host_memory_gib * GIB / cluster.gpus_per_node
-    longest, largest = headroom.largest_sizes(shape, result, on_host) if limits else (0, 0)
-    change = None
-    if limits and (memory_prediction.margin_gib < 0 or memory_prediction.verdict == "does not fit"):
-        change = _cheapest_change(shape, workload, cluster, config, calibrations)
-    speed = _predict_speed(shape, result, workload, machine(cluster, measured=measured).peak_flops, 0)
-    return Prediction(
-        config=config,
-        description=config.describe(),
-        memory=memory_prediction,
-        speed=None if speed is None else speed.model_copy(update=_padding(workload, cluster, config)),
-        longest_sequence=longest,
-        largest_micro_batch=largest,
-        cheapest_change=change,
-    )
 
 
 def _predict_memory(result: Evaluation, cluster: Cluster, index: int) -> MemoryPrediction:
@@ -189,7 +247,7 @@ def _bounding_resource(step: StepTable, parts: dict[str, float], index: int) -> 
 
 
 def _cheapest_change(
-    shape: ModelShape, workload: Workload, cluster: Cluster, config: TrialConfig, calibrations: dict[str, Any]
+    shape: ModelShape, workload: Workload, cluster: Cluster, config: TrialConfig, calibrations: _Calibrations
 ) -> Any:
     near = [
         neighbour
@@ -204,7 +262,7 @@ def _cheapest_change(
     candidates = from_configs(
         [change.config for change in near], workload.longest_row, cluster.world_size, workload.global_batch
     )
-    result = evaluate(shape, candidates, workload, cluster, **calibrations)
+    result = calibrations.evaluate(shape, candidates, workload, cluster)
     # A neighbour that offloads must fit into the host's memory, too.
     on_host = result.memory.host * cluster.gpus_per_node / GIB <= cluster.host_memory_gib
     return neighbours.cheapest(near, result.fits & on_host, result.total_gib, result.tokens_per_s_per_gpu)

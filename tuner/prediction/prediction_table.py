@@ -2,10 +2,10 @@
 
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
 from shardtune.api_schemas.strategies.recipe_support import float8_support, fp16_support, lora_support
-from shardtune.api_schemas.trials.predictions import PredictionTable
+from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable
 from shardtune.tuner.prediction import neighbours
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
-from shardtune.tuner.prediction.predict import predict
+from shardtune.tuner.prediction.predict import predict_each
 from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 from shardtune.tuner.prediction.shapes import calibration_choice
 
@@ -35,18 +35,7 @@ def predict_all(
         and lora_support.can_train(config, request.adapter)
         and fp16_support.can_train(config, resolved.workload(resolved.global_batch))
     )
-    rows = [
-        predict(
-            resolved.shape,
-            resolved.workload(resolved.batch_of(config)),
-            cluster,
-            config,
-            calibration_choice.memory_calibration(calibrations, resolved.shape),
-            calibration_choice.speed_calibration(calibrations, resolved.shape),
-            measured=request.hardware,
-        )
-        for config in configs
-    ]
+    rows = _predict_rows(resolved, configs, calibrations)
     _check_clusters(resolved)
     return PredictionTable(
         model=request.model.name,
@@ -60,7 +49,7 @@ def predict_all(
         adapter=request.adapter.describe() if request.adapter else None,
         trained_parameters=resolved.shape.trained_parameters if request.adapter else None,
         matrix_parameters=resolved.shape.matrix_parameters,
-        predictions=tuple(rows),
+        predictions=rows,
         batch_counts="packed rows" if request.data is not None and request.data.is_packed else "samples",
         strategies_global_batch=None if request.configs else resolved.global_batch,
         strategies_compiled=compiled and not request.configs,
@@ -73,6 +62,27 @@ def _check_clusters(resolved: ResolvedRequest) -> None:
     for config in resolved.request.configs:
         accumulation = config.accumulation(resolved.batch_of(config), resolved.cluster.world_size)
         config.strategy.check_cluster(resolved.cluster, resolved.precision, accumulation)
+
+
+def _predict_rows(
+    resolved: ResolvedRequest, configs: tuple[TrialConfig, ...], calibrations: Calibrations
+) -> tuple[Prediction, ...]:
+    """Predict the configurations, together those of one global batch."""
+    batches = [resolved.batch_of(config) for config in configs]
+    rows: dict[int, Prediction] = {}
+    for batch in dict.fromkeys(batches):
+        places = [place for place, other in enumerate(batches) if other == batch]
+        predictions = predict_each(
+            resolved.shape,
+            resolved.workload(batch),
+            resolved.cluster,
+            tuple(configs[place] for place in places),
+            calibration_choice.memory_calibration(calibrations, resolved.shape),
+            calibration_choice.speed_calibration(calibrations, resolved.shape),
+            measured=resolved.request.hardware,
+        )
+        rows |= dict(zip(places, predictions, strict=True))
+    return tuple(rows[place] for place in range(len(configs)))
 
 
 def _uncompiled_notes(configs: tuple[TrialConfig, ...], compiled: bool) -> tuple[str, ...]:

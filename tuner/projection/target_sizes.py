@@ -7,9 +7,10 @@ import numpy as np
 
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study_request import Objective, StudySpec
+from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.studies.targets import Target
 from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate

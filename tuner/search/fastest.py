@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import predict, prediction_request, prediction_table, traced_shape
@@ -29,9 +29,9 @@ from shardtune.tuner.search.guided_sampler.pool import Pool, neighbours
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictionBasis
 from shardtune.tuner.search.space import Space, choices
 from shardtune.tuner.search.space.backends.registry import BACKENDS, KNOBS
-from shardtune.tuner.search.space.define_by_run import Question
 from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.space.legal_values import COMMON
+from shardtune.tuner.search.space.questions import Question
 
 _TOP, _MOST_TOP = 10, 100
 """Number of fastest configurations in the answer to a request that names no number, and the largest number that a
@@ -123,36 +123,36 @@ def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count
         factors,
         calibration.host,
         resolved.cluster.memory_gib / memory.factor,
-        _SURE_AMONG * _MOST_TOP,
+        _SURE_AMONG_AT_LEAST if count <= _TOP else _SURE_AMONG * _MOST_TOP,
     )
 
-    def predict_config(config: TrialConfig) -> Prediction:
-        return predict.predict(
-            basis.shape, basis.workload, basis.cluster, config, memory, calibration, measured=basis.hardware
+    def predict_each(configs: tuple[TrialConfig, ...]) -> tuple[Prediction, ...]:
+        return predict.predict_each(
+            basis.shape, basis.workload, basis.cluster, configs, memory, calibration, measured=basis.hardware
         )
 
     # Which of equally fast configurations is the simplest depends on how many are compared: a request for one, such as
     # that of an explanation, must name the same as the usual table.
-    usual = _choose(ranked, predict_config, _TOP)
+    usual = _choose(ranked, predict_each, _TOP)
     if count <= _TOP:
         return usual[:count]
-    return (*usual[:1], *(row for row in _choose(ranked, predict_config, count) if row.config != usual[0].config))[
-        :count
-    ]
+    return (*usual[:1], *(row for row in _choose(ranked, predict_each, count) if row.config != usual[0].config))[:count]
 
 
 def _choose(
-    ranked: tuple[TrialConfig, ...], predict_config: Callable[[TrialConfig], Prediction], count: int
+    ranked: tuple[TrialConfig, ...],
+    predict_each: Callable[[tuple[TrialConfig, ...]], tuple[Prediction, ...]],
+    count: int,
 ) -> tuple[Prediction, ...]:
     """Choose and rank `count` of the configurations, which are given by rising step time."""
     among = ranked[: max(_SURE_AMONG * count, _SURE_AMONG_AT_LEAST)]
     # Wider than asked for: the simplest of equally fast configurations may come after the first `count`.
-    wide = equal_ranks.simplest_first([predict_config(config) for config in among[: _WIDER * count]])
+    wide = equal_ranks.simplest_first(predict_each(among[: _WIDER * count]))
     predictions = sorted(wide[:count], key=_step_time_s)
     # A user needs one answer that fits: where none of the fastest does, the last gives way to the fastest that surely
     # fits.
     if not any(map(_surely_fits, predictions)):
-        others = [*wide[count:], *map(predict_config, among[_WIDER * count :])]
+        others = [*wide[count:], *predict_each(among[_WIDER * count :])]
         fitting = equal_ranks.simplest(sorted(filter(_surely_fits, others), key=_step_time_s))
         predictions = predictions if fitting is None else [*predictions[: count - 1], fitting]
     return equal_ranks.rank(sorted(predictions, key=lambda prediction: not _surely_fits(prediction)))
@@ -250,7 +250,7 @@ class Ranking:
             order = np.argsort(seconds)
             unvisited = [
                 int(row)
-                for kind in np.unique(pool.kinds)
+                for kind in sorted(set(pool.kinds.tolist()))
                 for row in order[pool.kinds[order] == kind][:_STARTS_PER_KIND]
                 if int(row) not in visited and np.isfinite(seconds[row])
             ]

@@ -1,13 +1,19 @@
 """Read the measured rates of a cluster that a prediction uses."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from shardtune.api_schemas.known_fields import rephrase_error
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport
-from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    from shardtune.service.cli import study_file
+else:
+    study_file = LazyModule("shardtune.service.cli.study_file")
 
 
 def hardware_report(cluster: Cluster | str, file: Path | None, state_dir: Path) -> HardwareReport | None:

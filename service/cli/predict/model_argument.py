@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.known_fields import rephrase_error
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.studies.study_request import Objective
-from shardtune.api_schemas.studies.targets import Target
 from shardtune.api_schemas.training.models import ModelSpec
-from shardtune.service.cli import study_file
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.models import source as model_source
+
+if TYPE_CHECKING:
+    from shardtune.api_schemas.studies.targets import Target
+    from shardtune.service.cli import study_file
+else:
+    study_file = LazyModule("shardtune.service.cli.study_file")
 
 _WORKLOAD = ("sequence_length", "global_batch", "precision", "optimizer", "adapter", "attention", "data", "float8")
 

@@ -13,17 +13,18 @@ from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport
 from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
-from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.predict.model_argument import ModelArgument
 
 if TYPE_CHECKING:
+    from shardtune.service.cli import study_file
     from shardtune.service.cli.predict import model_trace
     from shardtune.tuner.prediction import prediction_request
     from shardtune.tuner.prediction.shapes import config_shape
     from shardtune.tuner.search import fastest
 else:
+    study_file = LazyModule("shardtune.service.cli.study_file")
     model_trace = LazyModule("shardtune.service.cli.predict.model_trace")
     config_shape = LazyModule("shardtune.tuner.prediction.shapes.config_shape")
     prediction_request = LazyModule("shardtune.tuner.prediction.prediction_request")

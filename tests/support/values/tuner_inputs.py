@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, ModelSummary, preset
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Measurement, Memory, StepRecord
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.trial import Rejection, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import memory_gate

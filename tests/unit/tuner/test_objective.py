@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.trials.measurements import Memory
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.tuner import objective
 from tests.support.values.tuner_inputs import gpus, measured
 

@@ -15,6 +15,7 @@ from shardtune.tuner.search.guided_sampler.encoding import Array, KnobEncoder, R
 from shardtune.tuner.search.guided_sampler.predicted_rows import PredictedRows, PredictionBasis, predict_rows
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.backends.registry import KNOBS
+from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.legal_values import Flat
 
 ENUMERATED = 20_000
@@ -24,6 +25,10 @@ DRAWN = 2_500
 _CHUNK = 4_000
 _CORNERS = 200
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
+
+
+_Table = tuple[tuple[str, ...], tuple[KnobValue, ...]]
+"""Names of a configuration's knobs, and their values."""
 
 
 class Pool:
@@ -42,11 +47,13 @@ class Pool:
         self._predict = predict or partial(predict_rows, basis)
         self._depends_on_host = predict is None and basis.cluster.device == "cuda"
         self._host_parts: dict[float, Array] = {}
-        self._rows: dict[str, int] = {}
+        self._rows: dict[_Table, int] = {}
+        self._keys: dict[str, int] = {}
+        self._without_key: dict[int, TrialConfig] = {}
         self._near: dict[int, list[int]] = {}
         self.axes: list[Axes] = []
         self.backends: list[str] = []
-        self._tables: list[tuple[tuple[str, ...], tuple[KnobValue, ...]]] = []
+        self._tables: list[_Table] = []
         self.is_complete = configs is not None or space.size(ENUMERATED + 1) <= ENUMERATED
         if configs is None:
             configs = space.enumerate() if self.is_complete else _initial_candidates(space)
@@ -58,7 +65,8 @@ class Pool:
         self.peak_gib, self.least_gib, self.host_gib = np.zeros(0), np.zeros(0), np.zeros(0)
         self.compiled = np.zeros(0)
         for start in range(0, len(first), _CHUNK):
-            self._add(first[start : start + _CHUNK])
+            chunk = first[start : start + _CHUNK]
+            self._add(chunk, [space.flatten(config) for config in chunk])
         self.candidate_count = len(self._tables)
         """Number of leading rows of the pool that are candidates; later rows were added because callers named their
         configurations."""
@@ -123,7 +131,8 @@ class Pool:
 
     def config(self, row: int) -> TrialConfig:
         """Configuration of a row of the pool."""
-        return self.space.unflatten(self.table(row))
+        kept = self._without_key.get(row)
+        return self.space.unflatten(self.table(row)) if kept is None else kept
 
     def table(self, row: int) -> Flat:
         """Value of every knob, by name, in the configuration of a pool's row."""
@@ -132,15 +141,25 @@ class Pool:
 
     def row_of(self, key: str) -> int | None:
         """Row of the pool whose canonical configuration has this content key, None where there is none."""
-        return self._rows.get(key)
+        # A search by predictions alone asks for no key, and computing them takes longer than the predictions.
+        for row, config in self._without_key.items():
+            self._keys[self.space.content_key(config)] = row
+        self._without_key.clear()
+        return self._keys.get(key)
 
     def rows(self, configs: Sequence[TrialConfig]) -> list[int]:
         """Rows of the pool for these configurations; configurations that the pool lacks are added."""
-        keys = [self.space.key(config) for config in configs]
-        new = {key: config for key, config in zip(keys, configs, strict=True) if key not in self._rows}
+        canonical = [self.space.canonical(config) for config in configs]
+        tables = [self.space.flatten(config) for config in canonical]
+        row_tables = [_table_of(table) for table in tables]
+        new = {
+            row_table: (config, table)
+            for row_table, config, table in zip(row_tables, canonical, tables, strict=True)
+            if row_table not in self._rows
+        }
         if new:
-            self._add([self.space.canonical(config) for config in new.values()], list(new))
-        return [self._rows[key] for key in keys]
+            self._add([config for config, _ in new.values()], [table for _, table in new.values()])
+        return [self._rows[row_table] for row_table in row_tables]
 
     def neighbour_rows(self, row: int) -> list[int]:
         """Rows of the pool whose configurations differ from this row's in one knob; cached, because the same rows are
@@ -168,12 +187,12 @@ class Pool:
         key = tuple(sorted((knob, repr(value)) for knob, value in own_knobs))
         return self._family_codes.setdefault(key, len(self._family_codes))
 
-    def _add(self, configs: Sequence[TrialConfig], keys: Sequence[str] | None = None) -> None:
-        tables = [self.space.flatten(config) for config in configs]
-        keys = keys or [self.space.content_key(config) for config in configs]
-        for table, key in zip(tables, keys, strict=True):
-            self._rows[key] = len(self._tables)
-            self._tables.append((tuple(table), tuple(table.values())))
+    def _add(self, configs: Sequence[TrialConfig], tables: Sequence[Flat]) -> None:
+        for table, config in zip(tables, configs, strict=True):
+            self._without_key[self.size] = config
+            row_table = _table_of(table)
+            self._rows[row_table] = self.size
+            self._tables.append(row_table)
             self.axes.append(axes_of(table))
             self.backends.append(str(table["backend"]))
         self.kinds = np.append(self.kinds, self._kinds_of(tables))
@@ -184,6 +203,10 @@ class Pool:
         self.host_gib = np.append(self.host_gib, predictions.host_gib)
         if predictions.parts is not None:
             self.parts = np.vstack([self.parts, predictions.parts])
+
+
+def _table_of(table: Flat) -> _Table:
+    return tuple(table), tuple(table.values())
 
 
 def _initial_candidates(space: Space) -> Iterator[TrialConfig]:
@@ -215,19 +238,19 @@ def sample_evenly(space: Space, count: int) -> Iterator[TrialConfig]:
 def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
     """Configurations of the space that differ from `config` in one knob, and in the knobs that depend on it."""
     try:
-        answers = space.sampler_answers(config)
+        chosen = space.choices_of(config)
     except ValueError:
         return
-    current = {question.param: value for question, value in answers}
-    for question, chosen in answers:
+    current = {choice.question.param: choice.value for choice in chosen}
+    for question, present, start in chosen:
         for value in question.values:
-            if value != chosen or isinstance(value, bool) != isinstance(chosen, bool):
-                near = sample_near(space, current | {question.param: value})
+            if value != present or isinstance(value, bool) != isinstance(present, bool):
+                near = sample_near(space, current | {question.param: value}, start)
                 if near is not None:
                     yield near
 
 
-def sample_near(space: Space, answers: dict[str, KnobValue]) -> TrialConfig | None:
+def sample_near(space: Space, answers: dict[str, KnobValue], start: DefineByRun | None = None) -> TrialConfig | None:
     """Draw the configuration with these values of the sampler's parameters; a parameter without a given value takes the
-    first of its candidates."""
-    return space.sample(lambda param, values: answers[param] if answers.get(param) in values else values[0])
+    first of its candidates. `start`: drawing that already has the first of these values."""
+    return space.sample(lambda param, values: answers[param] if answers.get(param) in values else values[0], start)

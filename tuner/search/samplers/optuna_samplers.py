@@ -18,7 +18,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.samplers.draw import Draw, SearchView
 from shardtune.tuner.search.space import Chooser, Space
-from shardtune.tuner.search.space.define_by_run import Question
+from shardtune.tuner.search.space.questions import Question
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=ExperimentalWarning, message=".*group.*")

@@ -4,7 +4,7 @@ import math
 
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.backends.registry import KNOBS
-from shardtune.tuner.search.space.define_by_run import Question
+from shardtune.tuner.search.space.questions import Question
 
 _MAX_LISTED = 12
 

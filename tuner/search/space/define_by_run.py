@@ -5,8 +5,7 @@ values.
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from shardtune.api_schemas.knobs import ALWAYS, Knob, When
 from shardtune.api_schemas.strategies.fields import mlp_slices
@@ -15,26 +14,7 @@ from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
 from shardtune.tuner.search.space.limits import KnobLimits
-
-
-class Question(NamedTuple):
-    """Knob whose value must be chosen, with its candidate values."""
-
-    knob: str
-    param: str
-    """Parameter name for the sampler; the same name always has the same candidate values."""
-    values: tuple[KnobValue, ...]
-
-
-Answer = Callable[[Question], KnobValue]
-
-
-class NoLegalValue(Exception):
-    """Error raised where the user's limits leave a knob without a legal value, given the knobs drawn before."""
-
-    def __init__(self, knob: str, candidates: tuple[KnobValue, ...], why_not: str | None = None) -> None:
-        super().__init__(knob)
-        self.knob, self.candidates, self.why_not = knob, candidates, why_not
+from shardtune.tuner.search.space.questions import Answer, NoLegalValue, Question, param_name
 
 
 class DrawnBackend(Protocol):
@@ -60,7 +40,17 @@ class DefineByRun:
     def __init__(self, domains: Domains, limits: KnobLimits, answer: Answer) -> None:
         self.domains, self.limits, self.answer = domains, limits, answer
         self.table: Flat = {}
+        self.is_canonical = True
+        """Whether every knob without effect has its fixed value, which a user's pin may replace."""
+        self.asks_all = True
+        """Whether to ask for a value where there is a single candidate, too."""
+        self.keeps_start = False
+        """Whether to keep `start`."""
+        self.start: DefineByRun | None = None
+        """Copy of the drawing from before the current step."""
+        self._step = 0
         self._on_gpu, self._has_peers, self._accumulates = domains.on_gpu, domains.world > 1, False
+        self._offloads = limits.requires("activation_offload", True)
         self._knobs: Mapping[str, Knob] = {}
         self._checkpointing: tuple[tuple[KnobValue, ...], str] = COMMON["activation_checkpointing"].tries, ""
 
@@ -71,29 +61,55 @@ class DefineByRun:
         Raises:
             NoLegalValue: no legal value is left for a knob, given the knobs drawn before.
         """
+        for step in _STEPS[self._step :]:
+            if self.keeps_start:
+                self.start = self.resume(self.answer)
+            step(self, backends)
+            self._step += 1
+        return self.table
+
+    def resume(self, answer: Answer) -> "DefineByRun":
+        """Copy of the drawing that goes on with other answers. Most drawings of a search repeat the first choices of
+        another one, and a copy of that one spares them the steps of these choices."""
+        drawing = DefineByRun.__new__(DefineByRun)
+        drawing.__dict__.update(self.__dict__, table=dict(self.table), answer=answer, start=None, keeps_start=False)
+        return drawing
+
+    def _draw_mesh(self, backends: Mapping[str, DrawnBackend]) -> None:
+        """Choose the backend, and how many ranks share a sample."""
         backend = backends[str(self.pick("backend", self.limits.backends))]
         self._knobs = backend.knobs
         self._draw_context()
-        sharing = int(self.table["context_parallel"]) * backend.split(self)
-        micro_batch = self._draw_micro_batch(sharing)
+        self._sharing = int(self.table["context_parallel"]) * backend.split(self)
+
+    def _draw_batch(self, _backends: Mapping[str, DrawnBackend]) -> None:
+        """Choose the micro batch, how its loss is computed, and whether blocks are compiled."""
+        micro_batch = self._draw_micro_batch(self._sharing)
         self._draw_loss(micro_batch)
-        offloads = self.limits.requires("activation_offload", True)
         slices_mlp = "mlp_slices" in self.limits and 1 not in self.limits.restrict("mlp_slices", mlp_slices.NAMED)
-        self._draw_compile(sharing, offloads or slices_mlp)
-        self._accumulates = self.domains.accumulation(micro_batch, sharing) > 1
-        backend.draw(self, self._accumulates)
+        self._draw_compile(self._sharing, self._offloads or slices_mlp)
+        self._accumulates = self.domains.accumulation(micro_batch, self._sharing) > 1
+
+    def _draw_own(self, backends: Mapping[str, DrawnBackend]) -> None:
+        """Choose the values of the backend's own knobs."""
+        backends[str(self.table["backend"])].draw(self, self._accumulates)
         self._draw_rest(self._knobs)
-        modes, variant = (("full",), "offloaded") if offloads else self._checkpointing
-        self.pick(
-            "activation_checkpointing", modes, variant, "activation_offload (true) needs it" if offloads else None
-        )
+
+    def _draw_checkpointing(self, _backends: Mapping[str, DrawnBackend]) -> None:
+        """Choose which activations are computed twice."""
+        modes, variant = (("full",), "offloaded") if self._offloads else self._checkpointing
+        why_not = "activation_offload (true) needs it" if self._offloads else None
+        self.pick("activation_checkpointing", modes, variant, why_not)
         self.draw("checkpoint_every", self.domains.checkpoint_every)
+
+    def _draw_common(self, _backends: Mapping[str, DrawnBackend]) -> None:
+        """Choose the values of the other knobs that every backend has."""
+        micro_batch = int(self.table["micro_batch"])
         self._draw_offload(micro_batch)
         self._draw_mlp_slices(micro_batch)
         self.draw("malloc")
         self.draw("threads", self.domains.threads)
         self._draw_rest(COMMON)
-        return self.table
 
     def _draw_micro_batch(self, sharing: int) -> int:
         stages = int(self.table.get("pipeline_parallel", 1))
@@ -180,6 +196,9 @@ class DefineByRun:
         for a reason that the declaration cannot state. A knob that does not exist with the values drawn so far is left
         out.
         """
+        if not self.asks_all and name in self.limits.defaults:
+            self.table[name] = self.limits.defaults[name]
+            return
         knob = self._knobs.get(name) or COMMON[name]
         for other, values in knob.within.items():
             if self.table.get(other) not in values:
@@ -238,14 +257,20 @@ class DefineByRun:
         values = self.limits.restrict(knob, candidates)
         if not values:
             raise NoLegalValue(knob, candidates, why_not)
-        param = _param(knob, self.table.get("backend"), variant)
-        value = self.table[knob] = self.answer(Question(knob, param, values))
+        if len(values) == 1 and not self.asks_all:
+            value = values[0]
+        else:
+            value = self.answer(Question(knob, param_name(knob, self.table.get("backend"), variant), values))
+        self.table[knob] = value
         return value
 
     def fix(self, knob: str, value: KnobValue, candidates: tuple[KnobValue, ...]) -> None:
         """Set a knob that has no effect here: to the value that the user pinned if it is legal, else to `value`."""
         pinned_value = self.limits.pinned(knob, value)
-        self.table[knob] = pinned_value if self.limits.is_open(knob) or pinned_value in candidates else value
+        if pinned_value != value and (self.limits.is_open(knob) or pinned_value in candidates):
+            self.table[knob], self.is_canonical = pinned_value, False
+        else:
+            self.table[knob] = value
 
     def pick_if(self, knob: str, effective: bool, candidates: tuple[KnobValue, ...], otherwise: KnobValue) -> KnobValue:
         """Choose a knob's value where the knob has an effect, else set its fixed value."""
@@ -255,10 +280,11 @@ class DefineByRun:
         return self.table[knob]
 
 
-# A walk names some twenty parameters, and a search makes thousands of walks.
-@lru_cache(maxsize=4096)
-def _param(knob: str, backend: KnobValue | None, variant: str) -> str:
-    """Name of a sampler's parameter for a knob. A sampler needs the same candidates whenever it sees a name, so a knob
-    with several sets of candidates has a name for each."""
-    name = knob if knob == "backend" or knob in COMMON else f"{backend}.{knob}"
-    return f"{name}@{variant}" if variant else name
+_STEPS = (
+    DefineByRun._draw_mesh,
+    DefineByRun._draw_batch,
+    DefineByRun._draw_own,
+    DefineByRun._draw_checkpointing,
+    DefineByRun._draw_common,
+)
+"""Steps of a drawing in their order; a drawing can be resumed before each."""

@@ -53,23 +53,23 @@ class Domains:
     cores: int | None = None
     """Number of CPU cores of each node, None until a worker has reported it."""
 
-    @property
+    @cached_property
     def world(self) -> int:
         """Number of ranks in every trial; ranks that share samples count individually."""
         return self.cluster.world_size
 
-    @property
+    @cached_property
     def on_gpu(self) -> bool:
         """Whether ranks run on GPUs; on gloo CPU ranks, overlap, pinning and prefetch depth have no effect."""
         return self.cluster.device == "cuda"
 
-    @property
+    @cached_property
     def offloads_optimizer(self) -> bool:
         """Whether the host's CPU may run the optimizer step: only for GPU ranks, and with an optimizer that the CPU can
         run."""
         return self.on_gpu and self.workload.optimizer.offloads
 
-    @property
+    @cached_property
     def offloads_shards(self) -> bool:
         """Whether FSDP may keep its shards in host memory, where the host's CPU runs the optimizer step."""
         return self.offloads_optimizer and not self.workload.precision.scales_loss
@@ -188,14 +188,14 @@ class Domains:
         divide the batch)."""
         return max(1, self.workload.global_batch * sharing // (micro_batch * self.world))
 
-    @property
+    @cached_property
     def zero_stages(self) -> tuple[int, ...]:
         """ZeRO stages that can train the workload; empty where all can."""
         if self.workload.float8 is not None:
             return float8_support.ZERO_STAGES
         return () if quantization_of(self.workload.adapter) is None else lora_support.ZERO_STAGES
 
-    @property
+    @cached_property
     def losses(self) -> tuple[tuple[Loss, ...], str | None]:
         """Ways to compute the loss (whole or in chunks) that the model allows, and the reason why there are no more, or
         None."""
@@ -205,7 +205,7 @@ class Domains:
             return ("full",), str(error)
         return ("full", "chunked"), None
 
-    @property
+    @cached_property
     def loss_chunks(self) -> tuple[int, ...]:
         """Candidate numbers of tokens in a chunk of the loss: the default, fewer, and four times as many."""
         return tuple(losses.DEFAULT_CHUNK * 4**power // 16 for power in range(4))
@@ -243,13 +243,13 @@ class Domains:
         width = max((block.parameters for block in summary.blocks), default=0) / max(summary.hidden_size, 1)
         return size * tokens * width >= max(_LEAST_ACTIVATIONS, _LEAST_SHARE * self.cluster.memory_gib * GIB)
 
-    @property
+    @cached_property
     def checkpoint_every(self) -> tuple[int, ...]:
         """Intervals of activation checkpointing: every block, every 2nd, 3rd and 4th block, as far as the model has as
         many."""
         return tuple(k for k in (1, 2, 3, 4) if k == 1 or k <= len(self.model_summary.blocks))
 
-    @property
+    @cached_property
     def threads(self) -> tuple[int, ...]:
         """Numbers of threads of a CPU rank: 0 (its equal part of the cores), or half of that part."""
         cores_per_rank = 0 if self.on_gpu else (self.cores or 0) // self.cluster.gpus_per_node

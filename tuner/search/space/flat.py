@@ -1,16 +1,25 @@
 """Conversion of a configuration to a flat table of knob values and back."""
 
+from functools import lru_cache
+from operator import attrgetter
+
 from pydantic import ValidationError
 
-from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.strategies import Strategy, TrialConfig
+from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.backends.registry import BACKENDS
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
+
+_common_values = attrgetter(*COMMON)
 
 
 def flatten(config: TrialConfig) -> Flat:
     """Values of all knobs of the configuration by name, `backend` included."""
-    common = {name: getattr(config, name) for name in COMMON}
-    return {"backend": config.backend, **common, **BACKENDS[config.backend].to_knobs(config.strategy)}
+    return {
+        "backend": config.backend,
+        **dict(zip(COMMON, _common_values(config), strict=True)),
+        **_own_knobs(config.strategy),
+    }
 
 
 def unflatten(table: Flat) -> TrialConfig:
@@ -19,16 +28,31 @@ def unflatten(table: Flat) -> TrialConfig:
     Raises:
         ValueError: the backend does not accept a value; names the field, the value and what is expected.
     """
-    backend = BACKENDS[str(table["backend"])]
-    backend_knobs = {name: value for name, value in table.items() if name not in COMMON and name != "backend"}
+    common, names, values = {}, [], []
+    for name, value in table.items():
+        if name in COMMON:
+            common[name] = value
+        elif name != "backend":
+            names.append(name)
+            values.append(value)
     try:
-        return TrialConfig.model_validate(
-            {
-                **{name: table[name] for name in COMMON if name in table},
-                "strategy": backend.config(**backend.to_fields(backend_knobs)),
-            }
-        )
+        strategy = _strategy(str(table["backend"]), tuple(names), *values)
+        return TrialConfig.model_validate({**common, "strategy": strategy})
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or str(table["backend"])
         raise ValueError(f"{field} ({first['input']!r}): {first['msg']}; change or drop that limit") from None
+
+
+# Most configurations of a search share their strategy with others.
+@lru_cache(maxsize=2048)
+def _own_knobs(strategy: Strategy) -> Flat:
+    return BACKENDS[strategy.kind].to_knobs(strategy)
+
+
+# The cache is typed because in Python True == 1.
+@lru_cache(maxsize=2048, typed=True)
+def _strategy(kind: str, names: tuple[str, ...], *values: KnobValue) -> Strategy:
+    backend = BACKENDS[kind]
+    strategy: Strategy = backend.config(**backend.to_fields(dict(zip(names, values, strict=True))))
+    return strategy

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from shardtune.api_schemas.knobs import Knob
 from shardtune.api_schemas.training.search_space import BACKENDS, KnobValue, Limit, SpaceLimits
+from shardtune.tuner.search.space.legal_values import COMMON
 
 
 class KnobLimits:
@@ -19,6 +20,14 @@ class KnobLimits:
         for name, limit in spec.knobs.items():
             _check_limit(name, limit, knobs)
         self._all_knobs, self._limits = knobs, spec.knobs
+        self.defaults = {
+            name: limit
+            for name, limit in spec.knobs.items()
+            if not isinstance(limit, Limit | tuple) and name in COMMON and _is_default(COMMON[name], limit)
+        }
+        """Values of the knobs of every backend that are pinned to their default, which they have with or without an
+        effect."""
+        self._restricted: dict[tuple[str, tuple[KnobValue, ...]], tuple[KnobValue, ...]] = {}
         self.backends: tuple[str, ...] = tuple(backend for backend in BACKENDS if backend in spec.backends)
         self.allow_compile = True if _is_named(spec.knobs.get("compile"), True) else spec.allow_compile
         """Whether the model's blocks may be compiled; None lets the device decide."""
@@ -26,17 +35,21 @@ class KnobLimits:
     def __contains__(self, knob: str) -> bool:
         return knob in self._limits
 
-    @property
-    def names_knobs(self) -> bool:
-        """Whether the user's limits name any knob."""
-        return bool(self._limits)
-
     def restrict(self, knob: str, candidates: tuple[KnobValue, ...]) -> tuple[KnobValue, ...]:
         """Candidate values of a knob that remain under the user's limit. For a knob that accepts any value of the user,
         return the user's values instead."""
         limit = self._limits.get(knob)
         if limit is None:
             return candidates
+        # A search draws each limited knob thousands of times, among a few sets of candidates.
+        restricted = self._restricted.get((knob, candidates))
+        if restricted is None:
+            restricted = self._restricted[knob, candidates] = self._restrict(knob, limit, candidates)
+        return restricted
+
+    def _restrict(
+        self, knob: str, limit: KnobValue | tuple[KnobValue, ...] | Limit, candidates: tuple[KnobValue, ...]
+    ) -> tuple[KnobValue, ...]:
         is_open = self.is_open(knob)
         if isinstance(limit, Limit):
             inside = tuple(value for value in candidates if _within(value, limit))
@@ -94,6 +107,12 @@ class NoLimits(KnobLimits):
 
 def _is_named(limit: KnobValue | tuple[KnobValue, ...] | Limit | None, value: KnobValue) -> bool:
     return any(_is_same(value, allowed) for allowed in (limit if isinstance(limit, tuple) else (limit,)))
+
+
+def _is_default(knob: Knob, value: KnobValue) -> bool:
+    """Whether a pin sets a knob to the value that it has where it has no effect, and that is always a candidate."""
+    is_candidate = knob.accepts_own_values or any(_is_same(value, candidate) for candidate in knob.tries)
+    return is_candidate and _is_same(value, knob.default) and not knob.within
 
 
 def _is_number(value: KnobValue) -> bool:

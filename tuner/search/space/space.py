@@ -1,6 +1,7 @@
 """Search space of one study: draw configurations from the space, enumerate it, and test membership."""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig, optimizer_support
@@ -10,19 +11,27 @@ from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.search.space import choices
 from shardtune.tuner.search.space.backends.registry import BACKENDS, KNOBS
-from shardtune.tuner.search.space.define_by_run import Answer, DefineByRun, NoLegalValue, Question
+from shardtune.tuner.search.space.define_by_run import DefineByRun
+from shardtune.tuner.search.space.depth_first import DepthFirst, Narrow
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.flat import flatten, unflatten
 from shardtune.tuner.search.space.legal_values import Flat
 from shardtune.tuner.search.space.limits import KnobLimits, NoLimits
+from shardtune.tuner.search.space.questions import Answer, NoLegalValue, Question
 
 Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
 """Function that takes a parameter's name and its candidate values, and returns one of the values."""
 
 _MOST_KEYS = 10_000
 
-Narrow = Callable[[Question], tuple[KnobValue, ...]]
-"""Function that takes a knob with its candidate values and returns the values to enumerate."""
+
+class Choice(NamedTuple):
+    """Value of a knob with several candidates in a configuration of the space."""
+
+    question: Question
+    value: KnobValue
+    start: DefineByRun | None = None
+    """Drawing of the configuration up to the step in which the value is chosen; None: draw from the beginning."""
 
 
 class Space:
@@ -42,16 +51,20 @@ class Space:
         """Build the configuration with these knob values."""
         return unflatten(table)
 
-    def sample(self, chooser: Chooser) -> TrialConfig | None:
+    def sample(self, chooser: Chooser, start: DefineByRun | None = None) -> TrialConfig | None:
         """Draw a configuration, calling `chooser` only for knobs with several candidates; None where the user's limits
-        leave a knob without a legal value."""
+        leave a knob without a legal value. `start`: drawing that already has the first values, of a `Choice`."""
+
+        def answer(question: Question) -> KnobValue:
+            return chooser(question.param, question.values)
+
+        drawing = DefineByRun(self.domains, self.limits, answer) if start is None else start.resume(answer)
+        drawing.asks_all = False
         try:
-            table = self._walk(lambda q: q.values[0] if len(q.values) == 1 else chooser(q.param, q.values))
+            config = self.unflatten(drawing.run(BACKENDS))
         except NoLegalValue:
             return None
-        config = self.unflatten(table)
-        # Only a pinned knob can have another value than its default where it has no effect.
-        if not self.limits.names_knobs and len(self._canonical) < _MOST_KEYS:
+        if drawing.is_canonical and len(self._canonical) < _MOST_KEYS:
             self._canonical.setdefault(config, config)
         return config
 
@@ -80,7 +93,12 @@ class Space:
             ValueError: the configuration is not in the space: its backend, its mesh or the value of another knob is no
                 candidate.
         """
-        table, answers = self.flatten(config), []
+        return [(choice.question, choice.value) for choice in self.choices_of(config, exact)]
+
+    def choices_of(self, config: TrialConfig, exact: bool = False) -> list[Choice]:
+        """Return the choices by which a configuration is drawn, as `sampler_answers`, which also describes `exact` and
+        errors; with the drawing up to each choice, from which `sample` draws configurations that differ from it."""
+        table, chosen = self.flatten(config), list[Choice]()
 
         def answer(question: Question) -> KnobValue:
             is_open = self.limits.is_open(question.knob)
@@ -89,16 +107,18 @@ class Space:
             if index is None:
                 raise NoLegalValue(question.knob, question.values)
             if len(question.values) > 1:
-                answers.append((question, question.values[index]))
+                chosen.append(Choice(question, question.values[index], drawing.start))
             return question.values[index]
 
+        drawing = DefineByRun(self.domains, self.limits, answer)
+        drawing.keeps_start = True
         try:
-            self._walk(answer)
+            drawing.run(BACKENDS)
         except NoLegalValue as end:
             raise ValueError(
                 f"{end.knob} ({table.get(end.knob)!r}) is not in the space; it has {choices.describe_values(end.candidates)}"
             ) from None
-        return answers
+        return chosen
 
     def canonical(self, config: TrialConfig) -> TrialConfig:
         """Canonical form of a configuration: every knob that has no effect in it is set to its default, so that
@@ -161,13 +181,12 @@ class Space:
     def enumerate(self, narrow: Narrow | None = None) -> Iterator[TrialConfig]:
         """Yield every configuration of the space once, in a fixed order; `narrow` selects which of a knob's candidates
         to enumerate."""
-        keys: set[str] = set()
+        configs: set[TrialConfig] = set()
         for table in self._walk_all(narrow):
             config = self.unflatten(table)
             # Two paths of the walk may end in one configuration.
-            key = self.content_key(config)
-            if key not in keys:
-                keys.add(key)
+            if config not in configs:
+                configs.add(config)
                 yield config
 
     def size(self, at_most: int = 100_000) -> int:
@@ -222,43 +241,14 @@ class Space:
         return DefineByRun(self.domains, self.limits, answer).run(BACKENDS)
 
     def _walk_all(self, narrow: Narrow | None, dead: dict[str, NoLegalValue] | None = None) -> Iterator[Flat]:
-        """Yield the knob values of every configuration of the space, depth first. Each pass repeats the first choices
-        of the previous one and then makes the next choice that is left."""
-        prefix: list[int] = []
-        while True:
-            replay = _Replay(prefix, narrow)
+        """Yield the knob values of every configuration of the space, depth first."""
+        walk = DepthFirst(DefineByRun(self.domains, self.limits, lambda question: question.values[0]), narrow)
+        while walk.has_next:
             try:
-                yield self._walk(replay)
+                yield walk.draw_next(BACKENDS)
             except NoLegalValue as end:
                 if dead is not None:
                     dead.setdefault(end.knob, end)
-            next_prefix = replay.next_prefix()
-            if next_prefix is None:
-                return
-            prefix = next_prefix
-
-
-class _Replay:
-    """Replay of a drawing: repeats the choices of a given prefix, then always takes the first candidate, and records
-    how many candidates each choice had."""
-
-    def __init__(self, prefix: list[int], narrow: Narrow | None) -> None:
-        self._prefix, self._narrow = prefix, narrow
-        self._path: list[tuple[int, int]] = []
-
-    def __call__(self, question: Question) -> KnobValue:
-        values = self._narrow(question) if self._narrow else question.values
-        depth = len(self._path)
-        index = self._prefix[depth] if depth < len(self._prefix) else 0
-        self._path.append((index, len(values)))
-        return values[index]
-
-    def next_prefix(self) -> list[int] | None:
-        """Prefix of choices for the next drawing in depth-first order; None after the last."""
-        path = self._path
-        while path and path[-1][0] + 1 == path[-1][1]:
-            path.pop()
-        return [*(index for index, _ in path[:-1]), path[-1][0] + 1] if path else None
 
 
 def build(

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.studies.targets import TargetChoice
 from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
 from shardtune.service.cli.errors import NOTHING_FEASIBLE, InputError
 from shardtune.service.cli.lazy_module import LazyModule

@@ -10,7 +10,7 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.studies.budget import Budget
-from shardtune.api_schemas.studies.study_request import Objective, StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.hub_source import looks_like_id
 from shardtune.api_schemas.training.model_presets import preset_names
 from shardtune.api_schemas.training.models import ModelSpec
@@ -18,6 +18,7 @@ from shardtune.api_schemas.training.optimizers import DEFAULT_OPTIMIZER
 from shardtune.api_schemas.training.sample_lengths import LAYOUTS
 from shardtune.api_schemas.training.search_space import BACKENDS
 from shardtune.api_schemas.training.workload import AUTO
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.db.tables.workers import WorkerRow
 from shardtune.service.http.error_codes import FieldError

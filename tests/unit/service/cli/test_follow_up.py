@@ -3,11 +3,12 @@
 import pytest
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies.study_request import Objective, StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.study_result import Speedup, StudyResult, Verdict
 from shardtune.api_schemas.trials.diagnosis import Finding, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.trial import Rejection, Trial
 from shardtune.service.cli import remedy_job
 from shardtune.service.cli.explain.trace_run import RecordedTrial

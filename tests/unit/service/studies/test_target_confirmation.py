@@ -10,9 +10,10 @@ from filelock import FileLock
 
 from shardtune.api_schemas.base import Band
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study_request import Objective, StudyRequest
+from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.targets import ProjectedConfig, StudyProjection
 from shardtune.api_schemas.training.workload import PRECISIONS
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.service.cli.write_files import reporting_here, write_files
 from shardtune.service.planning import target_comparison
 from shardtune.service.planning.target_comparison import comparing_study

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.plans import Goodput, PlanRequest
 from shardtune.tuner.plans import plan as plans
 from shardtune.tuner.plans.goodput import expected_goodput

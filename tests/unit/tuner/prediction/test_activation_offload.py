@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.configs import from_configs

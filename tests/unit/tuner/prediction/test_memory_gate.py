@@ -2,10 +2,10 @@ import pytest
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.tuner.prediction.calibration import ESTIMATED, NO_CALIBRATIONS, MemoryCalibration, fit_memory
 from shardtune.tuner.prediction.learning import predict_trial
 from shardtune.tuner.prediction.memory_gate import near_the_edge, reject_if_too_large

@@ -3,10 +3,10 @@
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.step_trace import Scaled, StepTrace, StepWork, TraceFailure
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.tuner.prediction import catalogue, learning, traced_shape
 from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, TRACED

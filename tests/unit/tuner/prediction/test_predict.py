@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
-from shardtune.tuner.prediction.predict import predict
+from shardtune.tuner.prediction.predict import predict, predict_each
 from shardtune.tuner.prediction.rates import rates_of
 from shardtune.tuner.prediction.shapes.config_shape import from_config
 from shardtune.tuner.search import fastest
@@ -149,6 +149,26 @@ def test_many_candidates_agree_with_one_by_one() -> None:
     many = evaluate(SEVEN_B, from_configs(configs, 2048, 8, 16), workload, CLUSTER)
     singly = [predict(SEVEN_B, workload, CLUSTER, config, limits=False).memory.total_gib for config in configs]
     assert np.allclose(many.total_gib, singly)
+
+
+def test_configurations_are_predicted_together_as_one_by_one() -> None:
+    strategies = (
+        DdpConfig(),
+        ZeroConfig(stage=3),
+        ZeroConfig(stage=2, offload_optimizer=Offload(device="cpu")),
+        Fsdp2Config(dp_shard=8),
+        Fsdp2Config(dp_shard=2, tensor_parallel=2, pipeline_parallel=2),
+    )
+    configs = tuple(
+        TrialConfig(strategy=strategy, micro_batch=m, activation_checkpointing=mode)
+        for strategy in strategies
+        for m, mode in ((1, "none"), (2, "full"))
+    )
+    workload = Workload(sequence_length=2048, global_batch=64)
+    singly = tuple(predict(SEVEN_B, workload, CLUSTER, config) for config in configs)
+    assert predict_each(SEVEN_B, workload, CLUSTER, configs) == singly
+    assert any(prediction.cheapest_change for prediction in singly)
+    assert len({prediction.largest_micro_batch for prediction in singly}) > 3
 
 
 @pytest.mark.parametrize(

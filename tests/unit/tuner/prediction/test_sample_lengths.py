@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig, sample_groups
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.catalogue import parse_cluster

@@ -8,12 +8,12 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.studies.budget import Budget
 from shardtune.api_schemas.studies.reasons import StudyReasonCode
 from shardtune.api_schemas.studies.study_changes import Extension
-from shardtune.api_schemas.studies.study_request import Objective
 from shardtune.api_schemas.studies.study_result import Verdict
 from shardtune.api_schemas.training.optimizers import Muon
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Memory
+from shardtune.api_schemas.trials.objective import Objective
 from shardtune.api_schemas.trials.short_steps import ShortStepTimes
 from shardtune.api_schemas.trials.trial import TrialReason, TrialState
 from shardtune.service.planning import agreement

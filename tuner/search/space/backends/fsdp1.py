@@ -10,8 +10,9 @@ from shardtune.api_schemas.strategies import Fsdp1Config
 from shardtune.api_schemas.strategies.fields.fsdp1 import ShardingStrategy
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID, RESHARDING, sync_policies
 from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_as_knobs
-from shardtune.tuner.search.space.define_by_run import DefineByRun, NoLegalValue
+from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.legal_values import Flat
+from shardtune.tuner.search.space.questions import NoLegalValue
 
 _KNOB_OF = {field: knob.knob or field for field, knob in knobs_by_field(Fsdp1Config).items()}
 _FIELD_OF = {knob: field for field, knob in _KNOB_OF.items()}

@@ -7,8 +7,9 @@ from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES
 from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.backends.record import SearchedBackend
-from shardtune.tuner.search.space.define_by_run import DefineByRun, NoLegalValue
+from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.domains import Domains
+from shardtune.tuner.search.space.questions import NoLegalValue
 
 
 def _split(drawing: DefineByRun) -> int:

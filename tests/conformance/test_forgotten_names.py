@@ -96,6 +96,8 @@ def test_each_engine_says_which_variables_its_ranks_must_not_inherit() -> None:
 @pytest.mark.parametrize(
     "place",
     [
+        "README.md",
+        ".github/ISSUE_TEMPLATE/bug.yml",
         "docs/reference/glossary.md",
         "docs/how-to/hosts.md",
         "docs/how-to/deploy.md",

@@ -41,7 +41,7 @@ class ExportSource:
         the machine was too busy."""
         result = self.study.result
         if result is None:
-            return f"{self.contender.description} (not confirmed: the study has no verdict yet)"
+            return f"{self.contender.description} (not confirmed yet)"
         warning = " (verdict too_busy: the machine was too busy to tell whether anything is faster)"
         return self.contender.description + (warning if result.verdict is Verdict.TOO_BUSY else "")
 

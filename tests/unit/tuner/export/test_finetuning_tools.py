@@ -244,4 +244,4 @@ def test_the_storage_of_packed_weights_lets_fsdp_gather_a_unit_at_once() -> None
 
 
 def test_a_trial_without_a_verdict_is_named_so() -> None:
-    assert "(not confirmed: the study has no verdict yet)" in exported("trl").files["trl_sft.yaml"]
+    assert "(not confirmed yet)" in exported("trl").files["trl_sft.yaml"]

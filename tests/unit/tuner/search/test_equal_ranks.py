@@ -58,10 +58,10 @@ def test_a_space_without_a_row_of_strategies_is_ranked() -> None:
 
 
 def test_where_nothing_fits_the_levers_that_would_are_named() -> None:
-    on_device = SpaceLimits(knobs={"activation_offload": False})
+    on_device = SpaceLimits(knobs={"activation_offload": False, "mlp_slices": 1})
     answer = predicted(sequence_length=131_072, global_batch=8, space=on_device)
     assert not any(item.memory.verdict == "fits" for item in answer.fastest)
-    assert answer.levers[0].startswith("drop the study's limits on activation_offload (space)")
+    assert answer.levers[0].startswith("drop the study's limits on activation_offload, mlp_slices (space)")
     assert answer.levers[1].startswith(
         'share each sequence among 2 ranks ("space": {"knobs": {"context_parallel": 2}})'
     )

@@ -1,6 +1,6 @@
 """Format counts, memory sizes and validation errors of a request for people."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _SMALL_GIB = 0.1
@@ -9,6 +9,11 @@ _SMALL_GIB = 0.1
 def counted(number: int, noun: str) -> str:
     """Format a number with its noun in the singular or plural: `1 rank`, `16 ranks`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a list in a sentence, such as `DDP, FSDP1 and FSDP2`; empty without names."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def memory(gib: float) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from shardtune.api_schemas.formatting import counted
+from shardtune.api_schemas.formatting import counted, listed
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.studies.study_result import FinalComparison, StudyResult, Verdict
@@ -205,7 +205,7 @@ def _same_training(study: Study, result: StudyResult, stored: ResultRuns) -> lis
     if not stored.complete:
         return []
     own = backend_name(result.best.config.backend)
-    named = " and ".join(sorted({backend_name(config.backend) for config in stored.complete} - {own}))
+    named = listed(sorted({backend_name(config.backend) for config in stored.complete} - {own}))
     if not named and len(stored.complete) == 1:
         return [Trust("warn", "only one configuration was measured, so no other confirms its losses")]
     if not named and len(study.spec.space.backends) > 1:
@@ -229,5 +229,5 @@ def _compared_values(study: Study, fresh: Sequence[Measurement]) -> str:
     reported, missing = ["losses"], list[str]()
     for name, words in (("grad_norm", "gradient norms"), ("parameter_sum", "weights")):
         (missing if any(getattr(step, name) is None for step in steps) else reported).append(words)
-    listed = " and ".join(filter(None, [", ".join(reported[:-1]), reported[-1]]))
-    return f"{listed} (the script reports no {' and no '.join(missing)})" if missing else listed
+    values = listed(reported)
+    return f"{values} (the script reports no {' and no '.join(missing)})" if missing else values

@@ -196,7 +196,8 @@ def _agreement(rows: Rows, found: re.Match[str]) -> bool:
     losses = {rows.search(number).losses[0] for number, row in rows.trials.items() if row.state is _COMPLETE}
     is_same = len(losses) == 1
     others = found["others"]
-    return is_same and (others == " and ".join(sorted(names)) if names else others.startswith("another configuration"))
+    named = re.split(" and |, ", others)
+    return is_same and (named == sorted(names) if names else others.startswith("another configuration"))
 
 
 def _against_default(rows: Rows, found: re.Match[str]) -> bool:

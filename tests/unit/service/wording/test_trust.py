@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardtune.api_schemas.formatting import listed
 from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
@@ -136,3 +137,7 @@ def test_what_checkpoints_cost_is_told_and_what_is_slow_about_them_instead() -> 
     tiny = result.model_copy(update={"resume_check": cheap.model_copy(update={"saving_fraction": 0.00002})})
     reasons = trust(study.model_copy(update={"result": tiny}), ResultRuns())
     assert any("less than 0.01% of training time" in reason.text for reason in reasons)
+
+
+def test_names_are_listed_as_in_a_sentence() -> None:
+    assert [listed(list("abc"[:count])) for count in range(4)] == ["", "a", "a and b", "a, b and c"]

@@ -11,9 +11,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], conjunction: str = "and") -> str:
     """Names as a list in a sentence, such as `DDP, FSDP1 and FSDP2`; empty without names."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    return f" {conjunction} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def memory(gib: float) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+from shardtune.api_schemas.formatting import listed
+
 EngineName = Literal["slurm", "ray"]
 """Engine over whose hosts a worker trains as one gang."""
 LauncherName = Literal["local", EngineName]
@@ -13,13 +15,5 @@ RANK_VARIABLES: Mapping[EngineName, tuple[str, ...]] = {
 }
 """Prefixes of the environment variables from which training libraries conclude that the engine started the rank, and read its
 rank number. Ranks must not inherit them."""
-
-
-def in_words(names: tuple[str, ...]) -> str:
-    """Join names as a choice: `slurm or ray`."""
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
-
-
-ENGINES_IN_WORDS = in_words(get_args(EngineName))
+ENGINES_IN_WORDS = listed(get_args(EngineName), "or")
 """Every engine, for sentences that tell the user to add one."""

@@ -9,6 +9,7 @@ from typing import Annotated, get_args
 import typer
 from pydantic import ValidationError
 
+from shardtune.api_schemas.formatting import listed
 from shardtune.api_schemas.known_fields import rephrase_error
 from shardtune.api_schemas.machines import engines
 from shardtune.api_schemas.machines.hardware import MOST_RANKS
@@ -176,7 +177,7 @@ def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]
     """
     # Checked here: the worker would say the same, but only after the service has started.
     if launcher not in (None, *get_args(engines.LauncherName)):
-        raise InputError(f"--launcher ({launcher}) must be {engines.in_words(get_args(engines.LauncherName))}")
+        raise InputError(f"--launcher ({launcher}) must be {listed(get_args(engines.LauncherName), 'or')}")
     options = (*(("--launcher", launcher) if launcher else ()), *(("--nodes", str(nodes)) if nodes else ()))
     if (nodes or 1) > 1 and worker_launcher(options) == "local":
         raise InputError(

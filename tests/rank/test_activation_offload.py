@@ -19,20 +19,11 @@ from shardtune.workers.blocks import checkpointing, prepare
 from shardtune.workers.blocks.host_inputs import HostInputs, OffloadError
 from shardtune.workers.blocks.host_link import CpuLink
 from shardtune.workers.rank import classify
-from tests.rank.helpers.loss_ranks import compared
+from tests.rank.helpers.loss_ranks import assert_same, compared
 from tests.support.long_run import IS_LONG as LONG
 from tests.support.long_run import telling
-from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
+from tests.support.ranks.tiny_tasks import BACKENDS, GPT2, LLAMA, MIXTRAL, tiny_task
 
-BUCKETS = {"reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
-BACKENDS: dict[str, dict[str, Any]] = {
-    "ddp": {"kind": "ddp"},
-    "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
-    "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
-    "zero-1": {"kind": "zero", "stage": 1, **BUCKETS},
-    "zero-2": {"kind": "zero", "stage": 2, **BUCKETS},
-    "zero-3": {"kind": "zero", "stage": 3, **BUCKETS},
-}
 OFFLOADED: dict[str, Any] = {"activation_checkpointing": "full", "activation_offload": True}
 SHARED: dict[str, Any] = OFFLOADED | {"micro_batch": 2, "parity_steps": 3, "max_grad_norm": 0.3}
 """Two micro batches a rank and step; the norm is clipped."""
@@ -82,8 +73,7 @@ def differences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
 def test_inputs_in_host_memory_train_what_inputs_on_the_device_train(
     differences: dict[str, dict[str, float]], name: str
 ) -> None:
-    difference = differences[name]
-    assert difference and all(difference[part] <= BOUND[part] for part in BOUND), difference
+    assert_same(differences[name], BOUND)
 
 
 @pytest.mark.ranks

@@ -20,25 +20,16 @@ from shardtune.workers.rank.model import chunk_math, chunked_loss, loss_plan
 from shardtune.workers.rank.model.loss_plan import LossPlan
 from tests.rank.helpers import small_models
 from tests.rank.helpers.fork_server_process import HostProcess
-from tests.rank.helpers.loss_ranks import FAULTS, compared
+from tests.rank.helpers.loss_ranks import FAULTS, assert_same, compared
 from tests.support.long_run import IS_LONG as LONG
 from tests.support.long_run import telling
-from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
+from tests.support.ranks.tiny_tasks import BACKENDS, GPT2, LLAMA, MIXTRAL, tiny_task
 
 SHORT_LLAMA = LLAMA | {"num_hidden_layers": 2}
 TIED = SHORT_LLAMA | {"tie_word_embeddings": True}
 GEMMA2 = TIED | {"model_type": "gemma2", "head_dim": 16, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
 """Model that caps its logits, as does the head that computes the loss."""
 COHERE = SHORT_LLAMA | {"model_type": "cohere", "logit_scale": 0.25, "pad_token_id": 0, "eos_token_id": 1}
-BUCKETS = {"reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
-BACKENDS: dict[str, dict[str, Any]] = {
-    "ddp": {"kind": "ddp"},
-    "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
-    "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
-    "zero-1": {"kind": "zero", "stage": 1, **BUCKETS},
-    "zero-2": {"kind": "zero", "stage": 2, **BUCKETS},
-    "zero-3": {"kind": "zero", "stage": 3, **BUCKETS},
-}
 SHARED: dict[str, Any] = {
     "micro_batch": 2,
     "parity_steps": 3,
@@ -84,10 +75,6 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float
     }
     tasks |= {fault: (QUICK["ddp"], fault) for fault in FAULTS}
     return compared(tasks, tmp_path_factory.mktemp("loss"))
-
-
-def assert_same(difference: dict[str, float], bound: dict[str, float]) -> None:
-    assert difference and all(difference[name] <= bound[name] for name in bound), difference
 
 
 @pytest.mark.ranks

@@ -21,20 +21,11 @@ from shardtune.api_schemas.trials.rank_reports import RankReport
 from shardtune.workers.blocks import checkpointing, mlp_modules, mlp_slices
 from shardtune.workers.rank.training import model_summary
 from tests.rank.helpers.fork_server_process import HostProcess
-from tests.rank.helpers.loss_ranks import SLICE_FAULTS, compared
+from tests.rank.helpers.loss_ranks import SLICE_FAULTS, assert_same, compared
 from tests.support.long_run import IS_LONG as LONG
 from tests.support.long_run import telling
-from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
+from tests.support.ranks.tiny_tasks import BACKENDS, GPT2, LLAMA, MIXTRAL, tiny_task
 
-BUCKETS = {"reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
-BACKENDS: dict[str, dict[str, Any]] = {
-    "ddp": {"kind": "ddp"},
-    "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
-    "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
-    "zero-1": {"kind": "zero", "stage": 1, **BUCKETS},
-    "zero-2": {"kind": "zero", "stage": 2, **BUCKETS},
-    "zero-3": {"kind": "zero", "stage": 3, **BUCKETS},
-}
 GATHERING = BACKENDS["zero-3"] | {"stage3_param_persistence_threshold": 0, "stage3_max_reuse_distance": 0}
 """ZeRO-3 that gathers the weights of each slice anew."""
 SHARED: dict[str, Any] = {
@@ -104,10 +95,6 @@ def differences(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
     }
     tasks |= {fault: (CASES["ddp"], fault) for fault in SLICE_FAULTS}
     return compared(tasks, tmp_path_factory.mktemp("slices"))
-
-
-def assert_same(difference: dict[str, float], bound: dict[str, float]) -> None:
-    assert difference and all(difference[name] <= bound[name] for name in bound), difference
 
 
 @pytest.mark.ranks

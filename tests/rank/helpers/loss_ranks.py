@@ -104,6 +104,11 @@ def planted(fault: str | None) -> Iterator[None]:
         setattr(module, name, original)
 
 
+def assert_same(difference: dict[str, float], bound: dict[str, float]) -> None:
+    """Assert that a task of `compared` ran, and that each difference is within its bound."""
+    assert difference and all(difference[name] <= bound[name] for name in bound), difference
+
+
 def compared(
     tasks: dict[str, tuple[TrialTask, str | None]], folder: Path, ranks: int = 2
 ) -> dict[str, dict[str, float]]:

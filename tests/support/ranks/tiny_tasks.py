@@ -33,6 +33,16 @@ MIXTRAL: dict[str, Any] = LLAMA | {
     "num_experts_per_tok": 2,
     "sliding_window": None,
 }
+_BUCKETS = {"reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
+BACKENDS: dict[str, dict[str, Any]] = {
+    "ddp": {"kind": "ddp"},
+    "fsdp1": {"kind": "fsdp1", "dp_shard": 2},
+    "fsdp2": {"kind": "fsdp2", "dp_shard": 2},
+    "zero-1": {"kind": "zero", "stage": 1, **_BUCKETS},
+    "zero-2": {"kind": "zero", "stage": 2, **_BUCKETS},
+    "zero-3": {"kind": "zero", "stage": 3, **_BUCKETS},
+}
+"""Each backend over two ranks, with ZeRO's buckets as small as the models."""
 
 
 def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:

@@ -12,7 +12,7 @@ from shardtune.tuner.export.backends import activation_offload as offload
 from shardtune.tuner.export.backends.registry import Backends
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.trainer import training_arguments
-from shardtune.tuner.export.trainer.repository import SET_ME, repository
+from shardtune.tuner.export.trainer.repository import SET_ME, missing_note
 
 DEEPSPEED = "ds_config.json"
 NON_REENTRANT: Mapping[str, Any] = {"use_reentrant": False}
@@ -68,11 +68,7 @@ def _notes(source: ExportSource, tool: str) -> tuple[str, ...]:
             "adapters: all weights were trained; an adapter trains something else, for which another configuration may be "
             "faster"
         )
-    if not repository(source).is_named:
-        lines.append(
-            f"model: the study holds a model's configuration alone; set the field with {SET_ME} to the folder of its weights"
-        )
-    return tuple(lines)
+    return (*lines, *missing_note(source, f"the field with {SET_ME}"))
 
 
 def one_shard_group(source: ExportSource, config: TrialConfig, tool: str) -> tuple[TrialConfig, tuple[str, ...]]:

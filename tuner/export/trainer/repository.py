@@ -22,6 +22,13 @@ class Repository:
         return self.id != SET_ME
 
 
+def missing_note(source: ExportSource, field: str) -> tuple[str, ...]:
+    """Note that the user must set a field to the model's weights; empty where the study names their repository."""
+    if repository(source).is_named:
+        return ()
+    return (f"model: the study holds a model's configuration alone; set {field} to the folder of its weights",)
+
+
 def repository(source: ExportSource) -> Repository:
     """Repository of the model that the study names, with its commit."""
     model = source.study.spec.model

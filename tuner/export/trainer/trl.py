@@ -15,7 +15,7 @@ from shardtune.tuner.export.quoting import in_docstring, remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
 from shardtune.tuner.export.trainer import training_arguments
-from shardtune.tuner.export.trainer.repository import repository
+from shardtune.tuner.export.trainer.repository import missing_note, repository
 from shardtune.tuner.export.trial_rendering import Rendered, comment
 
 RELEASE = "TRL 1.16"
@@ -87,14 +87,10 @@ def _measured_loss(source: ExportSource) -> str:
 
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
-    lines = [
+    return (
         *sample_lengths.trl_notes(source),
         f"loss: {_measured_loss(source)} measured; TRL computes the loss in pieces of a size of its own",
         *adapters.trl_notes(source),
         *float8.script_notes(source, "trl_sft.py, before the trainer"),
-    ]
-    if not repository(source).is_named:
-        lines.append(
-            "model: the study holds a model's configuration alone; set model_name_or_path to the folder of its weights"
-        )
-    return tuple(lines)
+        *missing_note(source, "model_name_or_path"),
+    )

@@ -104,22 +104,13 @@ def compute_times(
     elementwise = elementwise_forward * (1.0 + passed * (2.0 + repeated.elementwise))
     beside = adapter_traffic(shape, c.compiled, dtypes.compute)
     adapted = beside.forward * (1.0 + passed * repeated.elementwise) + beside.backward * passed
-    elementwise = elementwise + blocks * adapted / rates.memory_bytes
-    # Forward, its repetition and the gradients of inputs each unpack every weight.
+    elementwise = elementwise + (blocks * adapted + _weight_bytes(shape, dtypes, impl, repeated)) / rates.memory_bytes
     sliced = mlp_slices.added_work(shape, c, dtypes, impl, repeated.elementwise)
     matmul = matmul + shape.layers * passed * sliced.flops / matmul_rate
     elementwise = elementwise + shape.layers * passed * sliced.bytes / rates.memory_bytes
-    unpacked = unpacking_bytes(shape, dtypes.compute) * (1.0 + passed * (1.0 + repeated.elementwise))
-    elementwise = elementwise + unpacked / rates.memory_bytes
     if shape.adapter is not None:
-        products, passes = (shape.layers * (1.0 + passed * part) for part in (repeated.matmul, repeated.elementwise))
+        products = shape.layers * (1.0 + passed * repeated.matmul)
         matmul = matmul + products * magnitudes.length_flops(shape.adapter) / matmul_rate
-        of_weights = dtypes.master if impl.autocast else dtypes.compute
-        elementwise = elementwise + passes * magnitudes.length_bytes(shape.adapter, of_weights) / rates.memory_bytes
-    if impl.autocast and dtypes.compute < dtypes.master:
-        # Every weight is cast on its way into forward, and its gradient on the way out.
-        casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + repeated.matmul) / rates.memory_bytes
-        elementwise = elementwise + casts
     elementwise = elementwise + accumulation_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     elementwise = elementwise + freed_bytes(shape, c, dtypes, impl) / rates.fresh_bytes
     loss = c.tokens * vocab * loss_repeats * (22.0 + 2.0 * dtypes.compute) / rates.memory_bytes
@@ -224,6 +215,22 @@ def elementwise_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Im
     fused_act = {"gated": 3.0, "gelu": 2.0, "gelu_tanh": 2.0}[shape.mlp] * size * shape.ffn * k
     fused = 8.0 * (4 if mixed else size) * shape.hidden + (2.0 * size * q_kv if rotary else 0.0) + fused_act
     return np.where(c.compiled > 0, fused, eager)
+
+
+def _weight_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation, repeated: Recomputed) -> Array:
+    """Bytes of memory traffic of one micro batch that depend on the weights alone: to unpack them, to take their lengths
+    (DoRA), and to cast them and their gradients."""
+    passed = trained_part.depth(shape)
+    # Forward, its repetition and the gradients of inputs each unpack every weight.
+    traffic = unpacking_bytes(shape, dtypes.compute) * (1.0 + passed * (1.0 + repeated.elementwise))
+    if shape.adapter is not None:
+        passes = shape.layers * (1.0 + passed * repeated.elementwise)
+        of_element = dtypes.master if impl.autocast else dtypes.compute
+        traffic = traffic + passes * magnitudes.length_bytes(shape.adapter, of_element)
+    if impl.autocast and dtypes.compute < dtypes.master:
+        # Every weight is cast on its way into forward, and its gradient on the way out.
+        traffic = traffic + shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + repeated.matmul)
+    return traffic
 
 
 def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeated: Recomputed) -> Array:

@@ -51,6 +51,8 @@ class DefineByRun:
         self._step = 0
         self._on_gpu, self._has_peers, self._accumulates = domains.on_gpu, domains.world > 1, False
         self._offloads = limits.requires("activation_offload", True)
+        slices_mlp = "mlp_slices" in limits and 1 not in limits.restrict("mlp_slices", mlp_slices.NAMED)
+        self._needs_eager = self._offloads or slices_mlp
         self._knobs: Mapping[str, Knob] = {}
         self._checkpointing: tuple[tuple[KnobValue, ...], str] = COMMON["activation_checkpointing"].tries, ""
 
@@ -86,8 +88,7 @@ class DefineByRun:
         """Choose the micro batch, how its loss is computed, and whether blocks are compiled."""
         micro_batch = self._draw_micro_batch(self._sharing)
         self._draw_loss(micro_batch)
-        slices_mlp = "mlp_slices" in self.limits and 1 not in self.limits.restrict("mlp_slices", mlp_slices.NAMED)
-        self._draw_compile(self._sharing, self._offloads or slices_mlp)
+        self._draw_compile(self._sharing)
         self._accumulates = self.domains.accumulation(micro_batch, self._sharing) > 1
 
     def _draw_own(self, backends: Mapping[str, DrawnBackend]) -> None:
@@ -119,7 +120,7 @@ class DefineByRun:
         variant += schedule if sizes != self.domains.micro_batches(sharing, stages) else ""
         return int(self.pick("micro_batch", sizes, variant=variant))
 
-    def _draw_compile(self, sharing: int, needs_eager: bool) -> None:
+    def _draw_compile(self, sharing: int) -> None:
         """Choose whether the transformer blocks are compiled; they are not where they cannot be compiled as a whole, or where
         the user's limits need uncompiled blocks."""
         backend = str(self.table["backend"])
@@ -128,7 +129,7 @@ class DefineByRun:
             return
         # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.
         is_alone = sharing == 1 and self.table.get("expert_parallel", 1) == 1
-        is_free = not needs_eager and not self.requires_deepcompile()
+        is_free = not self._needs_eager and not self.requires_deepcompile()
         self.draw("compile", effective=self.limits.compiles(self._on_gpu) and is_alone and is_free)
 
     def _draw_loss(self, micro_batch: int) -> None:

@@ -6,18 +6,16 @@ All errors are `InputError`s whose lines name field, value and remedy.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from shardtune.api_schemas.known_fields import fields_at, model_named, rephrase_error, suggest_field
-from shardtune.api_schemas.machines.hardware import Cluster, Inventory
+from shardtune.api_schemas.machines.hardware import Inventory
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.studies.targets import Target, TargetChoice
-from shardtune.api_schemas.training.adapters import AdapterSchema
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.sample_lengths import SampleLengths
-from shardtune.api_schemas.training.workload import SHORTEST_SEQUENCE, WorkloadRequest
+from shardtune.api_schemas.training.workload import SHORTEST_SEQUENCE
 from shardtune.service.cli import baseline_file, lengths_file, read
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.models import source as model_source
@@ -28,7 +26,8 @@ from shardtune.service.http.validation_errors import (
     field_error,
 )
 
-_NO_DATA: Mapping[str, JsonValue] = {}
+NO_DATA: Mapping[str, JsonValue] = {}
+"""Fields of a workload's data where no option states one."""
 _TARGET: TypeAdapter[Target] = TypeAdapter(TargetChoice)
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
 
@@ -121,7 +120,7 @@ def read_target(text: str) -> Target:
 def default_study(
     model: JsonValue,
     inventory: Inventory,
-    data: Mapping[str, JsonValue] = _NO_DATA,
+    data: Mapping[str, JsonValue] = NO_DATA,
     target: Target | None = None,
 ) -> tuple[StudyRequest, str]:
     """Make a study of a model alone (a preset's name, or a `config.json` with or without its repository) on this
@@ -162,69 +161,6 @@ def _longest_row(data: Mapping[str, JsonValue]) -> int:
     except ValidationError as error:
         raise InputError(*error_lines(error)) from None
     return max(SHORTEST_SEQUENCE, lengths.padded(lengths.longest))
-
-
-def with_options(
-    spec: StudyRequest,
-    *,
-    ranks: int | None,
-    max_trials: int | None,
-    memory_gib: float | None,
-    adapter: AdapterSchema | None = None,
-    data: Mapping[str, JsonValue] = _NO_DATA,
-    target: Target | None = None,
-) -> tuple[StudyRequest, list[str]]:
-    """Apply command-line options to a study; also return a line for each value that an option replaced.
-
-    Raises:
-        InputError: the study cannot be trained with the option's adapter or data.
-    """
-    replaced: list[str] = []
-    updates: dict[str, Any] = {}
-    if max_trials is not None:
-        # An explicit number of trials replaces the budget that follows from the planned training.
-        updates["budget"] = spec.budget.model_copy(update={"max_trials": max_trials, "planned_gpu_hours": None})
-    if isinstance(spec.cluster, Cluster) and (ranks or memory_gib):
-        cluster = spec.cluster
-        if ranks and ranks != cluster.world_size:
-            replaced.append(
-                f"--ranks {ranks} replaces the study's cluster of {cluster.nodes} × {cluster.gpus_per_node}"
-            )
-            cluster = cluster.model_copy(update={"nodes": 1, "gpus_per_node": ranks})
-        if memory_gib and memory_gib != cluster.memory_gib:
-            replaced.append(f"--memory-gib {memory_gib:g} replaces the study's {cluster.memory_gib:g}")
-            cluster = cluster.model_copy(update={"memory_gib": memory_gib})
-        updates["cluster"] = cluster
-    # The option states only a size: it changes nothing of a study's target of the same size.
-    if target is not None and not target.is_size_of(spec.target):
-        updates["target"] = target.with_batch_of(spec.target)
-        if spec.target is not None:
-            replaced.append(f"--target {target.short_form} replaces the study's {spec.target.described}")
-    if adapter is not None:
-        updates["workload"], before = _with_values(spec.workload, {"adapter": adapter}), spec.workload.adapter
-        if before not in (None, adapter):
-            replaced.append(f"{adapter.describe()} replaces the study's {before.describe()}")
-    if data:
-        updates["workload"] = _with_data(updates.get("workload", spec.workload), data)
-        if spec.workload.data not in (None, updates["workload"].data):
-            replaced.append(f"data of {updates['workload'].data.describe()} replaces the study's")
-    return spec.model_copy(update=updates), replaced
-
-
-def _with_data(workload: WorkloadRequest, stated: Mapping[str, JsonValue]) -> WorkloadRequest:
-    before = {} if workload.data is None else workload.data.model_dump()
-    if "lengths" not in before | dict(stated):
-        raise InputError(
-            f"--layout ({stated['layout']}) arranges samples of several lengths; give the lengths with --data"
-        )
-    return _with_values(workload, {"data": before | dict(stated)})
-
-
-def _with_values(workload: WorkloadRequest, values: Mapping[str, Any]) -> WorkloadRequest:
-    try:
-        return WorkloadRequest.model_validate({**dict(workload), **values})
-    except ValidationError as error:
-        raise InputError(*error_lines(error)) from None
 
 
 def error_lines(error: ValidationError) -> list[str]:

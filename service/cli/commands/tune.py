@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from shardtune.api_schemas.machines.hardware import MOST_MEMORY_GIB
-from shardtune.api_schemas.studies.budget import MOST_PAIRS, MOST_TRIALS
+from shardtune.api_schemas.studies.budget import FEWEST_PAIRS, MOST_PAIRS, MOST_TRIALS, Budget
 from shardtune.api_schemas.studies.targets import MOST_GPUS_OF_NODE
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
@@ -65,6 +65,14 @@ Ranks = Annotated[
     typer.Option(min=1, max=MOST_GPUS_OF_NODE, help="Number of ranks of a trial (default: all GPUs, or 2 CPU ranks)."),
 ]
 MaxTrials = Annotated[int | None, typer.Option(min=1, max=MOST_TRIALS, help="Number of trials to run.")]
+MaxPairs = Annotated[
+    int | None,
+    typer.Option(
+        min=FEWEST_PAIRS,
+        max=MOST_PAIRS,
+        help=f"Maximum number of paired runs before the verdict may stay undecided ({Budget().max_pairs}).",
+    ),
+]
 RankMemory = Annotated[float | None, typer.Option(help="Memory limit of a CPU rank in GiB.")]
 IsResumed = Annotated[bool, typer.Option("--resume", help="Continue the last unfinished study.")]
 AddedPairs = Annotated[
@@ -104,6 +112,7 @@ def tune(
     study: StudyOrModel = None,
     ranks: Ranks = None,
     max_trials: MaxTrials = None,
+    max_pairs: MaxPairs = None,
     memory_gib: RankMemory = None,
     lora: LoraRank = None,
     qlora: QloraRank = None,
@@ -154,6 +163,7 @@ def tune(
         data=data,
         layout=layout,
         target=target,
+        max_pairs=max_pairs,
     )
     if rungs is None:
         job.tune(options)

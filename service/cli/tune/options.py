@@ -53,6 +53,8 @@ class TuneOptions:
 
     rungs: tuple[int, ...] = ()
     """All sizes of `--rungs`, on which the study runs before its full size, smallest first; empty without `--rungs`."""
+    max_pairs: int | None = None
+    """Maximum pairs of validation runs before the verdict may remain undecided; None: as the study file says."""
 
     @property
     def unit(self) -> str:
@@ -99,6 +101,7 @@ class TuneOptions:
         assert self.study is not None, "a continued study is written into a file first"
         words = [str(self.study)]
         words += ["--max-trials", str(self.max_trials)] if self.max_trials else []
+        words += ["--max-pairs", str(self.max_pairs)] if self.max_pairs else []
         words += ["--memory-gib", str(self.memory_gib)] if self.memory_gib else []
         words += ["--target", self.target] if self.target else []
         words += ["--rungs", ",".join(map(str, self.rungs))] if self.rungs else []

@@ -6,12 +6,11 @@ import pytest
 
 from shardtune.api_schemas.studies.study_request import StudyRequest
 from shardtune.api_schemas.training.adapters import LastLayers, Lora
-from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.options import adapter_options
 from shardtune.service.cli.plan import planner
 from shardtune.service.cli.predict import lines, model_argument, predictor
-from shardtune.service.cli.tune import continuation, early_checks
+from shardtune.service.cli.tune import continuation, early_checks, study_input
 from shardtune.service.cli.tune.options import TuneOptions
 
 OPTIONS = TuneOptions(Path("study.json"), None, None, None, False, Path(".shardtune"), Path("best"), False)
@@ -19,7 +18,7 @@ STUDY = StudyRequest(model="llama-tiny", workload={"sequence_length": 64, "globa
 
 
 def with_adapter(study: StudyRequest, adapter: Lora | LastLayers) -> tuple[StudyRequest, list[str]]:
-    return study_file.with_options(study, ranks=None, max_trials=None, memory_gib=None, adapter=adapter)
+    return study_input.with_options(study, adapter=adapter)
 
 
 def test_lora_has_twice_its_rank_as_alpha() -> None:

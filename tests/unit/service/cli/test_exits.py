@@ -41,6 +41,8 @@ def run(*arguments: str) -> int:
         (["tune", "study.json", "--memory-gib", "1e400"], "--memory-gib (inf) must be above 0 and at most 1e+06"),
         (["tune", "study.json", "--ranks", "1025"], "1024 "),
         (["tune", "study.json", "--max-trials", "10001"], "10000 "),
+        (["tune", "study.json", "--max-pairs", "6"], "greater than or equal to 7 "),
+        (["tune", "study.json", "--max-pairs", "101"], "less than or equal to 100 "),
         (["tune", "study.json", "--launcher", "ray", "--nodes", "100001"], "100000 "),
         (["tune", "study.json", "--resume"], "file (study.json) would change the study that --resume continues"),
         (["tune"], "STUDY (missing)"),

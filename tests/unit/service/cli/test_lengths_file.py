@@ -7,6 +7,7 @@ import pytest
 
 from shardtune.service.cli import lengths_file, study_file
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.tune import study_input
 from shardtune.service.cli.tune.continuation import check_unchanged
 from shardtune.service.cli.tune.options import TuneOptions
 
@@ -20,7 +21,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def with_data(spec: Any, data: Any) -> Any:
-    return study_file.with_options(spec, ranks=None, max_trials=None, memory_gib=None, data=data)
+    return study_input.with_options(spec, data=data)
 
 
 def test_numbers_and_lists_of_token_ids_are_counted(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ APPLIES = {"ranks", "as_json", "state_dir", "out", "allow_model", "allow_script"
 REJECTED: dict[str, list[str]] = {
     "study": ["study.json"],
     "max_trials": ["--max-trials", "3"],
+    "max_pairs": ["--max-pairs", "8"],
     "memory_gib": ["--memory-gib", "2"],
     "lora": ["--lora", "8"],
     "qlora": ["--qlora", "8"],
@@ -53,7 +54,7 @@ def test_an_option_that_cannot_apply_to_a_resumed_study_is_an_error(
     assert list(tmp_path.iterdir()) == [], "nothing was started"
 
 
-@pytest.mark.parametrize("field", ["max_trials", "memory_gib"])
+@pytest.mark.parametrize("field", ["max_trials", "max_pairs", "memory_gib"])
 def test_a_zero_is_an_option_that_was_given(field: str) -> None:
     arguments = {"study": None, "ranks": None, "max_trials": None, "memory_gib": None, "resume": True}
     places = {"state_dir": Path(".shardtune"), "out": Path("best"), "as_json": False}
@@ -82,6 +83,7 @@ PRINTED: dict[str, tuple[Any, list[str]]] = {
     "study": (Path("study.json"), ["study.json"]),
     "ranks": (2, ["--ranks", "2"]),
     "max_trials": (3, ["--max-trials", "3"]),
+    "max_pairs": (8, ["--max-pairs", "8"]),
     "memory_gib": (1.5, ["--memory-gib", "1.5"]),
     "state_dir": (Path("state"), ["--state-dir", "state"]),
     "out": (Path("here"), ["--out", "here"]),

@@ -11,7 +11,7 @@ from shardtune.api_schemas.studies.study_request import StudySpec
 from shardtune.api_schemas.training.model_presets import preset_config
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.tune import early_checks, job
+from shardtune.service.cli.tune import early_checks, job, study_input
 from shardtune.service.cli.tune.job import TuneOptions
 from shardtune.service.studies import validation
 from tests.support.service.simulated_worker import CLUSTER, SPEC
@@ -103,12 +103,21 @@ def test_a_bare_config_gets_a_workload_that_suits_the_machine(device: str, posit
     assert str(length) in words
 
 
+def test_a_limit_of_pairs_leaves_the_other_limits_of_the_budget() -> None:
+    budget = {"planned_gpu_hours": 5, "max_pairs": 30, "repeat_disturbed": 0}
+    spec = study_file.validate_study({**STUDY, "budget": budget}, Path())
+    fewer, replaced = study_input.with_options(spec, max_pairs=9)
+    assert fewer.budget == spec.budget.model_copy(update={"max_pairs": 9})
+    assert replaced == []
+
+
 def test_options_replace_what_the_file_says() -> None:
     cluster = {"device": "cpu", "gpus_per_node": 2, "memory_gib": 4, "host_memory_gib": 8}
     spec = study_file.validate_study({**STUDY, "cluster": cluster}, Path())
-    changed, replaced = study_file.with_options(spec, ranks=4, max_trials=3, memory_gib=1.5)
+    changed, replaced = study_input.with_options(spec, ranks=4, max_trials=3, max_pairs=9, memory_gib=1.5)
     assert isinstance(changed.cluster, Cluster)
-    assert (changed.cluster.world_size, changed.cluster.memory_gib, changed.budget.max_trials) == (4, 1.5, 3)
+    assert (changed.cluster.world_size, changed.cluster.memory_gib) == (4, 1.5)
+    assert (changed.budget.max_trials, changed.budget.max_pairs) == (3, 9)
     assert len(replaced) == 2
     assert json.loads(changed.model_dump_json())["model"]["name"] == "llama-tiny"
 

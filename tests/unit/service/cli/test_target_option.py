@@ -16,7 +16,7 @@ from shardtune.api_schemas.studies.study_result import StudyResult, Verdict
 from shardtune.api_schemas.studies.targets import CurvePoint, ProjectedConfig, StudyProjection, Target
 from shardtune.service.cli import main, study_file
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.tune import answer, early_checks
+from shardtune.service.cli.tune import answer, early_checks, study_input
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.write_files import write_files
 from shardtune.service.client import ServiceRejected
@@ -33,14 +33,10 @@ INVENTORY = Inventory(
 
 def test_the_option_replaces_the_target_of_the_file_and_says_so() -> None:
     spec = study_file.validate_study(STUDY | {"target": "4x2"}, Path())
-    changed, lines = study_file.with_options(
-        spec, ranks=None, max_trials=None, memory_gib=None, target=study_file.read_target("8x2")
-    )
+    changed, lines = study_input.with_options(spec, target=study_file.read_target("8x2"))
     assert changed.target is not None and changed.target.nodes == 8
     assert lines == ["--target 8x2 replaces the study's 4x2"]
-    same, silent = study_file.with_options(
-        spec, ranks=None, max_trials=None, memory_gib=None, target=study_file.read_target("4x2")
-    )
+    same, silent = study_input.with_options(spec, target=study_file.read_target("4x2"))
     assert same == spec and silent == []
 
 
@@ -52,7 +48,7 @@ def with_target(text: str, values: dict[str, Any]) -> tuple[Target | None, list[
     """Target of a study after the option, and the lines that say what the option replaced."""
     spec = study_file.validate_study(values, Path())
     option = study_file.read_target(text)
-    changed, lines = study_file.with_options(spec, ranks=None, max_trials=None, memory_gib=None, target=option)
+    changed, lines = study_input.with_options(spec, target=option)
     return changed.target, lines
 
 

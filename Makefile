@@ -19,6 +19,7 @@ setup: .venv/.ready
 	$(PIP) torch setuptools wheel
 	# Without it DeepSpeed's setup.py (0.19.8) fails where it sees a GPU and no CUDA toolkit, although it compiles nothing.
 	DS_IGNORE_CUDA_DETECTION=1 $(PIP) --no-build-isolation -e '.[service,worker,ray,mcp]' --group dev --group docs
+	$(BIN)/python -m tests.tools.write_bytecode
 	touch $@
 
 # On GPUs a model of real size, else a tiny one on CPU ranks; its first line says which and why.

@@ -142,10 +142,10 @@ def _small_budget_note(budget: Budget, initial_configs: Seeds) -> tuple[str, ...
     if trials is None or trials >= sufficient:
         return ()
     remaining = max(0, trials - len(initial_configs))
-    chosen = f"at least {remaining} are" if remaining else "maybe none is"
+    chosen = f"at least {remaining}" if remaining else "maybe none"
     return (
-        f"budget.max_trials ({trials}): up to {min(trials, len(initial_configs))} are starting configurations, {chosen} "
-        f"chosen by the search; {sufficient} would leave it {stopping.MIN_GUIDED}",
+        f"budget.max_trials ({trials}): up to {min(trials, len(initial_configs))} are starting configurations, and the "
+        f"search chooses {chosen}; of {sufficient} trials, it would choose at least {stopping.MIN_GUIDED}",
     )
 
 

@@ -241,7 +241,8 @@ def default_comparison(row: AgainstDefault) -> str:
         f"the best of micro batch {', '.join(map(str, sizes))}" if len(sizes) > 1 else "the only micro batch measured"
     )
     runs = "by search runs" if row.is_by_search_runs else f"in {row.runs} validation run{'s' if row.runs > 1 else ''}"
-    disturbed = ", at least one of them disturbed" if row.is_disturbed else ""
+    some = "at least one of them " if not row.is_by_search_runs and row.runs > 1 else ""
+    disturbed = f", {some}disturbed by other programs" if row.is_disturbed else ""
     return (
         f"{row.ratio:.2f}x the speed of {row.description} "
         f"({rate(row.tokens_per_s_per_gpu)} tokens/s/GPU {runs}{disturbed}; {sizes_note})"

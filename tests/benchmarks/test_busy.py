@@ -80,7 +80,7 @@ TRUE_SENTENCES = (
     "a short search: 3 configurations were measured in full; a larger budget may find a faster one",
     "a short search: 3 configurations were measured; a larger budget may find a faster one",
     "1.33x the speed of FSDP2 (120 tokens/s/GPU by search runs; the only micro batch measured)",
-    "1.53x the speed of DDP (100 tokens/s/GPU in 7 validation runs, at least one of them disturbed; the only micro batch)",
+    "1.53x the speed of DDP (100 tokens/s/GPU in 7 validation runs, at least one of them disturbed by other programs; the only micro batch)",
     "losses, gradient norms and weights agree with those of FSDP2",
     "1.53x the speed of DDP, micro batch 1 (100 tokens/s/GPU in 7 runs; tried at no other micro batch)",
     "the machine was too busy to answer: other programs disturbed 1 of 14 runs of the final comparison and kept 1.4 CPU cores busy",

@@ -27,7 +27,7 @@ def build(
     """Run the build of DeepSpeed's C++ operators to its end. A failed build is logged, and trials that need the
     operators will report `setup` failures."""
     log_path, started_s = work_dir / "operators.log", now_s()
-    status = "building DeepSpeed's CPU Adam for optimizer offload: about a minute, once for these libraries"
+    status = "building DeepSpeed's CPU Adam for optimizer offload: one to three minutes, once for these libraries"
     with doing(work_dir, status), log_path.open("wb") as output:
         builder = start_child(command, {**environment, LAUNCH_TAG: launch_tag}, stdout=output, stderr=subprocess.STDOUT)
         try:

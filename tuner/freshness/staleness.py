@@ -12,7 +12,7 @@ from shardtune.tuner.freshness.fingerprints import changes, sort_key
 
 @dataclass(frozen=True)
 class Machine:
-    """Worker with the hardware of a tuning target, and its latest known fingerprint (hardware and software
+    """Worker with the hardware of a tuning target, with its latest known fingerprint (hardware and software
     versions)."""
 
     fingerprint: Fingerprint

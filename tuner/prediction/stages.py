@@ -138,7 +138,8 @@ def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) 
 
 
 def table_of_fullest_stage(tables: list[Table], weight: Callable[[Table], Array]) -> Table:
-    """Select for each candidate the entries of the pipeline stage with the largest weight."""
+    """Select for each candidate the entries of one pipeline stage: the stage for which `weight` (such as its memory) is
+    largest."""
     chosen = np.argmax(np.stack(np.broadcast_arrays(*(weight(table) for table in tables))), axis=0)
 
     def choose(values: list[Array]) -> Array:

@@ -29,7 +29,7 @@ class Tolerance:
     """Allowed difference of the sums of parameters, relative to the root of their square sum, because the plain sum may
     cancel to almost zero."""
     first_step: "Tolerance | None" = None
-    """Bounds for the first step where they are tighter than those of later steps: no rounding error has spread yet."""
+    """Tighter bounds that replace those of later steps in the first step, as no rounding error has spread yet."""
     other_micro_batch: "Tolerance | None" = None
     """Bounds for two trials with different micro batches, where the micro batch size changes what is trained."""
 
@@ -70,20 +70,23 @@ FLOAT8_OTHER_MICRO_BATCH = Tolerance(loss=6e-3, grad_norm=6e-2, parameter_square
 
 @dataclass(frozen=True)
 class ParityGroups:
-    """Trials of a study, grouped by whether they follow the reference trajectory."""
+    """Trials of a study, grouped by whether they follow the study's reference trajectory (the losses and norms of the
+    first steps of one trial)."""
 
     reference: int | None
-    """Number of the trial whose trajectory is the study's reference; None until two trials agree."""
+    """Number of the trial whose first losses and norms all others must reproduce; None until two trials agree."""
     confirmed_by: int | None
     infeasible: dict[int, str] = field(default_factory=dict)
-    """Reason why each rejected trial differs from the reference trajectory, with the figures, by trial number."""
+    """Reason why a trial was rejected, by its number: where its losses or norms differ from the reference trial's, with
+    the figures."""
 
 
 def tolerance(
     precision: Precision, optimizer: OptimizerSchema = _ADAMW, float8: Float8Recipe | None = None
 ) -> Tolerance:
-    """Largest allowed differences between two trajectories at a precision, smaller where no value is rounded below
-    fp32. `float8`: scaling with which linear layers multiply in float8."""
+    """Largest allowed differences between two trials' losses, gradient norms and weights at a precision; they are
+    smaller if no value is rounded below fp32. `float8`: scaling with which linear layers multiply in float8, or
+    None."""
     exact = precision.compute_dtype == precision.reduce_dtype == precision.master_dtype == "float32"
     if float8 is not None:
         own = _below_fp32(precision, optimizer)

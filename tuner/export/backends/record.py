@@ -29,8 +29,8 @@ class SnippetParts:
     """Whether the exported script creates weights while or after sharding, so that no rank ever has the whole model in
     memory."""
     on_device: str | None = None
-    """Dtype, as written in the exported script, in which each rank creates the whole model on its GPU. None: the script
-    creates it on the meta device, or DeepSpeed shards it at once."""
+    """Dtype, as written in the exported script, in which each rank creates the whole model on its GPU. If None, the
+    script creates the model on the meta device, or DeepSpeed shards it at once."""
     needs_blocks: bool = False
     """Whether the exported script uses the list of the model's repeated blocks."""
     join: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ Consumer = Callable[[ExportSource, S], ConsumerParts]
 
 
 def no_files(_subject: ExportSource, _strategy: Any) -> dict[str, str]:
-    """Empty mapping of files, for a backend without files of its own."""
+    """Return no files, for a backend that exports none of its own."""
     return {}
 
 

@@ -17,7 +17,7 @@ from shardtune.tuner.export.trainer.repository import SET_ME, missing_note
 DEEPSPEED = "ds_config.json"
 NON_REENTRANT: Mapping[str, Any] = {"use_reentrant": False}
 _REWORDED = ("loss:", "precision: load", "gradient_as_bucket_view:", "dp_replicate × dp_shard", "activation_offload:")
-"""First words of notes about the Trainer that do not apply to a fine-tuning tool, or that are about the Trainer's
+"""First words of those notes about the Trainer that do not apply to a fine-tuning tool, or that are about the Trainer's
 script."""
 
 

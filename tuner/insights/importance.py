@@ -47,8 +47,8 @@ Row = tuple[tuple[tuple[str, KnobValue], ...], float]
 
 @dataclass(frozen=True)
 class _Scale:
-    """Scale on which a knob's values are given to Optuna: more than two different numbers by their position, all other
-    values by name."""
+    """Scale on which a knob's values are given to Optuna. Numbers are given by their position in rising order if there
+    are more than two; all other values are given by name."""
 
     positions: dict[str, int]
     distribution: BaseDistribution

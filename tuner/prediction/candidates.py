@@ -119,8 +119,8 @@ class Implementation:
     splits_logits: bool = True
     """Whether tensor-parallel ranks compute the loss over their part of the vocabulary; otherwise each has all logits."""
     masked_rows: int = 0
-    """Number of rows of a micro batch from which on fused attention gets a mask (of padding or of packed samples); 0: it
-    never gets one."""
+    """Number of rows of a micro batch from which on fused attention gets a mask (of padding or of packed samples); 0
+    means that it never gets a mask."""
     step_host_s: float = 0.0
     """Host seconds of a step during which nothing else happens, in addition to `Rates.optimizer_host_s`."""
 
@@ -179,13 +179,13 @@ class Candidates:
     activation_offload: Array
     """Whether the inputs of checkpointed blocks are in host memory from forward to backward."""
     mlp_slices: Array
-    """Number of slices of the tokens over which each block's MLP is computed; 1: all tokens at once."""
+    """Number of slices of the tokens over which each block's MLP is computed; 1 means all tokens at once."""
     loss_chunk: Array
-    """Number of tokens whose logits a rank holds at once; 0: those of a whole micro batch."""
+    """Number of tokens whose logits a rank holds at once; 0 means all tokens of a micro batch."""
     compiled: Array
     regather: Array
-    """Number of ranks over which FSDP's parameters are sharded between forward and backward (`reshard_after_forward`). The
-    value of `shard` frees most; 1 keeps whole parameters."""
+    """Number of ranks over which FSDP's parameters are sharded between forward and backward (`reshard_after_forward`).
+    If it equals `shard`, most memory is freed; 1 means that each rank keeps whole parameters."""
     backward_prefetch: Array
     blocks_per_unit: Array
     sync_last: Array
@@ -209,9 +209,10 @@ class Candidates:
     contiguous: Array
     prefetch_bucket: Array
     persistence: Array
-    """Number of elements up to which ZeRO-3 keeps a parameter gathered."""
+    """Largest size, in elements, of a parameter that ZeRO-3 always keeps gathered on every rank."""
     reuse: Array
-    """Maximum number of elements used between two uses of a parameter for which ZeRO-3 keeps the parameter gathered."""
+    """Largest reuse distance at which ZeRO-3 keeps a parameter gathered: the number of parameter elements that are used
+    between two uses of this parameter."""
     max_live: Array
     sub_group: Array
     """Number of elements that ZeRO-3's optimizer updates at a time."""

@@ -24,7 +24,7 @@ from shardtune.tuner.prediction.throughput import published_bias
 DEFAULT_SEQUENCE = 4096
 _SAMPLES_PER_RANK = 8
 """Samples per rank and step that are assumed for a request without a global batch; `shardtune tune` assumes the same
-for a bare config.json."""
+for a model given only as a `config.json`."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,9 @@ class ResolvedRequest:
 
     @property
     def global_batch(self) -> int:
-        """Number of samples in a step of every compared configuration: the request's global batch, or what its micro
-        batches add up to, otherwise a default number per rank."""
+        """Number of samples in a step, the same for every compared configuration. It is the request's global batch if
+        that is stated; otherwise it follows from the request's micro batch and accumulation, or from a default number
+        of samples per rank."""
         micro_batch, accumulation = self.request.micro_batch, self.request.gradient_accumulation
         if self.request.global_batch is not None:
             return self.request.global_batch

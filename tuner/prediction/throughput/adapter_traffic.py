@@ -12,7 +12,8 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 
 
 class AdapterTraffic(NamedTuple):
-    """Bytes per token of one block that LoRA's layers move beyond those of the frozen model."""
+    """Bytes of memory traffic per token that the LoRA layers of one block add to the frozen model's, in forward and in
+    backward."""
 
     forward: Array
     backward: Array

@@ -24,8 +24,8 @@ _MICRO_BATCHES = (1, 2, 4, 8, 16)
 _CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 _TENSOR = (1, 2, 4, 8)
 _STAGES = ((20e9, (1,)), (150e9, (1, 4)), (float("inf"), (1, 4, 8)))
-"""Numbers of pipeline stages to try, for models of up to so many parameters. Small models gain nothing from stages, and
-the prediction of each stage takes time."""
+"""Numbers of pipeline stages to try, as pairs (maximum number of the model's parameters, numbers of stages). Small
+models gain nothing from stages, and the prediction of each stage takes time."""
 _EXPERT_RANKS = (8, 32, 64)
 _NEAR = 1.25
 """Largest ratio between a configuration's global batch and the requested one, in either direction."""

@@ -210,7 +210,7 @@ def samples(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:
     """Global batch, in samples, of a configuration with `accumulation` micro batches a step.
 
     Raises:
-        ValueError: more than any workload may have.
+        ValueError: the global batch is larger than any workload may have.
     """
     groups = config.data_ranks(cluster.world_size)
     count = config.micro_batch * groups * accumulation

@@ -92,7 +92,7 @@ def combine(
     """Combine what the processes of a rehearsal measured into its result; if there is a `problem`, the result has no
     measurements.
 
-    `available_gib`: memory that a GPU may use, which the peak must not exceed; None: the peak is compared with no
+    `available_gib`: memory that a GPU may use, which the peak must not exceed; if None, the peak is compared with no
     limit.
     """
     common: dict[str, Any] = {

@@ -88,8 +88,8 @@ class PredictedSize:
         return tuple(sorted(self.layout))
 
     def distance(self, other: "PredictedSize") -> float:
-        """Distance of two layouts: the doublings between their values, summed over all fields; fields that are not
-        numbers add one if they differ."""
+        """Distance of two layouts, summed over all fields: for numbers, how many doublings lie between them (8 and 32
+        are two apart); for other values, one if they differ."""
         between = _layout_distance(self._layout_names, self.layout_values, other.layout_values)
         return float(self.shards_everywhere != other.shards_everywhere) + between
 
@@ -99,8 +99,8 @@ _COUNTED = ("tensor", "context", "stages", "virtual", "experts", "micro_batch")
 
 @lru_cache(maxsize=1 << 16)
 def _layout_distance(names: tuple[str, ...], first: tuple[float, ...], second: tuple[float, ...]) -> float:
-    """Doublings between the values of two layouts, summed over all fields. Cached, as a plan compares the same layouts
-    for each number of GPUs."""
+    """Distance of two layouts in doublings, summed over all fields (8 and 32 ranks are two doublings apart). Cached, as
+    a plan compares the same layouts for each number of GPUs."""
     total = 0.0
     for name, mine, theirs in zip(names, first, second, strict=True):
         if mine != theirs:

@@ -63,7 +63,7 @@ def _padding(shape: ModelShape, c: Candidates) -> Array:
 
 
 def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
-    """Bytes of FSDP2's states on one rank, by moment of the step."""
+    """Bytes of FSDP2's states on one rank, at several times in a step."""
     # `set_is_last_backward(False)` keeps the root's reduce-scatter input until the next micro batch reduces a unit.
     return sharded_states.fully_sharded(shape, c, d, impl, gloo, _padding(shape, c), root_waits=True)
 

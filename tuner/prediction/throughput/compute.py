@@ -234,8 +234,9 @@ def _weight_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation, repea
 
 
 def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeated: Recomputed) -> Array:
-    """Number of kernels of one micro batch: per block of an eager transformers model about 45 (gated, rotary) or 24
-    forward, twice that backward; a compiled block about a third."""
+    """Number of kernels of one micro batch. One block of an eager transformers model launches about 45 (gated MLP,
+    rotary positions) or 24 in forward, and twice as many in backward; a compiled block launches about a third of
+    that."""
     forward = 45.0 if shape.norm == "rms" else 24.0
     if impl.autocast:
         forward += 14.0

@@ -19,7 +19,8 @@ from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.legal_values import Flat
 
 ENUMERATED = 20_000
-"""Maximum size of a search space that is the pool of candidates as a whole; from a larger space, the pool is a sample."""
+"""Maximum size of a search space whose configurations are all in the pool of candidates; of a larger space, the pool
+contains a sample."""
 DRAWN = 2_500
 """Number of configurations that the pool draws from a search space too large to enumerate."""
 _CHUNK = 4_000

@@ -57,8 +57,8 @@ def lightest_values(question: Question) -> tuple[KnobValue, ...]:
 
 
 def branching_values(question: Question) -> tuple[KnobValue, ...]:
-    """Candidate values of a knob whose choice leads to other further knobs or to another placement of states; for any
-    other knob, a single value."""
+    """Candidate values of a knob whose choice decides which further knobs exist, or how model states are placed; for
+    any other knob, a single value."""
     if question.knob == "micro_batch":
         return tuple(dict.fromkeys((question.values[0], question.values[-1])))
     return lightest_values(question)

@@ -25,7 +25,7 @@ RENDERERS = {
     "llama-factory": llama_factory.render,
     "ms-swift": ms_swift.render,
 }
-"""Renderers of formats of training programs."""
+"""Function that renders the exported files, for each export format of a training program (such as `torchtitan`)."""
 
 
 class LauncherExport(NamedTuple):

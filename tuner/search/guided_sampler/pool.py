@@ -253,5 +253,5 @@ def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
 
 def sample_near(space: Space, answers: dict[str, KnobValue], start: DefineByRun | None = None) -> TrialConfig | None:
     """Draw the configuration with these values of the sampler's parameters; a parameter without a given value takes the
-    first of its candidates. `start`: drawing that already has the first of these values."""
+    first of its candidates. `start`: state of a drawing that already has the first of these values."""
     return space.sample(lambda param, values: answers[param] if answers.get(param) in values else values[0], start)

@@ -39,8 +39,9 @@ _LEAST_INPUTS = 256 << 20
 _LEAST_ACTIVATIONS = 256 << 20
 """Minimum bytes of the activations inside one block's MLP for which the search tries to compute MLPs in slices."""
 _LEAST_SHARE = 0.05
-"""Fraction of a rank's memory that logits must take before the search tries to compute the loss in chunks, blocks' inputs
-before it tries to offload them, and one MLP's activations before it tries slices."""
+"""Fraction of a rank's memory from which tensors count as large. The search tries to compute the loss in chunks only if
+logits take at least this fraction. The same holds for offloading with blocks' inputs, and for slices of the MLP with
+one MLP's activations."""
 
 
 @dataclass(frozen=True)
@@ -229,8 +230,8 @@ class Domains:
         return self.on_gpu and inputs >= max(_LEAST_INPUTS, _LEAST_SHARE * self.cluster.memory_gib * GIB)
 
     def why_no_mlp_slices(self, backend: str) -> str | None:
-        """Reason why a backend cannot compute this model's MLPs in slices; None if it can. The reason is the end of a
-        sentence."""
+        """Reason why a backend cannot compute this model's MLPs in slices; None if it can. The reason is worded as the
+        end of a sentence."""
         workload = self.workload
         return self.model_summary.mlp_note or mlp_slices.why_not(backend, workload.float8, workload.adapter)
 

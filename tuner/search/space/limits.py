@@ -110,7 +110,8 @@ def _is_named(limit: KnobValue | tuple[KnobValue, ...] | Limit | None, value: Kn
 
 
 def _is_default(knob: Knob, value: KnobValue) -> bool:
-    """Whether a pin sets a knob to the value that it has where it has no effect, and that is always a candidate."""
+    """Whether a user's pin of a knob to `value` equals the knob's default, which the knob also has where it has no
+    effect, and which is always among its candidates."""
     is_candidate = knob.accepts_own_values or any(_is_same(value, candidate) for candidate in knob.tries)
     return is_candidate and _is_same(value, knob.default) and not knob.within
 

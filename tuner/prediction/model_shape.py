@@ -96,7 +96,7 @@ class ModelShape:
 
     @property
     def saved(self) -> SavedInputs:
-        """Flags for which layers of a block save their input for the gradients of their weights."""
+        """Flags that say which layers of a block save their input for the gradients of their weights."""
         return SavedInputs() if self.adapter is None else self.adapter.saved
 
     @property

@@ -118,8 +118,8 @@ def rank_shapes(shape: ModelShape, cut: StageLayout, by_cost: bool = False) -> l
 
 
 def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) -> Table:
-    """Compute a table for the candidates of each pipeline layout separately, and join the tables in the candidates'
-    order."""
+    """Compute a table of predictions separately for the candidates of each pipeline layout (numbers of ranks and
+    stages, and the schedule), and join the tables in the candidates' order."""
     if (c.stages == 1).all():
         return table(c, StageLayout(1))
     layouts = np.stack([np.broadcast_to(axis, (c.size,)) for axis in (c.stages, c.virtual, c.schedule)], axis=1)
@@ -151,7 +151,7 @@ def table_of_fullest_stage(tables: list[Table], weight: Callable[[Table], Array]
 
 
 def _join_tables(tables: list[Table], join: Callable[[list[Array]], Array]) -> Table:
-    """Join tables of arrays, or of mappings of arrays, into one table in the candidates' order."""
+    """Join tables whose fields are arrays, or mappings to arrays, into one table in the candidates' order."""
     joined_fields: dict[str, Any] = {}
     for field in fields(tables[0]):  # type: ignore[arg-type]
         values = [getattr(table, field.name) for table in tables]

@@ -153,8 +153,8 @@ def layers_of(model: ModelSpec) -> tuple[str, int]:
 
 
 def _depths(trial: TrialTask) -> tuple[int, ...]:
-    """Numbers of blocks on a rank to rehearse; empty where the model has no more blocks than that and is rehearsed
-    whole."""
+    """Numbers of blocks per rank with which to rehearse a trial (step it without GPUs); empty where the model has no
+    more blocks than that and is rehearsed whole."""
     config = trial.config
     stages, virtual = config.strategy.stages, getattr(config.strategy, "pipeline_virtual_stages", 1)
     checkpoint_every = 1 if config.activation_checkpointing == "none" else config.checkpoint_every

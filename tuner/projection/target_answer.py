@@ -75,8 +75,8 @@ def project_trials(
 
 
 def answer(trials: ProjectedTrials, rejected: Collection[str] = ()) -> StudyProjection:
-    """Answer which configuration is projected to be the fastest on a study's target. `rejected`: content keys of
-    configurations that a rehearsal (a step without GPUs) showed not to train there.
+    """Answer which configuration is projected to be the fastest on a study's target. `rejected`: content keys (hashes)
+    of configurations that a rehearsal (a step without GPUs) showed not to train there.
 
     Raises:
         ValueError: no measured configuration can run on the target, or is predicted to fit there.

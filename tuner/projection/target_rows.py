@@ -29,7 +29,7 @@ class Grown:
 
 @dataclass(frozen=True)
 class OnTarget:
-    """Configuration on the target, with its projection."""
+    """One configuration on the target cluster, with the speed and memory that are projected for it."""
 
     grown: Grown
     config: TrialConfig

@@ -81,10 +81,10 @@ def next_config(
     """Choose the next configuration to try: not in the history, not rejected, and passed by the memory gate (predicted
     to fit).
 
-    Seeds come first, then the sampler's proposals. Where all of these have been tried, a random configuration is
-    chosen, and at last the space is enumerated. The same arguments give the same suggestion. `rejected` are content
-    keys of configurations that the memory gate rejected earlier. `warm` are trials of another study
-    (tuner.search.warm_start), which guide the sampler and may be tried again.
+    Seeds (default configurations and the user's own) come first, then the sampler's proposals. Where all of these have
+    been tried, a random configuration is chosen, and at last the space is enumerated. The same arguments give the same
+    suggestion. `rejected` are content keys (hashes) of configurations that the memory gate rejected earlier. `warm` are
+    trials of another study (tuner.search.warm_start), which guide the sampler and may be tried again.
     """
     taken_keys = {space.key(obs.config) for obs in history} | {obs.config_key for obs in history}
     ask = _Ask(space, gate, taken_keys | set(rejected))

@@ -85,13 +85,14 @@ class ComparisonBlocks:
     ) -> None:
         self.block = 0
         self.lost_blocks = 0
-        """Number of blocks left out because their runs were on different workers or hosts."""
+        """Number of comparison blocks left out because the runs of one block were on different workers or hosts."""
         self._arms = field.members
         self._salt = salt
         self._search = {trial: math.log(search_speeds[trial]) for trial in field.members}
         self._disturbed_searches = set(disturbed_searches)
         self._taken: dict[int, dict[int, ValidationRun]] = {}
-        """Complete blocks so far: number of the block, then the run of each of its trials."""
+        """Runs of each complete comparison block so far, by the number of the block and then by the number of the
+        trial."""
         self._runs: dict[int, list[ValidationRun]] = {}
         for run in runs:
             self._runs.setdefault(run.comparison_block, []).append(run)

@@ -26,8 +26,8 @@ ERROR = 0.025
 interval has the same error on each side."""
 
 WORTHWHILE = 0.02
-"""Smallest relative gain in speed that justifies changing a running configuration; a challenge ignores smaller
-gains."""
+"""Smallest relative gain in speed that justifies changing a running configuration; a challenge (comparison of a new
+candidate with the running configuration) ignores smaller gains."""
 
 Decision = Literal["faster", "open", "not_shown"]
 

@@ -243,7 +243,8 @@ def _has_trajectory(obs: Observation) -> bool:
 
 
 def _could_win(obs: Observation) -> bool:
-    """Whether a trial is complete, or only an earlier parity comparison rejected it."""
+    """Whether a trial is complete, or was rejected for nothing but an earlier comparison of its losses and norms with
+    the reference trial's."""
     if obs.state is TrialState.COMPLETE:
         return True
     rejected = obs.failure is not None and obs.failure.kind is FailureKind.NUMERICS

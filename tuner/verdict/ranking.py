@@ -29,8 +29,8 @@ def best_so_far(history: Sequence[Observation], parity_groups: ParityGroups) -> 
 
 
 def pick_finalists(history: Sequence[Observation], spec_has_baseline: bool, parity_groups: ParityGroups) -> Finalists:
-    """Choose the finalists: the baseline and the fastest other feasible trials. Empty until two trials' trajectories
-    agree."""
+    """Choose the finalists: the baseline and the fastest other feasible trials. Empty until the losses and norms of two
+    trials' first steps agree."""
     # Without a reference no trial is known to train the right model, however fast it is.
     if parity_groups.reference is None:
         measured = any(obs.state is TrialState.COMPLETE for obs in history)

@@ -86,8 +86,9 @@ def no_files(_subject: ExportSource, _strategy: Any) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ExportedBackend(Generic[S]):
-    """Export functions of one backend. Each takes the export's source and the strategy. A function for another program
-    is None where this program lacks the backend."""
+    """Export functions of one backend. Each takes the source of an export (a measured configuration with its model,
+    workload and cluster) and the strategy. A function for another program is None where this program lacks the
+    backend."""
 
     snippet: Callable[[ExportSource, S], SnippetParts]
     accelerate: Callable[[ExportSource, S], AccelerateParts]

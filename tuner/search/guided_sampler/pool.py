@@ -141,7 +141,7 @@ class Pool:
         return dict(zip(names, values, strict=True))
 
     def row_of(self, key: str) -> int | None:
-        """Row of the pool whose canonical configuration has this content key, None where there is none."""
+        """Row of the pool whose canonical configuration has this content key (hash), None where there is none."""
         # A search by predictions alone asks for no key, and computing them takes longer than the predictions.
         for row, config in self._without_key.items():
             self._keys[self.space.content_key(config)] = row

@@ -41,7 +41,7 @@ class Twins:
 
     def with_defaults(self, row: int, taken: Collection[str]) -> int:
         """Find the twin of `row` (an equivalent configuration) with the most knobs at their documented defaults, and
-        return its row. `taken` are content keys that may not be proposed."""
+        return its row. `taken` are content keys (hashes) of configurations that may not be proposed."""
         pool, origin = self.pool, row
         answers, defaults = self._answers(row)
         for param, value in defaults.items():

@@ -146,11 +146,12 @@ class Space:
             return config
 
     def key(self, config: TrialConfig) -> str:
-        """Content key of a configuration's canonical form; configurations with equal effect have equal keys."""
+        """Content key (hash) of a configuration's canonical form, in which every knob without effect has its default;
+        configurations with equal effect have equal keys."""
         return self.content_key(self.canonical(config))
 
     def content_key(self, config: TrialConfig) -> str:
-        """Content key of a configuration without conversion to its canonical form; cached."""
+        """Content key (hash) of a configuration as it is, not converted to its canonical form; cached."""
         key = self._keys.get(config)
         if key is None:
             key = config.content_key()

@@ -17,7 +17,7 @@ class Machine:
 
     fingerprint: Fingerprint
     since: datetime
-    """Time from which the worker has had this fingerprint."""
+    """Time from which the worker has had this fingerprint (hardware and software versions)."""
     is_ready: bool
     """Whether the worker is connected and accepts tasks."""
 

@@ -51,8 +51,8 @@ class PlanLayouts:
 def plan_layouts(
     shape: ModelShape, counts: Sequence[int], gpus_per_node: int, sequence: int, global_batch: int
 ) -> PlanLayouts | None:
-    """Configurations on each number of GPUs whose step has about as many samples as requested; None where no number of
-    GPUs has one."""
+    """Configurations on each number of GPUs whose step has about as many samples as requested; None if there is none on
+    any number of GPUs."""
     configs, gpus, accumulation, parts = list[TrialConfig](), list[int](), list[int](), list[Candidates]()
     for count in counts:
         chosen = list(_with_batch(shape, count, min(gpus_per_node, count), global_batch))

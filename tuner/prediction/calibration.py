@@ -45,8 +45,8 @@ class FactorSpread(NamedTuple):
 # over to them: 12 such trials of an H200 made runs that keep it busy look 30 % slower (docs/measurements/gpu/h200.md).
 GPU_SPREAD = FactorSpread(shared=0.15, part=0.35)
 CPU_SPREAD = FactorSpread(shared=0.4, part=1.0)
-"""Prior deviations of the factors on CPU ranks; they are wide, as rates of CPUs are known only to an order of
-magnitude."""
+"""Prior standard deviations of the factors by which calibration corrects predicted times on CPU ranks. They are wide,
+as rates of CPUs are known only to an order of magnitude."""
 HOST_FACTORS = (1.0, 0.5, 0.7, 1.4, 2.0, 2.8, 4.0)
 """Factors on the seconds of a kernel launch among which calibration chooses on GPUs, beginning with the one assumed
 without trials. Hosts differ that much (a virtual machine with an H200 took about 2.8 times the catalogue's;

@@ -32,8 +32,8 @@ class Dtypes:
     compute: int = 2
     reduce: int = 4
     moments: float = 8.0
-    """Bytes of optimizer state per trainable parameter: Adam's two moments. `tuner.prediction.optimizers.with_states` sets
-    those of another optimizer."""
+    """Bytes of optimizer state per trainable parameter: Adam's two moments. `tuner.prediction.optimizers.with_states`
+    replaces them by the bytes of another optimizer's states."""
     linear_bits: int = 16
     """Number of bits of the operands of matrix products (8 for fp8), by which the peak rate of the products is chosen."""
     scales_loss: bool = False
@@ -109,7 +109,7 @@ class Implementation:
     stages are on different hosts."""
     stages_by_cost: bool = False
     """Whether blocks are divided among pipeline stages so that each stage has about as many parameters, the output
-    head's included; otherwise each stage has as many blocks."""
+    head's included; otherwise all stages have the same number of blocks."""
     splits_positions: bool = True
     """Whether tensor-parallel ranks split norms and the residual stream by positions (sequence parallel); otherwise each
     rank holds both for all positions."""

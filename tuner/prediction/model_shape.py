@@ -106,7 +106,7 @@ class ModelShape:
 
     @property
     def kv(self) -> int:
-        """Width (elements per token) of all key heads together, which equals that of all value heads."""
+        """Width (elements per token) of all key heads together; all value heads together have the same width."""
         return self.kv_heads * self.head_dim
 
     @property

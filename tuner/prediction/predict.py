@@ -86,7 +86,8 @@ def predict_each(
     speed_calibration: SpeedCalibration = UNCALIBRATED,
     measured: MeasuredHardware | None = None,
 ) -> tuple[Prediction, ...]:
-    """Predict memory, speed and limits of several configurations at once, as `predict` does one by one.
+    """Predict memory, speed and limits (the longest sequence and the largest micro batch that fit) of several
+    configurations in one call.
 
     Raises:
         ValueError: as in `predict`.

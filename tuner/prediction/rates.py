@@ -45,8 +45,8 @@ class Rates:
     """Host seconds of an optimizer step that no kernel accounts for: clipping, foreach lists, logging, the data
     loader."""
     fresh_bytes: float = math.inf
-    """Bytes per second at which memory that the system has just provided can be written for the first time: CPU ranks
-    fault it in page by page."""
+    """Bytes per second at which memory that the system has just provided can be written for the first time: on CPU
+    ranks the first write to each page causes a page fault."""
 
     def on_host(self, factor: float) -> "Rates":
         """Rates of the same GPU on a host that takes `factor` times as long to launch a kernel."""

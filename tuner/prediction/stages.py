@@ -85,7 +85,7 @@ class StageShape(ModelShape):
 
 def blocks_by_cost(shape: ModelShape, stages: int) -> tuple[int, ...]:
     """Number of blocks of each pipeline stage if every stage has about as many parameters, the output head's included.
-    The cut is nanotron's: by each block's cost, with the head counted in the last stage."""
+    Blocks are divided by cost as nanotron does, with the head counted in the last stage."""
     budget = (shape.layers * shape.block_parameters + shape.embedding_parameters) / stages
     counts, stage = [0] * stages, 0
     for block in range(shape.layers):

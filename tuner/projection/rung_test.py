@@ -35,7 +35,7 @@ class Rung:
     studies: tuple[str, ...]
     """Ids of the studies that measured on this smaller cluster."""
     measured: tuple[Contender, ...]
-    """Measured trials of these studies; each configuration occurs once."""
+    """Measured trials of the studies that ran on this smaller cluster; each configuration occurs once."""
 
 
 class RungAnchors:

@@ -146,8 +146,8 @@ def _ranks(contenders: Sequence[Contender]) -> dict[int, int]:
 def _described(
     sizes: TargetSizes, row: OnTarget, chances: tuple[float, float], rank: int, curve: tuple[CurvePoint, ...]
 ) -> ProjectedConfig:
-    """Describe a projected configuration for the answer. `chances`: its chance to be the fastest, and that of all
-    configurations projected from its trial."""
+    """Describe a projected configuration for the answer. `chances`: the chance that it is the fastest, and the chance
+    that any configuration projected from the same trial is."""
     contender, projection = row.grown.contender, row.projection
     return ProjectedConfig(
         trial_number=contender.trial_number,

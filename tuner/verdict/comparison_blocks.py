@@ -67,8 +67,8 @@ class Pair:
 
     @property
     def is_even(self) -> bool:
-        """Whether both runs had the same conditions: neither was disturbed, or other programs left both about as many
-        cores."""
+        """Whether both runs had the same conditions: neither was disturbed, or other programs left about the same
+        number of cores to both."""
         return is_even(*self.loads)
 
 
@@ -113,8 +113,8 @@ class ComparisonBlocks:
         return runs
 
     def take_rest(self) -> None:
-        """Take all further comparison blocks that have runs, even incomplete ones: after a failed run nothing will
-        complete them."""
+        """Take all further comparison blocks that have runs. They may be incomplete, since no further runs are added
+        after a failed run."""
         while any(block >= self.block for block in self._runs):
             self.take(())
 

@@ -77,8 +77,8 @@ class ParityGroups:
     """Number of the trial whose first losses and norms all others must reproduce; None until two trials agree."""
     confirmed_by: int | None
     infeasible: dict[int, str] = field(default_factory=dict)
-    """Reason why a trial was rejected, by its number: where its losses or norms differ from the reference trial's, with
-    the figures."""
+    """Reasons why trials were rejected, by the trial's number: the first figure in which its losses or norms differ
+    from the reference trial's."""
 
 
 def tolerance(
@@ -103,7 +103,7 @@ def tolerance(
 
 
 def _below_fp32(precision: Precision, optimizer: OptimizerSchema) -> Tolerance:
-    """Tolerance for a training that rounds values below fp32; float8 has that of bfloat16."""
+    """Tolerance for a training that rounds values below fp32; trainings in float8 have the tolerance of bfloat16."""
     if isinstance(optimizer, AdamWBf16):
         return BF16_BY_CHANCE
     return BF16_STATES if precision.has_low_states else BF16

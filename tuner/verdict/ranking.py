@@ -129,7 +129,7 @@ def result(
 
 
 def _search_run_counts(history: Sequence[Observation]) -> dict[str, int]:
-    """Numbers of measured search runs, and of disturbed ones among them, as fields of a result."""
+    """Number of measured search runs, and number of those that other programs disturbed, as fields of a result."""
     measured = [obs for obs in history if obs.is_measured]
     return {"search_runs": len(measured), "disturbed_search_runs": sum(obs.is_disturbed for obs in measured)}
 

@@ -62,8 +62,8 @@ def resume_failure(
 
 
 def is_rejection(failure: Failure) -> bool:
-    """Whether a final failure of this kind in the resume check rejects the winner; otherwise the winner remains
-    unchecked."""
+    """Whether a final failure of this kind in the resume check rejects the winner; otherwise the check decides nothing,
+    and the winner counts as unchecked."""
     return failure.kind in _UNFIT
 
 

@@ -14,8 +14,8 @@ from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.short_steps import Accumulations, ShortSteps
 
 LONG_STEP_S = 2.0
-"""Predicted seconds of a step above which a study times short steps (with fewer micro batches). For shorter steps it
-would not pay: a run's start takes longer than its steps."""
+"""Predicted seconds of a step above which a study times short steps (with fewer micro batches). For faster steps this
+would save little, as a run's start takes longer than its steps."""
 # Not 1: the peak with a single micro batch holds no accumulated gradient beside activations, and a strategy that
 # reduces after the last micro batch alone would have no other one.
 FEWER = 2

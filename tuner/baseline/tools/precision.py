@@ -70,7 +70,7 @@ def _trained(tool: Tool, top: Section) -> tuple[str, str]:
 
 
 def _loads(tool: Tool, top: Section, dtype: str) -> bool:
-    """Whether the file states this dtype as the one in which the tool loads weights."""
+    """Whether a fine-tuning tool's file names `dtype` as the dtype in which the tool loads weights."""
     return tool.dtype_key is not None and top.get(tool.dtype_key) == dtype
 
 

@@ -71,8 +71,9 @@ class Tool:
     """Keys that give numbers of ranks for kinds of parallelism other than data parallelism, such as tensor
     parallelism."""
     renamed: Mapping[str, str]
-    """Name of the Trainer's field for each of the tool's keys that differs from it in the name alone."""
+    """Names of the Trainer's fields, by the tool's key, for keys that have the same meaning and values under another
+    name."""
     translate: Callable[[TrainerFields, int], None]
     """Function that translates the tool's settings of sharding and checkpointing, and its defaults, to the Trainer's.
-    It is called with these fields and the number of ranks."""
+    It is called with the Trainer's fields, which it changes, and the number of ranks."""
     adapter: Callable[[Fields], StatedAdapter]

@@ -73,7 +73,7 @@ class ConsumerParts:
     values: dict[str, Any] = field(default_factory=dict)
     """Fields of the other program's own configuration."""
     code: str = ""
-    """Lines of Python that follow the lines common to all such files."""
+    """Lines of Python that the backend adds to the exported file, after the lines that all backends have."""
 
 
 Consumer = Callable[[ExportSource, S], ConsumerParts]

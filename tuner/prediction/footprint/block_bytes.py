@@ -20,7 +20,8 @@ class BlockBytes:
     """Bytes of all tensors that a block saves for its backward without checkpointing. In a checkpointed block,
     recomputation restores them for one block at a time."""
     gradients: Array
-    """Bytes of the gradients of activations that exist at once inside a block's backward."""
+    """Largest total of bytes, inside a block's backward, of the gradients of activations that exist at the same
+    time."""
 
     without_backward: int = 0
     """Number of the model's first blocks that backward does not reach, because nothing in or before them is trained."""

@@ -218,8 +218,8 @@ def elementwise_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Im
 
 
 def _weight_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation, repeated: Recomputed) -> Array:
-    """Bytes of memory traffic of one micro batch that depend on the weights alone: to unpack them, to take their lengths
-    (DoRA), and to cast them and their gradients."""
+    """Bytes of memory traffic of one micro batch that depend on the weights alone: to unpack them, to compute the
+    lengths of their rows (DoRA), and to cast them and their gradients."""
     passed = trained_part.depth(shape)
     # Forward, its repetition and the gradients of inputs each unpack every weight.
     traffic = unpacking_bytes(shape, dtypes.compute) * (1.0 + passed * (1.0 + repeated.elementwise))

@@ -52,7 +52,7 @@ class Inputs:
     predicted: Array
 
     def last(self, count: int) -> "Inputs":
-        """Last `count` of these input rows."""
+        """Last `count` input rows of the Gaussian process."""
         index = slice(len(self.predicted) - count, None)
         return Inputs(**{name: values[index] for name, values in vars(self).items()})
 

@@ -45,7 +45,8 @@ def spread(values: tuple[KnobValue, ...], most: int) -> tuple[KnobValue, ...]:
 
 
 def lightest_values(question: Question) -> tuple[KnobValue, ...]:
-    """Candidate value that uses the least memory where the knob defines one, else all candidates."""
+    """Candidate value that uses the least memory, if the knob's declaration says which value does; otherwise all
+    candidates."""
     knob = KNOBS.get(question.knob)
     least = None if knob is None else knob.memory_order[0] if knob.memory_order else knob.lightest
     if least is None:

@@ -22,7 +22,7 @@ class DrawnBackend(Protocol):
 
     @property
     def knobs(self) -> Mapping[str, Knob]:
-        """Knobs of the backend beyond those of every backend, in the order in which they are drawn."""
+        """Knobs that the backend has in addition to the knobs of all backends, in the order in which they are drawn."""
 
     @property
     def draw(self) -> Callable[["DefineByRun", bool], None]:

@@ -246,8 +246,8 @@ class Domains:
 
     @cached_property
     def checkpoint_every(self) -> tuple[int, ...]:
-        """Intervals of activation checkpointing: every block, every 2nd, 3rd and 4th block, as far as the model has as
-        many."""
+        """Intervals of activation checkpointing to try: every block, and every 2nd, 3rd and 4th block if the model has
+        enough blocks."""
         return tuple(k for k in (1, 2, 3, 4) if k == 1 or k <= len(self.model_summary.blocks))
 
     @cached_property

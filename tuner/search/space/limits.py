@@ -25,8 +25,8 @@ class KnobLimits:
             for name, limit in spec.knobs.items()
             if not isinstance(limit, Limit | tuple) and name in COMMON and _is_default(COMMON[name], limit)
         }
-        """Values of the knobs of every backend that are pinned to their default, which they have with or without an
-        effect."""
+        """Values of those knobs of every backend that the user pinned to their default; such knobs have this value
+        whether or not they have an effect."""
         self._restricted: dict[tuple[str, tuple[KnobValue, ...]], tuple[KnobValue, ...]] = {}
         self.backends: tuple[str, ...] = tuple(backend for backend in BACKENDS if backend in spec.backends)
         self.allow_compile = True if _is_named(spec.knobs.get("compile"), True) else spec.allow_compile

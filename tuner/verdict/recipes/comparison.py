@@ -170,8 +170,8 @@ class _Comparison:
 
 
 def is_settled(pairs: Sequence[Pair]) -> bool:
-    """Whether a recipe has enough pairs: so many that the sign test has an interval, or, on a quiet machine, an
-    interval that excludes equal speeds or is narrow."""
+    """Whether a recipe (precision or optimizer) has enough pairs of runs. It has if the sign test yields an interval
+    or, on a quiet machine, if the interval excludes equal speeds or is narrow."""
     if len(pairs) >= FEWEST_PAIRS:
         return True
     interval = quiet_test.log_interval(pairs)

@@ -59,8 +59,8 @@ def late_rank(facts: Facts) -> Finding | None:
 
 
 def _excess_waits(diagnosis: Diagnosis, late: int) -> list[float]:
-    """How much longer the other ranks waited in each step than the rank `late` did, as a fraction of the mean step
-    time. A positive number means that this rank came late."""
+    """Additional time that the other ranks wait in each step, compared with the waiting of the rank `late`, as a
+    fraction of the mean step time. A positive number means that this rank came late."""
     by_step: dict[int, dict[int, float]] = defaultdict(dict)
     for step in diagnosis.steps:
         by_step[step.step][step.rank] = step.parts.waiting_s

@@ -238,7 +238,8 @@ class Candidates:
 
     @property
     def tokens(self) -> Array:
-        """Number of tokens of one micro batch on a rank; where ranks share samples, each counts its part."""
+        """Number of tokens of one micro batch on a rank; where ranks share samples, each rank counts only its own part
+        of the tokens."""
         return self.sequence * self.micro_batch / (self.context * self.tensor)
 
     @property

@@ -194,7 +194,8 @@ def cluster_of(request: PredictionRequest) -> Cluster:
 
 
 def precision_of(request: PredictionRequest, device: DeviceDtypes | None = None) -> tuple[Precision, str | None]:
-    """Precision of a request, chosen for the cluster's devices where it is open, and a note on the choice."""
+    """Precision of a request, chosen for the cluster's devices where the request leaves it open, and a note on the
+    choice."""
     return decide(request.precision, [device or _dtypes_of(request, cluster_of(request))])
 
 

@@ -48,7 +48,8 @@ class TargetSizes:
     def of_study(
         cls, spec: StudySpec, shape: ModelShape, cluster: Cluster, hardware: MeasuredHardware | None
     ) -> "TargetSizes":
-        """Create the sizes of a study whose request names a target."""
+        """Create the cluster sizes from a study's own cluster up to the larger target that the study's request
+        names."""
         assert spec.target is not None
         return cls(shape, spec.workload, cluster, spec.target, spec.objective, hardware)
 

@@ -194,8 +194,8 @@ def _rank_configs(
 
 def _outline_configs(space: Space, *, is_compiled: bool = False) -> Iterator[TrialConfig]:
     """Enumerate the configurations from which the prediction search starts: every placement of model states, micro
-    batch and checkpointing, with the documented defaults of all other knobs. `is_compiled`: with compiled blocks, where
-    the space has them."""
+    batch and checkpointing, with the documented defaults of all other knobs. `is_compiled`: whether blocks are
+    compiled, where the space allows it."""
     defaults = {
         knob: value
         for backend in BACKENDS.values()

@@ -119,9 +119,9 @@ def group_by_parity(
     """Find the study's reference trajectory (losses and norms of the first steps), and the trials that differ from it.
 
     The reference is the first feasible trial with which an independent trial agrees: one of another backend, or with
-    other groups of ranks. `single_backend`: only one backend can run, so that another configuration of this backend
-    confirms, and a single trial is its own reference. At each call all trials are compared anew, including those that
-    an earlier comparison rejected.
+    other groups of ranks. `single_backend`: whether only one backend can run. Then another configuration of this
+    backend is enough to agree, and a single trial is its own reference. At each call all trials are compared anew,
+    including those that an earlier comparison rejected.
     """
     bounds = tolerance(precision, optimizer, float8)
     witnesses = [obs for obs in history if _has_trajectory(obs)]
@@ -262,8 +262,8 @@ def _fault_domain(config: TrialConfig) -> tuple[str, int, int, int, int]:
 def _first_agreeing_pair(
     witnesses: Sequence[Observation], bounds: Tolerance, single_backend: bool
 ) -> tuple[Observation, Observation] | None:
-    """First two trials whose trajectories agree, in the order of trials (later pairs never replace an earlier pair);
-    None where no two agree."""
+    """First two trials whose losses and norms agree in their first steps, in the order of trials (later pairs never
+    replace an earlier pair); None where no two agree."""
     for later in range(1, len(witnesses)):
         # A fault shared by both programs would give the same wrong losses twice, so only independent trials confirm.
         for earlier in range(later):

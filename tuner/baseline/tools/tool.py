@@ -11,7 +11,7 @@ Fields = dict[str, JsonValue]
 
 @dataclass
 class TrainerFields:
-    """Fields of TrainingArguments to which a fine-tuning tool's file is translated, filled step by step."""
+    """Fields of TrainingArguments into which a fine-tuning tool's file is translated; they are filled step by step."""
 
     values: Fields
     names: dict[str, str] = field(default_factory=dict)

@@ -93,8 +93,8 @@ class Residual:
     def __init__(self, rows: Inputs, measured: Array, extra_noise: Array, held_out: Array | None = None) -> None:
         """Fit the Gaussian process to measured rows.
 
-        `measured`: log times. `extra_noise`: additional standard deviations. `unseen`: predictions for each row by a
-        calibration fitted without that row, which show how good the prediction is.
+        `measured`: logarithms of measured step times. `extra_noise`: additional standard deviations. `unseen`:
+        predictions for each row by a calibration fitted without that row, which show how good the prediction is.
         """
         self._rows, self._extra = rows, extra_noise**2
         self._measured = _centred(measured, rows.studies)

@@ -258,7 +258,8 @@ class Domains:
         return (0, cores_per_rank // 2) if cores_per_rank > 1 else (0,)
 
     def reshard_groups(self, shard: int) -> tuple[int, ...]:
-        """Numbers of ranks in a group that keeps one whole copy of the parameters between forward and backward."""
+        """Candidate numbers of ranks in a group that keeps one whole copy of the parameters between forward and
+        backward."""
         host = self.cluster.gpus_per_node
         # Groups within a host come first: its links are faster.
         return tuple(sorted(divisors(shard)[1:-1], key=lambda size: host % size != 0))

@@ -91,7 +91,7 @@ class Space:
         """Return the parameters (knobs with their candidates) by which a sampler represents a configuration, each with
         its value. A size between two candidates is rounded to the nearer one.
 
-        `exact`: reject sizes between candidates.
+        `exact`: whether to reject sizes between candidates instead of rounding them.
 
         Raises:
             ValueError: the configuration is not in the space: its backend, its mesh or the value of another knob is no

@@ -42,7 +42,7 @@ def tool_arguments(source: ExportSource, tool: str, backends: Backends) -> ToolA
     """Return the arguments of the measured configuration for a fine-tuning tool.
 
     Raises:
-        ValueError: the Trainer lacks the backend, or the configuration uses more than data parallelism.
+        ValueError: transformers' Trainer lacks the backend, or the configuration uses more than data parallelism.
     """
     trainer = training_arguments.arguments(source, tool, backends)
     values = dict(trainer.values)

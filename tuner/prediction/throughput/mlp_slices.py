@@ -32,7 +32,7 @@ def added_work(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implement
     slice's forward.
 
     `recomputed`: fraction of the blocks that activation checkpointing repeats in any case. There the slices add no
-    further repetition, except of the matrix products that selective checkpointing keeps.
+    further repetition, except of the matrix products that selective checkpointing would otherwise keep.
     """
     if not np.any(c.mlp_slices > 1):
         return AddedWork(0.0, 0.0, 0.0)

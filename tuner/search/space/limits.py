@@ -68,7 +68,7 @@ class KnobLimits:
         return _is_named(self._limits.get(knob), value)
 
     def requires(self, knob: str, value: KnobValue) -> bool:
-        """Whether the user's limits leave no other value for the knob."""
+        """Whether `value` is the only value that the user's limits leave for the knob."""
         limit = self._limits.get(knob)
         named = limit if isinstance(limit, tuple) else (limit,)
         return limit is not None and all(

@@ -47,5 +47,5 @@ class Observation:
 
     @property
     def config_key(self) -> str:
-        """Content key of the trial's configuration, by which repeats are recognised."""
+        """Content key (hash) of the trial's configuration, by which repeats are recognised."""
         return self.config.content_key()

@@ -99,8 +99,8 @@ def _precision(top: Section, workload: Workload, notes: list[str]) -> str | None
 
 
 def _check_float8(top: Section, workload: Workload, notes: list[str]) -> None:
-    """Check an Accelerate file with fp8 against the workload. The workload's precision must be the one of everything
-    besides the float8 products (bfloat16).
+    """Check an Accelerate file with fp8 against the workload. The workload's precision must be that of all operations
+    except the float8 matrix products: bfloat16.
 
     Raises:
         ValueError: the workload has no float8 with this scaling, or the file names another library than torchao.

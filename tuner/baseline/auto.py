@@ -43,7 +43,7 @@ def tool_of(named_tool: JsonValue, values: Mapping[str, JsonValue]) -> Tool:
 def fill_in(
     values: Mapping[str, JsonValue], tool: Tool, model: ModelSpec | None, notes: list[str]
 ) -> dict[str, JsonValue]:
-    """Fill in the bucket sizes that are `auto` in a DeepSpeed JSON as the tool would that hands the file to DeepSpeed,
+    """Fill in the bucket sizes that are `auto` in a DeepSpeed JSON as the tool does that passes the file to DeepSpeed,
     and add a note on how the values were read.
 
     Raises:

@@ -46,8 +46,8 @@ def check_mixed(
 
 
 def ddp_name(adapter: AdapterSchema | None) -> str:
-    """Name of the precision with which trials measure bf16 under DDP of the Trainer and of Accelerate: autocast, as
-    these use; with quantised weights mixed precision, since no trial has autocast beside them."""
+    """Name of the precision in which trials measure what the Trainer and Accelerate do for bf16 under DDP: autocast.
+    For quantised weights it is mixed precision instead, since no trial combines autocast with them."""
     return "bf16-autocast" if quantization_of(adapter) is None else "bf16-mixed"
 
 
@@ -102,8 +102,8 @@ def check_clipping(section: Section, key: str, workload: Workload, notes: list[s
 
 
 def check_adamw(fields: Iterable[tuple[Section, str, str]], workload: Workload) -> None:
-    """Check the AdamW hyperparameters of a baseline file against the workload, given as (section, key, name in the
-    workload's optimizer)."""
+    """Check the AdamW hyperparameters of a baseline file against the workload. `fields`: for each hyperparameter its
+    section of the file, its key there, and its name in the workload's optimizer."""
     optimizer = workload.optimizer
     named_values = [(section.name(key), name, section.number(key)) for section, key, name in fields]
     stated = [(field, name, value) for field, name, value in named_values if value is not None]
@@ -134,7 +134,7 @@ def check_product(
     defaults: Collection[str] = (),
 ) -> None:
     """Check that micro batch × accumulation × ranks in a baseline file equals the global batch. `defaults`: keys that
-    the file leaves to its tool."""
+    the file lacks, so that the tool's default applies."""
     total = micro[1] * accumulation[1] * world
     if total != global_batch:
         first, second = (f"{count}{' (default)' if key in defaults else ''}" for key, count in (micro, accumulation))

@@ -94,7 +94,8 @@ class Section:
         return Section(value or {}, self.name(key))
 
     def values(self) -> dict[str, JsonValue]:
-        """Copy of all keys and values of this section of a configuration file, for another reader."""
+        """Copy of all keys and values of this section of a configuration file; reading the copy does not record its
+        keys as read."""
         return dict(self._values)
 
     def with_values(self, values: Mapping[str, JsonValue]) -> "Section":

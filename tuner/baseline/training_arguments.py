@@ -219,7 +219,7 @@ def _check_numbers(top: Section, workload: Workload) -> None:
 
 
 def _names(optimizer: str, trained: OptimizerSchema) -> bool:
-    """Whether a value of `optim` names the workload's optimizer."""
+    """Whether a value of the Trainer's field `optim` names the workload's optimizer."""
     if isinstance(trained, AdamW8bit):
         return optimizer in ("adamw_bnb_8bit", "adamw_8bit")
     return isinstance(trained, AdamW) and optimizer.startswith("adamw_torch")

@@ -7,8 +7,9 @@ from shardtune.tuner.baseline.section import Section
 
 
 def check(top: Section, workload: Workload, notes: list[str]) -> None:
-    """Reject a file whose adapter has other magnitudes or base weights than the workload's; one that names neither is also
-    transformers' Trainer's, which is handed a model.
+    """Reject a file whose adapter trains other magnitudes (DoRA), or has base weights in another form, than the
+    workload's. A file that states neither is accepted: it may be for transformers' Trainer, to which a script passes a
+    ready model.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -25,7 +25,7 @@ def read_zero(section: Section) -> tuple[ZeroConfig, list[str]]:
     """Read the ZeRO strategy from a `zero_optimization` section of stage 1 to 3, with notes on keys without effect.
 
     Raises:
-        ValueError: a value of the wrong type, or one that would change the numbers of the training.
+        ValueError: a value of the wrong type, or a value that would change the training's results.
     """
     stage = section.integer("stage")
     values: dict[str, object] = {"stage": stage}

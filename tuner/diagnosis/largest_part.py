@@ -23,7 +23,7 @@ PARTS: Mapping[str, tuple[str, tuple[FindingKind, ...]]] = {
 }
 """Parts of a step besides computing, each with its description and the kinds of findings that explain it."""
 ABOUT_NO_PART: frozenset[FindingKind] = frozenset({"checkpointed_without_need", "out_of_memory"})
-"""Kinds of findings about computing or memory. Every other kind is about a part."""
+"""Kinds of findings about computing or memory. Every other kind of finding explains another part of the step."""
 
 
 def note(diagnosis: Diagnosis, findings: Collection[Finding]) -> str | None:

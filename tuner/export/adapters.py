@@ -193,8 +193,8 @@ def trainer_notes(source: ExportSource, consumer: str) -> tuple[str, ...]:
 
 
 def lost_note(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note that the program exported for trains all weights, although an adapter was measured; empty without an
-    adapter."""
+    """Note that the program for which the configuration is exported trains all weights, although an adapter was
+    measured; empty without an adapter."""
     adapter = source.workload.adapter
     if adapter is None:
         return ()

@@ -13,7 +13,7 @@ _COUNT = "[0-9]{1,10}"
 _FEW = "[0-9]{1,4}"
 _BOOLEAN = "(?i:true|false|[01])"
 _DISTANCE = "(?:[0-9]|LOC|NVL|PIX|PXB|PXN|P2C|PHB|SYS)"
-"""Pattern of NCCL's names for the kind of connection between two devices."""
+"""Pattern of NCCL's names for the kind of connection between two devices, such as `NVL` or `PIX`."""
 
 
 def _words(*words: str) -> str:

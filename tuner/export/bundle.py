@@ -25,7 +25,7 @@ RENDERERS = {
     "llama-factory": llama_factory.render,
     "ms-swift": ms_swift.render,
 }
-"""Renderers of formats of training programs."""
+"""Function that renders the exported files, for each export format of a training program (such as `torchtitan`)."""
 
 
 class LauncherExport(NamedTuple):
@@ -77,8 +77,8 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
 def files(study: Study, contender: Contender) -> dict[str, str]:
     """Export a measured configuration as ready-to-use files: content by relative file name.
 
-    Always `config.json` and `accelerate.yaml`; for ZeRO `ds_config.json`; for a model of transformers `launch.sh` and
-    `train_snippet.py`, on several nodes `launch.sbatch`.
+    `config.json` and `accelerate.yaml` are always among them. ZeRO adds `ds_config.json`; a model of transformers adds
+    `launch.sh` and `train_snippet.py`, and on several nodes `launch.sbatch`.
 
     Raises:
         ValueError: the study has measured nothing yet.

@@ -11,7 +11,7 @@ _LONGEST_REMARK = 300
 
 
 def remark(text: str) -> str:
-    """Text for a comment of any language in an exported file: one line of printable characters only."""
+    """Text made safe for a comment in an exported file of any language: one line of printable characters only."""
     # YAML and Python also end a line at NEL and U+2028, and a character that turns the reading direction can hide code.
     printable = "".join(character if character.isprintable() else " " for character in text)
     return " ".join(printable.split())[:_LONGEST_REMARK]

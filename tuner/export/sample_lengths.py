@@ -67,8 +67,8 @@ def trl_notes(source: ExportSource) -> tuple[str, ...]:
 
 
 def joining_notes(source: ExportSource, joined: str) -> tuple[str, ...]:
-    """Notes on attention masks for programs that join the packed rows of a micro batch into one. `joined`: clause that
-    says so about the program."""
+    """Notes on attention masks for programs that join the packed rows of a micro batch into one row. `joined`: clause
+    of the note that says that the program does so."""
     rows = source.config.micro_batch
     if not is_packed(source) or rows == 1 or source.attention == FLASH:
         return ()
@@ -130,7 +130,8 @@ def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
 
 
 def snippet_notes(source: ExportSource) -> tuple[str, ...]:
-    """Note that the random samples of `train_snippet.py` all have one length; empty where the trial's samples also had."""
+    """Note that the random samples of `train_snippet.py` all have one length; empty where the trial's samples all had
+    one length, too."""
     if source.workload.data is None:
         return ()
     own = f"data: train_snippet.py does not read the lengths: its rows are random and full. {_full_rows(source)}"

@@ -105,7 +105,8 @@ def _names_callables(source: ExportSource) -> bool:
 
 
 def _sample_groups(source: ExportSource) -> dict[str, str]:
-    """Values for the script's template that count ranks which train on the same samples as one rank."""
+    """Expressions that the script's template needs where several ranks train on the same samples (context, tensor or
+    pipeline parallelism), such as `RANKS / TENSOR` for the number of groups of such ranks."""
     near = [*(["CONTEXT"] if context.is_shared(source) else []), *(["TENSOR"] if tensor.is_split(source) else [])]
     names = [*near, *(["STAGES"] if pipeline.has_stages(source) else [])]
     if not names:

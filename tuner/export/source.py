@@ -47,7 +47,8 @@ class ExportSource:
 
     @property
     def is_projected(self) -> bool:
-        """Whether this configuration never ran on this cluster, so that its figures are projected from a smaller one."""
+        """Whether the exported configuration never ran on the export's cluster, so that its figures are projected from
+        a smaller cluster."""
         return self.contender.runs == 0
 
     @property

@@ -8,8 +8,8 @@ _FOLDER = package_files("shardtune.tuner.export") / "templates"
 
 
 def fill(name: str, **values: object) -> str:
-    """Fill in a template of an exported file; a line that consists of a single name is dropped if the name's value is
-    empty.
+    """Fill in a template of an exported file; a line that consists of a single placeholder (`$name`) is dropped if its
+    value is empty.
 
     A name in the template without a value raises KeyError, which indicates an error in Shardtune.
     """

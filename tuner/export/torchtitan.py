@@ -91,7 +91,8 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
 
 
 def _consumer_strategy(source: ExportSource, parts: ConsumerParts) -> tuple[Strategy, bool, tuple[str, ...]]:
-    """Strategy as torchtitan runs it, whether its knobs can be compared with the measured ones, and notes on it."""
+    """Three values: the strategy as torchtitan runs it, whether its knobs can be compared with the measured ones, and
+    notes on the differences."""
     if source.config.backend != "ddp":
         return parts.strategy, True, parts.notes
     # 0.3 has no DistributedDataParallel: fully_shard replicates over a mesh with one shard.
@@ -214,8 +215,8 @@ def _folder(source: ExportSource) -> str:
 
 
 def _flavor(source: ExportSource) -> str:
-    """Name of the model's size in torchtitan's table of the architecture; `SET-ME` where no entry has as many
-    parameters."""
+    """Name of the model's size in torchtitan's table of the architecture; `SET-ME` where no entry has the same number
+    of parameters."""
     kind, parameters = source.study.spec.model.model_type, source.model_summary.parameters
     return next(
         (

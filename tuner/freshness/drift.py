@@ -52,8 +52,8 @@ def cusum(expected: ExpectedSpeed, canaries: Sequence[float]) -> float:
 
 
 def alarm_below(expected: ExpectedSpeed, earlier: Sequence[float]) -> float:
-    """Speed (tokens_per_s_per_gpu) below which the next canary run shows drift, given earlier runs that did not show
-    any."""
+    """Speed (tokens_per_s_per_gpu) below which the next canary run (repeated run of a known configuration) shows drift.
+    `earlier`: speeds of the earlier runs, which showed none."""
     return math.exp(expected.level - (ALLOWANCE + LIMIT - cusum(expected, earlier)) * expected.spread)
 
 

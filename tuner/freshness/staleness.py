@@ -12,12 +12,12 @@ from shardtune.tuner.freshness.fingerprints import changes, sort_key
 
 @dataclass(frozen=True)
 class Machine:
-    """Worker with the hardware of a tuning target, and its latest known fingerprint (hardware and software
+    """Worker with the hardware of a tuning target, with its latest known fingerprint (hardware and software
     versions)."""
 
     fingerprint: Fingerprint
     since: datetime
-    """Time from which the worker has had this fingerprint."""
+    """Time from which the worker has had this fingerprint (hardware and software versions)."""
     is_ready: bool
     """Whether the worker is connected and accepts tasks."""
 

@@ -31,7 +31,7 @@ warnings.filterwarnings("ignore", message="Some regimes for parameter")
 FEWEST_TRIALS = 15
 # Optuna advises at least so many; more than a third of all would be no selection.
 FASTEST = 5
-"""Minimum number of trials that form the group of fastest trials, whose knob values are compared with those of all
+"""Minimum size, in trials, of the group of fastest trials. The knob values of this group are compared with those of all
 trials."""
 # Of simulated searches of 15, 20 and 40 trials in which one knob mattered most, it came first in all; it was separated
 # from chance in 7, 10 and 12 of 12 (a tenth: 7, 10, 11).
@@ -47,14 +47,14 @@ Row = tuple[tuple[tuple[str, KnobValue], ...], float]
 
 @dataclass(frozen=True)
 class _Scale:
-    """Scale on which a knob's values are given to Optuna: more than two different numbers by their position, all other
-    values by name."""
+    """Scale on which a knob's values are given to Optuna. Numbers are given by their position in rising order if there
+    are more than two; all other values are given by name."""
 
     positions: dict[str, int]
     distribution: BaseDistribution
 
     def scaled(self, value: KnobValue) -> int | str:
-        """Value of the knob on this scale."""
+        """Convert a knob's value for Optuna: to its position in rising order, or to its name."""
         return self.positions[repr(value)] if isinstance(self.distribution, IntDistribution) else repr(value)
 
 

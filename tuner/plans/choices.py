@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from shardtune.api_schemas.trials.plans import PlanRow
 
 _KNEE = 1.10
-"""Largest ratio of a row's GPU-hours to the fewest GPU-hours of its kind of GPU, up to which more GPUs are worth it
-(the knee)."""
+"""Largest ratio of the GPU-hours of a plan's row to the fewest GPU-hours with the same kind of GPU, up to which more
+GPUs are still worth their cost (the knee of the curve)."""
 _IN_TIME = ("surely", "likely")
 
 

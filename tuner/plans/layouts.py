@@ -24,8 +24,8 @@ _MICRO_BATCHES = (1, 2, 4, 8, 16)
 _CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 _TENSOR = (1, 2, 4, 8)
 _STAGES = ((20e9, (1,)), (150e9, (1, 4)), (float("inf"), (1, 4, 8)))
-"""Numbers of pipeline stages to try, for models of up to so many parameters. Small models gain nothing from stages, and
-the prediction of each stage takes time."""
+"""Numbers of pipeline stages to try, as pairs (maximum number of the model's parameters, numbers of stages). Small
+models gain nothing from stages, and the prediction of each stage takes time."""
 _EXPERT_RANKS = (8, 32, 64)
 _NEAR = 1.25
 """Largest ratio between a configuration's global batch and the requested one, in either direction."""
@@ -51,8 +51,8 @@ class PlanLayouts:
 def plan_layouts(
     shape: ModelShape, counts: Sequence[int], gpus_per_node: int, sequence: int, global_batch: int
 ) -> PlanLayouts | None:
-    """Configurations on each number of GPUs whose step has about as many samples as requested; None where no number of
-    GPUs has one."""
+    """Configurations on each number of GPUs whose step has about as many samples as requested; None if there is none on
+    any number of GPUs."""
     configs, gpus, accumulation, parts = list[TrialConfig](), list[int](), list[int](), list[Candidates]()
     for count in counts:
         chosen = list(_with_batch(shape, count, min(gpus_per_node, count), global_batch))

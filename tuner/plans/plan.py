@@ -32,7 +32,7 @@ _MOST_HOURS = 24.0 * 365 * 200
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of GPU of a plan, by the request's name and the catalogue's."""
+    """One kind of GPU of a plan, with its name in the request and its name in the catalogue."""
 
     name: str
     resolved: ResolvedRequest

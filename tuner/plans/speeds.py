@@ -38,7 +38,7 @@ class ConfigSpeed:
 
 @dataclass(frozen=True)
 class KindSpeeds:
-    """Predictions of a plan's layouts on one kind of GPU."""
+    """Predictions for a plan's configurations (its layouts) on one kind of GPU."""
 
     layouts: PlanLayouts
     evaluation: Evaluation

@@ -6,7 +6,7 @@ _MOST_DOUBLINGS = 32
 
 
 def read_counts(text: str) -> tuple[int, ...]:
-    """Numbers of GPUs: `8..1024` doubles from 8 to 1024, `8,16,24` lists them.
+    """Numbers of GPUs: `8..1024` stands for 8, 16, 32, … 1024, and `8,16,24` for the numbers listed.
 
     Raises:
         ValueError: the text has neither form, or a range ends before it begins.

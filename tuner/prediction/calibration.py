@@ -29,13 +29,15 @@ class FactorSpread(NamedTuple):
     parts."""
 
     shared: float
-    """Deviation of the factor that all parts of a step share."""
+    """Prior standard deviation of the log of the factor that corrects the times of all parts of a step."""
     part: float
-    """Deviation of the factor that only one part of a step has, such as communication."""
+    """Prior standard deviation of the log of a factor that corrects the time of only one part of a step, such as
+    communication."""
 
     @property
     def deviations(self) -> Array:
-        """Deviation of each factor: the shared one first, then the parts in the order of `PARTS`."""
+        """Prior standard deviation of the log of each correction factor: first the factor on all parts of a step, then
+        the factors on single parts in the order of `PARTS`."""
         return np.array([self.shared, *[self.part] * len(PARTS)])
 
 
@@ -43,8 +45,8 @@ class FactorSpread(NamedTuple):
 # over to them: 12 such trials of an H200 made runs that keep it busy look 30 % slower (docs/measurements/gpu/h200.md).
 GPU_SPREAD = FactorSpread(shared=0.15, part=0.35)
 CPU_SPREAD = FactorSpread(shared=0.4, part=1.0)
-"""Prior deviations of the factors on CPU ranks; they are wide, as rates of CPUs are known only to an order of
-magnitude."""
+"""Prior standard deviations of the factors by which calibration corrects predicted times on CPU ranks. They are wide,
+as rates of CPUs are known only to an order of magnitude."""
 HOST_FACTORS = (1.0, 0.5, 0.7, 1.4, 2.0, 2.8, 4.0)
 """Factors on the seconds of a kernel launch among which calibration chooses on GPUs, beginning with the one assumed
 without trials. Hosts differ that much (a virtual machine with an H200 took about 2.8 times the catalogue's;
@@ -190,7 +192,8 @@ class MemoryCalibration:
     rows: int = 0
 
     def bounds(self, predicted: float, deviations: float = 1.64) -> tuple[float, float]:
-        """Interval in which the measured peak memory is expected; 1.64 standard deviations contain 90 %."""
+        """Interval in which the measured peak memory is expected, as wide as `deviations` standard deviations on either
+        side; 1.64 of them contain 90 %."""
         low, high = np.exp(-deviations * self.sigma), np.exp(deviations * self.sigma)
         return float(predicted * self.factor * low), float(predicted * self.factor * high)
 

@@ -32,8 +32,8 @@ class Dtypes:
     compute: int = 2
     reduce: int = 4
     moments: float = 8.0
-    """Bytes of optimizer state per trainable parameter: Adam's two moments. `tuner.prediction.optimizers.with_states` sets
-    those of another optimizer."""
+    """Bytes of optimizer state per trainable parameter: Adam's two moments. `tuner.prediction.optimizers.with_states`
+    replaces them by the bytes of another optimizer's states."""
     linear_bits: int = 16
     """Number of bits of the operands of matrix products (8 for fp8), by which the peak rate of the products is chosen."""
     scales_loss: bool = False
@@ -109,7 +109,7 @@ class Implementation:
     stages are on different hosts."""
     stages_by_cost: bool = False
     """Whether blocks are divided among pipeline stages so that each stage has about as many parameters, the output
-    head's included; otherwise each stage has as many blocks."""
+    head's included; otherwise all stages have the same number of blocks."""
     splits_positions: bool = True
     """Whether tensor-parallel ranks split norms and the residual stream by positions (sequence parallel); otherwise each
     rank holds both for all positions."""
@@ -119,8 +119,8 @@ class Implementation:
     splits_logits: bool = True
     """Whether tensor-parallel ranks compute the loss over their part of the vocabulary; otherwise each has all logits."""
     masked_rows: int = 0
-    """Number of rows of a micro batch from which on fused attention gets a mask (of padding or of packed samples); 0: it
-    never gets one."""
+    """Number of rows of a micro batch from which on fused attention gets a mask (of padding or of packed samples); 0
+    means that it never gets a mask."""
     step_host_s: float = 0.0
     """Host seconds of a step during which nothing else happens, in addition to `Rates.optimizer_host_s`."""
 
@@ -179,13 +179,13 @@ class Candidates:
     activation_offload: Array
     """Whether the inputs of checkpointed blocks are in host memory from forward to backward."""
     mlp_slices: Array
-    """Number of slices of the tokens over which each block's MLP is computed; 1: all tokens at once."""
+    """Number of slices of the tokens over which each block's MLP is computed; 1 means all tokens at once."""
     loss_chunk: Array
-    """Number of tokens whose logits a rank holds at once; 0: those of a whole micro batch."""
+    """Number of tokens whose logits a rank holds at once; 0 means all tokens of a micro batch."""
     compiled: Array
     regather: Array
-    """Number of ranks over which FSDP's parameters are sharded between forward and backward (`reshard_after_forward`). The
-    value of `shard` frees most; 1 keeps whole parameters."""
+    """Number of ranks over which FSDP's parameters are sharded between forward and backward (`reshard_after_forward`).
+    If it equals `shard`, most memory is freed; 1 means that each rank keeps whole parameters."""
     backward_prefetch: Array
     blocks_per_unit: Array
     sync_last: Array
@@ -209,9 +209,10 @@ class Candidates:
     contiguous: Array
     prefetch_bucket: Array
     persistence: Array
-    """Number of elements up to which ZeRO-3 keeps a parameter gathered."""
+    """Largest size, in elements, of a parameter that ZeRO-3 always keeps gathered on every rank."""
     reuse: Array
-    """Maximum number of elements used between two uses of a parameter for which ZeRO-3 keeps the parameter gathered."""
+    """Largest reuse distance at which ZeRO-3 keeps a parameter gathered: the number of parameter elements that are used
+    between two uses of this parameter."""
     max_live: Array
     sub_group: Array
     """Number of elements that ZeRO-3's optimizer updates at a time."""
@@ -237,7 +238,8 @@ class Candidates:
 
     @property
     def tokens(self) -> Array:
-        """Number of tokens of one micro batch on a rank; where ranks share samples, each counts its part."""
+        """Number of tokens of one micro batch on a rank; where ranks share samples, each rank counts only its own part
+        of the tokens."""
         return self.sequence * self.micro_batch / (self.context * self.tensor)
 
     @property

@@ -77,7 +77,8 @@ def _as_measured(size: Array, curve: Curve) -> Array:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Seconds of communication on one rank, by pass of the step, as if none of it overlapped with computation."""
+    """Seconds of communication on one rank in each pass of a step (forward, backward, after the optimizer), as if none
+    of it overlapped with computation."""
 
     forward: Array
     """Seconds of communication in the forward pass of one micro batch."""

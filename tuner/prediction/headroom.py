@@ -13,12 +13,13 @@ _MICRO_BATCHES = np.array(sorted(set(np.round(np.geomspace(1, 4096, 160)).tolist
 
 
 SIZES = 1 + len(_SEQUENCES) + len(_MICRO_BATCHES)
-"""Number of sizes at which each candidate's memory is evaluated, its own included."""
+"""Number of sizes at which each candidate's memory is evaluated: its own size, then a list of other sequence lengths
+and a list of other micro batches."""
 
 
 def with_other_sizes(candidates: Candidates) -> Candidates:
-    """`SIZES` copies of each candidate for one evaluation: the candidate itself, then copies with rising sequence
-    lengths, then with rising micro batches."""
+    """Table in which each candidate occurs `SIZES` times, for one evaluation of its memory: first unchanged, then with
+    rising sequence lengths, then with rising micro batches."""
     # One evaluation of all sizes costs little more than one of a single size.
     count = candidates.size
     sequence, micro_batch = (
@@ -34,9 +35,11 @@ def with_other_sizes(candidates: Candidates) -> Candidates:
 
 
 def largest_sizes(shape: ModelShape, result: Evaluation, host_bytes: float) -> list[tuple[int, int]]:
-    """Longest sequence and largest micro batch of each candidate that fit, before the first size that does not; 0 where
-    no size fits. `result` has the memory of all sizes. `host_bytes`: each rank's part of host memory, which limits what
-    is offloaded."""
+    """Longest sequence and largest micro batch with which each candidate fits; 0 if none fits.
+
+    Sizes are tried in rising order, and the first size that does not fit ends the search. `result`: predicted memory of
+    all sizes. `host_bytes`: host memory that each rank may fill with offloaded tensors.
+    """
     fits = (result.fits & (result.memory.host <= host_bytes)).reshape(-1, SIZES)[:, 1:]
     own_fits = result.fits.reshape(-1, SIZES)[:, 0]
     return [_largest(shape, *row) for row in zip(fits, own_fits, strict=True)]

@@ -30,8 +30,8 @@ class ModelShape:
     vocab: int
     mlp: Mlp = "gated"
     norm: Norm = "rms"
-    """Kind of norm. `rms`: composed of elementwise kernels in fp32 (transformers' LlamaRMSNorm); `rms_fused` and
-    `layer`: one kernel."""
+    """Kind of norm. `rms` is composed of elementwise kernels in fp32 (transformers' LlamaRMSNorm); `rms_fused` and
+    `layer` are one kernel each."""
     tied: bool = False
     experts: int = 1
     experts_per_token: int = 1
@@ -48,7 +48,7 @@ class ModelShape:
     pipeline_note: str | None = None
     """Reason why the model cannot be cut into pipeline stages; None where it can."""
     adapter: AdaptedLayers | None = None
-    """Part of the blocks that is trained while the rest is frozen; None: all parameters are trained."""
+    """Part of the blocks that is trained while the rest is frozen. If None, all parameters are trained."""
 
     @property
     def step_trace(self) -> StepTrace | None:
@@ -96,7 +96,7 @@ class ModelShape:
 
     @property
     def saved(self) -> SavedInputs:
-        """Flags for which layers of a block save their input for the gradients of their weights."""
+        """Flags that say which layers of a block save their input for the gradients of their weights."""
         return SavedInputs() if self.adapter is None else self.adapter.saved
 
     @property
@@ -106,7 +106,7 @@ class ModelShape:
 
     @property
     def kv(self) -> int:
-        """Width (elements per token) of all key heads together, which equals that of all value heads."""
+        """Width (elements per token) of all key heads together; all value heads together have the same width."""
         return self.kv_heads * self.head_dim
 
     @property

@@ -28,8 +28,8 @@ weighs, less than offloaded model states."""
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Configuration that differs in a few settings from one that does not fit in memory, with the changes that lead to
-    it."""
+    """Variant of a configuration that does not fit in memory: `config` differs from it in a few settings, which
+    `changes` describes, and needs less memory."""
 
     config: TrialConfig
     changes: tuple[str, ...]
@@ -39,7 +39,8 @@ class Neighbour:
 
 
 def default_configs(cluster: Cluster, micro_batch: int) -> tuple[TrialConfig, ...]:
-    """One configuration per strategy, without activation checkpointing: the rows of the table that compares strategies."""
+    """One configuration per strategy, without activation checkpointing: these are the rows of a table that compares
+    strategies."""
     strategies = [strategy for backend in BACKENDS.values() for strategy in backend.table_rows(cluster)]
     return tuple(TrialConfig(strategy=strategy, micro_batch=micro_batch) for strategy in strategies)
 
@@ -67,8 +68,8 @@ def neighbours(config: TrialConfig, cluster: Cluster) -> list[Neighbour]:
 
 
 def _levels_from(current: _Level) -> Sequence[_Level]:
-    """Levels of activation checkpointing that may take less memory than the current one; levels with less recomputation
-    are left out, as they need more."""
+    """Levels of activation checkpointing that may take less memory than the current level. Levels with less
+    recomputation are left out, as they need more memory."""
     _, every, offloads = current
     if offloads:
         # Inputs that come back to the device add memory too.

@@ -49,8 +49,8 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.throughput import StepTable
 
 _UNPACKING_SIGMA = 0.25
-"""Additional standard deviation of the logarithm of a predicted speed if weights are in 4 bits: a kernel that unpacks
-at half of the memory's rate makes a step of one short micro batch about as much slower."""
+"""Additional standard deviation of the logarithm of a predicted speed if weights are in 4 bits. The kernel that unpacks
+them may run at half the memory bandwidth; a step of one short micro batch is then slower by about this fraction."""
 
 
 # The calculator's form sends a request after every keystroke, and most of its configurations were in the one before.
@@ -86,7 +86,8 @@ def predict_each(
     speed_calibration: SpeedCalibration = UNCALIBRATED,
     measured: MeasuredHardware | None = None,
 ) -> tuple[Prediction, ...]:
-    """Predict memory, speed and limits of several configurations at once, as `predict` does one by one.
+    """Predict memory, speed and limits (the longest sequence and the largest micro batch that fit) of several
+    configurations in one call.
 
     Raises:
         ValueError: as in `predict`.
@@ -97,7 +98,8 @@ def predict_each(
 
 
 class _Calibrations(NamedTuple):
-    """Corrections of a prediction by measurements."""
+    """Corrections of predictions that were learnt from measured trials: of memory, of speed, and of the hardware's
+    rates."""
 
     memory: MemoryCalibration | None
     speed: SpeedCalibration
@@ -153,7 +155,8 @@ def _check(shape: ModelShape, workload: Workload, cluster: Cluster, config: Tria
     """Reject a configuration that cannot train this model on this cluster.
 
     Raises:
-        ValueError: names the axis of the mesh.
+        ValueError: an axis of the mesh (such as tensor parallel) has a size that the ranks, the workload or the model
+            do not allow; names the axis.
     """
     config.strategy.check_ranks(cluster.world_size)
     sample_groups.check(config, cluster, workload)

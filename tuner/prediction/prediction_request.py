@@ -24,7 +24,7 @@ from shardtune.tuner.prediction.throughput import published_bias
 DEFAULT_SEQUENCE = 4096
 _SAMPLES_PER_RANK = 8
 """Samples per rank and step that are assumed for a request without a global batch; `shardtune tune` assumes the same
-for a bare config.json."""
+for a model given only as a `config.json`."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,9 @@ class ResolvedRequest:
 
     @property
     def global_batch(self) -> int:
-        """Number of samples in a step of every compared configuration: the request's global batch, or what its micro
-        batches add up to, otherwise a default number per rank."""
+        """Number of samples in a step, the same for every compared configuration. It is the request's global batch if
+        that is stated; otherwise it follows from the request's micro batch and accumulation, or from a default number
+        of samples per rank."""
         micro_batch, accumulation = self.request.micro_batch, self.request.gradient_accumulation
         if self.request.global_batch is not None:
             return self.request.global_batch
@@ -193,7 +194,8 @@ def cluster_of(request: PredictionRequest) -> Cluster:
 
 
 def precision_of(request: PredictionRequest, device: DeviceDtypes | None = None) -> tuple[Precision, str | None]:
-    """Precision of a request, chosen for the cluster's devices where it is open, and a note on the choice."""
+    """Precision of a request, chosen for the cluster's devices where the request leaves it open, and a note on the
+    choice."""
     return decide(request.precision, [device or _dtypes_of(request, cluster_of(request))])
 
 
@@ -209,7 +211,7 @@ def samples(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:
     """Global batch, in samples, of a configuration with `accumulation` micro batches a step.
 
     Raises:
-        ValueError: more than any workload may have.
+        ValueError: the global batch is larger than any workload may have.
     """
     groups = config.data_ranks(cluster.world_size)
     count = config.micro_batch * groups * accumulation

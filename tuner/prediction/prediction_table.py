@@ -67,7 +67,7 @@ def _check_clusters(resolved: ResolvedRequest) -> None:
 def _predict_rows(
     resolved: ResolvedRequest, configs: tuple[TrialConfig, ...], calibrations: Calibrations
 ) -> tuple[Prediction, ...]:
-    """Predict the configurations, together those of one global batch."""
+    """Predict the configurations in their order; those with the same global batch are predicted in one call."""
     batches = [resolved.batch_of(config) for config in configs]
     rows: dict[int, Prediction] = {}
     for batch in dict.fromkeys(batches):

@@ -28,7 +28,8 @@ class Rates:
     small_matmul: float = 96.0
     """Inner dimension at which a matrix product reaches half of its peak rate (prologue, epilogue, partial waves)."""
     bf16_flops: float | None = None
-    """FLOPs per second of bf16 products where the workload's own products are in another dtype; None: `matmul_flops`."""
+    """FLOPs per second of bf16 matrix products, if the workload's own products are in another dtype. If None,
+    `matmul_flops` applies."""
     fp8_gain: float = 1.25
     """Speed-up of fp8 linear layers over bf16 layers, with casts and scaling included. Rows were published only for
     H100: with 1.5, the speeds of three sources were predicted 1.06 to 1.20 times too high there. No row of another GPU
@@ -44,15 +45,16 @@ class Rates:
     """Host seconds of an optimizer step that no kernel accounts for: clipping, foreach lists, logging, the data
     loader."""
     fresh_bytes: float = math.inf
-    """Bytes per second at which memory that the system has just provided can be written for the first time: CPU ranks
-    fault it in page by page."""
+    """Bytes per second at which memory that the system has just provided can be written for the first time: on CPU
+    ranks the first write to each page causes a page fault."""
 
     def on_host(self, factor: float) -> "Rates":
         """Rates of the same GPU on a host that takes `factor` times as long to launch a kernel."""
         return self if factor == 1.0 else replace(self, launch_s=self.launch_s * factor)
 
     def in_fp32(self, architecture: str) -> "Rates":
-        """Rates of the same GPU for fp32 products without TF32: the vector units' fraction of the bf16 peak."""
+        """Rates of the same GPU for fp32 matrix products without TF32. They run on the vector units, whose rate is a
+        fraction of the bf16 peak."""
         vector_fraction = 0.2 if architecture in ("volta", "turing") else 0.0725
         return replace(
             self,
@@ -90,11 +92,11 @@ class Network:
     """Bytes of a message per rank at which a collective reaches half of the bandwidth (nccl-tests: 16-128 MiB per call
     for all-reduce)."""
     measured: Mapping[str, Curve] = field(default_factory=dict)
-    """Measured times of collectives within a node by operation (curves over message size), which replace the bandwidths
-    above."""
+    """Measured times of collectives within a node by operation (curves over message size), which are used instead of
+    the class's bandwidths."""
     across: Mapping[str, Curve] = field(default_factory=dict)
-    """Measured times of collectives between nodes with one rank of each node (curves over message size), while all
-    ranks of a node take part in such a group each."""
+    """Measured times of collectives in groups with one rank on each node (curves over message size). All ranks of a
+    node communicate at the same time, each in such a group of its own."""
     spanning: Mapping[str, Curve] = field(default_factory=dict)
     """Measured times of collectives over all ranks of several nodes (curves over message size)."""
 

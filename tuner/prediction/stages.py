@@ -85,7 +85,7 @@ class StageShape(ModelShape):
 
 def blocks_by_cost(shape: ModelShape, stages: int) -> tuple[int, ...]:
     """Number of blocks of each pipeline stage if every stage has about as many parameters, the output head's included.
-    The cut is nanotron's: by each block's cost, with the head counted in the last stage."""
+    Blocks are divided by cost as nanotron does, with the head counted in the last stage."""
     budget = (shape.layers * shape.block_parameters + shape.embedding_parameters) / stages
     counts, stage = [0] * stages, 0
     for block in range(shape.layers):
@@ -118,8 +118,8 @@ def rank_shapes(shape: ModelShape, cut: StageLayout, by_cost: bool = False) -> l
 
 
 def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) -> Table:
-    """Compute a table for the candidates of each pipeline layout separately, and join the tables in the candidates'
-    order."""
+    """Compute a table of predictions separately for the candidates of each pipeline layout (numbers of ranks and
+    stages, and the schedule), and join the tables in the candidates' order."""
     if (c.stages == 1).all():
         return table(c, StageLayout(1))
     layouts = np.stack([np.broadcast_to(axis, (c.size,)) for axis in (c.stages, c.virtual, c.schedule)], axis=1)
@@ -138,7 +138,8 @@ def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) 
 
 
 def table_of_fullest_stage(tables: list[Table], weight: Callable[[Table], Array]) -> Table:
-    """Select for each candidate the entries of the pipeline stage with the largest weight."""
+    """Select for each candidate the entries of one pipeline stage: the stage for which `weight` (such as its memory) is
+    largest."""
     chosen = np.argmax(np.stack(np.broadcast_arrays(*(weight(table) for table in tables))), axis=0)
 
     def choose(values: list[Array]) -> Array:
@@ -150,7 +151,7 @@ def table_of_fullest_stage(tables: list[Table], weight: Callable[[Table], Array]
 
 
 def _join_tables(tables: list[Table], join: Callable[[list[Array]], Array]) -> Table:
-    """Join tables of arrays, or of mappings of arrays, into one table in the candidates' order."""
+    """Join tables whose fields are arrays, or mappings to arrays, into one table in the candidates' order."""
     joined_fields: dict[str, Any] = {}
     for field in fields(tables[0]):  # type: ignore[arg-type]
         values = [getattr(table, field.name) for table in tables]

@@ -14,8 +14,8 @@ _DRAWS = 40_000
 """Number of simulated outcomes. With so many, a chance near 50 % has a sampling error (one standard deviation) of 0.25
 percentage points."""
 _MOST_COMPARED = 64
-"""Maximum number of configurations that are simulated, the fastest by projection: their outcomes take 100 MB. A slower
-configuration has no chance to be the fastest among so many."""
+"""Maximum number of configurations that are simulated, the fastest by projection: their outcomes take 100 MB. Slower
+configurations practically never are the fastest in a simulation."""
 
 
 @dataclass(frozen=True)

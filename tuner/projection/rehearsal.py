@@ -92,7 +92,7 @@ def combine(
     """Combine what the processes of a rehearsal measured into its result; if there is a `problem`, the result has no
     measurements.
 
-    `available_gib`: memory that a GPU may use, which the peak must not exceed; None: the peak is compared with no
+    `available_gib`: memory that a GPU may use, which the peak must not exceed; if None, the peak is compared with no
     limit.
     """
     common: dict[str, Any] = {
@@ -153,8 +153,8 @@ def layers_of(model: ModelSpec) -> tuple[str, int]:
 
 
 def _depths(trial: TrialTask) -> tuple[int, ...]:
-    """Numbers of blocks on a rank to rehearse; empty where the model has no more blocks than that and is rehearsed
-    whole."""
+    """Numbers of blocks per rank with which to rehearse a trial (step it without GPUs); empty where the model has no
+    more blocks than that and is rehearsed whole."""
     config = trial.config
     stages, virtual = config.strategy.stages, getattr(config.strategy, "pipeline_virtual_stages", 1)
     checkpoint_every = 1 if config.activation_checkpointing == "none" else config.checkpoint_every

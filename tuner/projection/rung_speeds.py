@@ -10,8 +10,8 @@ from shardtune.tuner.projection.rung_test import Rung
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _PASSES, _LEAST_PASSES = 3.0, 1.0
-"""Compute to train on a token, as a multiple of a forward pass: usually 3 (forward, and the gradients of activations
-and of weights), at least 1. Where weights may be frozen, only the forward pass is certain."""
+"""Compute to train on a token, as a multiple of a forward pass: the usual value of 3 (forward, and the gradients of
+activations and of weights), and the least value of 1. If weights may be frozen, only the forward pass is certain."""
 _FLOAT8_GAIN = 2.0
 """Ratio of a GPU's peak FLOP rate in float8 to its peak in bfloat16."""
 _MOST_ABOVE_MEASURED = 10.0

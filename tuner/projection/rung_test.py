@@ -20,22 +20,22 @@ from shardtune.tuner.projection.surrogates import Growth, growths
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _FEWEST = 3
-"""Minimum number of trials predicted from smaller clusters for which the rung test widens bands; the errors of one or
-two are left to chance."""
+"""Minimum number of trials for which a rung test (a prediction of the study's trials from smaller clusters) widens
+error bands; the errors of one or two trials may be chance."""
 _NOMINAL = 0.90
 """Fraction of measurements that the band of a projection should contain."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """Smaller cluster of the same machines that was measured with the same work for each rank as on the study's
+    """Smaller cluster of the same machines that was measured with as much work for each rank as on the study's
     cluster."""
 
     cluster: Cluster
     studies: tuple[str, ...]
     """Ids of the studies that measured on this smaller cluster."""
     measured: tuple[Contender, ...]
-    """Measured trials of these studies; each configuration occurs once."""
+    """Measured trials of the studies that ran on this smaller cluster; each configuration occurs once."""
 
 
 class RungAnchors:
@@ -47,8 +47,8 @@ class RungAnchors:
         self._sizes = [(rung.cluster.world_size, _measured_sizes(sizes, rung)) for rung in self.rungs]
 
     def of(self, growth: Growth) -> list[MeasuredSize]:
-        """Measured sizes of a configuration on the smaller clusters, each with its sharding groups scaled as `growth`
-        says, smallest cluster first."""
+        """Measured sizes of a configuration on the smaller clusters, smallest cluster first; on each, its sharding
+        groups have the size that `growth` gives them."""
         found = []
         for ranks, measured in self._sizes:
             config = growth.at(ranks)
@@ -68,11 +68,11 @@ def _measured_sizes(sizes: TargetSizes, rung: Rung) -> Mapping[str, MeasuredSize
 
 
 def run(sizes: TargetSizes, anchors: RungAnchors, measured: Sequence[Contender]) -> RungTest | None:
-    """Project each measured trial of the study from smaller clusters alone, and compare the projections with the
-    measurements.
+    """Project the speed of each measured trial of the study from smaller clusters alone, and compare it with the
+    measurement.
 
     Returns:
-        The comparison; None if no smaller cluster measured one of the trials' configurations, with its shard groups
+        The comparison; None if no smaller cluster measured the configuration of any trial, with its shard groups
             scaled down.
     """
     here = sizes.predict([contender.config for contender in measured], sizes.cluster)

@@ -73,8 +73,9 @@ def target_cluster(cluster: Cluster, target: Target) -> Cluster:
 
 
 def target_rates(measured: MeasuredHardware | None, cluster: Cluster, target: Target) -> MeasuredHardware | None:
-    """Rates measured on the study's cluster, changed so that they hold on the larger target: each collective states its
-    number of ranks, and those between nodes are dropped where the target states another network bandwidth."""
+    """Rates measured on the study's cluster, changed so that they hold on the larger target: each measured collective
+    gets the number of ranks that took part in it, and collectives between nodes are dropped if the target states
+    another network bandwidth."""
     if measured is None:
         return None
     collectives = (

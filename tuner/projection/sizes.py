@@ -67,7 +67,8 @@ class PredictedSize:
         return self.gpus > self.layout["tensor"] * self.layout["stages"]
 
     def has_layout_of(self, other: "PredictedSize") -> bool:
-        """Whether two sizes differ only in the number of data-parallel ranks."""
+        """Whether two predicted sizes (each a configuration on some number of GPUs) differ only in the number of
+        data-parallel ranks."""
         # On few GPUs a group over all ranks and one of a fixed size are the same: within a node, or where a single group of
         # that size has all ranks.
         same_group = (
@@ -88,8 +89,8 @@ class PredictedSize:
         return tuple(sorted(self.layout))
 
     def distance(self, other: "PredictedSize") -> float:
-        """Distance of two layouts: the doublings between their values, summed over all fields; fields that are not
-        numbers add one if they differ."""
+        """Distance of two layouts, summed over all fields: for numbers, how many doublings lie between them (8 and 32
+        are two apart); for other values, one if they differ."""
         between = _layout_distance(self._layout_names, self.layout_values, other.layout_values)
         return float(self.shards_everywhere != other.shards_everywhere) + between
 
@@ -99,8 +100,8 @@ _COUNTED = ("tensor", "context", "stages", "virtual", "experts", "micro_batch")
 
 @lru_cache(maxsize=1 << 16)
 def _layout_distance(names: tuple[str, ...], first: tuple[float, ...], second: tuple[float, ...]) -> float:
-    """Doublings between the values of two layouts, summed over all fields. Cached, as a plan compares the same layouts
-    for each number of GPUs."""
+    """Distance of two layouts in doublings, summed over all fields (8 and 32 ranks are two doublings apart). Cached, as
+    a plan compares the same layouts for each number of GPUs."""
     total = 0.0
     for name, mine, theirs in zip(names, first, second, strict=True):
         if mine != theirs:
@@ -122,7 +123,7 @@ class MeasuredSize:
     def at_speed(
         cls, predicted: PredictedSize, tokens_per_s_per_gpu: float, memory_gib: float | None = None
     ) -> "MeasuredSize":
-        """Create a measured size from a speed in tokens per second and GPU."""
+        """Create a measured size (a configuration on one number of GPUs) from a speed in tokens per second and GPU."""
         return cls(predicted, predicted.tokens_per_gpu / tokens_per_s_per_gpu, memory_gib)
 
     @property
@@ -173,7 +174,7 @@ def predict_sizes(
     rates: Rates,
     network: Network,
 ) -> list[PredictedSize]:
-    """Predict configurations given as fields of candidates, one size for each row."""
+    """Predict configurations given as fields of candidates, and return one `PredictedSize` for each row."""
     candidates = from_rows(rows)
     step = step_times(shape, candidates, dtypes, impl, rates, network)
     return of_candidates(candidates, step, peak_memory(shape, candidates, dtypes, impl), network.gpus_per_node)

@@ -13,8 +13,8 @@ from shardtune.tuner.projection.published_errors import PUBLISHED_ERRORS
 _NOMINAL = 0.90
 """Fraction of measurements that the band of a projection should contain."""
 _FIRST = 1.0
-"""Error that a projection has before its first doubling, from the noise of its two runs; in units of the error that one
-doubling adds."""
+"""Error of a projection to the same number of GPUs, from the noise of the two runs, as a multiple of the error that
+each doubling of the GPUs adds."""
 
 
 class ScalingError(NamedTuple):
@@ -25,7 +25,8 @@ class ScalingError(NamedTuple):
     unseen: int
     """Number of parallel axes that the larger run uses and the smaller one does not."""
     slowness: float
-    """Logarithm of measured over projected step time, where the projection has no drift (slow-down with each doubling)."""
+    """Logarithm of measured over projected step time, for a projection without drift (an assumed slow-down with each
+    doubling of the GPUs)."""
     open_width: float
     """Part of the band's half-width that comes from not knowing how far predicted communication time is off."""
 

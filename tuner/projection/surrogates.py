@@ -22,8 +22,8 @@ class Growth:
     config: TrialConfig
     """Configuration on the study's cluster."""
     group: int | None
-    """Number of ranks in a shard group on every size; None: the group always has all data-parallel ranks, or the
-    backend has no such groups."""
+    """Number of ranks in a shard group on every cluster size. If None, the group always has all data-parallel ranks, or
+    the backend has no such groups."""
 
     def at(self, ranks: int) -> TrialConfig | None:
         """Configuration scaled to `ranks` ranks; None where its shard groups do not divide them, or the strategy cannot

@@ -75,8 +75,8 @@ def project_trials(
 
 
 def answer(trials: ProjectedTrials, rejected: Collection[str] = ()) -> StudyProjection:
-    """Answer which configuration is projected to be the fastest on a study's target. `rejected`: content keys of
-    configurations that a rehearsal (a step without GPUs) showed not to train there.
+    """Answer which configuration is projected to be the fastest on a study's target. `rejected`: content keys (hashes)
+    of configurations that a rehearsal (a step without GPUs) showed not to train there.
 
     Raises:
         ValueError: no measured configuration can run on the target, or is predicted to fit there.
@@ -146,8 +146,8 @@ def _ranks(contenders: Sequence[Contender]) -> dict[int, int]:
 def _described(
     sizes: TargetSizes, row: OnTarget, chances: tuple[float, float], rank: int, curve: tuple[CurvePoint, ...]
 ) -> ProjectedConfig:
-    """Describe a projected configuration for the answer. `chances`: its chance to be the fastest, and that of all
-    configurations projected from its trial."""
+    """Describe a projected configuration for the answer. `chances`: the chance that it is the fastest, and the chance
+    that any configuration projected from the same trial is."""
     contender, projection = row.grown.contender, row.projection
     return ProjectedConfig(
         trial_number=contender.trial_number,

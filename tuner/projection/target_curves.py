@@ -13,8 +13,8 @@ from shardtune.tuner.projection.target_rows import OnTarget, project_all
 from shardtune.tuner.projection.target_sizes import TargetSizes
 
 _COMPARED = 16
-"""Maximum number of configurations compared on every size: so many of the fastest on the target, and so many of the
-fastest measured."""
+"""Maximum number of configurations taken from each of two lists: the fastest on the target, as predicted, and the
+fastest measured. All of them are projected to every cluster size."""
 
 
 class Curves:

@@ -70,13 +70,14 @@ def parts(trial: TrialTask) -> tuple[RehearsalTask, ...]:
 def of_problem(
     sizes: TargetSizes, trial: TrialTask, trial_number: int, config: TrialConfig, problem: RehearsalProblem
 ) -> TargetRehearsal:
-    """Outcome for a configuration that was not rehearsed because of a problem known before any process ran."""
+    """Outcome for a configuration that was not rehearsed (stepped without GPUs) because of a problem known before any
+    process ran."""
     result = rehearsal.combine(trial, (), problem, _predicted_gib(sizes, trial.config))
     return _outcome(result, trial_number, config)
 
 
 def of_run(sizes: TargetSizes, trial: TrialTask, run: RehearsalRun) -> TargetRehearsal:
-    """Outcome of a rehearsal run that has ended.
+    """Outcome of a rehearsal run (steps without GPUs) that has ended.
 
     `trial`: the configuration on the target, in the form in which it was rehearsed.
     """
@@ -103,8 +104,8 @@ def of_run(sizes: TargetSizes, trial: TrialTask, run: RehearsalRun) -> TargetReh
 
 
 def _problem_of(run: RehearsalRun, planned: Sequence[RehearsalTask]) -> RehearsalProblem | None:
-    """Reason why a rehearsal run that has ended says nothing about its configuration; None where every process
-    answered."""
+    """Reason why a rehearsal run (steps without GPUs) that has ended says nothing about its configuration; None where
+    every process answered."""
     if run.report is None:
         kind = "cancelled" if run.failure is None else run.failure.kind.value
         message = "the run was cancelled" if run.failure is None else f"the run failed: {run.failure.message}"
@@ -117,7 +118,8 @@ def _problem_of(run: RehearsalRun, planned: Sequence[RehearsalTask]) -> Rehearsa
 
 
 def _contradiction(report: RehearsalReport, planned: Sequence[RehearsalTask]) -> RehearsalProblem | None:
-    """Problem of a rehearsal whose reported figures contradict its task or each other; None where they may be true."""
+    """Problem of a rehearsal (steps without GPUs) whose reported figures contradict its task or each other; None where
+    they may be true."""
     seen = [answer.seen for answer in report.answers if answer.seen is not None]
     if [one.rank for one in seen] != [part.rank for part in planned]:
         reason = f"the worker answered for ranks {[one.rank for one in seen]}, not {[part.rank for part in planned]}"

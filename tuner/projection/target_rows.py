@@ -29,7 +29,7 @@ class Grown:
 
 @dataclass(frozen=True)
 class OnTarget:
-    """Configuration on the target, with its projection."""
+    """One configuration on the target cluster, with the speed and memory that are projected for it."""
 
     grown: Grown
     config: TrialConfig
@@ -63,8 +63,8 @@ def grown_configs(sizes: TargetSizes, measured: Sequence[Contender], rungs: Rung
 def project_all(
     sizes: TargetSizes, grown: Sequence[Grown], cluster: Cluster, error: StructuralError | None = None
 ) -> list[OnTarget]:
-    """Project all configurations that can run on `cluster` to it. `error`: error model of the projections; None: the
-    one fitted to published runs."""
+    """Project all configurations that can run on `cluster` to it. `error`: error model of the projections; if None, the
+    model fitted to published runs is used."""
     legal = [(row, config) for row in grown if (config := row.growth.at(cluster.world_size)) is not None]
     there = sizes.predict([config for _, config in legal], cluster)
     rows = []

@@ -48,7 +48,8 @@ class TargetSizes:
     def of_study(
         cls, spec: StudySpec, shape: ModelShape, cluster: Cluster, hardware: MeasuredHardware | None
     ) -> "TargetSizes":
-        """Create the sizes of a study whose request names a target."""
+        """Create the cluster sizes from a study's own cluster up to the larger target that the study's request
+        names."""
         assert spec.target is not None
         return cls(shape, spec.workload, cluster, spec.target, spec.objective, hardware)
 
@@ -58,8 +59,8 @@ class TargetSizes:
         return rungs.target_cluster(self.cluster, self.target)
 
     def between(self) -> list[Cluster]:
-        """Clusters that are larger than the study's, up to the target: every number of nodes up to 16; beyond, the
-        powers of two, 1.5 times each of them, and the target's own number."""
+        """Clusters that are larger than the study's, up to the target: every number of nodes up to 16, then the powers
+        of two and 1.5 times each of them (16, 24, 32, 48, 64, …), and the target's own number."""
         powers = [1 << power for power in range(self.target.nodes.bit_length())]
         counts = {count for power in powers for count in (power, 3 * power) if count < self.target.nodes}
         counts |= set(range(1, min(_EVERY_COUNT_UP_TO + 1, self.target.nodes)))

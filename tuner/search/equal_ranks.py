@@ -37,7 +37,7 @@ def simplest(predictions: Iterable[Prediction]) -> Prediction | None:
 
 
 def simplest_first(predictions: Sequence[Prediction]) -> list[Prediction]:
-    """Reorder predictions, given fastest first, so that among equally fast ones the simplest comes first."""
+    """Reorder predictions, given fastest first, so that the simplest of equally fast configurations comes first."""
     ordered: list[Prediction] = []
     for group in _groups(predictions, by_verdict=False):
         ordered += sorted(group, key=lambda prediction: _complexity(prediction.config))

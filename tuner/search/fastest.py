@@ -34,8 +34,8 @@ from shardtune.tuner.search.space.legal_values import COMMON
 from shardtune.tuner.search.space.questions import Question
 
 _TOP, _MOST_TOP = 10, 100
-"""Number of fastest configurations in the answer to a request that names no number, and the largest number that a
-request may name."""
+"""Default number of fastest configurations in the answer to a prediction request, and the maximum that a request may
+ask for."""
 _MESH_KNOBS = {"context_parallel", "tensor_parallel", "pipeline_parallel", "expert_parallel"}
 _EXHAUSTIVE_KNOBS = {
     *("backend", "micro_batch", "activation_checkpointing", "checkpoint_every", "dp_shard"),
@@ -43,21 +43,23 @@ _EXHAUSTIVE_KNOBS = {
 }
 """Names of the knobs, besides those that place model states, for which the prediction search evaluates every value."""
 _MOST_VALUES = 24
-"""Maximum number of values of a knob in the outline, the configurations with which the prediction search starts. The
-values are spread evenly, as 73,920 GPUs have 112 sizes of a shard, and as many of tensor and pipeline groups for each.
-The descent to neighbouring configurations then evaluates the values between."""
+"""Maximum number of values of a knob among the configurations with which the prediction search starts, spread evenly
+over all values (73,920 GPUs allow 112 sizes of a shard group alone). Later steps evaluate the values between, near the
+fastest configurations."""
 _SURE_AMONG = 4
-"""Number of configurations that are examined per requested configuration, to find one that surely fits in memory."""
+"""Number of configurations that are examined for each requested configuration, in search of one that surely fits in
+memory."""
 _SURE_AMONG_AT_LEAST = 60
 _WIDER = 2
-"""Multiple of the requested number of configurations, among which the simplest of equally fast ones are chosen."""
+"""Number of fastest configurations considered, as a multiple of the requested number; of those that are equally fast,
+the simplest are returned."""
 _STEPS = 8
 _NEAR_PEAK = 1.5
-"""Factor on the usable memory: if no configuration fits, but the predicted peak of one is within this factor, compiled
-blocks, which keep less, are tried."""
+"""Multiple of the usable memory. If no configuration fits, but one is predicted to need at most this much,
+configurations with compiled blocks are tried as well, since they keep less memory."""
 _STARTS_PER_KIND = 2
-"""Number of fastest configurations of each kind (backend and ZeRO stage) whose neighbours are evaluated in one step of
-the descent."""
+"""Number of fastest configurations of each kind (backend and ZeRO stage) whose neighbours (configurations with one knob
+changed) are evaluated in one step of the prediction search."""
 _WITHOUT_TERM: dict[str, Any] = {name: knob.default for name, knob in COMMON.items() if knob.without_term}
 """Default values of the knobs that have no effect on predictions, by knob name."""
 
@@ -192,8 +194,8 @@ def _rank_configs(
 
 def _outline_configs(space: Space, *, is_compiled: bool = False) -> Iterator[TrialConfig]:
     """Enumerate the configurations from which the prediction search starts: every placement of model states, micro
-    batch and checkpointing, with the documented defaults of all other knobs. `is_compiled`: with compiled blocks, where
-    the space has them."""
+    batch and checkpointing, with the documented defaults of all other knobs. `is_compiled`: whether blocks are
+    compiled, where the space allows it."""
     defaults = {
         knob: value
         for backend in BACKENDS.values()

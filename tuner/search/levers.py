@@ -23,8 +23,8 @@ _AXES = {
 _INPUTS_ON_HOST: dict[str, KnobValue] = {"activation_offload": True, "activation_checkpointing": "full"}
 """Limits on the search space that make every configuration keep the inputs of checkpointed blocks in host memory."""
 _LIGHTEST: dict[str, KnobValue] = {"activation_checkpointing": "full", "micro_batch": 1}
-"""Limits on the search space that leave only configurations that keep least for backward. If none of these fits, no
-configuration does, and searching them alone takes a tenth of the time."""
+"""Limits on the search space that leave only configurations that keep the fewest bytes for backward. If none of these
+fits, no configuration does, and searching them alone takes a tenth of the time."""
 _DEGREES = (2, 4, 8, 16)
 _AMONG = 10
 """Number of fastest configurations among which one that surely fits in memory is sought."""

@@ -27,8 +27,8 @@ _FINISHED = (TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED)
 def stop_reason(
     history: Sequence[Observation], budget: Budget, gpu_seconds: float, wall_seconds: float
 ) -> StudyReason | None:
-    """Reason to start no further trial in a search, None to start one. Running trials count towards the limit on
-    trials."""
+    """Reason to start no further trial in a search; None if another one may start. Running trials count towards the
+    limit on trials."""
     reason = used_up(budget, len(history), gpu_seconds, wall_seconds)
     if reason is not None or budget.max_trials is not None or budget.planned_gpu_hours is not None:
         return reason
@@ -36,7 +36,7 @@ def stop_reason(
 
 
 def used_up(budget: Budget, trials: int, gpu_seconds: float, wall_seconds: float) -> StudyReason | None:
-    """Reason to start no further trial because a limit of the budget is reached, else None."""
+    """Reason to start no further trial because a limit of the budget is reached; None if no limit is reached."""
     if trials >= budget.most_trials:
         return _reason(StudyReasonCode.TRIALS_USED, f"all {budget.most_trials} trials of the budget are used")
     if budget.max_gpu_seconds is not None and gpu_seconds >= budget.max_gpu_seconds:
@@ -55,10 +55,11 @@ def used_up(budget: Budget, trials: int, gpu_seconds: float, wall_seconds: float
 
 
 def no_gain_reason(reason: TrialReason | None, history: Sequence[Observation], budget: Budget) -> StudyReason | None:
-    """Reason not to start the trial that the sampler prefers because its expected gain is too small, None to start it;
-    checked only where the budget sets no number of trials.
+    """Reason not to start the trial that the sampler prefers, because its expected gain is too small; None to start it.
+    The check applies only if the budget sets no number of trials.
 
-    `reason`: the sampler's expectation; None from a sampler that computes none, and for the user's own training code.
+    `reason`: the sampler's expectation. It is None from a sampler that computes none, and for the user's own training
+    code.
     """
     planned, finished = budget.planned_gpu_hours, sum(obs.state in _FINISHED for obs in history)
     if reason is None:
@@ -76,7 +77,8 @@ def no_gain_reason(reason: TrialReason | None, history: Sequence[Observation], b
 
 
 def _costs_more(reason: TrialReason, planned: float, finished: int) -> StudyReason | None:
-    """Reason to stop where a trial costs more GPU-hours than it is expected to save in the planned run, else None."""
+    """Reason to stop where a trial costs more GPU-hours than it is expected to save in the planned run; None if it is
+    expected to pay off."""
     # A run of so many GPU-hours that becomes 1 + g times as fast saves g / (1 + g) of them.
     saved, cost = (
         planned * reason.expected_gain / (1.0 + reason.expected_gain),

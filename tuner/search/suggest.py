@@ -16,8 +16,8 @@ from shardtune.tuner.search.space import Space
 MemoryGate = Callable[[TrialConfig], Rejection | None]
 
 ENUMERABLE = 2_000
-"""Largest number of configurations in a space that is enumerated, to choose uniformly among the untried
-configurations."""
+"""Maximum number of configurations of a search space that is enumerated in full, so that each untried configuration is
+equally likely to be chosen."""
 # A study whose memory fits little would else store thousands.
 MAX_REJECTIONS = 32
 """Maximum number of the memory gate's rejections returned with a suggestion, those closest to fitting."""
@@ -29,7 +29,7 @@ class Suggestion:
     fit."""
 
     config: TrialConfig | None
-    """Configuration to run next; None once every configuration that may run has been tried."""
+    """Configuration to run next. If None, no untried configuration is left that the memory gate lets run."""
     origin: TrialOrigin | None
     rejections: tuple[Rejection, ...] = ()
     reason: TrialReason | None = None
@@ -61,8 +61,8 @@ class _Ask:
         return rejection is None
 
     def suggest(self, config: TrialConfig | None, origin: TrialOrigin | None) -> Suggestion:
-        """Build the suggestion of this configuration, with the memory gate's rejections: all those of seeds (such as a
-        baseline), and those of other configurations that are closest to fitting."""
+        """Build the suggestion that names this configuration and lists the memory gate's rejections: all rejections of
+        seeds (such as a baseline), and, of the other configurations, those that are closest to fitting."""
         seeds, ordinary = self.rejections[: self.seeds_rejected], self.rejections[self.seeds_rejected :]
         ordinary.sort(key=lambda rejection: rejection.needed_gib - rejection.available_gib)
         return Suggestion(config, origin if config is not None else None, (*seeds, *ordinary[:MAX_REJECTIONS]))
@@ -81,10 +81,10 @@ def next_config(
     """Choose the next configuration to try: not in the history, not rejected, and passed by the memory gate (predicted
     to fit).
 
-    Seeds come first, then the sampler's proposals. Where all of these have been tried, a random configuration is
-    chosen, and at last the space is enumerated. The same arguments give the same suggestion. `rejected` are content
-    keys of configurations that the memory gate rejected earlier. `warm` are trials of another study
-    (tuner.search.warm_start), which guide the sampler and may be tried again.
+    Seeds (default configurations and the user's own) come first, then the sampler's proposals. Where all of these have
+    been tried, a random configuration is chosen, and at last the space is enumerated. The same arguments give the same
+    suggestion. `rejected` are content keys (hashes) of configurations that the memory gate rejected earlier. `warm` are
+    trials of another study (tuner.search.warm_start), which guide the sampler and may be tried again.
     """
     taken_keys = {space.key(obs.config) for obs in history} | {obs.config_key for obs in history}
     ask = _Ask(space, gate, taken_keys | set(rejected))
@@ -106,8 +106,8 @@ def next_listed(
     rejected_keys: Collection[str],
     gate: MemoryGate,
 ) -> Suggestion:
-    """Suggest the next configuration of a user's list that has not been tried and passes the memory gate (is predicted
-    to fit); the suggestion has no configuration after the end of the list."""
+    """Suggest the first configuration of a user's list that has not been tried and passes the memory gate (is predicted
+    to fit). If none is left, the suggestion's `config` is None."""
     taken_keys = {obs.config_key for obs in history} | set(rejected_keys)
     rejected: list[Rejection] = []
     for config, origin in listed:

@@ -29,8 +29,8 @@ from shardtune.tuner.verdict.paired_test import WORTHWHILE, Decision
 MAX_CHALLENGERS = 3
 RUNNER_UPS = 2
 MAX_PAIRS = 13
-"""Maximum number of paired runs in a challenge (incumbent against challenger): so many that a challenger may lose two
-pairs and still win."""
+"""Maximum number of paired runs in a challenge (incumbent against challenger): with this many, a challenger may lose
+two pairs and still win."""
 FUTILE_LOSSES = 2
 
 ChallengeOutcome = Literal["kept", "faster", "inconclusive"]

@@ -15,8 +15,8 @@ from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.tuner.verdict.run_load import UNDISTURBED, PairLoads, RunLoad, is_even
 
 NEAR_FRACTION = 0.9
-"""Fraction of another trial's speed below which a trial is far behind it; also the fraction of the fastest candidate's
-speed that a candidate must reach in the search to become a finalist."""
+"""Fraction of another trial's speed below which a trial counts as far behind it. In the search, a candidate must reach
+this fraction of the fastest candidate's speed to become a finalist."""
 _FEWEST_COMPARISONS = 2
 """Minimum number of comparisons, the search runs' included, that can show a trial to be far behind: a single one may
 have coincided with an unnoticed burst of other load."""
@@ -34,29 +34,29 @@ class ValidationRun:
     worker: str
     tokens_per_s_per_gpu: float
     hosts: frozenset[str] = frozenset()
-    """Hosts on which the validation run took place; a worker that spans several hosts may get other hosts for its next
-    run."""
+    """Hosts on which the validation run took place; a worker of several hosts may get other hosts for each run."""
     load: RunLoad = UNDISTURBED
 
 
 @dataclass(frozen=True)
 class NextRun:
-    """Validation run that the final comparison needs now."""
+    """Validation run (repeat of a trial) that the final comparison needs next."""
 
     trial: int
     comparison_block: int
     arms: tuple[int, ...]
-    """Numbers of the trials that take part in the comparison block of this validation run."""
+    """Numbers of the trials that run once each in the comparison block to which this validation run belongs."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two runs of one comparison block: the challenger's and the baseline's."""
+    """Two runs of one comparison block (in which each remaining trial runs once): the challenger's and the
+    baseline's."""
 
     log_ratio: float
     """Natural logarithm of the challenger's speed over the baseline's."""
     loads: PairLoads = (UNDISTURBED, UNDISTURBED)
-    """Loads of other programs during the two runs."""
+    """Load that other programs caused during each of the two runs."""
     is_challenger_first: bool | None = None
     """Whether the challenger ran before the baseline; None where the order is not known."""
 
@@ -67,8 +67,8 @@ class Pair:
 
     @property
     def is_even(self) -> bool:
-        """Whether both runs had the same conditions: neither was disturbed, or other programs left both about as many
-        cores."""
+        """Whether both runs had the same conditions: neither was disturbed, or other programs left about the same
+        number of cores to both."""
         return is_even(*self.loads)
 
 
@@ -85,20 +85,21 @@ class ComparisonBlocks:
     ) -> None:
         self.block = 0
         self.lost_blocks = 0
-        """Number of blocks left out because their runs were on different workers or hosts."""
+        """Number of comparison blocks left out because the runs of one block were on different workers or hosts."""
         self._arms = field.members
         self._salt = salt
         self._search = {trial: math.log(search_speeds[trial]) for trial in field.members}
         self._disturbed_searches = set(disturbed_searches)
         self._taken: dict[int, dict[int, ValidationRun]] = {}
-        """Complete blocks so far: number of the block, then the run of each of its trials."""
+        """Runs of each complete comparison block so far, by the number of the block and then by the number of the
+        trial."""
         self._runs: dict[int, list[ValidationRun]] = {}
         for run in runs:
             self._runs.setdefault(run.comparison_block, []).append(run)
 
     def take(self, arms: Sequence[int]) -> dict[int, ValidationRun] | NextRun:
-        """Take the next comparison block: return its runs by trial number if it is complete, else the run that it still
-        needs."""
+        """Take the next comparison block. If the block is complete, return its runs by trial number; otherwise, return
+        the run that it still needs."""
         # Speeds of two machines do not compare, so a block that changed the machine is skipped.
         while len({(run.worker, run.hosts) for run in self._runs.get(self.block, ())}) > 1:
             self.block += 1
@@ -112,8 +113,8 @@ class ComparisonBlocks:
         return runs
 
     def take_rest(self) -> None:
-        """Take all further comparison blocks that have runs, even incomplete ones: after a failed run nothing will
-        complete them."""
+        """Take all further comparison blocks that have runs. They may be incomplete, since no further runs are added
+        after a failed run."""
         while any(block >= self.block for block in self._runs):
             self.take(())
 
@@ -164,8 +165,8 @@ class ComparisonBlocks:
 
 
 def _pair(runs: Mapping[int, ValidationRun], challenger: int, baseline: int) -> Pair:
-    """Pair the runs of two trials of one comparison block. `runs` are in the order in which they ran, which says who
-    ran first."""
+    """Pair the runs of two trials of one comparison block. `runs` are in the order in which they ran, so they show
+    which of the two trials ran first."""
     order, first, second = list(runs), runs[challenger], runs[baseline]
     ratio = math.log(first.tokens_per_s_per_gpu) - math.log(second.tokens_per_s_per_gpu)
     return Pair(ratio, (first.load, second.load), order.index(challenger) < order.index(baseline))

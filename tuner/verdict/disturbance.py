@@ -14,8 +14,8 @@ MAX_FOREIGN_FRACTION = 0.15
 """Largest number of cores that other programs may use during a run, as a fraction of the cores that the run's ranks
 need."""
 CORES_PER_GPU = 2.0
-"""CPU cores that a rank on a GPU needs: one launches the kernels, one runs the backward pass. Ranks on CPU use all
-cores."""
+"""Number of CPU cores that a rank on a GPU needs: one launches the kernels, one runs the backward pass. Ranks on CPU
+use all cores."""
 MAX_SPREAD = 0.10
 """Largest half-width of the 95 % interval of a run's step time, as a fraction of the step time, at which the run counts
 as undisturbed; checked only where the worker could not measure the cores that other programs used."""

@@ -228,8 +228,8 @@ def _screen(field: Finalists, baseline: int, blocks: ComparisonBlocks) -> int | 
 
 
 def _near_baseline(alive: tuple[int, ...], baseline: int, blocks: ComparisonBlocks) -> tuple[int, ...]:
-    """Numbers of the trials that are not far slower than the baseline, by runs made beside it; only the first trial
-    where all are far slower."""
+    """Numbers of the trials that are not far slower than the baseline, by runs made beside it. If all are far slower,
+    only the first trial's number is returned."""
     return tuple(trial for trial in alive if not blocks.is_far_behind(trial, baseline)) or alive[:1]
 
 

@@ -26,19 +26,20 @@ ERROR = 0.025
 interval has the same error on each side."""
 
 WORTHWHILE = 0.02
-"""Smallest relative gain in speed that justifies changing a running configuration; a challenge ignores smaller
-gains."""
+"""Smallest relative gain in speed that justifies changing a running configuration; a challenge (comparison of a new
+candidate with the running configuration) ignores smaller gains."""
 
 Decision = Literal["faster", "open", "not_shown"]
 
 
 @cache
 def boundary() -> tuple[int, ...]:
-    """Number of pairs that the challenger may lose and still win, for 0, 1, … `MOST_PAIRS` pairs run; −1 where a win is
-    not possible yet."""
+    """Largest number of lost pairs with which the challenger wins. Element n applies after n pairs (0 to `MOST_PAIRS`);
+    −1 means that no win is possible yet."""
     allowed, spent = -1, 0.0
     still_open = {0: 1.0}
-    """Probability of each number of lost pairs if each pair is a fair coin, among sequences that have not won yet."""
+    """Probability of each number of lost pairs if either side wins a pair by chance (a fair coin); sequences that have
+    already won are left out."""
     boundaries = [allowed]
     for _ in range(MOST_PAIRS):
         tossed = [(lost + more, chance / 2) for lost, chance in still_open.items() for more in (0, 1)]
@@ -55,8 +56,8 @@ def boundary() -> tuple[int, ...]:
 
 
 def decide(log_ratios: Sequence[float], most_pairs: int) -> Decision:
-    """Decide from the pairs so far whether the challenger is faster; `not_shown` once an interval exists and no win is
-    possible within `most_pairs`."""
+    """Decide from the pairs so far whether the challenger is faster; `not_shown` means that an interval exists and that
+    no win is possible any more within `most_pairs` pairs."""
     lost, allowed = sum(ratio <= 0 for ratio in log_ratios), boundary()[len(log_ratios)]
     if lost <= allowed:
         return "faster"

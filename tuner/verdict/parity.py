@@ -29,7 +29,7 @@ class Tolerance:
     """Allowed difference of the sums of parameters, relative to the root of their square sum, because the plain sum may
     cancel to almost zero."""
     first_step: "Tolerance | None" = None
-    """Bounds for the first step where they are tighter than those of later steps: no rounding error has spread yet."""
+    """Tighter bounds that replace those of later steps in the first step, as no rounding error has spread yet."""
     other_micro_batch: "Tolerance | None" = None
     """Bounds for two trials with different micro batches, where the micro batch size changes what is trained."""
 
@@ -70,20 +70,23 @@ FLOAT8_OTHER_MICRO_BATCH = Tolerance(loss=6e-3, grad_norm=6e-2, parameter_square
 
 @dataclass(frozen=True)
 class ParityGroups:
-    """Trials of a study, grouped by whether they follow the reference trajectory."""
+    """Trials of a study, grouped by whether they follow the study's reference trajectory (the losses and norms of the
+    first steps of one trial)."""
 
     reference: int | None
-    """Number of the trial whose trajectory is the study's reference; None until two trials agree."""
+    """Number of the trial whose first losses and norms all others must reproduce; None until two trials agree."""
     confirmed_by: int | None
     infeasible: dict[int, str] = field(default_factory=dict)
-    """Reason why each rejected trial differs from the reference trajectory, with the figures, by trial number."""
+    """Reasons why trials were rejected, by the trial's number: the first figure in which its losses or norms differ
+    from the reference trial's."""
 
 
 def tolerance(
     precision: Precision, optimizer: OptimizerSchema = _ADAMW, float8: Float8Recipe | None = None
 ) -> Tolerance:
-    """Largest allowed differences between two trajectories at a precision, smaller where no value is rounded below
-    fp32. `float8`: scaling with which linear layers multiply in float8."""
+    """Largest allowed differences between two trials' losses, gradient norms and weights at a precision; they are
+    smaller if no value is rounded below fp32. `float8`: scaling with which linear layers multiply in float8, or
+    None."""
     exact = precision.compute_dtype == precision.reduce_dtype == precision.master_dtype == "float32"
     if float8 is not None:
         own = _below_fp32(precision, optimizer)
@@ -100,7 +103,7 @@ def tolerance(
 
 
 def _below_fp32(precision: Precision, optimizer: OptimizerSchema) -> Tolerance:
-    """Tolerance for a training that rounds values below fp32; float8 has that of bfloat16."""
+    """Tolerance for a training that rounds values below fp32; trainings in float8 have the tolerance of bfloat16."""
     if isinstance(optimizer, AdamWBf16):
         return BF16_BY_CHANCE
     return BF16_STATES if precision.has_low_states else BF16
@@ -116,9 +119,9 @@ def group_by_parity(
     """Find the study's reference trajectory (losses and norms of the first steps), and the trials that differ from it.
 
     The reference is the first feasible trial with which an independent trial agrees: one of another backend, or with
-    other groups of ranks. `single_backend`: only one backend can run, so that another configuration of this backend
-    confirms, and a single trial is its own reference. At each call all trials are compared anew, including those that
-    an earlier comparison rejected.
+    other groups of ranks. `single_backend`: whether only one backend can run. Then another configuration of this
+    backend is enough to agree, and a single trial is its own reference. At each call all trials are compared anew,
+    including those that an earlier comparison rejected.
     """
     bounds = tolerance(precision, optimizer, float8)
     witnesses = [obs for obs in history if _has_trajectory(obs)]
@@ -240,7 +243,8 @@ def _has_trajectory(obs: Observation) -> bool:
 
 
 def _could_win(obs: Observation) -> bool:
-    """Whether a trial is complete, or only an earlier parity comparison rejected it."""
+    """Whether a trial is complete, or was rejected for nothing but an earlier comparison of its losses and norms with
+    the reference trial's."""
     if obs.state is TrialState.COMPLETE:
         return True
     rejected = obs.failure is not None and obs.failure.kind is FailureKind.NUMERICS
@@ -258,8 +262,8 @@ def _fault_domain(config: TrialConfig) -> tuple[str, int, int, int, int]:
 def _first_agreeing_pair(
     witnesses: Sequence[Observation], bounds: Tolerance, single_backend: bool
 ) -> tuple[Observation, Observation] | None:
-    """First two trials whose trajectories agree, in the order of trials (later pairs never replace an earlier pair);
-    None where no two agree."""
+    """First two trials whose losses and norms agree in their first steps, in the order of trials (later pairs never
+    replace an earlier pair); None where no two agree."""
     for later in range(1, len(witnesses)):
         # A fault shared by both programs would give the same wrong losses twice, so only independent trials confirm.
         for earlier in range(later):

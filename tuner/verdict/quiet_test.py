@@ -26,24 +26,25 @@ from shardtune.tuner.verdict.paired_test import WORTHWHILE, Decision
 from shardtune.tuner.verdict.undecided import RULED_OUT
 
 ERROR = 0.004
-"""Probability that the quiet test ever declares an equally fast challenger faster under Gaussian noise, over all
-repeated looks."""
+"""Probability that the quiet test (for machines without load from other programs) ever declares an equally fast
+challenger faster. It assumes Gaussian noise and counts all repeated looks."""
 _QUANTILES = {3: 15.764, 4: 10.215, 5: 8.610, 6: 6.869}
 """Quantile of Student's t by number of pairs. Equal configurations exceed it with probabilities of 0.2, 0.1, 0.05 and
 0.05 %, which add up to `ERROR`."""
 FEWEST_PAIRS, MOST_PAIRS = min(_QUANTILES), max(_QUANTILES)
-"""Minimum and maximum number of pairs that the quiet test judges; from 7 pairs on, the sign test decides."""
+"""Minimum and maximum number of pairs that the quiet test (for machines without load from other programs) judges; from
+7 pairs on, the sign test decides."""
 _FUTILE_QUANTILES = {3: 6.965, 4: 4.541, 5: 3.747, 6: 3.365}
 """Quantile of Student's t by number of pairs, exceeded with a probability of 1 %: bounds the gain that may have been
 missed."""
 FUTILE_GAIN = 0.05
-"""Relative gain that the pairs must rule out before the quiet test ends them without a winner, since a study on a quiet
-machine must find a gain of this size."""
+"""Gain in speed that the pairs must rule out before the quiet test (for machines without load from other programs) ends
+them without a winner: a study on such a machine must find a gain of this size."""
 
 
 def decide(pairs: Sequence[Pair], uneven_pairs: int = 0) -> Decision:
-    """Decide by the size of the pairs' log speed ratios; return `open` also where the quiet test does not apply to
-    these pairs."""
+    """Decide from the log speed ratios of the pairs whether the challenger is faster. The result is `open` as well if
+    the quiet test (for machines without load from other programs) does not apply to these pairs."""
     interval = log_interval(pairs) if uneven_pairs == 0 else None
     if interval is None:
         return "open"
@@ -57,8 +58,8 @@ def decide(pairs: Sequence[Pair], uneven_pairs: int = 0) -> Decision:
 
 
 def log_interval(pairs: Sequence[Pair]) -> tuple[float, float] | None:
-    """Interval of the mean log speed ratio that the quiet test does not reject; None where the test does not apply to
-    these pairs."""
+    """Interval of the mean log speed ratio that the quiet test (for machines without load from other programs) does not
+    reject; None where the test does not apply to these pairs."""
     quantile = _QUANTILES.get(len(pairs))
     if quantile is None or not _is_quiet(pairs):
         return None
@@ -67,8 +68,8 @@ def log_interval(pairs: Sequence[Pair]) -> tuple[float, float] | None:
 
 
 def speedup(pairs: Sequence[Pair]) -> Speedup | None:
-    """Speed-up by the quiet test: the median speed ratio, with the interval of the mean; None where the test does not
-    apply to these pairs."""
+    """Speed-up by the quiet test (for machines without load from other programs): the median speed ratio, with the
+    interval of the mean; None where the test does not apply to these pairs."""
     interval = log_interval(pairs)
     if interval is None:
         return None

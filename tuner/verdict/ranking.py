@@ -29,8 +29,8 @@ def best_so_far(history: Sequence[Observation], parity_groups: ParityGroups) -> 
 
 
 def pick_finalists(history: Sequence[Observation], spec_has_baseline: bool, parity_groups: ParityGroups) -> Finalists:
-    """Choose the finalists: the baseline and the fastest other feasible trials. Empty until two trials' trajectories
-    agree."""
+    """Choose the finalists: the baseline and the fastest other feasible trials. Empty until the losses and norms of two
+    trials' first steps agree."""
     # Without a reference no trial is known to train the right model, however fast it is.
     if parity_groups.reference is None:
         measured = any(obs.state is TrialState.COMPLETE for obs in history)
@@ -129,7 +129,7 @@ def result(
 
 
 def _search_run_counts(history: Sequence[Observation]) -> dict[str, int]:
-    """Numbers of measured search runs, and of disturbed ones among them, as fields of a result."""
+    """Number of measured search runs, and number of those that other programs disturbed, as fields of a result."""
     measured = [obs for obs in history if obs.is_measured]
     return {"search_runs": len(measured), "disturbed_search_runs": sum(obs.is_disturbed for obs in measured)}
 

@@ -24,8 +24,8 @@ _UNFIT = {
     FailureKind.CRASH,
     FailureKind.RANK_LOST,
 }
-"""Failure kinds of a resume run that reject the configuration (a failure of the platform only if a second try fails,
-too); a full disk or a lost worker does not."""
+"""Kinds of failures of a resume run (training continued from a checkpoint) that reject the configuration. A failure of
+the platform rejects it only if a second try fails as well; a full disk or a lost worker never does."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def resume_failure(
 
 
 def is_rejection(failure: Failure) -> bool:
-    """Whether a final failure of this kind in the resume check rejects the winner; otherwise the winner remains
-    unchecked."""
+    """Whether a final failure of this kind in the resume check rejects the winner; otherwise the check decides nothing,
+    and the winner counts as unchecked."""
     return failure.kind in _UNFIT
 
 

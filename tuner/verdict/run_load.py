@@ -15,8 +15,8 @@ class RunLoad:
     """Number of CPU cores that other programs left for the ranks; None where the worker could not observe it."""
 
     spread: float | None = None
-    """Half-width of the 95 % interval of the run's step time over the run's measurement windows, as a fraction of the
-    step time; None where the run does not state it."""
+    """Half-width of the 95 % interval of the run's step time over the run's measurement windows (groups of steps timed
+    together), as a fraction of the step time; None where the run does not state it."""
 
     is_throttled: bool = False
     """Whether heat, power brake or hardware lowered a GPU's clocks during the run."""
@@ -37,7 +37,8 @@ UNDISTURBED = RunLoad()
 
 
 def is_even(first: RunLoad, second: RunLoad) -> bool:
-    """Whether two runs had the same conditions: neither was disturbed, or other programs left both about as many cores."""
+    """Whether two runs had the same conditions: neither was disturbed, or other programs left about the same number of
+    cores to both."""
     if not (first.is_disturbed or second.is_disturbed):
         return True
     if first.cores_left is None or second.cores_left is None:

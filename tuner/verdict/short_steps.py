@@ -14,15 +14,17 @@ from shardtune.api_schemas.trials.measure_plan import MeasurePlan
 from shardtune.api_schemas.trials.short_steps import Accumulations, ShortSteps
 
 LONG_STEP_S = 2.0
-"""Predicted seconds of a step above which a study times short steps (with fewer micro batches). For shorter steps it
-would not pay: a run's start takes longer than its steps."""
+"""Predicted seconds of a step above which a study times short steps (with fewer micro batches). For faster steps this
+would save little, as a run's start takes longer than its steps."""
 # Not 1: the peak with a single micro batch holds no accumulated gradient beside activations, and a strategy that
 # reduces after the last micro batch alone would have no other one.
 FEWER = 2
-"""Smaller of the two numbers of micro batches whose steps are timed, per pipeline stage."""
+"""Smaller of the two numbers of micro batches, per pipeline stage, of the short steps that are timed to extrapolate to
+whole steps."""
 MORE, MOST = 4, 6
-"""Larger of the two numbers of micro batches whose steps are timed, per pipeline stage; `MOST` where a whole step has
-many. A larger difference between the two numbers takes more time, and extrapolates to the whole step with less error."""
+"""Larger of the two numbers of micro batches, per pipeline stage, of the short steps that are timed; `MOST` if a whole
+step has many. A larger difference between the two numbers takes more time, but extrapolates to the whole step with less
+error."""
 _MANY = 3 * MOST
 _PARITY_SAMPLES_PER_RANK = 2
 # CPU ranks record their peak in these steps alone, and it may lie in a micro batch that is neither the first nor the
@@ -37,7 +39,7 @@ def parity_samples(spec: StudySpec, cluster: Cluster, predicted_step_s: float | 
     """Number of different samples in the recorded first steps of all runs of a study that times short steps (with fewer
     micro batches); None where the study trains on whole steps.
 
-    `predicted_step_s`: predicted seconds of a whole step; None: unknown.
+    `predicted_step_s`: predicted seconds of a whole step; None where it is unknown.
     """
     workload = spec.workload
     # Your own code makes its batches itself, from ranges of samples, which cannot name a sample twice.
@@ -67,7 +69,7 @@ def measure_plan(
 
     Args:
         plan: plan of the run, without its numbers of micro batches.
-        samples: number of different samples in the recorded first steps; None: the study has whole steps.
+        samples: number of different samples in the recorded first steps; None where the study has whole steps.
         times_whole_step: whether this is the run that times whole steps after the verdict.
     """
     if samples is None:
@@ -79,7 +81,8 @@ def measure_plan(
 def of_run(
     samples: int, config: TrialConfig, workload: Workload, cluster: Cluster, *, is_whole: bool = False
 ) -> ShortSteps:
-    """Numbers of micro batches in the recorded and in the timed steps of a run, for a study that times short steps.
+    """Numbers of micro batches in the recorded and in the timed steps of a run, for a study that times short steps
+    (with fewer micro batches than a whole step).
 
     Args:
         samples: number of different samples in the recorded first steps.
@@ -95,7 +98,7 @@ def of_run(
 
 def accumulations(config: TrialConfig, whole: int) -> Accumulations | None:
     """Two numbers of micro batches whose steps are timed, to extrapolate to a whole step of `whole` micro batches; None
-    where this does not pay, or the configuration needs whole steps."""
+    where this saves too little time, or where the configuration needs whole steps."""
     # A schedule fills and drains once a step, and is linear from two micro batches a stage on.
     stages = config.strategy.stages
     fewer, more = FEWER * stages, (MOST if whole >= _MANY * stages else MORE) * stages
@@ -105,8 +108,8 @@ def accumulations(config: TrialConfig, whole: int) -> Accumulations | None:
 
 
 def whole_step_plan(plan: MeasurePlan) -> MeasurePlan:
-    """Measurement plan of the run that times whole steps after the verdict: just enough steps to reveal that the
-    extrapolation from short steps was wrong."""
+    """Measurement plan of the run that times whole steps after the verdict: just enough steps to show whether the
+    extrapolation from short steps (with fewer micro batches) was right."""
     return plan.model_copy(update={"max_warmup_steps": 1, "min_windows": 2, "max_windows": 2, "undecided_s": None})
 
 

@@ -132,8 +132,8 @@ def _busy(
     uneven: int,
     missing_runs: int,
 ) -> BusyMachine:
-    """Summarize the load of the runs that a verdict would rest on (`loads`), and the other programs seen during those
-    trials' runs (`measured`)."""
+    """Summarize the load of the runs that a verdict would rest on (`loads`), and the other programs seen during the
+    runs of the same trials (`measured`)."""
     disturbed = [run.conditions for run in measured if run.disturbed is not None]
     cores = [seen.foreign_cpu_cores for seen in disturbed if seen is not None and seen.foreign_cpu_cores is not None]
     totals: dict[str, float] = defaultdict(float)

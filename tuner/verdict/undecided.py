@@ -20,7 +20,7 @@ def verdict(pairs: Sequence[Pair], speedup: Speedup | None, is_far_behind: bool 
     """Verdict of the paired runs: the candidate is confirmed, not faster by a worthwhile gain, or undecided because the
     pairs are too few, too noisy or too much disturbed by other programs. Without a pair the verdict is undecided.
 
-    `is_far_behind`: undisturbed runs beside the baseline's showed that the candidate is far slower.
+    `is_far_behind`: whether undisturbed runs beside the baseline's showed that the candidate is far slower.
     """
     undisturbed = [pair.log_ratio for pair in pairs if not pair.disturbed_runs]
     if speedup is not None and speedup.ci95[0] > 1:

@@ -12,20 +12,22 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.tuner.history import Observation
 
 WHOLE_STEP_BLOCK = -1
-"""Number in place of a comparison block's for the runs that time whole steps after the verdict. They form no pairs, but
-like a block all run on one worker."""
+"""Number that replaces a comparison block's number in the runs that time whole training steps after the verdict (the
+final comparison may time short steps, with fewer micro batches, and extrapolate). These runs form no pairs, but all run
+on one worker, as those of a block do."""
 MOST_OFF = 0.03
-"""Relative error of step times extrapolated from short steps, above which pairs of such times decide nothing."""
+"""Largest relative error at which a step time that was extrapolated from short steps (with fewer micro batches) still
+counts; above it, comparisons of such times decide nothing."""
 _MOST_DEVIATIONS = 2.5
-"""Number of standard deviations (between a trial's runs) by which a timed whole step may differ from its extrapolation
-by chance; used where it allows more than `MOST_OFF`."""
+"""Number of standard deviations (between a trial's runs) by which a timed whole step may differ by chance from the time
+extrapolated from short steps (with fewer micro batches). It applies if it allows more than `MOST_OFF`."""
 
 
 def due(result: StudyResult, history: Sequence[Observation]) -> int | None:
-    """Number of the next trial whose whole step must be timed to check a result that rests on short steps; None where
-    none is left.
+    """Number of the next trial whose whole training step must be timed, because its step time was extrapolated from
+    short steps (with fewer micro batches); None if no such trial is left.
 
-    With the verdict that the machine is too busy, nothing is timed: the check would be disturbed as well.
+    If the verdict is that the machine is too busy, nothing is timed, as other programs would disturb the check as well.
     """
     if result.verdict is Verdict.TOO_BUSY:
         return None
@@ -34,8 +36,8 @@ def due(result: StudyResult, history: Sequence[Observation]) -> int | None:
 
 
 def checked(result: StudyResult, history: Sequence[Observation], field: Finalists) -> StudyResult:
-    """Add the timed whole steps of its trials to a result. The verdict becomes undecided where a step time extrapolated
-    from short steps was wrong."""
+    """Add to a result the timed whole steps of the trials that it compares. The verdict becomes undecided if a step
+    time that was extrapolated from short steps (with fewer micro batches) proves wrong."""
     runs = [(obs, run) for obs in _compared(result, history) if (run := obs.whole_step_run) is not None]
     checks = tuple(_check(obs, run) for obs, run in runs if _extended_runs(obs))
     if not checks:
@@ -48,8 +50,9 @@ def checked(result: StudyResult, history: Sequence[Observation], field: Finalist
 
 
 def _turned(result: StudyResult, runs: Sequence[tuple[Observation, Measurement]]) -> tuple[str, ...]:
-    """Note for a confirmed winner that is slower than the baseline when whole steps are timed; empty otherwise. This
-    can happen although each extrapolated step time is within 3 %, as two such errors add up to 6 %."""
+    """Note for a confirmed winner that is slower than the baseline when whole steps are timed; empty otherwise. Each
+    step time extrapolated from short steps (with fewer micro batches) may be up to 3 % off, so a comparison of two may
+    be 6 % off."""
     speeds = {obs.number: run.tokens_per_s_per_gpu for obs, run in runs if run.disturbed is None}
     best, baseline = (speeds.get(side.trial_number) for side in (result.best, result.baseline))
     if result.verdict is not Verdict.CONFIRMED or best is None or baseline is None or best >= baseline:
@@ -69,7 +72,8 @@ def _compared(result: StudyResult, history: Sequence[Observation]) -> list[Obser
 
 
 def _extended_runs(obs: Observation) -> list[Measurement]:
-    """Runs on which a trial's figures rest and whose step times were extrapolated from short steps."""
+    """Runs on which a trial's figures rest and whose step times were extrapolated from short steps (with fewer micro
+    batches)."""
     runs = obs.validation_runs or ((obs.measurement,) if obs.measurement is not None else ())
     return [run for run in runs if run.is_extended]
 

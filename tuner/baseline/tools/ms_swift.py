@@ -10,7 +10,8 @@ from shardtune.tuner.baseline.tools import quantization
 from shardtune.tuner.baseline.tools.tool import Fields, StatedAdapter, Tool, TrainerFields
 
 _SAMPLES = 16
-"""Samples per step up to which ms-swift accumulates micro batches where its file gives no number of micro batches."""
+"""Default number of samples per step in ms-swift: if its file does not say how many micro batches a step accumulates,
+it accumulates until the step has this many samples."""
 _BUCKETS: dict[str, JsonValue] = {
     "overlap_comm": False,
     "contiguous_gradients": True,

@@ -13,8 +13,9 @@ _MIXED, _AUTOCAST, _TRUE = "bf16-mixed", "bf16-autocast", "bf16-true"
 
 
 def implied(tool: Tool, top: Section) -> tuple[str, str] | None:
-    """Name of the precision in which a fine-tuning tool trains its file under DDP, with the reason; None where another
-    backend or the device decides. `top` is the file, translated to the Trainer's fields."""
+    """Name of the precision in which a fine-tuning tool trains its file under DDP, such as `bf16-mixed`, with the
+    reason. If None, the file asks for another backend or for no bfloat16. `top` is the file, translated to the
+    Trainer's fields."""
     is_low = bool(top.flag("pure_bf16")) or _loads(tool, top, "bfloat16")
     if training_arguments.is_sharded(top) or not (is_low or top.flag("bf16")):
         return None
@@ -69,7 +70,7 @@ def _trained(tool: Tool, top: Section) -> tuple[str, str]:
 
 
 def _loads(tool: Tool, top: Section, dtype: str) -> bool:
-    """Whether the file states this dtype as the one in which the tool loads weights."""
+    """Whether a fine-tuning tool's file names `dtype` as the dtype in which the tool loads weights."""
     return tool.dtype_key is not None and top.get(tool.dtype_key) == dtype
 
 

@@ -24,8 +24,8 @@ _TRAINERS = "per_device_train_batch_size"
 """Key that files of the Trainer and of tools built on it may have, and axolotl's files never have."""
 _DROPOUT = "lora_dropout"
 _CLOSE = 0.85
-"""Minimum similarity of an unknown key to one of axolotl's keys to count as a misspelling, in a file with `plugins`
-(whose own keys are unknown, too)."""
+"""Minimum similarity of an unknown key to one of axolotl's keys to count as a misspelling, in a file with `plugins` (a
+plugin may have further keys, which Shardtune does not know)."""
 
 
 def recognised(values: Mapping[str, JsonValue]) -> Tool | None:

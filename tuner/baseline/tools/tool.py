@@ -11,7 +11,7 @@ Fields = dict[str, JsonValue]
 
 @dataclass
 class TrainerFields:
-    """Fields of TrainingArguments to which a fine-tuning tool's file is translated, filled step by step."""
+    """Fields of TrainingArguments into which a fine-tuning tool's file is translated; they are filled step by step."""
 
     values: Fields
     names: dict[str, str] = field(default_factory=dict)
@@ -22,8 +22,7 @@ class TrainerFields:
     notes: list[str] = field(default_factory=list)
 
     def rename(self, key: str, name: str) -> None:
-        """Move the value of a tool's key to the Trainer's field `name`; nothing happens if the file does not have the
-        key."""
+        """Move the value of a tool's key to the Trainer's field `name`; if the file lacks the key, nothing changes."""
         if key in self.values:
             self.values[name] = self.values.pop(key)
             self.names[name] = key
@@ -34,7 +33,8 @@ class StatedAdapter:
     """Adapter that a fine-tuning tool's file trains, in the settings of a workload's `adapter`."""
 
     key: str
-    """Key of the file that chooses the adapter (named even if the file leaves it to the tool's default)."""
+    """Key of the file that chooses the adapter, such as `adapter`; it is given even if the file lacks the key and the
+    tool's default applies."""
     settings: dict[str, JsonValue] | None
     """Settings of the adapter; None where all weights are trained."""
     is_known: bool = True
@@ -52,7 +52,7 @@ class Tool:
     length: str
     """Key that gives the length of the longest sample in tokens."""
     default_length: int | None
-    """Length in tokens of the longest sample if the file does not state it; None: the limit of the model."""
+    """Length in tokens of the longest sample if the file does not state it. If None, the model's own limit applies."""
     loads_low: bool
     """Whether the tool loads and updates weights in bfloat16; if False, it converts trained weights to float32."""
     dtype_key: str | None
@@ -60,17 +60,20 @@ class Tool:
     packing: tuple[str, ...]
     """Switches that put several samples into one row."""
     packs_apart: str
-    """Switch, one of `packing`, that packs samples so that attention does not see other samples of the row."""
+    """Switch, one of `packing`, that packs samples without letting the attention of one sample see the other samples of
+    its row."""
     quantised: tuple[str, ...]
     """Keys of the tool that quantise the base weights."""
     four_bit: tuple[str, ...]
     """Keys among `quantised` that are allowed with a LoRA adapter, because `adapter` reads their 4-bit weights as part
     of it."""
     parallel: tuple[str, ...]
-    """Keys that give numbers of ranks for parallelism other than data parallelism."""
+    """Keys that give numbers of ranks for kinds of parallelism other than data parallelism, such as tensor
+    parallelism."""
     renamed: Mapping[str, str]
-    """Name of the Trainer's field for each of the tool's keys that differs from it in the name alone."""
+    """Names of the Trainer's fields, by the tool's key, for keys that have the same meaning and values under another
+    name."""
     translate: Callable[[TrainerFields, int], None]
-    """Function that translates the tool's settings of sharding, checkpointing and defaults to the Trainer's; it also
-    gets the number of ranks."""
+    """Function that translates the tool's settings of sharding and checkpointing, and its defaults, to the Trainer's.
+    It is called with the Trainer's fields, which it changes, and the number of ranks."""
     adapter: Callable[[Fields], StatedAdapter]

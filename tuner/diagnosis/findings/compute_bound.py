@@ -24,8 +24,8 @@ _RECOMPUTES = 0.05
 
 
 def host_bound(facts: Facts) -> Finding | None:
-    """Finding that on every rank no kernel is launched for much of a step, because micro batches are too small or
-    Python does too much; None otherwise."""
+    """Finding that during much of a step no rank has a kernel to run, because micro batches are too small or Python
+    does too much; None otherwise."""
     fraction = facts.least_on_a_rank("host")
     if fraction < _HOST:
         return None
@@ -59,8 +59,8 @@ def late_rank(facts: Facts) -> Finding | None:
 
 
 def _excess_waits(diagnosis: Diagnosis, late: int) -> list[float]:
-    """Additional time that the other ranks wait, compared with one rank's own waiting, for each step, as a fraction of
-    the mean step time; positive where this rank is late."""
+    """Additional time that the other ranks wait in each step, compared with the waiting of the rank `late`, as a
+    fraction of the mean step time. A positive number means that this rank came late."""
     by_step: dict[int, dict[int, float]] = defaultdict(dict)
     for step in diagnosis.steps:
         by_step[step.step][step.rank] = step.parts.waiting_s

@@ -23,9 +23,11 @@ class Exchange:
 
     calls: float
     bytes: float | None
-    """Bytes of all messages of these collectives; None where the trace does not record sizes."""
+    """Bytes of all messages of the collectives of one purpose, such as gradient reduction; None where the trace does
+    not record sizes."""
     exposed_s: float
-    """Seconds of these collectives during which nothing is computed, counted from the arrival of the last rank."""
+    """Seconds of the collectives of one purpose (such as gradient reduction) during which nothing is computed, counted
+    from the arrival of the last rank."""
     transferring_s: float
     moved_bytes: float | None
 
@@ -36,7 +38,8 @@ class Exchange:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bus bandwidth of these collectives in bytes per second; None where it is unknown."""
+        """Bus bandwidth of the collectives of one purpose (such as gradient reduction) in bytes per second; None where
+        it is unknown."""
         return self.moved_bytes / self.transferring_s if self.moved_bytes and self.transferring_s else None
 
 

@@ -38,7 +38,7 @@ links the same cores are busy with the messages."""
 
 def buckets_too_small(facts: Facts) -> Finding | None:
     """Finding that many gradient reductions spend their time on the fixed cost of calls rather than on bytes, because
-    buckets are too small; None otherwise."""
+    gradient buckets are too small; None otherwise."""
     reduced = facts.gradients
     saved = _merging_gain(facts, reduced, _BUCKET)
     if saved < _MERGING_SAVES:
@@ -114,7 +114,7 @@ def units_too_large(facts: Facts) -> Finding | None:
 
 
 def _merging_gain(facts: Facts, exchange: Exchange, bucket: int) -> float:
-    """Fraction of the step that would be saved if collectives sent messages of a bucket's size."""
+    """Fraction of the step that would be saved if collectives sent messages as large as the bucket."""
     message = exchange.message_bytes
     if message is None or message >= _SMALL or exchange.bytes is None:
         return 0.0
@@ -174,7 +174,7 @@ def _first(remedies: Iterable[Remedy]) -> list[Remedy]:
 
 
 def _could_overlap(facts: Facts, reduced: Exchange) -> bool:
-    """Whether gradient reductions could overlap with backward on this device."""
+    """Whether gradient reductions could run at the same time as backward on this device."""
     if facts.diagnosis.device == "cuda":
         return True
     # CPU ranks gain only from messages that leave the cores idle, and only under DDP: other backends' calls block.

@@ -62,8 +62,8 @@ class TracedTrial:
         return tuple(sorted(size for size in self.values(knob) if isinstance(size, int) and not isinstance(size, bool)))
 
     def admits(self, knobs: Knobs) -> bool:
-        """Whether the traced trial's configuration with these knobs is legal, within the study's limits, different from
-        the present one, and may fit in memory."""
+        """Whether the traced trial's configuration with the given knob values is legal, within the study's limits,
+        different from the present one, and may fit in memory."""
         changed = self.with_knobs(knobs)
         allowed = None if changed is None else self.space.within_limits(changed)
         if changed is None or allowed is None:
@@ -72,7 +72,7 @@ class TracedTrial:
         return key == self.space.key(allowed) != self.space.key(self.config) and self.fits(changed)
 
     def with_knobs(self, knobs: Knobs) -> TrialConfig | None:
-        """Traced trial's configuration with these knobs changed; None where the backend or the cluster cannot have
+        """Traced trial's configuration with the given knobs changed; None where the backend or the cluster cannot have
         these values."""
         try:
             changed = unflatten(flatten(self.config) | knobs)
@@ -82,7 +82,8 @@ class TracedTrial:
         return changed
 
     def limits_to(self, knobs: Knobs) -> SpaceLimits | None:
-        """Limits on the search that permit only the configuration with these knobs; None where no limits single it out."""
+        """Limits on the search that permit only the configuration with the given knob values; None where no limits
+        single it out."""
         changed = self.with_knobs(knobs)
         if changed is None:
             return None

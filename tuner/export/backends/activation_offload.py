@@ -19,7 +19,7 @@ def uses_streams(source: ExportSource) -> bool:
 
 
 def standard(source: ExportSource) -> list[str]:
-    """Names of standard library modules that the functions from `helpers` need in the exported script."""
+    """Names of the standard library modules that the functions for activation offload need in the exported script."""
     return ["functools", "itertools", "weakref"] if uses_streams(source) else []
 
 

@@ -78,8 +78,8 @@ def reduces_every(source: ExportSource, sync: GradSync) -> bool:
 
 
 def autocast_differs(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note that the program exported for uses autocast as its mixed precision, while the measured trial cast the
-    weights; empty where the trial used autocast, too."""
+    """Note that the program for which the trial is exported uses autocast as its mixed precision, while the trial
+    itself cast the weights; empty where the trial used autocast, too."""
     if not source.casts_weights:
         return ()
     dtype = source.workload.precision.compute_dtype
@@ -87,8 +87,8 @@ def autocast_differs(source: ExportSource, consumer: str) -> tuple[str, ...]:
 
 
 def weights_differ(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note that the program exported for uses FSDP's mixed precision, while the measured trial used autocast; empty
-    otherwise."""
+    """Note that the program for which the trial is exported uses FSDP's mixed precision, while the trial itself used
+    autocast; empty otherwise."""
     if not source.autocasts:
         return ()
     return (f"precision: float32 weights under autocast were measured; {consumer} has FSDP cast weights to bfloat16",)
@@ -113,8 +113,8 @@ def accelerate_autocast(source: ExportSource) -> tuple[dict[str, Any], list[str]
 
 
 def not_on_cpu(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note that the program exported for shards only on GPUs, while the measured trial ran on CPU ranks; empty
-    otherwise."""
+    """Note that the program for which the trial is exported shards only on GPUs, while the trial itself ran on CPU
+    ranks; empty otherwise."""
     return (f"backend: {consumer} has no {source.config.backend} on CPU ranks",) if source.on_cpu else ()
 
 

@@ -209,8 +209,8 @@ def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> Consumer
 
 
 def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
-    """Parts of the file exported for torchtitan with FSDP2. torchtitan has no setting for prefetch, one unit per block,
-    and reduces gradients every micro batch."""
+    """Parts of the file exported for torchtitan with FSDP2. torchtitan cannot set the prefetch, makes each block one
+    FSDP unit, and reduces gradients in every micro batch."""
     sync = "every" if source.accumulation > 1 else strategy.grad_sync
     # Under a pipeline torch's own stage reduces after the last backward (2.13).
     changes: dict[str, Any] = {"grad_sync": "last" if pipeline.has_stages(source) else sync}
@@ -236,8 +236,8 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
 
 
 def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
-    """Parts of the file exported for Lightning with FSDP2. Lightning's mesh has one data-parallel axis, and it reduces
-    gradients once a step."""
+    """Parts of the file exported for Lightning with FSDP2. Lightning's mesh has one data-parallel axis, and Lightning
+    reduces gradients once a step."""
     world = source.cluster.world_size
     changes: dict[str, Any] = {"grad_sync": "last"} if source.accumulation > 1 else {}
     changes["dp_shard"] = strategy.dp_replicate * strategy.dp_shard

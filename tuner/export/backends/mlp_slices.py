@@ -22,7 +22,8 @@ def helpers(source: ExportSource) -> str:
 
 
 def unkept_products(source: ExportSource) -> str:
-    """Condition that selective checkpointing in `train_snippet.py` adds, so that it keeps no product of a slice."""
+    """Python condition that `train_snippet.py` adds to its selective checkpointing, so that it keeps no matrix product
+    of a slice of the MLP; empty without slices."""
     return " and not Slice.running" if are_used(source) else ""
 
 

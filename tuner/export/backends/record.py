@@ -29,8 +29,8 @@ class SnippetParts:
     """Whether the exported script creates weights while or after sharding, so that no rank ever has the whole model in
     memory."""
     on_device: str | None = None
-    """Dtype, as written in the exported script, in which each rank creates the whole model on its GPU. None: the script
-    creates it on the meta device, or DeepSpeed shards it at once."""
+    """Dtype, as written in the exported script, in which each rank creates the whole model on its GPU. If None, the
+    script creates the model on the meta device, or DeepSpeed shards it at once."""
     needs_blocks: bool = False
     """Whether the exported script uses the list of the model's repeated blocks."""
     join: tuple[str, ...] = ()
@@ -73,21 +73,22 @@ class ConsumerParts:
     values: dict[str, Any] = field(default_factory=dict)
     """Fields of the other program's own configuration."""
     code: str = ""
-    """Lines of Python that follow the lines common to all such files."""
+    """Lines of Python that the backend adds to the exported file, after the lines that all backends have."""
 
 
 Consumer = Callable[[ExportSource, S], ConsumerParts]
 
 
 def no_files(_subject: ExportSource, _strategy: Any) -> dict[str, str]:
-    """Empty mapping of files, for a backend without files of its own."""
+    """Return no files, for a backend that exports none of its own."""
     return {}
 
 
 @dataclass(frozen=True)
 class ExportedBackend(Generic[S]):
-    """Export functions of one backend. Each takes the export's source and the strategy. A function for another program
-    is None where this program lacks the backend."""
+    """Export functions of one backend. Each takes the source of an export (a measured configuration with its model,
+    workload and cluster) and the strategy. A function for another program is None where this program lacks the
+    backend."""
 
     snippet: Callable[[ExportSource, S], SnippetParts]
     accelerate: Callable[[ExportSource, S], AccelerateParts]

@@ -63,7 +63,7 @@ NAMES = {
     "MI350X-288GB": LauncherNames(None, "MI350X", _NO_AMD),
     "MI355X-288GB": LauncherNames(None, "MI355X", _NO_AMD),
 }
-"""Names of every GPU of the catalogue; a model that a program cannot name says why."""
+"""Names of every GPU of the catalogue in each launcher; a GPU without a name in one of them has the reason instead."""
 _AMD = re.compile(r"\b(amd|instinct|radeon|mi\d{2,3}[a-z]?)\b", re.IGNORECASE)
 """Pattern of words in a product name that show an AMD GPU."""
 _NVIDIA = re.compile(r"\b(nvidia|tesla|geforce|quadro|rtx)\b", re.IGNORECASE)

@@ -21,7 +21,8 @@ _VERSION = re.compile(r"\d{1,4}(\.\d{1,6}){1,3}((a|b|rc)\d{1,3}|\.post\d{1,3})?"
 
 
 def task_name(source: ExportSource) -> str:
-    """Name of the started training: `train-` and the study's id, in lower-case letters, digits and hyphens."""
+    """Name under which a launcher starts the exported training: `train-` and the study's id, in lower-case letters,
+    digits and hyphens."""
     # The study's id passes no pattern here: a name must be right whatever text it is made of.
     folded = re.sub(r"[^a-z0-9]+", "-", f"train-{source.study.study_id}".lower())
     return folded[:_LONGEST_NAME].strip("-")

@@ -32,7 +32,7 @@ class ExportedOptimizer(Generic[Settings]):
     torchtitan: Callable[[Settings], dict[str, Any]]
     """Function that returns the arguments of torchtitan's `default_adamw`."""
     known_in: frozenset[str] | None
-    """Names of other training programs (`Trainer`, `torchtitan`) that support the optimizer; None: all do."""
+    """Names of other training programs (`Trainer`, `torchtitan`) that support the optimizer. If None, all do."""
     helpers: Callable[[bool], str] = no_helpers
     """Function that returns the source of what `train_snippet.py` defines for the optimizer. Its flag is whether the
     parameters are on several device meshes."""

@@ -38,8 +38,8 @@ def build_lines(source: ExportSource) -> list[str]:
 
 
 def script_notes(source: ExportSource, place: str) -> tuple[str, ...]:
-    """Note on float8 for a program to which the user's script passes a model, which it has to convert; empty without
-    float8."""
+    """Note on float8 for a program to which the user's script passes a model: the script has to convert the model's
+    layers. Empty without float8."""
     if source.workload.float8 is None:
         return ()
     return (
@@ -68,7 +68,8 @@ def torchtitan_converters(source: ExportSource) -> str:
 
 
 def torchtitan_compiles(source: ExportSource) -> bool:
-    """Whether torchtitan compiles as the trial did: it rejects emulated float8 in compiled blocks."""
+    """Whether torchtitan compiles blocks as the trial did. It does not if float8 is emulated, which torchtitan rejects
+    in compiled blocks."""
     return source.config.compile and not (is_used(source) and source.on_cpu)
 
 

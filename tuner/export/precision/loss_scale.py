@@ -16,12 +16,12 @@ _REJECTED = {
 
 @dataclass(frozen=True)
 class _ComparedFormat:
-    """Format whose float16 was compared with the trial's, as far as it was."""
+    """Extent to which an export format's float16 training was compared with the trial's."""
 
     backends: tuple[str, ...]
-    """Backends with which it trains the same."""
+    """Backends with which the format's program trains in float16 as the trial did."""
     not_on_cpu: str | None
-    """Reason why its program cannot train on CPU ranks what was measured in float16; None where it can."""
+    """Reason why the format's program cannot train on CPU ranks what was measured in float16; None where it can."""
 
 
 _COMPARED = {
@@ -31,7 +31,8 @@ _COMPARED = {
     ),
     "trl": _ComparedFormat(("ddp", "zero"), "TRL trains float32 on CPU ranks in place of float16"),
 }
-"""Formats whose program can train in float16, by name. A format that is in neither table is rejected."""
+"""Export formats whose program can train in float16, by name. A format that is neither here nor among the rejected
+formats is rejected as well."""
 
 
 def is_used(source: ExportSource) -> bool:
@@ -40,8 +41,8 @@ def is_used(source: ExportSource) -> bool:
 
 
 def check_format(source: ExportSource, form: str) -> None:
-    """Reject an export of a float16 training to a format whose program cannot train it in the same way. Formats that start
-    the standard files need no check.
+    """Reject an export of a float16 training to a format whose program cannot train it in the same way. Formats for
+    launchers, which start the standard exported files, need no check.
 
     Raises:
         ValueError: names the precision and the remedy.

@@ -25,7 +25,8 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     """Render the exported files for ms-swift.
 
     Raises:
-        ValueError: the Trainer lacks the backend, or the configuration uses more than data parallelism.
+        ValueError: transformers' Trainer does not support the backend, or the configuration uses more than data
+            parallelism.
     """
     arguments = tools.tool_arguments(source, _TOOL, backends)
     config, mesh_notes = tools.one_shard_group(source, arguments.config, _TOOL)

@@ -17,7 +17,7 @@ from shardtune.tuner.export.trainer.repository import SET_ME, missing_note
 DEEPSPEED = "ds_config.json"
 NON_REENTRANT: Mapping[str, Any] = {"use_reentrant": False}
 _REWORDED = ("loss:", "precision: load", "gradient_as_bucket_view:", "dp_replicate × dp_shard", "activation_offload:")
-"""First words of notes about the Trainer that do not apply to a fine-tuning tool, or that are about the Trainer's
+"""First words of those notes about the Trainer that do not apply to a fine-tuning tool, or that are about the Trainer's
 script."""
 
 
@@ -42,7 +42,7 @@ def tool_arguments(source: ExportSource, tool: str, backends: Backends) -> ToolA
     """Return the arguments of the measured configuration for a fine-tuning tool.
 
     Raises:
-        ValueError: the Trainer lacks the backend, or the configuration uses more than data parallelism.
+        ValueError: transformers' Trainer lacks the backend, or the configuration uses more than data parallelism.
     """
     trainer = training_arguments.arguments(source, tool, backends)
     values = dict(trainer.values)

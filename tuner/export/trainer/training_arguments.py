@@ -42,7 +42,7 @@ def arguments(source: ExportSource, consumer: str, backends: Backends = BACKENDS
     """Return the measured configuration as arguments for `consumer`, a program built on transformers' Trainer.
 
     Raises:
-        ValueError: Trainer lacks the backend, or the configuration uses more than data parallelism.
+        ValueError: transformers' Trainer lacks the backend, or the configuration uses more than data parallelism.
     """
     config = source.config
     values, parts = _values_and_parts(source, consumer, backends)
@@ -95,7 +95,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     """Render the exported files for transformers' Trainer, `training_arguments.json` and `trainer_snippet.py`.
 
     Raises:
-        ValueError: Trainer lacks the backend.
+        ValueError: transformers' Trainer lacks the backend.
     """
     trainer = arguments(source, _TRAINER, backends)
     needs_mesh = distributed_config.is_needed(source)

@@ -26,7 +26,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     """Render the exported files for TRL.
 
     Raises:
-        ValueError: Trainer lacks the backend, or the configuration uses more than data parallelism.
+        ValueError: transformers' Trainer lacks the backend, or the configuration uses more than data parallelism.
     """
     trainer = training_arguments.arguments(source, "TRL", backends)
     # TRL computes every loss in chunks, of a size of its own, and its file names the dtype of the model.

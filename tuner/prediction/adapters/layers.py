@@ -13,8 +13,8 @@ _LLAMA = adapter_targets.LINEAR_LAYERS["llama"]
 
 
 class SavedInputs(NamedTuple):
-    """Flags for which layers of a block save their input for the gradients of their own weights; a frozen layer saves
-    none."""
+    """Flags that say which layers of a block save their input, which backward needs for the gradients of their own
+    weights; a frozen layer saves none."""
 
     norms: bool = True
     """Whether norms save their normalised values for backward."""
@@ -109,7 +109,7 @@ class AdaptedLayers:
 
     @property
     def saved(self) -> SavedInputs:
-        """Flags for which layers of a trained block save their input for backward."""
+        """Flags that say which layers of a trained block save their input for backward."""
         if isinstance(self.settings, LastLayers):
             return SavedInputs(head=False)
         return SavedInputs(

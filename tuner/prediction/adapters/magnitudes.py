@@ -12,8 +12,8 @@ from shardtune.tuner.prediction.adapters.layers import AdaptedLayers
 from shardtune.tuner.prediction.candidates import Array
 
 _SCALED_OUTPUTS = 6.0
-"""Memory accesses for each output element of a layer that DoRA adds to LoRA's forward: the frozen layer's output and
-the adapter's are both scaled by a vector and written, and then their sum is."""
+"""Memory accesses for each output element of a layer that DoRA adds to LoRA's forward: the outputs of the frozen layer
+and of the adapter are each scaled by a vector and written; then their sum is written."""
 
 
 def kept_bytes(adapter: AdaptedLayers, size: int) -> float:
@@ -27,7 +27,7 @@ def largest_temporary(adapter: AdaptedLayers | None, size: int, of_weights: int,
     three copies of the product of LoRA's matrices (before scaling, after it, and added to the weight).
 
     Args:
-        adapter: adapter on the block; None: nothing is computed.
+        adapter: adapter on the block; if None, the result is 0.
         size: bytes of an element of the computation.
         of_weights: bytes of an element of the weights, which differ under autocast.
         keeps_products: candidates that keep the product until backward, where `kept_products` counts it.
@@ -40,8 +40,9 @@ def largest_temporary(adapter: AdaptedLayers | None, size: int, of_weights: int,
 
 
 def kept_products(adapter: AdaptedLayers | None, size: int) -> float:
-    """Bytes that a block keeps where all products are kept (selective checkpointing), whatever the number of tokens: those
-    of the identity with LoRA's first matrix, and with both."""
+    """Bytes of the matrix products that DoRA adds to a block and that selective checkpointing keeps: an identity matrix
+    times LoRA's first matrix, and this product times LoRA's second matrix. They do not depend on the number of
+    tokens."""
     if adapter is None:
         return 0.0
     return size * sum(inputs * (adapter.rank + float(outputs)) for inputs, outputs in adapter.normed)

@@ -33,7 +33,7 @@ def _row(strategy: Fsdp1Config, _world_size: int) -> Row:
 
 
 def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
-    """Bytes of FSDP1's states on one rank, by moment of the step."""
+    """Bytes of FSDP1's states on one rank, at several times in a step."""
     # Nothing refers to a reduction's buffers when the next block begins: gloo is done, and torch's `max_memory_allocated`
     # counts no freed buffer that another stream of a GPU may still use.
     return sharded_states.fully_sharded(shape, c, d, impl, gloo, at_once=True)

@@ -16,11 +16,11 @@ from shardtune.tuner.prediction.rates import Network
 from shardtune.tuner.prediction.tensors import tensor_count
 
 _GATHER = (35.0, 2.0)
-"""Kernel launches to gather an FSDP2 unit and each parameter in it: to copy in and out, and to make, register and free
-views."""
+"""Kernel launches with which FSDP2 gathers parameters, as a pair: launches per unit, and launches per parameter in the
+unit. They copy in and out, and make, register and free views."""
 _REDUCE = (160.0, 4.0)
-"""Kernel launches to reduce an FSDP2 unit and each parameter in it: to copy gradients, make a DTensor of each, and
-accumulate."""
+"""Kernel launches with which FSDP2 reduces gradients, as a pair: launches per unit, and launches per parameter in the
+unit. They copy gradients, make a DTensor of each, and accumulate."""
 _ALONE = 0.5
 """Fraction of FSDP2's launches for gathers and reductions that remains in a group of one rank, which copies but calls
 no collective."""
@@ -63,7 +63,7 @@ def _padding(shape: ModelShape, c: Candidates) -> Array:
 
 
 def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
-    """Bytes of FSDP2's states on one rank, by moment of the step."""
+    """Bytes of FSDP2's states on one rank, at several times in a step."""
     # `set_is_last_backward(False)` keeps the root's reduce-scatter input until the next micro batch reduces a unit.
     return sharded_states.fully_sharded(shape, c, d, impl, gloo, _padding(shape, c), root_waits=True)
 

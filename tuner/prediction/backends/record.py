@@ -41,8 +41,8 @@ def no_accumulation_bytes(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: 
 
 @dataclass(frozen=True)
 class PredictedBackend(Generic[S]):
-    """Predictor of one backend: functions over arrays of candidates. They are also computed for candidates of other
-    backends, whose results are discarded."""
+    """Predictor of one backend, as functions over arrays of candidates. The arrays may contain candidates of other
+    backends; results for these are discarded."""
 
     codes: tuple[int, ...]
     """Numbers in `Candidates.backend` that stand for this backend."""
@@ -50,8 +50,8 @@ class PredictedBackend(Generic[S]):
     """Function that returns the fields of `Candidates` that a configuration of the backend sets, given the number of
     ranks."""
     states: Callable[[ModelShape, Candidates, Dtypes, Implementation, bool], States]
-    """Function that returns the bytes of model states on one rank by moment of the step. Its flag is whether ranks run
-    on CPU with gloo."""
+    """Function that returns the bytes of model states on one rank at several times in a step. Its flag is whether ranks
+    run on CPU with gloo."""
     host: Callable[[ModelShape, Candidates, Dtypes, Implementation, bool], Array]
     """Function that returns the bytes of model states that one rank keeps in host memory. Its flag is whether ranks run
     on CPU with gloo."""

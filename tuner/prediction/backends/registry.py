@@ -26,7 +26,7 @@ T = TypeVar("T", States, Traffic)
 
 
 def states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool = False) -> States:
-    """Bytes of model states of each candidate, by moment of the step. `gloo`: whether ranks are CPU ranks."""
+    """Bytes of model states of each candidate, at several times in a step. `gloo`: whether ranks are CPU ranks."""
     # gloo's reduce-scatter works on a clone of its whole input (torch 2.13, ProcessGroupGloo; measured: 4 MiB for 4
     # MiB).
     merged = _merge(States, c, lambda backend: backend.states(shape, c, d.under(impl), impl, gloo))

@@ -109,11 +109,11 @@ def fully_sharded(
     root_waits: bool = False,
     at_once: bool = False,
 ) -> States:
-    """Bytes of FSDP's states on one rank, by moment of the step.
+    """Bytes of FSDP's states on one rank, at several times in a step.
 
-    `padding`: elements that a block's gathered buffer has beyond its parameters. `root_waits`: the reduce-scatter input
-    of the root unit is kept until the next micro batch reduces a unit. `at_once`: a unit's buffers are freed before the
-    next block runs, as FSDP1 does.
+    `padding`: elements that a block's gathered buffer has beyond its parameters. `root_waits`: whether the
+    reduce-scatter input of the root unit is kept until the next micro batch reduces a unit. `at_once`: whether a unit's
+    buffers are freed before the next block runs, as FSDP1 does.
     """
     s = _sizes(shape, c, d, impl, gloo, padding)
     whole = (

@@ -13,8 +13,8 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class States:
-    """Bytes of model states on one rank, by moment of the step. Bytes that offloading moves into host memory are left
-    out."""
+    """Bytes of model states on one rank, at several times in a step. Bytes that offloading moves into host memory are
+    left out."""
 
     parameters: Array
     masters: Array

@@ -21,8 +21,8 @@ _BF16_OPTIMIZER_BUFFER = 5e8
 """Number of elements that DeepSpeed's engine reduces in one call where it uses its BF16_Optimizer
 (`buffered_allreduce_fallback`)."""
 _TENSOR = {1: 1.5, 2: 5.0, 3: 38.0}
-"""Kernel launches per parameter by ZeRO stage: gradient hooks; stage 3's coordinator also fetches and releases every
-module in Python."""
+"""Kernel launches per parameter that ZeRO's gradient hooks cost in host time, by stage; stage 3's coordinator also
+fetches and releases every module in Python."""
 
 
 def _row(strategy: ZeroConfig, world_size: int) -> Row:

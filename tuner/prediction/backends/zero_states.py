@@ -29,8 +29,8 @@ def _scatter_bytes(c: Candidates, d: Dtypes, elements: Array, gloo: bool) -> Arr
 
 
 def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> States:
-    """Bytes of ZeRO-1/2's states on one rank, by moment: whole compute-dtype parameters, sharded fp32 masters and
-    moments."""
+    """Bytes of the model states of ZeRO-1/2 on one rank, at several times in a step: whole compute-dtype parameters,
+    sharded fp32 masters and optimizer states."""
     zero, count = c.tokens * 0.0, shape.parameters / c.tensor
     trained = count * trained_part.fraction(shape, impl)
     on_device = 1.0 - c.offload_optimizer
@@ -131,8 +131,8 @@ def stays_gathered(shape: ModelShape, c: Candidates) -> tuple[Array, Array]:
 
 
 def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
-    """Bytes of ZeRO-3's states on one rank, by moment: sharded compute-dtype parameters and fp32 masters; gradients in
-    one flat fp32 partition."""
+    """Bytes of ZeRO-3's states on one rank, at several times in a step: sharded compute-dtype parameters and fp32
+    masters; gradients in one flat fp32 partition."""
     zero, count = c.tokens * 0.0, float(shape.parameters)
     trained = count * trained_part.fraction(shape, impl)
     on_device = 1.0 - c.offload_optimizer

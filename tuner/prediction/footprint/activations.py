@@ -72,7 +72,7 @@ def offloaded_inputs(
 
 
 def held_positions(c: Candidates, impl: Implementation) -> Array:
-    """Number of positions that norms and the residual stream have on a rank, as a multiple of `Candidates.tokens`."""
+    """Number of positions that norms and the residual stream have on a rank, as a fraction of `Candidates.tokens`."""
     return np.ones_like(c.tensor) if impl.splits_positions else c.tensor
 
 

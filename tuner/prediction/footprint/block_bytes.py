@@ -9,28 +9,30 @@ from shardtune.tuner.prediction.candidates import Array, Candidates
 
 @dataclass(frozen=True)
 class BlockBytes:
-    """Activation bytes of one block for one micro batch on one rank."""
+    """Activation bytes of one block on one rank for one micro batch."""
 
     checkpointed: Array
-    """Bytes that a checkpointed block keeps from forward to backward under the candidate's checkpointing mode."""
+    """Bytes that a block with activation checkpointing keeps from forward to backward under the candidate's
+    checkpointing mode."""
     not_checkpointed: Array
     """Bytes that a block without checkpointing keeps from forward to backward."""
     everything: Array
-    """Bytes of all tensors that a block without checkpointing saves; recomputation restores them for one block at a
-    time."""
+    """Bytes of all tensors that a block saves for its backward without checkpointing. In a checkpointed block,
+    recomputation restores them for one block at a time."""
     gradients: Array
-    """Bytes of the gradients of activations that exist at once inside a block's backward."""
+    """Largest total of bytes, inside a block's backward, of the gradients of activations that exist at the same
+    time."""
 
     without_backward: int = 0
     """Number of the model's first blocks that backward does not reach, because nothing in or before them is trained."""
     layers: int = 0
-    """Number of blocks of the model; each has the bytes that the other fields state."""
+    """Number of blocks of the model; the byte counts of the other fields apply to each of them."""
     offloaded: Array | float = 0.0
     """Bytes that a checkpointed block keeps in host memory from forward to backward: its input."""
 
     def with_offload(self, c: Candidates, layers: int) -> "BlockBytes":
-        """Move the input of a checkpointed block from `checkpointed` (device memory) to `offloaded` (host memory), for
-        candidates that offload it."""
+        """Return a copy in which the bytes of a checkpointed block's input are moved from `checkpointed` (device
+        memory) to `offloaded` (host memory), for candidates with activation offload."""
         is_offloaded = c.activation_offload > 0
         return replace(
             self,
@@ -44,7 +46,7 @@ class BlockBytes:
         return np.maximum(c.checkpointed(number - 1) - c.checkpointed(self.without_backward), 0.0)
 
     def number_offloaded(self, c: Candidates) -> Array:
-        """Number of blocks whose input goes to host memory in a micro batch."""
+        """Number of blocks whose input is offloaded to host memory in a micro batch."""
         return (c.activation_offload > 0) * self.checkpointed_before(c, self.layers + 1)
 
     def kept(self, c: Candidates, blocks: int) -> Array:

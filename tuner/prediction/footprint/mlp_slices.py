@@ -15,8 +15,8 @@ def inner_bytes(shape: ModelShape, dtypes: Dtypes) -> float:
 
 
 def saved(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, whole: Array) -> Array:
-    """Bytes that one block saves for backward, given the bytes with the MLP over all tokens at once: slices keep the MLP's
-    input alone, in the dtype that the norm before it returns."""
+    """Bytes that one block saves for backward, computed from `whole`, the bytes without slices. If the MLP is computed
+    over slices of the tokens, it saves only its input, in the dtype that the norm before it returns."""
     if not np.any(c.mlp_slices > 1):
         # Most spaces have none, and an enumeration comes by here thousands of times.
         return whole
@@ -26,8 +26,8 @@ def saved(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation
 
 
 def flowing(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, whole: Array) -> Array:
-    """Bytes of the gradients inside a block's backward, and of the slice that is restored for it, given the bytes with the
-    MLP over all tokens at once."""
+    """Peak bytes inside a block's backward: of gradients, and of the slice of the MLP that is restored for them.
+    `whole`: bytes if the MLP is computed over all tokens at once."""
     if not np.any(c.mlp_slices > 1):
         return whole
     size, hidden = dtypes.compute, float(shape.hidden)
@@ -43,7 +43,8 @@ def flowing(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementati
 
 
 def unkept_products(shape: ModelShape, c: Candidates) -> Array:
-    """Width per token of the products in an MLP, which selective checkpointing keeps only where the MLP has no slices."""
+    """Elements per token of the results of an MLP's matrix products that selective checkpointing does not keep because
+    the MLP is computed over slices of the tokens; 0 without slices."""
     width = float(shape.ffn * (2 if shape.mlp == "gated" else 1) + shape.hidden)
     if shape.adapter is not None:
         width += sum(

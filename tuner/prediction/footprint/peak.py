@@ -28,8 +28,8 @@ MOMENTS = (
     "optimizer step",
 )
 _REDUCING = (2, 3, 4)
-"""Indices in `MOMENTS` of the moments at which the gradients of an FSDP unit are being reduced, or have been while
-another block computes."""
+"""Indices in `MOMENTS` of those times in backward at which the buffers of an FSDP unit's gradient reduction are
+reserved: while the reduction runs, or while the next block computes."""
 
 _STATES = "ZeRO (arXiv:1910.02054), section 3.1; as torch 2.13 and DeepSpeed 0.19.8 keep them"
 SOURCES = {

@@ -18,7 +18,7 @@ OPTIMIZERS: Mapping[str, PredictedOptimizer[Any]] = {
 }
 
 _ADAM_VALUES = 2.0
-"""Number of values per parameter for which `Dtypes.moments` counts the bytes."""
+"""Number of optimizer values per parameter (Adam's two moments) whose bytes `Dtypes.moments` adds up."""
 
 
 def with_states(shape: ModelShape, d: Dtypes, impl: Implementation) -> Dtypes:

@@ -130,7 +130,8 @@ def _llama_like(config: Mapping[str, Any], name: str) -> ModelShape:
 
 
 def _multi_head(config: Mapping[str, Any], hidden: str, heads: str) -> dict[str, Any]:
-    """Fields of the model shape that GPT-like families share: as many key heads as query heads, and LayerNorm."""
+    """Fields of the model shape that GPT-like families share: equal numbers of key heads and query heads, and
+    LayerNorm."""
     width, count = _positive_int(config, hidden), _positive_int(config, heads)
     if count > width:
         raise ValueError(f"{hidden} ({width}) must not be below {heads} ({count}); correct the model's config")

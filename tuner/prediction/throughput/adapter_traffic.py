@@ -12,7 +12,8 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 
 
 class AdapterTraffic(NamedTuple):
-    """Bytes per token of one block that LoRA's layers move beyond those of the frozen model."""
+    """Bytes of memory traffic per token that the LoRA layers of one block add to the frozen model's, in forward and in
+    backward."""
 
     forward: Array
     backward: Array
@@ -21,9 +22,9 @@ class AdapterTraffic(NamedTuple):
 def adapter_traffic(shape: ModelShape, compiled: Array, size: int) -> AdapterTraffic:
     """Bytes of memory traffic per token that adapters add to one block, with elements of `size` bytes.
 
-    Forward reads a layer's input and writes an output, scales it and adds it to the layer's own (`peft.tuners.lora.layer`).
-    Compiled blocks scale and add in one kernel. Backward scales the output's gradient and reads it for both matrices,
-    reads and writes the input's gradient, and adds it to the frozen layer's.
+    In forward an adapter reads the layer's input, writes its own output, scales it and adds it to the frozen layer's
+    output (`peft.tuners.lora.layer`). Compiled blocks scale and add in one kernel. Backward scales the output's
+    gradient and reads it for both matrices, reads and writes the input's gradient, and adds it to the frozen layer's.
     """
     if shape.adapter is None:
         return AdapterTraffic(np.zeros(1), np.zeros(1))

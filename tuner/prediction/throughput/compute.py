@@ -218,8 +218,8 @@ def elementwise_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Im
 
 
 def _weight_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation, repeated: Recomputed) -> Array:
-    """Bytes of memory traffic of one micro batch that depend on the weights alone: to unpack them, to take their lengths
-    (DoRA), and to cast them and their gradients."""
+    """Bytes of memory traffic of one micro batch that depend on the weights alone: to unpack them, to compute the
+    lengths of their rows (DoRA), and to cast them and their gradients."""
     passed = trained_part.depth(shape)
     # Forward, its repetition and the gradients of inputs each unpack every weight.
     traffic = unpacking_bytes(shape, dtypes.compute) * (1.0 + passed * (1.0 + repeated.elementwise))
@@ -234,8 +234,9 @@ def _weight_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation, repea
 
 
 def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeated: Recomputed) -> Array:
-    """Number of kernels of one micro batch: per block of an eager transformers model about 45 (gated, rotary) or 24
-    forward, twice that backward; a compiled block about a third."""
+    """Number of kernels of one micro batch. One block of an eager transformers model launches about 45 (gated MLP,
+    rotary positions) or 24 in forward, and twice as many in backward; a compiled block launches about a third of
+    that."""
     forward = 45.0 if shape.norm == "rms" else 24.0
     if impl.autocast:
         forward += 14.0

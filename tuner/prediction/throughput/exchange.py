@@ -13,8 +13,8 @@ _EXCHANGES = 4.0
 # One CPU rank took 80 forward and 44 backward. On H100 hosts 4.4 ms a block and micro batch remain of the eight exchanges
 # of tensor parallelism and the block's launches, whatever the model's width (docs/measurements/parallel.md): 65 each.
 _LAUNCHES = 60.0
-"""Host time of one exchange between ranks, in units of one kernel launch: for the layout, the collective's Python code,
-and the wait for it."""
+"""Host time of one exchange between ranks (of context, tensor or expert parallelism), in multiples of the time of one
+kernel launch. It covers the change of layout, the collective's Python code, and the wait for the result."""
 
 
 def exchange_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, network: Network) -> Array:
@@ -30,8 +30,8 @@ def exchange_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, network: 
 
 
 def exchange_launches(shape: ModelShape, c: Candidates, impl: Implementation, rates: Rates, network: Network) -> Array:
-    """Host time of one micro batch's exchanges between ranks, in units of one kernel launch. Like launches, it overlaps
-    with the device's work."""
+    """Host time of one micro batch's exchanges between ranks, in multiples of the time of one kernel launch. Like
+    launches, it overlaps with the device's work."""
     passes = _passes(shape, c)
     spans_hosts = (c.tensor > 1) & (c.stages > 1) & (c.ranks * c.stages > network.gpus_per_node)
     tensor_launches = _LAUNCHES + spans_hosts * c.tensor * impl.spanning_exchange_s / rates.launch_s

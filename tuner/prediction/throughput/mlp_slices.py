@@ -8,12 +8,14 @@ from shardtune.tuner.prediction.candidates import SELECTIVE, Array, Candidates, 
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 _KERNELS = 45.0
-"""Number of kernels and of Python's hooks, in launches, that one slice adds: five operators of an MLP in forward, the same
-again, twice as many in backward, and the hooks of what the two forwards save."""
+"""Host and device cost, in kernel launches, that each slice adds when the MLP is computed in slices of tokens. It
+counts five operators of an MLP in forward, the same again in backward's repetition, twice as many for gradients, and
+the hooks for saved tensors."""
 
 
 class AddedWork(NamedTuple):
-    """Work that MLP slices add to one block's passes in one micro batch."""
+    """Work that is added to one block's passes in one micro batch if its MLP is computed over slices of the tokens, one
+    after another."""
 
     flops: Array | float
     bytes: Array | float
@@ -26,8 +28,12 @@ def activation_traffic(shape: ModelShape, dtypes: Dtypes) -> float:
 
 
 def added_work(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, recomputed: Array) -> AddedWork:
-    """Work that MLP slices add to one block. `recomputed`: fraction of the blocks whose backward runs their forward again
-    anyway; there slices take the place of that repetition, and only selective checkpointing would not repeat products."""
+    """Work that is added to one block if its MLP is computed over slices of the tokens, because backward repeats each
+    slice's forward.
+
+    `recomputed`: fraction of the blocks that activation checkpointing repeats in any case. There the slices add no
+    further repetition, except of the matrix products that selective checkpointing would otherwise keep.
+    """
     if not np.any(c.mlp_slices > 1):
         return AddedWork(0.0, 0.0, 0.0)
     is_sliced, matrices = (c.mlp_slices > 1) * 1.0, float(shape.mlp_matrix_parameters)

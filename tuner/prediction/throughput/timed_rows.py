@@ -21,8 +21,8 @@ def with_timed_rows(candidates: Candidates, workload: Workload) -> Candidates:
 
 
 def _timed(workload: Workload, micro_batch: int, accumulation: int, meets_once: int) -> TimedRows:
-    """Rows and length that stand for the micro batches of one division of the global batch; the longest length if the
-    division leaves a remainder."""
+    """Number of samples and length in tokens that represent the micro batches into which the global batch is divided;
+    the length is the longest one if the division leaves a remainder."""
     assert workload.data is not None
     groups = workload.global_batch // (micro_batch * accumulation)
     split = Split(micro_batch, groups, accumulation)

@@ -11,8 +11,8 @@ Axes = frozenset[str]
 # The predictor was checked against few such layouts, and a user who names an axis wants to see it measured.
 AXES = ("context_parallel", "tensor_parallel", "pipeline_parallel", "expert_parallel")
 _MOST_AT_ONCE = 2
-"""Maximum number of mesh axes that a trial tries together for the first time; four axes at once would make fifteen
-combinations."""
+"""Maximum number of mesh axes (context, tensor, pipeline and expert parallel) that a trial may use together for the
+first time. With all four, there would be fifteen combinations to try."""
 
 
 def axes_of(table: Flat) -> Axes:

@@ -144,7 +144,7 @@ class CandidateScores:
 
     @cached_property
     def twins(self) -> Twins:
-        """Twins: which candidates count as one, because the predictor, calibrated by this study's trials, sees no
+        """Twins: candidates that count as one, because the predictor, calibrated by this study's trials, sees no
         difference between them."""
         _, highest = self._knowledge.memory.bounds(1.0, memory_gate.DEVIATIONS)
         return Twins(self._pool, self._times.seconds, self._knowledge.limit_gib / highest)

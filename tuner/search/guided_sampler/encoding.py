@@ -16,8 +16,8 @@ Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
 # Such a knob changes the speed by percents, and a trial that differs in nothing else adds little information.
 _FINE = 0.25
-"""Weight of a knob that tunes one backend and places no model state (such as a bucket's size) when the similarity of
-configurations is computed."""
+"""Weight of a knob in the similarity of configurations if the knob tunes one backend and places no model state (such as
+a bucket's size). All other knobs weigh 1."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class _Words:
 
 
 class KnobEncoder:
-    """Encoder of every knob that differs among some configurations; a knob that a backend lacks becomes zero."""
+    """Encoder of every knob that differs among some configurations; where the backend of a configuration lacks a knob,
+    its columns are 0."""
 
     def __init__(self, tables: Sequence[Flat]) -> None:
         values: dict[str, dict[KnobValue, None]] = {}

@@ -19,7 +19,8 @@ from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.legal_values import Flat
 
 ENUMERATED = 20_000
-"""Maximum size of a search space that is the pool of candidates as a whole; from a larger space, the pool is a sample."""
+"""Maximum size of a search space whose configurations are all in the pool of candidates; of a larger space, the pool
+contains a sample."""
 DRAWN = 2_500
 """Number of configurations that the pool draws from a search space too large to enumerate."""
 _CHUNK = 4_000
@@ -140,7 +141,7 @@ class Pool:
         return dict(zip(names, values, strict=True))
 
     def row_of(self, key: str) -> int | None:
-        """Row of the pool whose canonical configuration has this content key, None where there is none."""
+        """Row of the pool whose canonical configuration has this content key (hash), None where there is none."""
         # A search by predictions alone asks for no key, and computing them takes longer than the predictions.
         for row, config in self._without_key.items():
             self._keys[self.space.content_key(config)] = row
@@ -252,5 +253,5 @@ def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
 
 def sample_near(space: Space, answers: dict[str, KnobValue], start: DefineByRun | None = None) -> TrialConfig | None:
     """Draw the configuration with these values of the sampler's parameters; a parameter without a given value takes the
-    first of its candidates. `start`: drawing that already has the first of these values."""
+    first of its candidates. `start`: state of a drawing that already has the first of these values."""
     return space.sample(lambda param, values: answers[param] if answers.get(param) in values else values[0], start)

@@ -37,7 +37,8 @@ class PredictedRows:
     peak_gib: Array
     """Predicted peak memory (GiB) of each configuration, comparable with measured peaks."""
     least_gib: Array
-    """GiB of memory that each configuration needs at least."""
+    """GiB that each configuration surely needs: its tensors at their peak, the CUDA context and the communication
+    library, without the reserve that an allocator may give back."""
     host_gib: Array
     """GiB of host memory that each configuration needs per node."""
 

@@ -52,7 +52,7 @@ class Inputs:
     predicted: Array
 
     def last(self, count: int) -> "Inputs":
-        """Last `count` rows of these inputs."""
+        """Last `count` input rows of the Gaussian process."""
         index = slice(len(self.predicted) - count, None)
         return Inputs(**{name: values[index] for name, values in vars(self).items()})
 
@@ -93,8 +93,8 @@ class Residual:
     def __init__(self, rows: Inputs, measured: Array, extra_noise: Array, held_out: Array | None = None) -> None:
         """Fit the Gaussian process to measured rows.
 
-        `measured`: log times. `extra_noise`: additional standard deviations. `unseen`: predictions for each row by a
-        calibration fitted without that row, which show how good the prediction is.
+        `measured`: logarithms of measured step times. `extra_noise`: additional standard deviations. `unseen`:
+        predictions for each row by a calibration fitted without that row, which show how good the prediction is.
         """
         self._rows, self._extra = rows, extra_noise**2
         self._measured = _centred(measured, rows.studies)
@@ -133,8 +133,8 @@ class Residual:
         return Posterior(weights, np.array(means), np.sqrt(variances))
 
     def _across(self, rows: Inputs) -> dict[_Model, Array]:
-        """Covariances between the measured rows and these rows, for each model; models of one length scale share most
-        of the computation."""
+        """Covariances between the measured rows and the rows given, for each Gaussian process (model); models with the
+        same length scale share most of the computation."""
         like = {
             length: _correlation(self._rows, rows, length) for length in {model.length for _, model in self._models}
         }

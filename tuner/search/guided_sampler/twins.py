@@ -41,7 +41,7 @@ class Twins:
 
     def with_defaults(self, row: int, taken: Collection[str]) -> int:
         """Find the twin of `row` (an equivalent configuration) with the most knobs at their documented defaults, and
-        return its row. `taken` are content keys that may not be proposed."""
+        return its row. `taken` are content keys (hashes) of configurations that may not be proposed."""
         pool, origin = self.pool, row
         answers, defaults = self._answers(row)
         for param, value in defaults.items():
@@ -54,8 +54,8 @@ class Twins:
         return row
 
     def _answers(self, row: int) -> tuple[dict[str, KnobValue], dict[str, KnobValue]]:
-        """Sampler's parameters of a row. Also, for each knob that may have no effect, its candidate nearest to the
-        documented default."""
+        """Values of the sampler's parameters for a row of the pool, and, for each knob that may have no effect, the
+        candidate value nearest to the documented default."""
         config = self.pool.config(row)
         fields = BACKENDS[config.backend].config.model_fields
         try:

@@ -27,7 +27,7 @@ class SearchView:
     warm: Sequence[Observation]
     """Trials of another study, their speeds scaled to the level of this study's speeds."""
     taken: Collection[str]
-    """Content keys of configurations (in canonical form) that the sampler may not propose again."""
+    """Content keys (hashes) of configurations (in canonical form) that the sampler may not propose again."""
     seed: int
 
 

@@ -45,7 +45,8 @@ def spread(values: tuple[KnobValue, ...], most: int) -> tuple[KnobValue, ...]:
 
 
 def lightest_values(question: Question) -> tuple[KnobValue, ...]:
-    """Candidate value that uses the least memory where the knob defines one, else all candidates."""
+    """Candidate value that uses the least memory, if the knob's declaration says which value does; otherwise all
+    candidates."""
     knob = KNOBS.get(question.knob)
     least = None if knob is None else knob.memory_order[0] if knob.memory_order else knob.lightest
     if least is None:
@@ -57,8 +58,8 @@ def lightest_values(question: Question) -> tuple[KnobValue, ...]:
 
 
 def branching_values(question: Question) -> tuple[KnobValue, ...]:
-    """Candidate values of a knob whose choice leads to other further knobs or to another placement of states; for any
-    other knob, a single value."""
+    """Candidate values of a knob whose choice decides which further knobs exist, or how model states are placed; for
+    any other knob, a single value."""
     if question.knob == "micro_batch":
         return tuple(dict.fromkeys((question.values[0], question.values[-1])))
     return lightest_values(question)

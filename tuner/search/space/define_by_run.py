@@ -22,7 +22,7 @@ class DrawnBackend(Protocol):
 
     @property
     def knobs(self) -> Mapping[str, Knob]:
-        """Knobs of the backend beyond those of every backend, in the order in which they are drawn."""
+        """Knobs that the backend has in addition to the knobs of all backends, in the order in which they are drawn."""
 
     @property
     def draw(self) -> Callable[["DefineByRun", bool], None]:
@@ -41,13 +41,15 @@ class DefineByRun:
         self.domains, self.limits, self.answer = domains, limits, answer
         self.table: Flat = {}
         self.is_canonical = True
-        """Whether every knob without effect has its fixed value, which a user's pin may replace."""
+        """Whether all knobs without effect in this configuration have their fixed values; it is False if the user
+        pinned one of them to another value."""
         self.asks_all = True
-        """Whether to ask for a value where there is a single candidate, too."""
+        """Whether the sampler is asked for a knob's value even if the knob has only one candidate."""
         self.keeps_start = False
         """Whether to keep `start`."""
         self.start: DefineByRun | None = None
-        """Copy of the drawing from before the current step."""
+        """Copy of this object from before the current step, from which the configuration can be drawn anew; None unless
+        `keeps_start` is set."""
         self._step = 0
         self._on_gpu, self._has_peers, self._accumulates = domains.on_gpu, domains.world > 1, False
         self._offloads = limits.requires("activation_offload", True)
@@ -71,8 +73,8 @@ class DefineByRun:
         return self.table
 
     def resume(self, answer: Answer) -> "DefineByRun":
-        """Copy of the drawing that goes on with other answers. Most drawings of a search repeat the first choices of
-        another one, and a copy of that one spares them the steps of these choices."""
+        """Copy this partly drawn configuration, to draw its remaining knobs with other answers. Most configurations of
+        a search repeat the first choices of another one, and a copy saves them the steps of these choices."""
         drawing = DefineByRun.__new__(DefineByRun)
         drawing.__dict__.update(self.__dict__, table=dict(self.table), answer=answer, start=None, keeps_start=False)
         return drawing
@@ -97,14 +99,15 @@ class DefineByRun:
         self._draw_rest(self._knobs)
 
     def _draw_checkpointing(self, _backends: Mapping[str, DrawnBackend]) -> None:
-        """Choose which activations are computed twice."""
+        """Choose which activations backward recomputes (activation checkpointing)."""
         modes, variant = (("full",), "offloaded") if self._offloads else self._checkpointing
         why_not = "activation_offload (true) needs it" if self._offloads else None
         self.pick("activation_checkpointing", modes, variant, why_not)
         self.draw("checkpoint_every", self.domains.checkpoint_every)
 
     def _draw_common(self, _backends: Mapping[str, DrawnBackend]) -> None:
-        """Choose the values of the other knobs that every backend has."""
+        """Choose the values of those knobs of every backend that no earlier step has chosen, such as the allocator and
+        the number of threads."""
         micro_batch = int(self.table["micro_batch"])
         self._draw_offload(micro_batch)
         self._draw_mlp_slices(micro_batch)
@@ -134,7 +137,7 @@ class DefineByRun:
 
     def _draw_loss(self, micro_batch: int) -> None:
         """Choose how the loss is computed: in chunks only where the logits of all tokens take much memory, or where the
-        user names it."""
+        user's limits name this knob."""
         kinds, why_not = self.domains.losses
         if self.requires_deepcompile(beside="loss", value="full"):
             kinds = ("full",)
@@ -148,7 +151,7 @@ class DefineByRun:
 
     def _draw_offload(self, micro_batch: int) -> None:
         """Choose where the inputs of checkpointed blocks are kept: in host memory only where they take much of the
-        device's, or where the user names it."""
+        device's memory, or where the user's limits name this knob."""
         table = self.table
         compiles = table.get("compile") is True or table.get("deepcompile") is True
         # `TrialConfig` explains what rules it out.
@@ -167,8 +170,8 @@ class DefineByRun:
             table["activation_offload"] = False
 
     def _draw_mlp_slices(self, micro_batch: int) -> None:
-        """Choose in how many slices of the tokens each block's MLP is computed: in several only where its activations take
-        much of a rank's memory, or where the user names it."""
+        """Choose in how many slices of the tokens each block's MLP is computed: in several only where the MLP's
+        activations take much of a rank's memory, or where the user's limits name this knob."""
         table, domains = self.table, self.domains
         why_not = domains.why_no_mlp_slices(str(table["backend"]))
         # `TrialConfig` explains what rules it out.
@@ -238,8 +241,8 @@ class DefineByRun:
         return int(self.pick(knob, sizes, variant, why_not))
 
     def requires_deepcompile(self, beside: str = "deepcompile", value: KnobValue = True) -> bool:
-        """Whether the user's limits leave only DeepCompile on a backend that has it, and allow a value of a knob beside
-        it."""
+        """Whether the user's limits permit only configurations with DeepCompile on a backend that has it, and permit
+        `value` for the knob `beside`."""
         is_required = "deepcompile" in self._knobs and self.limits.requires("deepcompile", True)
         return is_required and bool(self.limits.restrict(beside, (value,)))
 
@@ -288,4 +291,4 @@ _STEPS = (
     DefineByRun._draw_checkpointing,
     DefineByRun._draw_common,
 )
-"""Steps of a drawing in their order; a drawing can be resumed before each."""
+"""Steps by which a configuration is drawn, in their order; drawing can be resumed before each step."""

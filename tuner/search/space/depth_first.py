@@ -15,19 +15,23 @@ Narrow = Callable[[Question], tuple[KnobValue, ...]]
 
 @dataclass
 class _Choice:
-    """Choice on the path of a drawing: the values to enumerate, and the index of the current one."""
+    """Choice of one knob's value on the way to a configuration: the values to enumerate, and the index of the current
+    value."""
 
     values: tuple[KnobValue, ...]
     index: int = 0
     start: DefineByRun | None = None
-    """Drawing as it was before the step of this choice."""
+    """State of the configuration before the step that made this choice; enumeration resumes here with the next
+    value."""
 
 
 class DepthFirst:
-    """Drawings of all configurations. Only the steps from the last changed choice on are drawn anew."""
+    """Enumeration of all configurations. Each configuration repeats the previous one's choices up to the last one that
+    has values left, and chooses anew from there."""
 
     def __init__(self, drawing: DefineByRun, narrow: Narrow | None) -> None:
-        """Begin with a drawing without any choice. `narrow` selects which of a knob's candidates to enumerate."""
+        """Begin the enumeration without any choice made. `narrow` selects which of a knob's candidate values to
+        enumerate; if None, all are."""
         self.has_next = True
         """Whether a configuration is left."""
         self._drawing, self._narrow = drawing, narrow
@@ -35,10 +39,10 @@ class DepthFirst:
         self._depth = 0
 
     def draw_next(self, backends: Mapping[str, DrawnBackend]) -> Flat:
-        """Draw the next configuration and return its knob values.
+        """Return the knob values of the next configuration.
 
         Raises:
-            NoLegalValue: the next choices leave a knob without a legal value. Call again for the configuration after.
+            NoLegalValue: the choices made leave a knob without a legal value. Call again for the next configuration.
         """
         start = self._path[-1].start if self._path else None
         self._drawing = (start or self._drawing).resume(self._answer)
@@ -61,7 +65,8 @@ class DepthFirst:
         return choice.values[choice.index]
 
     def _leave(self) -> None:
-        """Move on to the next value of the last choice that has one."""
+        """Move on to the next configuration: advance the last choice that has values left, and drop the choices after
+        it."""
         path = self._path
         while path and path[-1].index + 1 == len(path[-1].values):
             path.pop()

@@ -39,8 +39,9 @@ _LEAST_INPUTS = 256 << 20
 _LEAST_ACTIVATIONS = 256 << 20
 """Minimum bytes of the activations inside one block's MLP for which the search tries to compute MLPs in slices."""
 _LEAST_SHARE = 0.05
-"""Fraction of a rank's memory that logits must take before the search tries to compute the loss in chunks, blocks' inputs
-before it tries to offload them, and one MLP's activations before it tries slices."""
+"""Fraction of a rank's memory from which tensors count as large. The search tries to compute the loss in chunks only if
+logits take at least this fraction. The same holds for offloading with blocks' inputs, and for slices of the MLP with
+one MLP's activations."""
 
 
 @dataclass(frozen=True)
@@ -229,8 +230,8 @@ class Domains:
         return self.on_gpu and inputs >= max(_LEAST_INPUTS, _LEAST_SHARE * self.cluster.memory_gib * GIB)
 
     def why_no_mlp_slices(self, backend: str) -> str | None:
-        """Reason why a backend cannot compute this model's MLPs in slices; None if it can. The reason is the end of a
-        sentence."""
+        """Reason why a backend cannot compute this model's MLPs in slices; None if it can. The reason is worded as the
+        end of a sentence."""
         workload = self.workload
         return self.model_summary.mlp_note or mlp_slices.why_not(backend, workload.float8, workload.adapter)
 
@@ -245,8 +246,8 @@ class Domains:
 
     @cached_property
     def checkpoint_every(self) -> tuple[int, ...]:
-        """Intervals of activation checkpointing: every block, every 2nd, 3rd and 4th block, as far as the model has as
-        many."""
+        """Intervals of activation checkpointing to try: every block, and every 2nd, 3rd and 4th block if the model has
+        enough blocks."""
         return tuple(k for k in (1, 2, 3, 4) if k == 1 or k <= len(self.model_summary.blocks))
 
     @cached_property
@@ -257,7 +258,8 @@ class Domains:
         return (0, cores_per_rank // 2) if cores_per_rank > 1 else (0,)
 
     def reshard_groups(self, shard: int) -> tuple[int, ...]:
-        """Numbers of ranks in a group that keeps one whole copy of the parameters between forward and backward."""
+        """Candidate numbers of ranks in a group that keeps one whole copy of the parameters between forward and
+        backward."""
         host = self.cluster.gpus_per_node
         # Groups within a host come first: its links are faster.
         return tuple(sorted(divisors(shard)[1:-1], key=lambda size: host % size != 0))

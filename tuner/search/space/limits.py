@@ -25,8 +25,8 @@ class KnobLimits:
             for name, limit in spec.knobs.items()
             if not isinstance(limit, Limit | tuple) and name in COMMON and _is_default(COMMON[name], limit)
         }
-        """Values of the knobs of every backend that are pinned to their default, which they have with or without an
-        effect."""
+        """Values of those knobs of every backend that the user pinned to their default; such knobs have this value
+        whether or not they have an effect."""
         self._restricted: dict[tuple[str, tuple[KnobValue, ...]], tuple[KnobValue, ...]] = {}
         self.backends: tuple[str, ...] = tuple(backend for backend in BACKENDS if backend in spec.backends)
         self.allow_compile = True if _is_named(spec.knobs.get("compile"), True) else spec.allow_compile
@@ -68,7 +68,7 @@ class KnobLimits:
         return _is_named(self._limits.get(knob), value)
 
     def requires(self, knob: str, value: KnobValue) -> bool:
-        """Whether the user's limits leave no other value for the knob."""
+        """Whether `value` is the only value that the user's limits leave for the knob."""
         limit = self._limits.get(knob)
         named = limit if isinstance(limit, tuple) else (limit,)
         return limit is not None and all(
@@ -110,7 +110,8 @@ def _is_named(limit: KnobValue | tuple[KnobValue, ...] | Limit | None, value: Kn
 
 
 def _is_default(knob: Knob, value: KnobValue) -> bool:
-    """Whether a pin sets a knob to the value that it has where it has no effect, and that is always a candidate."""
+    """Whether a user's pin of a knob to `value` equals the knob's default, which the knob also has where it has no
+    effect, and which is always among its candidates."""
     is_candidate = knob.accepts_own_values or any(_is_same(value, candidate) for candidate in knob.tries)
     return is_candidate and _is_same(value, knob.default) and not knob.within
 

@@ -9,7 +9,7 @@ from shardtune.tuner.search.space.legal_values import COMMON
 
 
 class Question(NamedTuple):
-    """Knob whose value must be chosen, with its candidate values."""
+    """Knob (tunable parameter) whose value the sampler must choose, with its candidate values."""
 
     knob: str
     param: str

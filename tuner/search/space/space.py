@@ -31,7 +31,8 @@ class Choice(NamedTuple):
     question: Question
     value: KnobValue
     start: DefineByRun | None = None
-    """Drawing of the configuration up to the step in which the value is chosen; None: draw from the beginning."""
+    """State of the drawing (the choice of one knob value after another) before the step in which this value is chosen.
+    If None, the configuration is drawn from the beginning."""
 
 
 class Space:
@@ -52,8 +53,11 @@ class Space:
         return unflatten(table)
 
     def sample(self, chooser: Chooser, start: DefineByRun | None = None) -> TrialConfig | None:
-        """Draw a configuration, calling `chooser` only for knobs with several candidates; None where the user's limits
-        leave a knob without a legal value. `start`: drawing that already has the first values, of a `Choice`."""
+        """Draw a configuration by choosing one knob value after another, and return it. `chooser` is called only for
+        knobs with several candidate values. The result is None if the user's limits leave a knob without a legal value.
+
+        `start`: state in which earlier knobs already have their values (`Choice.start`); if None, all are chosen.
+        """
 
         def answer(question: Question) -> KnobValue:
             return chooser(question.param, question.values)
@@ -87,7 +91,7 @@ class Space:
         """Return the parameters (knobs with their candidates) by which a sampler represents a configuration, each with
         its value. A size between two candidates is rounded to the nearer one.
 
-        `exact`: reject sizes between candidates.
+        `exact`: whether to reject sizes between candidates instead of rounding them.
 
         Raises:
             ValueError: the configuration is not in the space: its backend, its mesh or the value of another knob is no
@@ -96,8 +100,9 @@ class Space:
         return [(choice.question, choice.value) for choice in self.choices_of(config, exact)]
 
     def choices_of(self, config: TrialConfig, exact: bool = False) -> list[Choice]:
-        """Return the choices by which a configuration is drawn, as `sampler_answers`, which also describes `exact` and
-        errors; with the drawing up to each choice, from which `sample` draws configurations that differ from it."""
+        """Return the choices by which a configuration is drawn, each with the state of the drawing before it. From that
+        state `sample` draws configurations that differ in this choice. `exact` and the errors are those of
+        `sampler_answers`."""
         table, chosen = self.flatten(config), list[Choice]()
 
         def answer(question: Question) -> KnobValue:
@@ -141,11 +146,12 @@ class Space:
             return config
 
     def key(self, config: TrialConfig) -> str:
-        """Content key of a configuration's canonical form; configurations with equal effect have equal keys."""
+        """Content key (hash) of a configuration's canonical form, in which every knob without effect has its default;
+        configurations with equal effect have equal keys."""
         return self.content_key(self.canonical(config))
 
     def content_key(self, config: TrialConfig) -> str:
-        """Content key of a configuration without conversion to its canonical form; cached."""
+        """Content key (hash) of a configuration as it is, not converted to its canonical form; cached."""
         key = self._keys.get(config)
         if key is None:
             key = config.content_key()

@@ -31,8 +31,8 @@ _PRECISE = math.log1p(0.02)
 """Half-width of the interval of a log speed ratio at which the ratio is precise enough, so that no further pairs are
 run, whichever recipe is faster."""
 _STATED = 0
-"""Index of the study's stated recipe among the arms of the comparison; the recipes to consider follow in the study's
-order."""
+"""Index of the study's own recipe (precision or optimizer) among the arms of the comparison; the recipes to consider
+follow in the study's order."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class RecipeObservation:
 
 @dataclass(frozen=True)
 class RecipeRunDue:
-    """Run that the comparison of recipes needs next."""
+    """Run that the comparison of recipes (precisions or optimizers) needs next."""
 
     recipe: RecipeRun
     comparison_block: int
@@ -59,17 +59,18 @@ class RecipeRunDue:
 
 @dataclass(frozen=True)
 class RecipesState:
-    """State of the comparison of recipes, by the runs that have ended so far."""
+    """State of the comparison of recipes (precisions or optimizers), by the runs that have ended so far."""
 
     next: RecipeRunDue | None
     """Next run; None once the comparison has ended."""
     summaries: tuple[ConsideredRecipe, ...]
-    """Summary of each considered recipe, in the order of the study."""
+    """Summary of each recipe (precision or optimizer) that is compared with the study's own, in the order in which the
+    study lists them."""
 
     @property
     def known(self) -> tuple[ConsideredRecipe, ...]:
-        """Summaries that can be shown: with runs of the considered and of the stated recipe, or with the reason why
-        there are none."""
+        """Summaries of recipes that can be shown: those with runs of both the considered and the stated recipe, or with
+        the reason why there are no runs."""
         return tuple(
             recipe
             for recipe in self.summaries
@@ -99,7 +100,8 @@ def state(
 
 
 class _Comparison:
-    """Comparison of the considered recipes with the stated one, computed from the runs that have ended so far."""
+    """Comparison of the considered recipes (precisions or optimizers) with the recipe that the study states, computed
+    from the runs that have ended so far."""
 
     def __init__(
         self,
@@ -123,8 +125,8 @@ class _Comparison:
         )
 
     def next_run(self) -> RecipeRunDue | None:
-        """Next run that is needed; None once every considered recipe has enough pairs, has failed, or has no
-        configuration."""
+        """Next run that the comparison needs. None means that every considered recipe (precision or optimizer) has
+        enough pairs of runs, has failed, or has no configuration."""
         while self._blocks.block < MOST_BLOCKS:
             open_arms = [number for number in range(1, len(self._arms)) if self._is_open(number)]
             if not open_arms or self._arms[_STATED].failure is not None:
@@ -153,22 +155,23 @@ class _Comparison:
         return RecipeRun(name=arm.name, config=arm.config, loss_steps=loss_steps)
 
     def _is_open(self, number: int) -> bool:
-        """Whether the comparison needs further runs of a recipe: it can train and has not failed, and its pairs are not
-        enough yet."""
+        """Whether the comparison needs further runs of a recipe: it does if the recipe can train, has not failed, and
+        has too few pairs of runs."""
         arm = self._arms[number]
         if arm.config is None or arm.failure is not None:
             return False
         return not is_settled(self._even_pairs(number))
 
     def _even_pairs(self, number: int) -> tuple[Pair, ...]:
-        """Pairs of a considered recipe and the stated one whose two runs had equal load from other programs."""
+        """Pairs of runs, one of a considered recipe (precision or optimizer) and one of the stated recipe, that had
+        equal load from other programs."""
         even, _ = self._blocks.pairs_by_evenness(number, _STATED)
         return even
 
 
 def is_settled(pairs: Sequence[Pair]) -> bool:
-    """Whether a recipe has enough pairs: so many that the sign test has an interval, or, on a quiet machine, an
-    interval that excludes equal speeds or is narrow."""
+    """Whether a recipe (precision or optimizer) has enough pairs of runs. It has if the sign test yields an interval
+    or, on a quiet machine, if the interval excludes equal speeds or is narrow."""
     if len(pairs) >= FEWEST_PAIRS:
         return True
     interval = quiet_test.log_interval(pairs)

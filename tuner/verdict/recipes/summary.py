@@ -17,10 +17,11 @@ from shardtune.tuner.verdict.comparison_blocks import Pair
 
 @dataclass(frozen=True)
 class Arm:
-    """Arm of a comparison of recipes: one recipe with its configuration and runs."""
+    """One side of a comparison of recipes: a recipe (precision or optimizer) with its configuration and runs."""
 
     name: str | None
-    """Name of the considered recipe; None for the recipe that the study states."""
+    """Name of the considered recipe (precision or optimizer). None stands for the recipe that the study itself
+    states."""
     config: TrialConfig | None
     """Configuration of the recipe's runs; None if no trial of the study can train with the recipe."""
     why_not_answer: str | None
@@ -34,7 +35,7 @@ class Arm:
 def summarize(
     spec: StudySpec, own: Arm, stated: Arm, even: Sequence[Pair], winner: TrialConfig, *, is_settled: bool
 ) -> ConsideredRecipe:
-    """Summarize the runs of a considered recipe.
+    """Summarize the runs of a considered recipe (precision or optimizer).
 
     Args:
         even: pairs of this recipe and the stated one whose runs had equal load from other programs.

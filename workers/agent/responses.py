@@ -15,8 +15,8 @@ Answer = TypeVar("Answer", bound=ProtocolMessage)
 
 
 class _LeaseId(ProtocolMessage):
-    """Ids in a lease, which every release can read: the worker can return a run even where it cannot read the rest of its
-    lease."""
+    """Ids in a lease. Every release can read them, so that a worker can give a run back even if it cannot read the rest
+    of the lease."""
 
     run_id: RowId
     attempt: AttemptNumber

@@ -35,8 +35,8 @@ from shardtune.workers.rank.training.step_runs import run_steps
 from shardtune.workers.rank.versions import library_versions
 
 _LEAVE_S = 10
-"""Seconds after which SIGALRM ends a rank that hangs while it leaves the process group; its report is already
-written."""
+"""Seconds after which SIGALRM ends a rank that hangs while it leaves the process group. The rank's report is already
+written by then."""
 
 MakeTrainer = Callable[[nn.Module, TrainingSetup], Trainer]
 

@@ -24,15 +24,15 @@ _CALLS = (
 )
 """Names of the arguments that a module of experts must take in its forward pass, so that ranks can divide the experts."""
 _DIFFERENT = ("ernie4_5_moe",)
-"""Model types excluded from expert parallelism: after three steps their weights differ, by 1e-4 of their sum, from training in
-one process (transformers 5.23)."""
+"""Model types for which expert parallelism is disabled. After three steps their weights differ from those of training
+in one process by 1e-4 of the weights' sum (transformers 5.23)."""
 
 
 class ExpertSizes(NamedTuple):
     """Fields of `ModelSummary` that say how a model's experts can be divided among ranks."""
 
     experts: int
-    """Number of experts in a layer; 1 where they cannot be divided among ranks."""
+    """Number of experts in a layer; 1 if they cannot be divided among ranks."""
     expert_width: int
     """Greatest common divisor of the widths of the experts' matrices."""
     expert_note: str | None

@@ -17,12 +17,13 @@ from shardtune.workers.rank.process import parent_death
 from shardtune.workers.rank.rehearsal import problems, rank_steps
 
 MOST_MEMORY = 2 << 30
-"""Bytes that a rehearsing process (one rank's step on tensors without values) may allocate after the libraries are loaded; it
-needs about a tenth."""
+"""Maximum bytes that a rehearsing process (which runs one rank's step on tensors without values) may allocate after it
+has loaded its libraries. It usually needs about a tenth of them."""
 
 
 def answer(task: RehearsalTask) -> RehearsalAnswer:
-    """Rehearse the task's rank (build and step it without values), or return the reason why that is impossible."""
+    """Rehearse the task's rank: build it and run its step on tensors without values. Returns the result, or the reason
+    why that is impossible."""
     obstacle = rehearsal_support.obstacle(task.trial)
     if obstacle is not None:
         return RehearsalAnswer(problem=obstacle)

@@ -15,10 +15,11 @@ _ANSWERS_S = 300.0
 
 
 def of_prepared(prepared: Prepared, gpus: Gpus, ranks: int | None = None) -> Libraries:
-    """Library versions of the ranks, as a process of the launcher has detected them; where none has, `probe` detects them.
+    """Versions of the libraries that ranks use, as a process of the launcher has detected them; if none has, `probe`
+    detects them.
 
     Raises:
-        DetectionFailed: see `probe`.
+            DetectionFailed: see `probe`.
     """
     # The fork server's facts come first: another process that imports the ranks' libraries takes seconds.
     return probe(gpus, ranks) if prepared.libraries is None else Libraries.model_validate(prepared.libraries)

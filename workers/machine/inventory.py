@@ -143,12 +143,12 @@ def ranks_of(gpus: Gpus, ranks: int | None) -> int:
 
 
 def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None, fraction: float = 1.0) -> Cluster:
-    """Cluster description of the largest trial on this machine: its GPUs, or CPU ranks where there are no GPUs.
+    """Cluster description of the largest trial on this machine: its GPUs, or CPU ranks if there are no GPUs.
 
-    `part` is the fraction of the host's memory that may be used.
+    `part`: fraction of the host's memory that the trial may use.
 
     Raises:
-        ValueError: memory was declared for GPUs, which report their own.
+            ValueError: memory was declared for GPUs, whose memory is detected.
     """
     host_gib = fraction * host_facts.host_memory_gib()
     if not gpus.devices:
@@ -224,7 +224,7 @@ def _float8(devices: Fingerprint, libraries: Libraries) -> tuple[str, ...]:
 
 
 def _least(values: Iterable[Amount | None]) -> Amount | None:
-    """Smallest of the devices' values, since ranks run at the pace of the slowest; None where a device reports no
+    """Smallest of the devices' values, because ranks run at the pace of the slowest; None if a device reports no
     value."""
     device_values = list(values)
     known_values = [value for value in device_values if value is not None]
@@ -240,8 +240,8 @@ def inventory(
     partition: HostPartition | None = None,
     **details: JsonValue,
 ) -> Inventory:
-    """Inventory of a worker on this machine, as sent to the service; `partition` is the worker's host partition,
-    `details` are for people."""
+    """Inventory (hardware and software) of a worker on this machine, as sent to the service. `partition` is the
+    worker's host partition, if it has one; `details` are shown to people only."""
     offered = cluster(gpus, ranks, memory_gib, partition.fraction if partition is not None else 1.0)
     fingerprint_of_devices = fingerprint(gpus, libraries)
     return Inventory(

@@ -18,11 +18,12 @@ from shardtune.workers.rank.training.offload_check import OffloadingTrainer
 
 
 def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
-    """Prepare the blocks and wrap the model for the configuration's backend.
+    """Prepare the blocks and wrap the model for the backend of the configuration.
 
     Raises:
-        ValueError: the backend rejects the combination.
-        NumericsError: linear layers would train without the float8 or the 4-bit base weights that the study asks for.
+            ValueError: the backend rejects the configuration.
+            NumericsError: linear layers would train without the float8 or the 4-bit base weights that the study asks
+            for.
     """
     task = setting.task
     optimizer_support.check(task.config, task.workload.optimizer)

@@ -16,10 +16,10 @@ _PACKAGE = "bitsandbytes"
 def members(
     settings: AdamW8bit, parameters: list[nn.Parameter], _matrices: list[nn.Parameter], _shard: int
 ) -> list[torch.optim.Optimizer]:
-    """Single 8-bit AdamW for all parameters: unlike Muon, it does not treat matrices separately.
+    """One 8-bit AdamW for all parameters; an optimizer such as Muon would treat matrices separately.
 
     Raises:
-        SetupError: bitsandbytes is not installed.
+            SetupError: bitsandbytes is not installed.
     """
     if importlib.util.find_spec(_PACKAGE) is None:
         raise SetupError(

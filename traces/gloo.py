@@ -35,14 +35,14 @@ class HostCall(NamedTuple):
 
 
 def gloo_operation(start: int, end: int, name: str, arguments: dict[str, Any]) -> GlooOperation:
-    """Return a gloo operation from its event."""
+    """Return the gloo operation that a trace event describes."""
     sizes = (dtype_bytes(json_fields.text(dtype)) for dtype in json_fields.items(arguments.get("Input type")))
     size = next((size for size in sizes if size), None)
     return GlooOperation(start, end, collective_kind(name), sum(_sizes(arguments)), size)
 
 
 def host_call(moment: int, name: str, arguments: dict[str, Any]) -> HostCall:
-    """Return the call of a collective from its event on the training thread."""
+    """Return the call of a collective that a trace event of the training thread describes."""
     sizes = [size for size in _sizes(arguments) if size]
     return HostCall(moment, collective_kind(name), sum(sizes), max(sizes, default=0), min(sizes, default=0))
 
@@ -94,7 +94,7 @@ class _Call(NamedTuple):
     elements: int
     """Number of elements of the whole message; 0 if unknown."""
     group_size: int | None
-    """Number of ranks in the group, if input and output sizes determine it."""
+    """Number of ranks in the group, if the sizes of input and output determine it; None otherwise."""
 
 
 class _Calls:
@@ -115,7 +115,7 @@ class _Calls:
                 self._by_elements[call.elements].append(_Call(call.moment, call.kind, message_elements, None))
 
     def of(self, elements: int) -> _Call | None:
-        """Return and remove the first unused call with this number of elements."""
+        """Return and remove the first unused call with this number of elements; None if there is none."""
         waiting = self._by_elements.get(elements)
         return waiting.popleft() if waiting else None
 

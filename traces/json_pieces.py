@@ -49,7 +49,7 @@ class JsonPieces:
         """Yield each event under `traceEvents`, and every other top-level key with its value, in the order of the file.
 
         Raises:
-                UnreadableTrace: the file is cut off, is not JSON, or has more than `most_bytes`.
+            UnreadableTrace: the file is cut off, is not JSON, or has more than `most_bytes`.
         """
         opening = self._peek()
         if opening == "[":

@@ -27,7 +27,7 @@ class Work:
     it was not recorded, both ends of the interval are the entry's own start."""
 
     def shifted(self, by: int) -> "Work":
-        """Return the work with all its times shifted by an offset, to convert them to another clock."""
+        """Return the same intervals with an offset added to all their times, to convert them to another clock."""
         return Work(self.spans + by, self.launched + by)
 
 

@@ -44,11 +44,11 @@ class Launch(Schema):
 
     @classmethod
     def of(cls, world_size: int, program: Program = "trial", checkpoint: str | None = None) -> "Launch":
-        """Launch of all ranks of a trial."""
+        """Order to start all ranks of a trial."""
         return cls(ranks=world_size, world_size=world_size, program=program, checkpoint=checkpoint)
 
     def part(self, first_rank: int, ranks: int, environment: dict[str, str]) -> "Launch":
-        """Part of the launch for one host."""
+        """Part of this launch order that concerns the ranks of one host."""
         variables = {**self.environment, **environment}
         return self.model_copy(update={"first_rank": first_rank, "ranks": ranks, "environment": variables})
 

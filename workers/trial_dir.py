@@ -50,7 +50,7 @@ class TrialDir:
         """Create an empty trial directory with the task in it.
 
         Raises:
-                DiskFull: the disk has less than `min_free_gib` GiB free.
+            DiskFull: the disk has less than `min_free_gib` GiB free.
         """
         check_disk(root, min_free_gib)
         path = (root / name).resolve()
@@ -71,7 +71,7 @@ class TrialDir:
         owner has allowed, never one from the study.
 
         Raises:
-                ValueError: the script is missing.
+            ValueError: the script is missing.
         """
         if not script.path.is_file():
             raise ValueError(
@@ -181,8 +181,8 @@ def check_disk(root: Path, min_free_gib: float) -> None:
     """Create the folder for trial directories if needed, and check the free space of its disk.
 
     Raises:
-            DiskFull: the disk has less than `min_free_gib` GiB free.
-            ValueError: another user owns the folder or can write it.
+        DiskFull: the disk has less than `min_free_gib` GiB free.
+        ValueError: another user owns the folder or can write it.
     """
     private_folder.make(root, "work_dir")
     free_gib = shutil.disk_usage(root).free / GIB

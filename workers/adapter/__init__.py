@@ -45,8 +45,8 @@ def configuration(
     `backends` are the backends that the script can apply; configurations of other backends are not used.
 
     Raises:
-            AdapterError: no configuration is known, and no default was given.
-            Rejected: inside of a trial, the configuration is of another backend.
+        AdapterError: no configuration is known, and no default was given.
+        Rejected: inside of a trial, the configuration is of another backend.
     """
     if in_trial():
         current = trial()

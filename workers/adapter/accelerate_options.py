@@ -18,7 +18,7 @@ def accelerator_options(trial: ScriptTrial) -> dict[str, Any]:
     `trial.prepare` applies.
 
     Raises:
-            Rejected: Accelerate cannot apply the configuration on this machine.
+        Rejected: Accelerate cannot apply the configuration on this machine.
     """
     trial.require_ddp_on_cpu("Accelerate")
     strategy = trial.config.strategy

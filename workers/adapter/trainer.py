@@ -27,7 +27,7 @@ def training_arguments(trial: ScriptTrial) -> dict[str, Any]:
     which `attach` applies.
 
     Raises:
-            Rejected: Trainer cannot apply the configuration on this machine.
+        Rejected: Trainer cannot apply the configuration on this machine.
     """
     trial.require_ddp_on_cpu("Trainer")
     if not trial.workload.optimizer.in_trainer:

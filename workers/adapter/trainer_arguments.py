@@ -30,7 +30,7 @@ def check_importer() -> None:
     adapter sets.
 
     Raises:
-            AdapterError: names the file, line and name of each argument that both the script and the adapter set.
+        AdapterError: names the file, line and name of each argument that both the script and the adapter set.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -46,7 +46,7 @@ def check_script(script: Path) -> None:
     because Python reports the error.
 
     Raises:
-            AdapterError: names the file, line and name of each argument that both the script and the adapter set.
+        AdapterError: names the file, line and name of each argument that both the script and the adapter set.
     """
     try:
         tree = ast.parse(script.read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class AdapterError(Exception):
-    """The script uses the adapter wrongly, or reports an impossible value."""
+    """Exception for a script that uses the adapter wrongly, or reports an impossible value."""
 
 
 class Rejected(Exception):
@@ -127,13 +127,15 @@ class ScriptTrial:
         """Report that an optimizer step is done; call this right after each step. It ends the script when the trial has
         enough steps.
 
-        `loss`: mean over this rank's micro batches of the step. A tensor on the device is best, because then nothing
-        waits for the device. `grad_norm`: global L2 norm of the gradients before clipping; None if unknown. `step`:
-        number of the step, if the loop counts its steps; it must rise by one from call to call.
+        Args:
+            loss: mean over this rank's micro batches of the step. A tensor on the device is best, because then nothing
+                waits for the device.
+            grad_norm: global L2 norm of the gradients before clipping; None if unknown.
+            step: number of the step, if the loop counts its steps; it must rise by one from call to call.
 
         Raises:
-                AdapterError: a reported value is impossible.
-                Stopped: the script must end.
+            AdapterError: a reported value is impossible.
+            Stopped: the script must end.
         """
         self._require_own_process()
         if not self._prepared:
@@ -147,7 +149,7 @@ class ScriptTrial:
         """Reject a trial on CPU ranks whose configuration a library would silently ignore there.
 
         Raises:
-                Rejected: Accelerate or the Trainer would have to shard the model without a GPU, where Accelerate 1.15
+            Rejected: Accelerate or the Trainer would have to shard the model without a GPU, where Accelerate 1.15
                 trains unsharded copies of it.
         """
         # Accelerate 1.15 trains whole replicas then, and the trial would time DDP under another name.

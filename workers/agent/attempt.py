@@ -77,7 +77,7 @@ class Workplace:
         """Wait until ranks can be started and the devices are free; returns false if `give_up` ended the wait.
 
         Raises:
-                LaunchFailed, DevicesUnfit: this machine cannot run trials.
+            LaunchFailed, DevicesUnfit: this machine cannot run trials.
         """
         try:
             self.launcher.prepare(give_up)

@@ -104,8 +104,8 @@ class WorkerClient:
         """Request a lease on work from the service; None when there is no work.
 
         Raises:
-                LeaseLost: the service does not know this worker session.
-                LeaseUnreadable: the response is a lease that this release cannot read.
+            LeaseLost: the service does not know this worker session.
+            LeaseUnreadable: the response is a lease that this release cannot read.
         """
         response = self._post("/v1/leases", request, self._timeout_s + request.wait_s)
         if response.status_code == 204:
@@ -140,7 +140,7 @@ class WorkerClient:
         """Ask the service whether it is ready; returns true once it is.
 
         Raises:
-                Unreachable: the service did not answer, or is not ready yet.
+            Unreachable: the service did not answer, or is not ready yet.
         """
         self._call("GET", "/readyz")
         return True

@@ -219,8 +219,8 @@ class Agent:
         """Send an attempt's report to the service again and again until the service answers.
 
         Raises:
-                RequestRejected: the service rejects the report's content.
-                Unreachable: the service did not answer for as long as this worker may be without a run.
+            RequestRejected: the service rejects the report's content.
+            Unreachable: the service did not answer for as long as this worker may be without a run.
         """
         # When it is over, the lease has expired, and another worker repeats the run.
         undelivered = IdleLimit(self._settings.exit_when_idle_minutes)

@@ -18,8 +18,8 @@ from shardtune.workers.machine.host_load import ProcessTimes, busy_on
 SAMPLE_S = 1.0
 """Seconds over which the load of other programs is averaged."""
 QUIET_S = 5.0
-"""Seconds for which a machine that was busy must stay quiet before it counts as quiet. A pause between two bursts of
-load is shorter."""
+"""Seconds for which a machine that was busy must stay quiet before it counts as quiet, so that a pause between two
+bursts of load does not count."""
 _POLL_S = 0.1
 
 log = logging.getLogger(__name__)

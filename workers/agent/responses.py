@@ -63,7 +63,8 @@ def _shorten(error: ValidationError) -> str:
 
 
 def problem_field(response: httpx.Response, name: str) -> object:
-    """Return a field of a response that is a problem document (RFC 9457); None if the response is something else."""
+    """Return the named field of a response that is a problem document (RFC 9457); None if the response is something
+    else."""
     try:
         problem = response.json()
     except ValueError:

@@ -29,10 +29,10 @@ def run_to_end(
     """Run all launches of a task. Returns the end of the last launch, with the time that all launches took together.
 
     Raises:
-            ValueError: a resume check over several hosts has no `shared_dir` that all of them see, or it belongs to
-            another user.
-            LaunchFailed: ranks could not be started.
-            RanksAlive: ranks survived SIGKILL.
+        ValueError: a resume check over several hosts has no `shared_dir` that all of them see, or it belongs to another
+            user.
+        LaunchFailed: ranks could not be started.
+        RanksAlive: ranks survived SIGKILL.
     """
     if not isinstance(task, ResumeTask):
         return supervise(launcher, directory, Launch.of(ranks), limits, interrupted)

@@ -40,9 +40,8 @@ class WorkerSession:
         """Register the worker, or update its inventory if `anew` is false; None if `give_up` ended the wait.
 
         Raises:
-                RequestRejected: the service does not accept this worker, or both sides speak no common protocol
-                version.
-                LeaseLost: the service does not know the present session (only if `anew` is false).
+            RequestRejected: the service does not accept this worker, or both sides speak no common protocol version.
+            LeaseLost: the service does not know the present session (only if `anew` is false).
         """
         registration = Registration(
             protocol_version=PROTOCOL_VERSION,
@@ -77,7 +76,7 @@ class WorkerSession:
         was replaced. None if `give_up` ended the wait.
 
         Raises:
-                RequestRejected: the service lost the session repeatedly within a minute.
+            RequestRejected: the service lost the session repeatedly within a minute.
         """
         log.warning("the service does not know this session (any more), registering again: %s", cause)
         # A live worker with our name closes our sessions as we close its: without a limit the two would do so for ever.

@@ -27,8 +27,8 @@ def mlp_of(block: nn.Module) -> nn.Module:
     """MLP of a block: the child module whose output for a token depends on this token alone.
 
     Raises:
-            ValueError: there is none, or its output may depend on other tokens or on chance; the message is the end of
-            a sentence, without its beginning.
+        ValueError: there is none, or its output may depend on other tokens or on chance; the message is the end of a
+            sentence, without its beginning.
     """
     children = dict(block.named_children())
     mlp = next((children[name] for name in _NAMES if name in children), None)

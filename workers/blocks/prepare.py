@@ -17,7 +17,7 @@ def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "induct
     device.
 
     Raises:
-            ValueError: the blocks' MLPs cannot be computed in slices.
+        ValueError: the blocks' MLPs cannot be computed in slices.
     """
     blocks = [block for _, block in repeated_blocks(model)]
     if config.mlp_slices > 1:

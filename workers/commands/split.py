@@ -122,7 +122,8 @@ def _bound_to(cores: frozenset[int]) -> Iterator[None]:
 
 
 def _code(name: str, worker: subprocess.Popen[bytes]) -> int:
-    """Exit code of the command that runs several workers on this machine, once one of these workers has ended."""
+    """Exit code of the command that runs several workers on this machine, if it ends because the given worker has
+    ended."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         worker.wait(_ENDING_S)
     log.error("worker %s ended with exit code %s; no worker is left running", name, worker.poll())

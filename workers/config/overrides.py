@@ -25,7 +25,8 @@ _ANY = Fingerprint(
     cpu_count=1,
     host_memory_gib=1,
 )
-"""Placeholder fingerprint against which override values are checked, before the real hardware is detected."""
+"""Placeholder for the machine's fingerprint (hardware and software versions). Override values are checked against it
+before the real hardware is detected."""
 _TYPES = get_type_hints(Fingerprint)
 
 

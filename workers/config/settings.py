@@ -14,7 +14,8 @@ from shardtune.workers.config.overrides import split_overrides
 
 
 class WorkerSettings(BaseSettings):
-    """Settings of one agent; each may be given as `SHARDTUNE_WORKER_<NAME>`."""
+    """Settings of one agent (worker process). Each may be given as the environment variable
+    `SHARDTUNE_WORKER_<NAME>`."""
 
     model_config = SettingsConfigDict(env_prefix="SHARDTUNE_WORKER_", frozen=True, extra="forbid")
 
@@ -39,8 +40,8 @@ class WorkerSettings(BaseSettings):
     """Host partition (part of the machine) that this worker uses if several workers divide the machine. The process
     that starts the workers sets it."""
     memory_gib: float | None = Field(default=None, gt=0)
-    """Memory of one CPU rank in GiB. Default: an equal part of the host's memory. The setting has no effect on GPUs,
-    whose memory is detected."""
+    """Memory of one CPU rank in GiB. Default: an equal part of the host's memory. It must not be set on a machine with
+    GPUs, whose memory is detected."""
     cold: bool = False
     """Start one interpreter per rank instead of forking ranks from a fork server: slower, but the ranks share no process
     state."""

@@ -85,7 +85,7 @@ class GangHosts:
         """Start a node agent on every host that has none.
 
         Raises:
-                ValueError: there are fewer hosts than the gang needs, or a host rejects its settings.
+            ValueError: there are fewer hosts than the gang needs, or a host rejects its settings.
         """
         for link in list(self._links.values()):
             # Only when its lease is over: a second node agent must not start beside ranks that may still live.
@@ -120,9 +120,9 @@ class GangHosts:
         hosts are ready.
 
         Raises:
-                ValueError: enough hosts are ready, but they differ in hardware or versions, or do not share the folder
-                that they should.
-                NoRendezvous: the hosts do not reach each other.
+            ValueError: enough hosts are ready, but they differ in hardware or versions, or do not share the folder that
+                they should.
+            NoRendezvous: the hosts do not reach each other.
         """
         if self.gang is not None and all(link.loss_reason is None for link in self.gang.links):
             return self.gang

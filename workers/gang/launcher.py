@@ -71,7 +71,7 @@ class GangLauncher:
         """Prepare a complete gang of hosts: replace lost hosts, and wait for hosts to become available again.
 
         Raises:
-                ValueError: at the first start, there are too few hosts, they differ, or their settings do not fit them.
+            ValueError: at the first start, there are too few hosts, they differ, or their settings do not fit them.
         """
         is_first, until_s, trouble = self._hosts.gang is None, now_s() + self._wait_s, ""
         while not give_up():

@@ -63,7 +63,7 @@ class PrepareOrder(Schema):
     kind: Literal["prepare"] = "prepare"
     order: int
     needs_fingerprint: bool
-    """Whether the answer must also contain the host's present fingerprint."""
+    """Whether the answer must also contain the host's present fingerprint (hardware and software versions)."""
 
 
 class ListenOrder(Schema):
@@ -110,7 +110,7 @@ class StageOrder(Schema):
     """Task that the ranks of the launch run; None if they measure the hardware."""
     fingerprint: Fingerprint
     resumes: bool = False
-    """Whether the launch continues in the folder of the previous one."""
+    """Whether the launch continues in the folder of the previous one, as the second launch of a resume check does."""
     store_address: str | None = Field(default=None, max_length=64)
     """Address of this host at which it serves the rendezvous store; None if another host serves it, or none."""
     ports: PortRange | None = None

@@ -19,7 +19,7 @@ def require_answer(address: str) -> None:
     for minutes.
 
     Raises:
-            ValueError: the address cannot be reached from this process.
+        ValueError: the address cannot be reached from this process.
     """
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit():

@@ -20,16 +20,16 @@ _REMEDY = (
 
 
 class NoRendezvous(Exception):
-    """The hosts of the gang do not reach each other; the message names the host, the address that it does not reach,
-    and the remedy."""
+    """Exception for hosts of a gang (hosts that train together) that do not reach each other. The message names the
+    host, the address that it does not reach, and the remedy."""
 
 
 def find_addresses(links: Sequence[NodeLink], interface: str | None, ports: PortRange | None) -> list[NodeAddress]:
     """Find for each host an address at which the other hosts reach it; returns the addresses in the order of the hosts.
 
     Raises:
-            NoRendezvous: no address of the first host is reached by all others, or the first host does not reach
-            another one.
+        NoRendezvous: no address of the first host is reached by all others, or the first host does not reach another
+            one.
     """
     first, *other_links = links
     failures: list[str] = []
@@ -113,7 +113,7 @@ def require_shared(folder: Path, links: Sequence[NodeLink]) -> None:
     must be able to write the file.
 
     Raises:
-            ValueError: a host sees another folder, or cannot write there.
+        ValueError: a host sees another folder, or cannot write there.
     """
     own = private_folder.of_this_user(folder)
     word, probe = secrets.token_hex(8), own / f".probe-{secrets.token_hex(4)}"

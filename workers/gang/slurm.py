@@ -42,8 +42,8 @@ class SlurmHosts:
         """Read the hosts of the Slurm job. `options` are additional options of `srun`, such as those of a container.
 
         Raises:
-                ValueError: there is no job, or it has fewer hosts than `nodes`.
-                LaunchFailed: Slurm's commands do not work on this machine.
+            ValueError: there is no job, or it has fewer hosts than `nodes`.
+            LaunchFailed: Slurm's commands do not work on this machine.
         """
         if not environment.get("SLURM_JOB_ID") or not environment.get("SLURM_JOB_NODELIST"):
             raise ValueError(

@@ -59,21 +59,21 @@ class Launcher(Protocol):
         """Prepare to launch ranks. This may take seconds the first time; it returns at once if the launcher is ready.
 
         Raises:
-                LaunchFailed: the launcher cannot be made ready, or `give_up` ended the wait.
+            LaunchFailed: the launcher cannot be made ready, or `give_up` ended the wait.
         """
 
     def launch(self, directory: Path, launch: Launch) -> None:
         """Start the ranks of a launch in the trial directory `directory`.
 
         Raises:
-                LaunchFailed: no rank was started.
+            LaunchFailed: no rank was started.
         """
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a rank has started or ended, or until the timeout.
 
         Raises:
-                LaunchFailed: it turned out that no rank was started.
+            LaunchFailed: it turned out that no rank was started.
         """
 
     @property
@@ -89,7 +89,7 @@ class Launcher(Protocol):
         """End every process of the current launch and check that all have ended. Does nothing if none is left.
 
         Raises:
-                RanksAlive: a process survived.
+            RanksAlive: a process survived.
         """
 
     def conditions(self) -> Conditions:
@@ -139,5 +139,5 @@ class LocalRanks(Launcher, Protocol):
         port. Call this before the launch.
 
         Raises:
-                LaunchFailed: none of the ports is free, or the store did not start.
+            LaunchFailed: none of the ports is free, or the store did not start.
         """

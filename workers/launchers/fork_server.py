@@ -57,10 +57,10 @@ class ForkServerLauncher(Unobserved):
         """Prepare the launcher.
 
         Args:
-                dying_s: seconds that the server may take to end its ranks before it is killed, and that killed ranks
-                may take to disappear.
-                patience_s: seconds for which the server or a rank may be stopped (SIGSTOP) before it counts as lost.
-                start: function that starts the server's process; it takes the arguments of `start_child`.
+            dying_s: seconds that the server may take to end its ranks before it is killed, and that killed ranks may
+                take to disappear.
+            patience_s: seconds for which the server or a rank may be stopped (SIGSTOP) before it counts as lost.
+            start: function that starts the server's process; it takes the arguments of `start_child`.
         """
         self._start = start
         self._environment = {**environment, LAUNCH_TAG: launch_tag}

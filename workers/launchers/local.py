@@ -36,9 +36,9 @@ class LocalLauncher:
         """Prepare the launcher, and kill processes that an earlier agent left behind.
 
         Args:
-                dying_s: seconds that killed ranks may take to disappear.
-                commands: command of the fork server, and command of a rank that is started without it.
-                observer: observer of this host (load, throttling, GPUs) around each launch.
+            dying_s: seconds that killed ranks may take to disappear.
+            commands: command of the fork server, and command of a rank that is started without it.
+            observer: observer of this host (load, throttling, GPUs) around each launch.
         """
         server_command, rank_command = commands
         self._environment, self._launch_tag, self._observer = environment, launch_tag, observer

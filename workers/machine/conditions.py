@@ -28,8 +28,8 @@ from shardtune.workers.machine.oom_counter import oom_kills
 from shardtune.workers.trial_dir import TrialDir
 
 _STRAGGLER = 1.2
-"""Ratio of a rank's time to the median of all ranks from which on the rank's GPU counts as a straggler. On equal GPUs,
-all ranks time the same calculation while no training runs."""
+"""Ratio above which a rank's GPU counts as a straggler: the rank's time divided by the median time of all ranks. All
+ranks time the same calculation, on equal GPUs and while no training runs."""
 
 Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | RehearsalReport | Failure
 

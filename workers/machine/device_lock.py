@@ -44,8 +44,8 @@ def hold_locks(work_dir: Path, gpu_uuids: Sequence[str], patience_s: float = 0.0
     died.
 
     Raises:
-            DevicesBusy: another process holds one of the devices.
-            ValueError: another user owns the work directory or can write it.
+        DevicesBusy: another process holds one of the devices.
+        ValueError: another user owns the work directory or can write it.
     """
     until_s = now_s() + patience_s
     with contextlib.ExitStack() as stack:

@@ -38,7 +38,7 @@ def measure(
     interrupted. The launcher must be prepared.
 
     Raises:
-            LaunchFailed: a rank failed or took too long.
+        LaunchFailed: a rank failed or took too long.
     """
     private_folder.make(work_dir, "work_dir")
     with tempfile.TemporaryDirectory(dir=work_dir, prefix="hardware-") as name:

@@ -73,7 +73,7 @@ class Gpus(BaseModel):
         """GPUs that this many ranks use, one for each rank.
 
         Raises:
-                ValueError: there are fewer devices, or they are of several models.
+            ValueError: there are fewer devices, or they are of several models.
         """
         if ranks is not None and self.devices and ranks > len(self.devices):
             raise ValueError(f"ranks ({ranks}) must not exceed the visible GPUs ({len(self.devices)}); use fewer ranks")
@@ -120,7 +120,7 @@ def find_gpus() -> Gpus:
     """Visible NVIDIA GPUs; empty if there is no GPU.
 
     Raises:
-            DetectionFailed: NVML does not answer as it should, or there are GPUs that cannot be used.
+        DetectionFailed: NVML does not answer as it should, or there are GPUs that cannot be used.
     """
     command = [*PYTHON, "-m", "shardtune.workers.machine.nvml"]
     try:
@@ -145,10 +145,10 @@ def ranks_of(gpus: Gpus, ranks: int | None) -> int:
 def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None, fraction: float = 1.0) -> Cluster:
     """Cluster description of the largest trial on this machine: its GPUs, or CPU ranks if there are no GPUs.
 
-    `part`: fraction of the host's memory that the trial may use.
+    `fraction`: fraction of the host's memory that the trial may use.
 
     Raises:
-            ValueError: memory was declared for GPUs, whose memory is detected.
+        ValueError: memory was declared for GPUs, whose memory is detected.
     """
     host_gib = fraction * host_facts.host_memory_gib()
     if not gpus.devices:

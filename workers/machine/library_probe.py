@@ -19,7 +19,7 @@ def of_prepared(prepared: Prepared, gpus: Gpus, ranks: int | None = None) -> Lib
     detects them.
 
     Raises:
-            DetectionFailed: see `probe`.
+        DetectionFailed: see `probe`.
     """
     # The fork server's facts come first: another process that imports the ranks' libraries takes seconds.
     return probe(gpus, ranks) if prepared.libraries is None else Libraries.model_validate(prepared.libraries)

@@ -20,7 +20,7 @@ def offer(
     """Inventory (hardware and software) with which a worker registers; `details` are shown to people only.
 
     Raises:
-            ValueError, DetectionFailed: see `inventory`; or an override has an invalid value.
+        ValueError, DetectionFailed: see `inventory`; or an override has an invalid value.
     """
     detected = inventory(
         gpus, libraries, settings.ranks, settings.memory_gib, allowed, settings.host_partition, **details

@@ -29,8 +29,8 @@ _DRIVER_REMEDIES = (
         "LD_LIBRARY_PATH, or update the driver",
     ),
 )
-"""Remedies for errors of torch 2.13 at its first CUDA call, each after the text in the error message to which it
-belongs. CUDA's error codes are listed in `driver_types.h`."""
+"""Texts that occur in error messages of torch 2.13 at its first CUDA call, each with the remedy for this error. CUDA's
+error codes are listed in `driver_types.h`."""
 _REMEDY = "To tune CPU ranks on this machine, set CUDA_VISIBLE_DEVICES=''"
 
 

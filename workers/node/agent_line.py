@@ -90,7 +90,7 @@ class AgentConnection:
         """First message of the agent, read from the pipe; None if the pipe closed before it arrived.
 
         Raises:
-                ValueError: the first message is not `begin`.
+            ValueError: the first message is not `begin`.
         """
         line = self._incoming.readline(MAX_LINE_BYTES)
         if not line:

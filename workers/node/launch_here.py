@@ -36,7 +36,7 @@ class NodeLaunch:
         port.
 
         Raises:
-                DiskFull, ValueError, OSError, LaunchFailed: the launch cannot be prepared on this host.
+            DiskFull, ValueError, OSError, LaunchFailed: the launch cannot be prepared on this host.
         """
         root = self._settings.work_dir
         with self._directory_lock:
@@ -72,7 +72,7 @@ class NodeLaunch:
         """Start the ranks of the launch that this host has prepared.
 
         Raises:
-                LaunchFailed: no rank was started.
+            LaunchFailed: no rank was started.
         """
         assert self._directory is not None, "stage first"
         self._order, self._sent_exits, self._is_loss_sent = order.order, 0, False
@@ -87,7 +87,7 @@ class NodeLaunch:
         """Wait for events of this host's ranks, such as their ends, and send them to the agent.
 
         Raises:
-                LaunchFailed: the ranks could not be started after all.
+            LaunchFailed: the ranks could not be started after all.
         """
         self._launcher.wait(timeout_s)
         self._send_events()

@@ -55,9 +55,9 @@ def serve(begin: Begin, line: AgentConnection) -> None:
     """Execute the agent's orders until the connection is over. No child process is left then.
 
     Raises:
-            ValueError: the agent's settings do not fit this host.
-            DetectionFailed, DevicesBusy, LaunchFailed, DiskFull: this host cannot work.
-            RanksAlive: a process survived SIGKILL.
+        ValueError: the agent's settings do not fit this host.
+        DetectionFailed, DevicesBusy, LaunchFailed, DiskFull: this host cannot work.
+        RanksAlive: a process survived SIGKILL.
     """
     settings = host_settings(begin)
     for name in begin.without:
@@ -78,8 +78,7 @@ def host_settings(begin: Begin) -> WorkerSettings:
     """Worker settings for this host, as the agent sent them.
 
     Raises:
-            ValueError: a setting is invalid, or the default work directory in the temporary folder belongs to another
-            user.
+        ValueError: a setting is invalid, or the default work directory in the temporary folder belongs to another user.
     """
     # By default a folder of this host alone: on a shared file system hosts would take each other's locks for their own.
     own_dir = private_folder.of_this_user(Path(tempfile.gettempdir()))
@@ -139,7 +138,7 @@ class Node:
         launcher: LocalLauncher,
         inspect_again: Callable[[], Fingerprint | None],
     ) -> None:
-        """Prepare the host for orders. `look_again` returns the host's present fingerprint (hardware and software
+        """Prepare the host for orders. `inspect_again` returns the host's present fingerprint (hardware and software
         versions); None if it is unknown."""
         self._line, self._launcher, self._inspect_again = line, launcher, inspect_again
         self._launch, self._probe_ports = NodeLaunch(settings, allowed, launcher, line), addresses.ProbePorts()

@@ -36,7 +36,7 @@ def hold_for_run(
     `folder`: folder of the lock files, the same for all workers that divide the machine.
 
     Raises:
-            DevicesBusy: another worker did not release the devices in time.
+        DevicesBusy: another worker did not release the devices in time.
     """
     private_folder.make(folder, "locks of --split")
     until_s = now_s() + patience_s

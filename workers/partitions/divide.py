@@ -36,7 +36,7 @@ def divide(host: str, gpus: Gpus, ranks: int, sizes: Sequence[int], cores: Cores
     of the whole machine.
 
     Raises:
-            ValueError: a size does not divide the machine, or there are fewer cores than CPU ranks.
+        ValueError: a size does not divide the machine, or there are fewer cores than CPU ranks.
     """
     _require_sizes(gpus, ranks, sizes, cores)
     # Each worker takes runs of more ranks than the next smaller size, so that small runs leave the large workers free.

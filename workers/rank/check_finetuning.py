@@ -79,6 +79,6 @@ def _check_known(keys: Collection[str], known: Collection[str], name: str) -> No
 
 
 def _without_gpu() -> dict[str, Any]:
-    """Arguments changed for a machine without a GPU. The Trainer would otherwise reject bf16 there, before it reads the
-    other arguments."""
+    """Additional arguments on a machine without a GPU, where the Trainer would otherwise reject bf16 before it reads
+    the other arguments."""
     return {} if torch.cuda.is_available() else {"use_cpu": True}

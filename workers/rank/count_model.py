@@ -27,7 +27,7 @@ def count(spec: ModelSpec, tokens: int | None = None) -> ModelSummary:
     """Build the model without memory for its weights, count its parameters and FLOPs, and return the summary.
 
     Raises:
-            ValueError: transformers has no causal language model of that type, or cannot build a model from the
+        ValueError: transformers has no causal language model of that type, or cannot build a model from the
             configuration.
     """
     length = tokens or min(_LONGEST, _positions(spec) or _LONGEST)

@@ -175,7 +175,7 @@ def clock(device: Device) -> float:
 
 
 def device_peak_gib(used: int, reserved: int, most_reserved: int) -> float:
-    """Peak GiB that a program held on the device: bytes in use on the device now, plus what the allocator has returned
-    to it since its reserved memory was largest."""
+    """Peak GiB that a program held on the device. It is the bytes in use on the device now, plus the bytes that
+    PyTorch's allocator has returned to the device since the moment when it had reserved most."""
     # The allocator returns memory only when a request did not fit (`num_alloc_retries`), and then all it can spare.
     return (used - reserved + most_reserved) / GIB

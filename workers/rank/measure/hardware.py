@@ -31,12 +31,13 @@ largest, bandwidth does."""
 _MATRIX = {"cpu": 1024, "cuda": 8192}
 """Edge length of the square matrices whose product is measured, by device type."""
 _EMULATED = 256
-"""Edge length of the matrices for a dtype that the processor only emulates: a product of 1024 would take seconds
-there."""
+"""Edge length of the square matrices for a dtype that the processor only emulates. With an edge of 1024 a product would
+take seconds on such a processor."""
 _COPIED = {"cpu": 1 << 26, "cuda": 1 << 30}
 """Size in bytes of the tensor copied to measure memory bandwidth; larger than the last-level cache of CPU and GPU."""
 _BETWEEN = 256
-"""Edge length of the matrices multiplied between two collectives on CPU ranks, which takes half a millisecond."""
+"""Edge length of the square matrices that are multiplied between two collectives on CPU ranks. The product takes half a
+millisecond."""
 _SHORTEST_S = 1e-5
 """Smallest time in seconds that is recorded for a collective after the time of the computation around it is
 subtracted."""
@@ -53,7 +54,8 @@ _DEPTH = 16
 
 
 def measure(place: RankContext) -> MeasuredHardware:
-    """Measure all rates of this machine and return them as a report."""
+    """Measure all rates of this machine (such as FLOP/s, bandwidths and times of collectives) and return them as a
+    report."""
     kind = place.device.type
     has_bfloat16 = place.is_cuda or "bfloat16" in native_on_cpu()
     collectives = [

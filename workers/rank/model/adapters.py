@@ -39,8 +39,8 @@ def install(model: nn.Module, adapter: AdapterSchema | None, dtype: torch.dtype 
     `dtype`: dtype in which quantised layers multiply.
 
     Raises:
-            SetupError: weights are to be quantised, and bitsandbytes is missing.
-            ValueError: a target of the adapter matches no linear layer, or the adapter trains more last layers than the
+        SetupError: weights are to be quantised, and bitsandbytes is missing.
+        ValueError: a target of the adapter matches no linear layer, or the adapter trains more last layers than the
             model has.
     """
     if isinstance(adapter, Lora):
@@ -75,8 +75,8 @@ def cast_frozen(model: nn.Module, dtype: torch.dtype) -> None:
 def trained_leaves(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Modules without children whose weight is trained, with their paths: the matrices of LoRA adapters.
 
-    FSDP1 wraps each of these modules as a unit, as PEFT's wrap policy does: a flat parameter has one dtype and one
-    `requires_grad`.
+    FSDP1 wraps each of these modules as a unit of its own, as PEFT's wrap policy does, because a flat parameter has
+    only one dtype and one `requires_grad`.
     """
     return [
         (name, leaf)

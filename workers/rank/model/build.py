@@ -20,7 +20,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 _FIND_PACKED = masking_utils.find_packed_sequence_indices
 _RANDOM_WORDS = ("dropout", "pdrop", "layerdrop", "jitter_noise")
-"""Parts of configuration keys that control random behaviour, such as `dropout`."""
+"""Words that occur in those keys of a model's configuration which control random behaviour, such as `dropout`."""
 
 
 # Dropout would make losses depend on how the batch is split over ranks, and parity could not be checked.
@@ -77,8 +77,8 @@ def build(spec: ModelSpec, workload: Workload, experts: str | None = None) -> nn
 
 
 def attention_of(config: Any, workload: Workload) -> str:
-    """Attention implementation for a model: the workload's, or `eager` if transformers has no fused attention for the
-    architecture. An example are models with attention sinks or soft caps."""
+    """Attention implementation for a model. It is the workload's, or `eager` if transformers has no fused attention for
+    the architecture, as for models with attention sinks or soft caps."""
     model_class = transformers.AutoModelForCausalLM._model_mapping[type(config)]
     lacks = workload.attention == "sdpa" and not getattr(model_class, "_supports_sdpa", False)
     return "eager" if lacks else workload.attention

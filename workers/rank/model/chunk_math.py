@@ -25,8 +25,8 @@ def sum_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan) -> torch.
 
 
 def gradient_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan, grad: torch.Tensor) -> torch.Tensor:
-    """Gradient with respect to the logits of the cross entropy summed by `sum_of`, times `grad`; in the logits'
-    dtype."""
+    """Gradient of the summed cross entropy (as `sum_of` computes it) with respect to the logits, multiplied by `grad`.
+    It has the logits' dtype."""
     if isinstance(logits, DTensor):
         logits.requires_grad_()
         with torch.enable_grad():

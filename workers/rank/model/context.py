@@ -99,7 +99,7 @@ def group_of(task: TrialTask, place: RankContext) -> ContextGroup | None:
     call this together.
 
     Raises:
-            ValueError: the model's heads or the sequence cannot be divided among that many ranks.
+        ValueError: the model's heads or the sequence cannot be divided among that many ranks.
     """
     size = task.config.context_parallel
     if size == 1:

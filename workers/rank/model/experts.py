@@ -53,7 +53,7 @@ def of(model: nn.Module) -> list[nn.Module]:
     """Modules that hold a model's stacked experts, in order.
 
     Raises:
-            ValueError: ranks cannot divide the experts; the message is the end of a sentence, without its beginning.
+        ValueError: ranks cannot divide the experts; the message is the end of a sentence, without its beginning.
     """
     config: Any = getattr(model, "config", None)
     if config is not None and config.model_type in _DIFFERENT:
@@ -72,7 +72,7 @@ def _count(layer: nn.Module) -> int:
     """Number of experts in a layer.
 
     Raises:
-            ValueError: ranks cannot divide the experts; the message is the end of a sentence, without its beginning.
+        ValueError: ranks cannot divide the experts; the message is the end of a sentence, without its beginning.
     """
     if any(list(child.parameters()) for child in layer.children()):
         raise ValueError("its experts are modules of their own, not stacked in one")
@@ -90,7 +90,7 @@ def divide(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
     their forward becomes an exchange of tokens. Returns the modules that hold experts.
 
     Raises:
-            ValueError: ranks cannot divide the experts; the message is the end of a sentence, without its beginning.
+        ValueError: ranks cannot divide the experts; the message is the end of a sentence, without its beginning.
     """
     layers = of(model)
     for layer in layers:

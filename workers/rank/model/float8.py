@@ -28,8 +28,8 @@ def convert(blocks: Sequence[nn.Module], recipe: Float8Recipe | None, device: to
     Returns the number of linear layers.
 
     Raises:
-            SetupError: torchao is missing, or the GPU does not support float8.
-            ValueError: the blocks have no linear layer, or one whose widths float8 cannot multiply.
+        SetupError: torchao is missing, or the GPU does not support float8.
+        ValueError: the blocks have no linear layer, or one whose widths float8 cannot multiply.
     """
     if recipe is None:
         return 0
@@ -51,7 +51,7 @@ def require_converted(model: nn.Module, recipe: Float8Recipe | None, layers: int
     layer.
 
     Raises:
-            NumericsError: layers would train without float8.
+        NumericsError: layers would train without float8.
     """
     if recipe is None:
         return

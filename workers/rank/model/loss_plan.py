@@ -69,8 +69,8 @@ def of(spec: ModelSpec, workload: Workload) -> LossPlan:
     """Build the model on the meta device and plan its chunked loss.
 
     Raises:
-            ValueError: the output head cannot compute the loss in chunks; the message is the end of a sentence, without
-            its beginning.
+        ValueError: the output head cannot compute the loss in chunks; the message is the end of a sentence, without its
+            beginning.
     """
     eager = workload.model_copy(update={"attention": "eager"})
     return of_model(models.build(spec, eager, experts=shared_heads.on_meta(spec)).to("meta"))
@@ -89,8 +89,8 @@ def of_model(model: nn.Module) -> LossPlan:
     """Plan the chunked loss of a model on the meta device. The model's own scale or cap of logits is turned off.
 
     Raises:
-            ValueError: the output head cannot compute the loss in chunks; the message is the end of a sentence, without
-            its beginning.
+        ValueError: the output head cannot compute the loss in chunks; the message is the end of a sentence, without its
+            beginning.
     """
     head = getattr(model, "get_output_embeddings", lambda: None)()
     if type(head) is not nn.Linear:
@@ -138,7 +138,7 @@ def _explanation(model: nn.Module, known: torch.Tensor, logits: torch.Tensor) ->
     """Scale or cap that turns the known logits, put in at the output head, into the logits that the model returned.
 
     Raises:
-            ValueError: no single scale or cap explains them.
+        ValueError: no single scale or cap explains them.
     """
     if torch.equal(known, logits):
         return LossPlan()
@@ -158,7 +158,7 @@ def _require_plain_loss(model: nn.Module) -> None:
     """Check that the model's loss is nothing but transformers' mean cross entropy of the next token.
 
     Raises:
-            ValueError: the loss is another one.
+        ValueError: the loss is another one.
     """
     causal: Any = model
     if causal.loss_function is not ForCausalLMLoss:

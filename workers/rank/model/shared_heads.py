@@ -91,7 +91,7 @@ def _heads_of_calls(model: nn.Module) -> list[tuple[int, int]]:
     """Numbers of query heads and of key heads in each traced call of attention.
 
     Raises:
-            ValueError: the model passes attention a mask or a bias of its own.
+        ValueError: the model passes attention a mask or a bias of its own.
     """
     calls: list[tuple[int, int]] = []
 

@@ -72,7 +72,7 @@ def _plan(model: nn.Module) -> StagePlan:
     """Plan the cut of a model into pipeline stages.
 
     Raises:
-            ValueError: the model cannot be cut; the message is the end of a sentence, without its beginning.
+        ValueError: the model cannot be cut; the message is the end of a sentence, without its beginning.
     """
     blocks = repeated_blocks(model)
     if len(blocks) < 2:

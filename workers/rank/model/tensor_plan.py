@@ -72,7 +72,7 @@ def of(model: nn.Module) -> TensorPlan:
     """Tensor-parallel plan of a model of transformers.
 
     Raises:
-            ValueError: the model has no plan; the message is the end of a sentence, without its beginning.
+        ValueError: the model has no plan; the message is the end of a sentence, without its beginning.
     """
     style_words: dict[str, str] = getattr(model, "tp_plan", None) or {}
     blocks = repeated_blocks(model)
@@ -120,7 +120,7 @@ def _style(name: str, word: str, module: nn.Module) -> ParallelStyle:
     """Parallel style of torch for the name of a style in the tensor-parallel plan of transformers.
 
     Raises:
-            ValueError: torch has no such style.
+        ValueError: torch has no such style.
     """
     match word:
         case "colwise" if isinstance(module, nn.Linear):

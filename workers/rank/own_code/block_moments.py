@@ -45,8 +45,8 @@ class BlockMoments:
         self._recorder.part = "backward"
 
     def backward_ended(self) -> int:
-        """Record that backward has ended. Returns the peak in bytes since the gradient of the first block's input (or
-        the last such border between blocks) was known."""
+        """Record that backward has ended. Returns the peak number of bytes since the last time that the gradient at a
+        border between two blocks became known."""
         tail = self._recorder.end_interval()
         if self._running is not None:
             # No gradient of a first block's input exists: its backward is the last.

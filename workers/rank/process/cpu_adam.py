@@ -52,10 +52,10 @@ def is_built() -> bool:
 def ensure_built(task: TrialTask | ResumeTask | TraceTask, report_progress: Callable[[], None]) -> None:
     """Build CPU Adam if the task needs it and it is not built yet.
 
-    `moving` is called every second during the build, to show progress: else the agent would end the run as hanging.
+    `report_progress` is called every second during the build, to show progress: else the agent would end the run as hanging.
 
     Raises:
-            SetupError: there is no compiler, or the build failed.
+        SetupError: there is no compiler, or the build failed.
     """
     if not is_needed(task) or os.environ.get("LOCAL_RANK", "0") != "0" or is_built():
         return
@@ -93,7 +93,7 @@ def build() -> None:
     """Compile CPU Adam (about 50 s). A lock makes sure that only one process of this machine compiles it.
 
     Raises:
-            SetupError: there is no compiler, or the build failed.
+        SetupError: there is no compiler, or the build failed.
     """
     if shutil.which("g++") is None and shutil.which("c++") is None:
         raise SetupError("offload_optimizer needs a C++ compiler to build DeepSpeed's CPU Adam; install g++")

@@ -26,7 +26,7 @@ def apply(config: TrialConfig, place: RankContext) -> None:
     not survive one.
 
     Raises:
-            SetupError: the C library lacks the setting, or the machine lacks the cores.
+        SetupError: the C library lacks the setting, or the machine lacks the cores.
     """
     cores = len(os.sched_getaffinity(0))
     settings = variables(config, os.environ, cores, place.local_world_size)

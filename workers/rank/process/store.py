@@ -23,7 +23,7 @@ ranks connect at once."""
 
 
 class PortsTaken(Exception):
-    """No port of the range for the rendezvous store is free on this host."""
+    """Exception for a range of ports of which none is free on this host for the rendezvous store."""
 
 
 def serve(folder: Path, ports: range, address: str, announce: Callable[[int], object]) -> NoReturn:
@@ -32,7 +32,7 @@ def serve(folder: Path, ports: range, address: str, announce: Callable[[int], ob
     deadline at the latest.
 
     Raises:
-            PortsTaken: no port of the range is free.
+        PortsTaken: no port of the range is free.
     """
     deadline.enforce(folder)
     store = _listen(address, ports)

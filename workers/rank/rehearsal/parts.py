@@ -13,8 +13,8 @@ from shardtune.workers.rank.process import bounded_child
 
 _MODULE = "shardtune.workers.rank.rehearsal"
 LEAST_FREE = 1 << 30
-"""Bytes of memory that a host must have free to start a rehearsing process, which takes up to 0.5 GiB for a model of 70B
-parameters."""
+"""Bytes of memory that a host must have free before a rehearsing process starts (one that runs a rank's step on tensors
+without values). The process takes up to 0.5 GiB for a model of 70B parameters."""
 
 
 def rehearse(task: TargetRehearsalTask, least_free: int = LEAST_FREE) -> RehearsalReport:

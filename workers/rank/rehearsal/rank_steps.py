@@ -30,8 +30,8 @@ def rehearse(task: RehearsalTask) -> RehearsedRank:
     and how much time the rehearsal took.
 
     Raises:
-            ValueError: the strategy rejects the configuration.
-            Exception: any error that the model's code or torch raises because tensors have no values.
+        ValueError: the strategy rejects the configuration.
+        Exception: any error that the model's code or torch raises because tensors have no values.
     """
     trial, device = task.trial, RehearsedDevice()
     begin = time.perf_counter()

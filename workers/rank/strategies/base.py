@@ -21,8 +21,8 @@ from shardtune.workers.rank.rank_context import RankContext
 class Trainer(Protocol):
     """Wrapped model with its optimizer.
 
-    A step calls `begin_step`, then `micro_step` once per micro batch of this rank, with `last` true for the last, then
-    `optimizer_step`.
+    A step calls `begin_step`, then `micro_step` once for each micro batch of this rank (its argument `last` is true for
+    the last of them), then `optimizer_step`.
     """
 
     def begin_step(self, micro_batches: int) -> None:
@@ -75,7 +75,7 @@ class TrainingSetup:
 
     @classmethod
     def of(cls, task: TrialTask, place: RankContext, loss: Loss = causal_loss) -> "TrainingSetup":
-        """Derive gradient accumulation from the global batch.
+        """Make the setup with as many micro batches per step (gradient accumulation) as the global batch requires.
 
         Raises:
             ValueError: the global batch is not a multiple of micro batch and data-parallel size.
@@ -157,11 +157,11 @@ def clip_gradients_(
     the device.
 
     Args:
-            parameters: all parameters of this rank; their gradients are scaled.
-            max_norm: largest norm that the gradients may keep; None: they are not clipped.
-            norm_parameters: the parameters whose gradients count in the norm; None: all. A parameter that two pipeline
+        parameters: all parameters of this rank; their gradients are scaled.
+        max_norm: largest norm that the gradients may keep; None: they are not clipped.
+        norm_parameters: the parameters whose gradients count in the norm; None: all. A parameter that two pipeline
             stages hold must be given on one of them only.
-            stages: process group of the pipeline stages, over which the squared norms are summed; None without pipeline
+        stages: process group of the pipeline stages, over which the squared norms are summed; None without pipeline
             stages.
     """
     norms = [_norm_of(group) for group in group_by_mesh(parameters if norm_parameters is None else norm_parameters)]

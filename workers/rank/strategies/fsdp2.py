@@ -175,7 +175,7 @@ def _split(model: nn.Module, mesh: DeviceMesh, task: TrialTask) -> None:
     """Apply the tensor-parallel plan to the model.
 
     Raises:
-            ValueError: the number of ranks does not divide the sizes of the model or the workload.
+        ValueError: the number of ranks does not divide the sizes of the model or the workload.
     """
     size, context = mesh.size(), task.config.context_parallel
     stages = task.config.strategy.stages

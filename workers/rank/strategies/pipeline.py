@@ -50,11 +50,11 @@ class RankPart:
         part.
 
         Args:
-                mesh: the ranks of the pipeline; None: there is no pipeline.
-                virtual: number of stages per rank.
+            mesh: the ranks of the pipeline; None: there is no pipeline.
+            virtual: number of stages per rank.
 
         Raises:
-                ValueError: the model cannot be cut, or the number of micro batches does not fit the stages.
+            ValueError: the model cannot be cut, or the number of micro batches does not fit the stages.
         """
         blocks = [block for _, block in repeated_blocks(model)]
         if mesh is None:
@@ -175,7 +175,7 @@ def _make_stage(
 
 
 def _hidden(setting: base.TrainingSetup, part: RankPart, ranks: int) -> torch.Tensor:
-    """Hidden states of one micro batch between two stages, on the meta device."""
+    """Hidden states of one micro batch as two stages exchange them, on the meta device (without values)."""
     task = setting.task
     assert part.width is not None
     shape = (task.config.micro_batch, task.workload.sequence_length // (task.config.sharing // ranks), part.width)

@@ -33,7 +33,7 @@ class StateCheck:
         """Compare the dtype of the optimizer states with that of the master weights.
 
         Raises:
-                NumericsError: a state has another dtype.
+            NumericsError: a state has another dtype.
         """
         if not self._is_due:
             return

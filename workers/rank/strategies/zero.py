@@ -107,7 +107,7 @@ class ZeroTrainer:
         has no meaning.
 
         Raises:
-                NumericsError: gradients overflow at the smallest scale.
+            NumericsError: gradients overflow at the smallest scale.
         """
         try:
             self._engine.step()
@@ -142,7 +142,7 @@ def require_cuda_toolkit(cuda_home: str | None) -> None:
     """Check that DeepCompile's operator can be built.
 
     Raises:
-            SetupError: there is no CUDA toolkit. Without this check DeepSpeed (0.19.8) would fail with a TypeError.
+        SetupError: there is no CUDA toolkit. Without this check DeepSpeed (0.19.8) would fail with a TypeError.
     """
     if cuda_home is None:
         raise SetupError(

@@ -46,7 +46,7 @@ class CheckpointFolder:
         together.
 
         Raises:
-                SetupError: the disk has too little free space.
+            SetupError: the disk has too little free space.
         """
         self._path.mkdir(parents=True, exist_ok=True)
         require_room(self._path, parameters * MOST_BYTES_PER_PARAMETER + _PROBE)
@@ -100,7 +100,7 @@ def require_room(folder: Path, needed: int) -> None:
     """Check that the folder's disk has `needed` bytes free.
 
     Raises:
-            SetupError: the disk has less free space; the message names the needed and the free bytes.
+        SetupError: the disk has less free space; the message names the needed and the free bytes.
     """
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -119,7 +119,7 @@ def full_disk_as_setup_error(folder: Path) -> Iterator[None]:
     report needs space, too.
 
     Raises:
-            SetupError: the disk is full; raised in place of the library's exception.
+        SetupError: the disk is full; raised in place of the library's exception.
     """
     try:
         yield

@@ -38,7 +38,7 @@ class Loop(StepLoop):
         warm-up steps, and timed windows (groups of steps timed together).
 
         Raises:
-                NumericsError, OverLimitError: as in `_record_first_steps`.
+            NumericsError, OverLimitError: as in `_record_first_steps`.
         """
         yield from self._record_first_steps(meter)
         yield from self._keep_losses()
@@ -55,8 +55,8 @@ class Loop(StepLoop):
         the first two.
 
         Raises:
-                NumericsError: loss or norm is not finite.
-                OverLimitError: some rank took more memory than the task allows.
+            NumericsError: loss or norm is not finite.
+            OverLimitError: some rank took more memory than the task allows.
         """
         for step in range(self._plan.parity_steps):
             with self._while_compiling():
@@ -70,7 +70,7 @@ class Loop(StepLoop):
         as two precisions.
 
         Raises:
-                NumericsError: a loss is not finite.
+            NumericsError: a loss is not finite.
         """
         for _ in range(self._plan.loss_steps - self._plan.parity_steps):
             loss, _ = yield from self.skipped.trained(self._micro_batches.of_step(self._step), self._step)

@@ -18,8 +18,8 @@ LARGEST_LEAK = 1e-5
 """Maximum accepted influence between packed samples: how much a sample's logits may change when another sample in its
 row changes, in units of the logits' standard deviation."""
 LEAST_PLANTED = 0.1
-"""Minimum influence between samples, in the same units as the accepted one, that the test must find in rows whose
-samples are deliberately not kept apart. A test that finds less could miss a leak."""
+"""Minimum influence between packed samples (change of a sample's logits, in units of their standard deviation) that the
+test must find in rows whose samples are deliberately not kept apart. A test that finds less could miss a leak."""
 _FIRST, _SECOND, _ROWS, _VOCABULARY = 9, 15, 2, 97
 _SIZES = {
     "vocab_size": _VOCABULARY,
@@ -48,10 +48,11 @@ class Leak(NamedTuple):
     deviation."""
 
     packed: float
-    """Change with positions that restart at each sample, as in packed rows. The samples must not influence each other
-    then, so it should be 0."""
+    """Change of the second sample's logits with positions that restart at each sample, as in packed rows. The samples
+    must not influence each other then, so it should be 0."""
     planted: float
-    """Change with positions that run through the whole row, so that the samples influence each other."""
+    """Change of the second sample's logits with positions that run through the whole row, so that the samples influence
+    each other."""
 
 
 def check(spec: ModelSpec, workload: Workload, device: torch.device) -> None:
@@ -59,7 +60,7 @@ def check(spec: ModelSpec, workload: Workload, device: torch.device) -> None:
     each other.
 
     Raises:
-            ValueError: names the field, its value and the remedy.
+        ValueError: names the field, its value and the remedy.
     """
     if workload.data is None or not workload.data.is_packed or spec.is_own:
         return

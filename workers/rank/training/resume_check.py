@@ -40,8 +40,8 @@ def run(task: ResumeTask, built: RankTraining, folder: Path, progress: ProgressF
     """Run one of the two launches of a resume check; the launch order says which.
 
     Raises:
-            SetupError: the disk has no room for the checkpoint.
-            NumericsError: loss or norm is not finite.
+        SetupError: the disk has no room for the checkpoint.
+        NumericsError: loss or norm is not finite.
     """
     place = built.setting.context
     checkpoint = CheckpointFolder(Path(os.environ.get(CHECKPOINT, folder / FOLDER)), place, progress)

@@ -35,7 +35,7 @@ class SkippedSteps:
         so that the result does not depend on the loss scale with which the run began.
 
         Raises:
-                NumericsError: the step's gradients overflow at any scale.
+            NumericsError: the step's gradients overflow at any scale.
         """
         for _ in range(MOST_TRIES):
             result: StepResult = yield batches
@@ -57,7 +57,7 @@ class SkippedSteps:
         norm is not finite. Returns whether the window had such a step and must be measured again.
 
         Raises:
-                NumericsError: too many windows had skipped steps.
+            NumericsError: too many windows had skipped steps.
         """
         skipped = sum(self._is_skipped(norm) for norm in norms)
         self.count += skipped

@@ -69,8 +69,8 @@ def of(
     configuration that says how the loss is computed; if None, from the logits of a whole micro batch.
 
     Raises:
-            UserStepError: the entry point is not installed, cannot be imported or lacks a function.
-            ValueError: the loss of this model cannot be computed in chunks.
+        UserStepError: the entry point is not installed, cannot be imported or lacks a function.
+        ValueError: the loss of this model cannot be computed in chunks.
     """
     if spec.entry_point is not None:
         return EntryPointStep(spec, workload)
@@ -79,7 +79,7 @@ def of(
 
 
 class CausalStep:
-    """Next-token prediction of a transformers model on synthetic tokens."""
+    """Training step that predicts the next token, with a model of transformers and synthetic tokens."""
 
     def __init__(
         self,

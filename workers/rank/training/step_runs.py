@@ -51,7 +51,7 @@ class LoopRecord:
 
     trajectory: list[StepRecord] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    """Mean loss over the global batch, of every step in order."""
+    """Mean losses over the global batch, one for each step in order."""
     first_losses: int = 0
     """Number of losses before the warm-up: those of the steps that are fully recorded, and of the steps of which only
     the loss is kept."""
@@ -61,9 +61,9 @@ class LoopRecord:
     is_pruned: bool = False
     """Whether the trial was ended early as too slow to win; see `Measurement.is_pruned`."""
     window_step_times_s: list[float] = field(default_factory=list)
-    """Seconds per step of the slowest rank, one entry per timed window."""
+    """Seconds per step of the slowest rank, one entry for each timed window (a group of steps timed together)."""
     own_step_times_s: list[float] = field(default_factory=list)
-    """Seconds per step of this rank, one entry per timed window."""
+    """Seconds per step of this rank, one entry for each timed window (a group of steps timed together)."""
     short_pairs_s: list[tuple[float, float]] = field(default_factory=list)
     """Seconds of each pair of timed short steps (steps with fewer micro batches) on the slowest rank; pairs of the
     warm-up included. See `ShortStepTimes`."""

@@ -52,7 +52,7 @@ def described_oom(recorder: MomentRecorder | None) -> Iterator[None]:
     error of each recorder gets it.
 
     Raises:
-            OutOfMemoryError: torch's message, followed by the recorded moment.
+        OutOfMemoryError: torch's message, followed by the recorded moment.
     """
     try:
         yield
@@ -99,7 +99,7 @@ def _profiled(loop: "TraceLoop", steps: int, trainer: "NamedTrainer", place: Ran
     is that of the last try.
 
     Raises:
-            NumericsError: a loss is not finite, or too many traces had skipped steps.
+        NumericsError: a loss is not finite, or too many traces had skipped steps.
     """
     while True:
         # Shapes are recorded because a trace shows the bytes of gloo's collectives in no other way.
@@ -116,7 +116,7 @@ def _activities(place: RankContext) -> list[ProfilerActivity]:
 
 
 class TraceLoop(StepLoop):
-    """Loop over the steps of a trace task."""
+    """Loop over the steps of a trace task, which records training steps with torch's profiler."""
 
     is_traced = False
     """Whether all traced steps updated the weights, that is, the loss scale skipped none."""
@@ -135,7 +135,7 @@ class TraceLoop(StepLoop):
         scale skipped a step, no figure is recorded, and the caller traces all steps again.
 
         Raises:
-                NumericsError: a loss is not finite, or too many traces had skipped steps.
+            NumericsError: a loss is not finite, or too many traces had skipped steps.
         """
         first_step = self._step
         batches = [self._micro_batches.of_step(self._step + i) for i in range(count)]

@@ -265,7 +265,7 @@ def _require_group(place: RankContext, folder: Path) -> None:
 
 
 def _local_part(parameter: nn.Parameter, world_size: int) -> tuple[torch.Tensor, int]:
-    """Part of a parameter that this rank holds, and the number of ranks that hold the same part, replicas of it."""
+    """Part of a parameter that this rank holds, and how many ranks hold the same part."""
     if not isinstance(parameter, DTensor):
         return parameter, world_size
     axes = parameter.device_mesh

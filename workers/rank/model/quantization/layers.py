@@ -37,8 +37,8 @@ def convert(blocks: Sequence[nn.Module], lora: Lora, dtype: torch.dtype) -> None
     `dtype`: dtype of the computation.
 
     Raises:
-            SetupError: bitsandbytes is missing.
-            ValueError: the blocks have no linear layer, or weights that bitsandbytes would leave as they are.
+        SetupError: bitsandbytes is missing.
+        ValueError: the blocks have no linear layer, or weights that bitsandbytes would leave as they are.
     """
     if not is_installed():
         raise SetupError(
@@ -98,7 +98,7 @@ def declare_packed(model: nn.Module, storage: torch.dtype) -> dict[str, Any]:
     `bnb_4bit_quant_storage`.
 
     Raises:
-            ValueError: the packed size of a weight is not a whole number of elements of that dtype.
+        ValueError: the packed size of a weight is not a whole number of elements of that dtype.
     """
     unpacked = {}
     for name, layer in quantised_layers(model):

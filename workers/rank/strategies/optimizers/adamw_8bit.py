@@ -19,7 +19,7 @@ def members(
     """One 8-bit AdamW for all parameters; an optimizer such as Muon would treat matrices separately.
 
     Raises:
-            SetupError: bitsandbytes is not installed.
+        SetupError: bitsandbytes is not installed.
     """
     if importlib.util.find_spec(_PACKAGE) is None:
         raise SetupError(

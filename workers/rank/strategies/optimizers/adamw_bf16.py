@@ -87,8 +87,9 @@ def _step_in_float32(options: dict[str, Any], values: list[torch.Tensor], step: 
 
 
 def round_by_chance_(target: torch.Tensor, values: torch.Tensor, generator: torch.Generator) -> None:
-    """Write float32 values to a bfloat16 tensor by stochastic rounding: each is rounded up or down at random, so that
-    the mean stays the same. Values that bfloat16 represents exactly stay as they are. `values` is overwritten."""
+    """Write float32 values to a bfloat16 tensor by stochastic rounding: each is rounded up or down at random, with such
+    probabilities that the mean stays the same. Values that bfloat16 represents exactly stay as they are. `values` is
+    overwritten."""
     noise = torch.randint(1 << _LOWER_BITS, values.shape, dtype=torch.int32, device=values.device, generator=generator)
     # The NaN of a GPU has all lower bits set: a carry would turn it into -0.0.
     noise.mul_(values.isfinite())

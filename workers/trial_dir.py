@@ -113,7 +113,7 @@ class TrialDir:
             return None
 
     def report(self, rank: int) -> RankReport | None:
-        """Report of a rank; None where the rank wrote no readable report."""
+        """Report of a rank; None if the rank wrote no readable report."""
         return _read_report(self.path / f"rank_{rank}.json")
 
     def first_report(self, rank: int) -> RankReport | None:

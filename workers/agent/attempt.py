@@ -46,7 +46,7 @@ class Workplace:
     ranks: int
     """Maximum number of ranks in a trial, on all hosts together."""
     peak_flops: float | None
-    """Peak FLOP/s of one device in bf16; None where unknown."""
+    """Peak FLOP/s of one device in bf16; None if unknown."""
     min_free_gib: float
     """GiB that must be free on the disk of `work_dir` to start a trial."""
     nodes: int = 1
@@ -54,7 +54,7 @@ class Workplace:
     shared_dir: Path | None = None
     """Folder that all hosts see."""
     ends_in_s: Callable[[], float | None] = lambda: None
-    """Seconds until this worker must end, such as at the end of its Slurm job; None where unknown."""
+    """Seconds until this worker must end, such as at the end of its Slurm job; None if unknown."""
     matmul_flops: Mapping[Dtype, float] = field(default_factory=dict)
     """FLOP/s that one rank reaches, by dtype, as measured when the worker started; empty if they were not measured."""
     allowed: Allowed = field(default_factory=Allowed)

@@ -44,7 +44,7 @@ GPUs."""
 
 
 def differences(first: NodeReady, second: NodeReady) -> list[str]:
-    """Differences between two hosts in properties that must be equal, with both hosts' values; empty where the hosts may train
+    """Differences between two hosts in properties that must be equal, with both hosts' values; empty if the hosts may train
     together."""
     first_inventory, second_inventory = first.inventory, second.inventory
     differing = [

@@ -83,7 +83,7 @@ class SlurmHosts:
         return CommandPipe(host, command, self._environment, self._log_dir / f"node-{host}.log")
 
     def ends_in_s(self) -> float | None:
-        """Seconds until Slurm signals the job to stop, because its time is nearly over; None where unknown."""
+        """Seconds until Slurm signals the job to stop, because its time is nearly over; None if unknown."""
         time_left = self._left
         if time_left is None or now_s() - time_left[0] > _QUERY_S:
             time_left = (now_s(), self._time_left_s())

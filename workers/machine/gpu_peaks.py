@@ -16,7 +16,7 @@ class Figures(NamedTuple):
     """Published figures of one GPU model."""
 
     peak_bf16_flops: float | None
-    """Dense bf16 peak of the GPU in FLOP/s; None where unknown."""
+    """Dense bf16 peak of the GPU in FLOP/s; None if unknown."""
     nvlink_gb_per_s: float | None
     """Bandwidth of the GPU's link to other GPUs (NVLink), in GB/s per GPU and direction; None if the link is not the
     same on every GPU of this model."""
@@ -26,7 +26,7 @@ class _Card(NamedTuple):
     pattern: str
     """Regular expression that is searched in the GPU's name as NVML prints it."""
     model: str | None
-    """Name of the GPU in the table of published figures; None where no published figure is reliable."""
+    """Name of the GPU in the table of published figures; None if no published figure is reliable."""
     has_fixed_link: bool = False
 
 

@@ -148,7 +148,7 @@ class ProcessTimes:
 
 
 def _may_use(pid: int, cores: Collection[int]) -> bool:
-    """Whether a process may run on any of these cores; true where its CPU affinity cannot be read."""
+    """Whether a process may run on any of these cores; true if its CPU affinity cannot be read."""
     try:
         return not os.sched_getaffinity(pid).isdisjoint(cores)
     except OSError:

@@ -109,7 +109,7 @@ class Libraries(BaseModel):
     """Kinds of optimizers that packages other than torch (such as bitsandbytes) provide, limited to the packages that
     are installed."""
     float8: tuple[str, ...] = ()
-    """Float8 scaling recipes with which ranks can train; empty where torchao is not installed."""
+    """Float8 scaling recipes with which ranks can train; empty if torchao is not installed."""
     cpu_dtypes: str | None = None
     """Dtypes that this processor computes natively and for which torch uses it."""
     matmul_flops: dict[Dtype, float] = {}

@@ -136,7 +136,7 @@ def _clock(handle: Any, kind: int, nvml: Any) -> int | None:
 
 
 def _query(call: Callable[[], int], nvml: Any) -> int | None:
-    """Result of an NVML query, or None where the device does not support the query."""
+    """Result of an NVML query, or None if the device does not support the query."""
     try:
         return call()
     except nvml.NVMLError:

@@ -38,7 +38,7 @@ def check(form: str, folder: Path, consumers: Consumers | None = None) -> dict[s
 
 
 def installed_release(package: str) -> tuple[int, int]:
-    """Return the first two numbers of an installed package's version; zeros where it is not installed."""
+    """Return the first two numbers of an installed package's version; zeros if it is not installed."""
     try:
         major, minor = version(package).split(".")[:2]
     except PackageNotFoundError:

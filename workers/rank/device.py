@@ -49,13 +49,13 @@ class Device(Protocol):
         """Reset the counters of peak memory; returns false if the device has no such counters."""
 
     def memory_peaks(self) -> Memory | None:
-        """Peak memory figures since the last reset; None where the device has no counters."""
+        """Peak memory figures since the last reset; None if the device has no counters."""
 
     def free_bytes(self) -> int | None:
         """Free bytes of the whole device, after the use of all processes; None on the CPU."""
 
     def random_state(self) -> torch.Tensor | None:
-        """State of the device's own random number generator; None where it has none."""
+        """State of the device's own random number generator; None if it has none."""
 
     def set_random_state(self, state: torch.Tensor) -> None:
         """Set the device's random number generator to a state that `random_state` returned."""

@@ -46,7 +46,7 @@ class CpuHistory:
         self._recording = Recording()
 
     def stop(self) -> list[AllocatorEvent]:
-        """Stop recording; returns all CPU allocator events in order, or none where there were too many to keep."""
+        """Stop recording; returns all CPU allocator events in order, or none if there were too many to keep."""
         return [
             AllocatorEvent(record.start_time_ns, fields.ptr, fields.alloc_size, fields.total_allocated)
             for record in self._recording.stop()
@@ -63,7 +63,7 @@ class CudaHistory:
         torch.cuda.memory._record_memory_history("all", context=None, max_entries=_MOST_EVENTS)
 
     def stop(self) -> list[AllocatorEvent]:
-        """Stop recording; returns all GPU allocator events in order, or none where there were too many to keep."""
+        """Stop recording; returns all GPU allocator events in order, or none if there were too many to keep."""
         traces = torch.cuda.memory._snapshot()["device_traces"]
         torch.cuda.memory._record_memory_history(None)
         entries = traces[torch.cuda.current_device()]

@@ -41,7 +41,7 @@ def disk_rate(folder: Path) -> DiskRate:
 
 
 def written_bytes() -> int | None:
-    """Bytes that this process has written to disks so far (`write_bytes` of proc(5)); None where the kernel does not
+    """Bytes that this process has written to disks so far (`write_bytes` of proc(5)); None if the kernel does not
     report it."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()

@@ -36,7 +36,7 @@ class ExpertSizes(NamedTuple):
     expert_width: int
     """Greatest common divisor of the widths of the experts' matrices."""
     expert_note: str | None
-    """Reason why the experts cannot be divided among ranks; None where they can."""
+    """Reason why the experts cannot be divided among ranks; None if they can."""
 
 
 def sizes_of(model: nn.Module) -> ExpertSizes:

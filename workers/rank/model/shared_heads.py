@@ -33,7 +33,7 @@ class SharedHeads(NamedTuple):
     """Greatest common divisor of the numbers of attention heads of all layers. The number of ranks that share a sample
     must divide it."""
     context_note: str | None
-    """Reason why ranks cannot divide the model's sequences; None where they can."""
+    """Reason why ranks cannot divide the model's sequences; None if they can."""
 
 
 def of(spec: ModelSpec, workload: Workload) -> SharedHeads:

@@ -41,7 +41,7 @@ class StagedBlocks(NamedTuple):
     pipeline_blocks: int
     """Number of blocks that can be spread over pipeline stages; 1 if the model cannot be cut."""
     pipeline_note: str | None
-    """Reason why the model cannot be cut into pipeline stages; None where it can."""
+    """Reason why the model cannot be cut into pipeline stages; None if it can."""
 
 
 def of(spec: ModelSpec, workload: Workload) -> tuple[StagePlan | None, str | None]:

@@ -56,7 +56,7 @@ class SplitWidths(NamedTuple):
     tensor_divisor: int
     """Number that the number of tensor-parallel ranks must divide; 1 if the model cannot be split."""
     tensor_note: str | None
-    """Reason why the model's matrices cannot be split among ranks; None where they can."""
+    """Reason why the model's matrices cannot be split among ranks; None if they can."""
 
 
 def widths_of(model: nn.Module) -> SplitWidths:

@@ -41,7 +41,7 @@ class StepLoop:
         step: Step | None,
         progress: trial_dir.ProgressFile,
     ) -> None:
-        """Prepare the loop at step 0; `step` makes the batches, and is None where a user's script makes its own."""
+        """Prepare the loop at step 0; `step` makes the batches, and is None if a user's script makes its own."""
         self._checksum = checksum
         self._setting = setting
         self._micro_batches = MicroBatches(setting, step)

@@ -147,7 +147,7 @@ class TrialDir:
             return None
 
     def rehearsal(self) -> RehearsalReport | None:
-        """Result of a rehearsal; None if the folder has no readable one."""
+        """Result of a rehearsal (a trial on tensors without values); None if the folder has no readable one."""
         try:
             return RehearsalReport.model_validate_json((self.path / "rehearsal.json").read_bytes())
         except (OSError, ValidationError):

@@ -18,8 +18,7 @@ class Unreachable(ClientError):
 
 
 class LeaseLost(ClientError):
-    """Exception for a lost lease: the service does not know this worker session or this attempt, or knows it no
-    longer."""
+    """Exception for a lost lease: the service does not, or no longer, know this worker's session or this attempt."""
 
 
 class RequestRejected(ClientError):

@@ -33,7 +33,7 @@ _HOST_SETTINGS = {
 
 @dataclass(frozen=True)
 class HostPool:
-    """Hosts that are ready to run trials, with their inventory and launcher."""
+    """Hosts that are ready to run trials, with their inventory (hardware and software) and launcher."""
 
     launcher: Launcher
     offered: Inventory

@@ -30,7 +30,7 @@ class GangPlan:
     """Requirements and settings of a gang (hosts that train together)."""
 
     nodes: int
-    """Number of hosts in the gang."""
+    """Number of hosts that train together (the gang)."""
     begin: Begin
     """First message to each node agent, with its settings."""
     interface: str | None = None
@@ -82,7 +82,7 @@ class GangHosts:
         """Gang that was chosen last. One of its hosts may have been lost since then."""
 
     def start_missing(self) -> None:
-        """Start a node agent on every host that has none.
+        """Start a node agent (the process that starts ranks) on every host that has none.
 
         Raises:
             ValueError: there are fewer hosts than the gang needs, or a host rejects its settings.
@@ -151,7 +151,7 @@ class GangHosts:
         return self.gang
 
     def prepare(self, gang: Gang) -> bool:
-        """Prepare every host of the gang to launch.
+        """Prepare every host of the gang (the hosts that train together) to launch.
 
         A host that cannot be prepared is given up, and hosts that are no longer equal are not used as a gang any more.
         """
@@ -171,7 +171,8 @@ class GangHosts:
 
     @property
     def inventory(self) -> Inventory:
-        """Inventory (hardware and software) of the whole gang, which the worker reports to the service."""
+        """Inventory (hardware and software) of all hosts that train together, which the worker reports to the
+        service."""
         assert self.gang is not None, "prepare first"
         hosts = {link.host for link in self.gang.links}
         spares = [host for host, link in self._links.items() if host not in hosts and link.ready]

@@ -43,8 +43,8 @@ class GangLauncher:
 
     @property
     def inventory(self) -> Inventory:
-        """Inventory (hardware and software) of the gang, which the worker reports to the service. The gang must be
-        prepared first."""
+        """Inventory (hardware and software) of the hosts that train together, which the worker reports to the service.
+        The hosts must be prepared first."""
         return self._hosts.inventory
 
     @property

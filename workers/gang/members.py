@@ -33,14 +33,14 @@ _LOOSE_EQUALITY: Mapping[str, Equal] = {
     "python": _same_series,
     "kernel": _same_series,
 }
-"""Comparison functions, by name of the field, for those fields of the fingerprint that count as equal within a
-tolerance."""
+"""Comparison functions, by name of the field, for those fields of a host's fingerprint (hardware and software versions)
+that count as equal within a tolerance."""
 _OF_RECORD = frozenset({"version", "overridden", "intra_node_gb_per_s", "inter_node_gb_per_s"})
-"""Fields of a fingerprint that are not compared between hosts: they describe the record itself, or were measured over
-the whole gang."""
+"""Fields of a fingerprint (hardware and software versions) that are not compared between hosts: they describe the
+record itself, or were measured over all hosts together."""
 _OF_HOST = frozenset({"cpu_count", "cpu_topology", "cpu_max_mhz"})
-"""Fields of a fingerprint in which hosts with GPUs may differ, because these fields do not change what is measured on
-GPUs."""
+"""Fields of a fingerprint (hardware and software versions) in which hosts with GPUs may differ, because these fields do
+not change what is measured on GPUs."""
 
 
 def differences(first: NodeReady, second: NodeReady) -> list[str]:

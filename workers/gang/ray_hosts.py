@@ -131,7 +131,7 @@ class ActorPipe:
 
 
 class RayHosts:
-    """Hosts of a Ray cluster, as many as a gang needs, reserved until `close` is called."""
+    """Hosts of a Ray cluster, as many as train together, reserved until `close` is called."""
 
     def __init__(self, address: str | None, nodes: int, ranks: int | None, log_dir: Path, wait_s: float) -> None:
         """Reserve the hosts; `wait_s` is how many seconds the cluster may take to have that many hosts free.

@@ -153,8 +153,8 @@ def _reap(program: int) -> int | None:
 
 
 def _close_streams() -> None:
-    """Close the keeper's copies of the program's input and output, so that the other end notices when the program closes
-    them."""
+    """Close the copies of the program's input and output that this process (the keeper, which waits for the program)
+    has, so that the other end notices when the program closes them."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)

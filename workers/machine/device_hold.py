@@ -62,8 +62,8 @@ def hold_devices(
 
 
 def _lock(settings: WorkerSettings, chosen: Gpus, patience_s: float) -> contextlib.AbstractContextManager[None]:
-    """Lock that reserves the devices for as long as the worker lives. A worker with a host partition takes no such
-    lock, because it locks its devices for each run."""
+    """Lock that reserves the devices for as long as the worker lives. A worker with a host partition (a part of the
+    machine) takes no such lock, because it locks its devices for each run."""
     # The process that divides the host holds all devices; its workers lock their own run by run.
     if settings.host_partition is not None:
         return contextlib.nullcontext()

@@ -87,8 +87,8 @@ def _run(launcher: Launcher, folder: Path, ranks: int, give_up: Callable[[], boo
 
 
 def stored(work_dir: Path, offered: Inventory) -> MeasuredHardware | None:
-    """Stored rates of this machine that were measured with the same number of ranks and the same fingerprint; None if
-    there are none."""
+    """Stored rates of this machine that were measured with the same number of ranks and the same fingerprint (hardware
+    and software versions); None if there are none."""
     try:
         report = HardwareReport.model_validate_json(_path(work_dir, offered).read_bytes())
     except (OSError, ValidationError):
@@ -107,8 +107,8 @@ def _path(work_dir: Path, offered: Inventory) -> Path:
 
 
 def with_bandwidth(fingerprint: Fingerprint, measured: MeasuredHardware | None, ranks: int) -> Fingerprint:
-    """Add the measured bandwidths within a host and between hosts to a fingerprint. Each is rounded to a band 10 %
-    wide, so that small deviations do not change the fingerprint."""
+    """Add the measured bandwidths within a host and between hosts to a fingerprint (hardware and software versions).
+    Each is rounded to a band 10 % wide, so that small deviations do not change the fingerprint."""
     reduced = [item for item in measured.collectives if item.operation == "all_reduce"] if measured else []
     bands = {}
     for field, is_across in (("intra_node_gb_per_s", False), ("inter_node_gb_per_s", True)):

@@ -241,7 +241,7 @@ def inventory(
     **details: JsonValue,
 ) -> Inventory:
     """Inventory (hardware and software) of a worker on this machine, as sent to the service. `partition` is the
-    worker's host partition, if it has one; `details` are shown to people only."""
+    worker's part of the machine; None: the whole machine. `details` are shown to people only."""
     offered = cluster(gpus, ranks, memory_gib, partition.fraction if partition is not None else 1.0)
     fingerprint_of_devices = fingerprint(gpus, libraries)
     return Inventory(

@@ -29,8 +29,8 @@ def offer(
 
 
 def with_measured(settings: WorkerSettings, detected: Inventory) -> Inventory:
-    """Add the bandwidths and FLOP/s that were measured on the hosts to an inventory. Then replace those fields for
-    which the worker's settings give other values."""
+    """Add the bandwidths and FLOP/s that were measured on the hosts to a worker's inventory (hardware and software).
+    Then replace those fields for which the worker's settings give other values."""
     measured = hardware_speed.stored(settings.work_dir, detected)
     fingerprint = hardware_speed.with_bandwidth(detected.fingerprint, measured, detected.cluster.world_size)
     return detected.model_copy(

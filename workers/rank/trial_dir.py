@@ -19,8 +19,8 @@ _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _TICK_S = 5.0
 """Seconds between writes of the progress file during a long operation."""
 _THROTTLE_S = 0.5
-"""Minimum seconds between two writes of the progress file during timed windows, because each write takes some time from
-them."""
+"""Minimum seconds between two writes of the progress file while steps are timed, because each write takes some time
+from them."""
 
 
 def read_task(folder: Path) -> Task:
@@ -39,7 +39,7 @@ def write_model_summary(folder: Path, model_summary: ModelSummary) -> None:
 
 
 def write_rehearsal(folder: Path, report: RehearsalReport) -> None:
-    """Write the result of a rehearsal into the trial directory."""
+    """Write the result of a rehearsal (a trial on tensors without values) into the trial directory."""
     _replace(folder / "rehearsal.json", report.model_dump_json(indent=1))
 
 

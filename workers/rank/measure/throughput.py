@@ -67,8 +67,8 @@ def reused_steps(warm_up_s: Sequence[float], window_steps: int, plan: MeasurePla
 
 
 def is_enough(step_times: Sequence[float], window_steps: int, plan: MeasurePlan, spent_s: float | None = None) -> bool:
-    """Whether timing can end, because the windows timed so far (of `window_steps` steps each) are as precise as the
-    plan requires, or because the plan allows no more.
+    """Whether timing can end, because the windows timed so far (groups of `window_steps` steps each) are as precise as
+    the measurement plan requires, or because the plan allows no more.
 
     `spent_s`: seconds that the windows really took, if step times were extrapolated from steps of fewer micro batches;
     if None, they are computed from the step times.

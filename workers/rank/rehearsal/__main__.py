@@ -34,7 +34,8 @@ def answer(task: RehearsalTask) -> RehearsalAnswer:
 
 
 def main() -> None:
-    """Read a rehearsal task from standard input, run it, and write its result."""
+    """Read a rehearsal task (one rank's step on tensors without values) from standard input, run it, and write its
+    result."""
     task = RehearsalTask.model_validate_json(sys.stdin.read())
     if len(sys.argv) > 1:
         # A rank started this process; the command line has a parent-death signal of its own.

@@ -23,7 +23,7 @@ def process_groups() -> int:
 @contextlib.contextmanager
 def agreeing_stages() -> Iterator[None]:
     """Context in which torch's pipeline stages take the shapes of their tensors as given. They would otherwise ask each
-    other by messages, and read an answer that has no value in a rehearsal."""
+    other by messages, and read an answer; but in a rehearsal tensors have no values."""
     # torch's stages vote on it before their first step and read the result's value (2.13, `_warmup_p2p`); tensors that
     # nobody sent have none.
     schedule: Any = schedules._PipelineSchedule

@@ -21,8 +21,8 @@ from shardtune.workers.rank.training.batches import MicroBatches
 from shardtune.workers.rank.training.step_runs import Steps, run_steps
 
 _STEPS = 2
-"""Number of steps that a rehearsal runs. The first one differs from the others: DTensor runs each operator on whole
-tensors to learn its sharding, and the optimizer creates its states."""
+"""Number of steps that a rehearsal runs (a trial on tensors without values). The first one differs from the others:
+DTensor runs each operator on whole tensors to learn its sharding, and the optimizer creates its states."""
 
 
 def rehearse(task: RehearsalTask) -> RehearsedRank:

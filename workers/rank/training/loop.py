@@ -157,7 +157,8 @@ class Loop(StepLoop):
 
     @property
     def warmup_steps(self) -> int:
-        """Number of warm-up steps; those that also count as timed windows are left out."""
+        """Number of warm-up steps; those that also count as timed windows (groups of steps timed together) are left
+        out."""
         return len(self.outcome.warmup_step_times_s) * self._cycle
 
     def short_step_times(self) -> ShortStepTimes | None:
@@ -176,8 +177,8 @@ class Loop(StepLoop):
         )
 
     def _reuse_steady_steps(self, window_steps: int) -> None:
-        """Count the last warm-up steps as timed windows, too, if their times were steady and a window has only one
-        step."""
+        """Count the last warm-up steps as timed windows (groups of steps timed together), too, if their times were
+        steady and a window has only one step."""
         # A script's waits for data are counted within its windows alone, so its warm-up cannot stand in for them.
         if self._micro_batches.are_own:
             return

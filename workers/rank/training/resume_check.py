@@ -76,8 +76,8 @@ class ResumeLoop(StepLoop):
         self._step = self._reported_step = step
 
     def train(self, plan: ResumePlan) -> Steps[None]:
-        """Yield the steps before the checkpoint: at least the plan's minimum, then until the plan's time or step
-        limit."""
+        """Yield the steps before the checkpoint. Their number is at least the plan's minimum; further steps follow
+        until the plan's limit of time or steps is reached."""
         spent_s, step_count = 0.0, 0
         self._planned = plan.fewest_steps + plan.steps_after
         while step_count < plan.fewest_steps or (step_count < plan.most_steps and spent_s < plan.max_train_s):

@@ -28,10 +28,10 @@ from shardtune.traces.parts import RankTimes, StepTimes, Use
 from shardtune.traces.rank_trace import RankTrace
 
 _LEAST_WAIT = 0.01
-"""Fraction of a step's time below which waiting is not attributed to a late rank."""
+"""Fraction of a step's time. If ranks wait less than this for another rank, no late rank is reported."""
 _MOST_RANKS_TOLD = 3
 _CELLS, _MOST_LANES = 200, 16
-"""Number of cells in the longest row of a timeline, and maximum number of ranks (one row each) in a timeline."""
+"""Maximum number of cells in a row of a timeline, and maximum number of rows, of which each shows one rank."""
 
 
 def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
@@ -90,7 +90,7 @@ def _check_one_job(traces: Sequence[RankTrace]) -> None:
 
 
 def _rounded(seconds: float) -> float:
-    """Round seconds to nanoseconds, so that the JSON has no more digits than the measurement is accurate to."""
+    """Round seconds to nanoseconds, because further digits in the JSON would show more than was measured."""
     return round(seconds, 9)
 
 
@@ -113,8 +113,8 @@ def _rank_step(rank: int, step: StepTimes) -> RankStep:
 def _figures(
     traces: Sequence[RankTrace], times: Sequence[RankTimes], steps: Sequence[StepTimes]
 ) -> list[CollectiveFigures]:
-    """Return the figures of the collectives, one entry for each kind, purpose and group size; those with the longest
-    time that overlaps with no computation come first."""
+    """Return the figures of the collectives, one entry for each kind, purpose and group size. The entries are sorted by
+    the time in which no computation ran beside the collectives, longest first."""
     called: dict[Use, list[tuple[int | None, float | None]]] = defaultdict(list)
     for trace, own in zip(traces, times, strict=True):
         for collective, use, step in zip(trace.collectives, own.uses, steps_of(trace), strict=True):
@@ -147,7 +147,7 @@ def _use_figures(
 
 
 def _timeline(steps: Sequence[tuple[int, StepTimes]]) -> Timeline | None:
-    """Return a timeline of the one step for which activity was recorded in detail, on one time scale for all ranks."""
+    """Return the timeline of the step whose activity was kept in detail, with the same time scale for all ranks."""
     shown = [(rank, step, step.moments) for rank, step in steps if step.moments is not None][:_MOST_LANES]
     longest = max((step.parts.step_s for _, step, _ in shown), default=0.0)
     if longest <= 0:
@@ -163,7 +163,7 @@ def _timeline(steps: Sequence[tuple[int, StepTimes]]) -> Timeline | None:
 def _late_rank(
     traces: Sequence[RankTrace], waited: dict[int, dict[int, int]], rank_steps: Sequence[RankStep], step_s: float
 ) -> LateRank | None:
-    """Return the late rank, for which the other ranks wait most; None if the waiting time is too short to report."""
+    """Return the rank for which the other ranks wait most; None if they wait too short a time to report."""
     by_trace: Counter[int] = Counter()
     for step in waited.values():
         by_trace.update(step)
@@ -185,7 +185,8 @@ def _late_rank(
 
 
 def _message_sizes(trace: RankTrace) -> Iterator[int | None]:
-    """Yield the message sizes of the collectives within steps; barriers, which have no message, are skipped."""
+    """Yield the message size of each collective that was launched within a step. Barriers are skipped, because they
+    have no message."""
     for collective, step in zip(trace.collectives, steps_of(trace), strict=True):
         if step is not None and collective.kind != "barrier":
             yield collective.message_bytes

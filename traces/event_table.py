@@ -28,7 +28,7 @@ _CATEGORIES = {
     "cuda_driver": "cuda_runtime",
     "user_annotation": "range",
 }
-"""Standard names of event categories, by the names that other torch versions write (torch before 1.13 wrote `Operator`,
+"""Standard names of event categories. Keys are the names that other versions of torch write (before 1.13: `Operator`,
 `Kernel`, `Memcpy`, `Runtime`)."""
 _READ_CATEGORIES = {"cpu_op", "range", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime"}
 _UNKNOWN = -1
@@ -38,13 +38,13 @@ Pair = tuple[int, int]
 
 
 class EventTable:
-    """Table of one trace's events, from which the rank's trace table is made."""
+    """Table of the events in one trace file, from which the trace table of a rank is made."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.events = 0
         self.first, self.last = json_fields.MOST_NS, -json_fields.MOST_NS
-        """Earliest start and latest end of the recorded work and steps."""
+        """Earliest start and latest end of all recorded steps and device operations."""
         self.steps: list[StepMark] = []
         self.ranges: dict[str, array[int]] = {"optimizer": array("q"), "data": array("q")}
         self.gloo: list[GlooOperation] = []
@@ -96,8 +96,8 @@ class EventTable:
         return Work(np.ascontiguousarray(rows[:, :2]), self.launches(rows[:, 2], rows[:, 0]))
 
     def launches(self, correlations: NDArray[np.int64], starts: NDArray[np.int64]) -> Spans:
-        """Return the start and end of the host call with each correlation id; for an id without a recorded call, the
-        kernel's own start twice."""
+        """Return the start and end of the host call that launched each kernel, found by its correlation id. If no such
+        call was recorded, both are the kernel's own start."""
         calls = np.asarray(self._launches, dtype=np.int64).reshape(-1, 3)
         launched = np.stack((starts, starts), axis=1)
         if len(calls):
@@ -108,7 +108,7 @@ class EventTable:
         return launched
 
     def operators(self) -> Work:
-        """Return the operators of all threads except gloo's, whose operators belong to collectives."""
+        """Return the operators of all threads but those of gloo, whose operators are parts of collectives."""
         own = [spans(pairs) for thread, pairs in self._operators.items() if thread not in self._gloo_threads]
         operators = np.concatenate(own) if own else spans(())
         return Work(operators, operators[:, [0, 0]])

@@ -15,7 +15,7 @@ from shardtune.traces.rank_trace import RankTrace
 
 MOST_RANKS = 64
 _MOST_EVENTS = 12_000_000
-"""Maximum number of events of all ranks together, which are analysed in memory at once."""
+"""Maximum number of events of all ranks together; all of them are in memory during the analysis."""
 
 
 def diagnose_folder(folder: Path) -> Diagnosis:

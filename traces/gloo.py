@@ -12,7 +12,7 @@ from shardtune.traces.rank_trace import Collective
 
 
 class GlooOperation(NamedTuple):
-    """Collective operation `gloo:…` on one of gloo's threads, with its start and end on that thread."""
+    """Collective operation that a thread of gloo executed, recorded as `gloo:…`, with its start and end."""
 
     start: int
     end: int
@@ -35,14 +35,14 @@ class HostCall(NamedTuple):
 
 
 def gloo_operation(start: int, end: int, name: str, arguments: dict[str, Any]) -> GlooOperation:
-    """Return a gloo operation from its event."""
+    """Return the gloo operation that a trace event describes."""
     sizes = (dtype_bytes(json_fields.text(dtype)) for dtype in json_fields.items(arguments.get("Input type")))
     size = next((size for size in sizes if size), None)
     return GlooOperation(start, end, collective_kind(name), sum(_sizes(arguments)), size)
 
 
 def host_call(moment: int, name: str, arguments: dict[str, Any]) -> HostCall:
-    """Return the call of a collective from its event on the training thread."""
+    """Return the call of a collective that a trace event of the training thread describes."""
     sizes = [size for size in _sizes(arguments) if size]
     return HostCall(moment, collective_kind(name), sum(sizes), max(sizes, default=0), min(sizes, default=0))
 
@@ -51,8 +51,10 @@ def collectives_of(
     operations: Sequence[GlooOperation], host_calls: Sequence[HostCall], base: int, group_size: int | None
 ) -> list[Collective]:
     """Return gloo's operations as collectives, each combined with the torch call that caused it. Operations and calls
-    are matched by their number of elements, in call order. `group_size`: size of the process group, if all ranks form a
-    single one."""
+    with the same number of elements are matched in the order of time.
+
+    `group_size`: size of the process group if all ranks form a single one; None otherwise.
+    """
     calls = _Calls(host_calls)
     return [
         _collective(operation, calls.of(operation.elements), base, group_size)
@@ -85,19 +87,19 @@ def _collective(operation: GlooOperation, call: "_Call | None", base: int, all_r
 
 
 class _Call(NamedTuple):
-    """Torch's call of a collective, with its time, kind and size."""
+    """Call of a collective in torch, with its time, kind and size."""
 
     moment: int
     kind: str
     elements: int
     """Number of elements of the whole message; 0 if unknown."""
     group_size: int | None
-    """Number of ranks in the group, if input and output sizes determine it."""
+    """Number of ranks in the group, if the sizes of input and output determine it; None otherwise."""
 
 
 class _Calls:
-    """Queue of torch's collective calls, by the number of elements that they pass to gloo; each call is used once, in
-    call order."""
+    """Queues of torch's calls of collectives, one for each number of elements that a call passes to gloo. Each call is
+    used once, in the order of calls."""
 
     def __init__(self, host_calls: Sequence[HostCall]) -> None:
         self._by_elements: dict[int, deque[_Call]] = defaultdict(deque)
@@ -113,14 +115,14 @@ class _Calls:
                 self._by_elements[call.elements].append(_Call(call.moment, call.kind, message_elements, None))
 
     def of(self, elements: int) -> _Call | None:
-        """Return and remove the first unused call with this number of elements."""
+        """Return and remove the first unused call with this number of elements; None if there is none."""
         waiting = self._by_elements.get(elements)
         return waiting.popleft() if waiting else None
 
 
 def _sizes(arguments: dict[str, Any]) -> list[int]:
-    """Return the number of elements of each of an operator's inputs: of a tensor, or of all tensors of a list; 0 for
-    any other input."""
+    """Return the number of elements of each input of an operator. For a list of tensors this is the sum; for an input
+    that is no tensor it is 0."""
     shapes, types = (json_fields.items(arguments.get(name)) for name in ("Input Dims", "Input type"))
     return [_elements(shape, json_fields.text(of)) for shape, of in zip(shapes, types, strict=False)]
 

@@ -4,7 +4,8 @@ import math
 from typing import Any
 
 MOST_NS = 1 << 61
-"""Largest accepted time in nanoseconds (the year 2043): the sum and the difference of two such times fit into 64 bits."""
+"""Largest accepted time in nanoseconds since 1970 (in the year 2043). The sum and the difference of two such times fit
+into 64 bits."""
 _MOST_COUNT = 1 << 53
 _MOST_DIMENSIONS = 64
 """Maximum number of dimensions of a tensor in torch."""
@@ -22,24 +23,24 @@ def items(value: Any) -> list[Any]:
 
 
 def count(value: Any, most: int = _MOST_COUNT) -> int | None:
-    """Return a whole number from 0 to `most`; None for anything else."""
+    """Return the value if it is a whole number from 0 to `most`; None for anything else."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     return value if is_whole and 0 <= value <= most else None
 
 
 def text(value: Any) -> str:
-    """Return a string, cut to a maximum length; empty for a value of any other type."""
+    """Return the value if it is a string, cut to a maximum length; an empty string for a value of any other type."""
     return value[:_NAME_CHARS] if isinstance(value, str) else ""
 
 
 def label(value: Any) -> str:
-    """Return a string, number or truth value as text; empty for null, and for lists and objects, which may be nested to
-    any depth."""
+    """Return a string, number or truth value as text. The text is empty for null, and for lists and objects, because
+    these may be nested to any depth."""
     return text(str(value)) if isinstance(value, str | int | float) else ""
 
 
 def nanoseconds(microseconds: Any) -> int | None:
-    """Return a time in nanoseconds; None if it is no number, or is out of bounds."""
+    """Return a time in nanoseconds; None if the value is no number or exceeds the largest accepted time."""
     try:
         number = float(microseconds)
     except (TypeError, ValueError, OverflowError):

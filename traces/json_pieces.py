@@ -14,9 +14,10 @@ EVENTS = "traceEvents"
 _CHUNK = 1 << 20
 _BETWEEN = re.compile(r"[\s,]*")
 _LARGEST = 1 << 23
-"""Maximum characters of one JSON value; if a value has not been parsed within this length, more text will not help."""
+"""Maximum number of characters of one JSON value. A value that is not complete within this length is an error, and no
+more text is read for it."""
 _MARGIN = 64
-"""Number of characters at the end of the buffer within which a number may be incomplete."""
+"""Number of characters at the end of the buffer in which a number may not be complete yet."""
 
 
 class UnreadableTrace(ValueError):
@@ -28,7 +29,7 @@ class UnreadableTrace(ValueError):
 
 
 def too_large(name: str, most_bytes: int) -> UnreadableTrace:
-    """Return the error for a trace that is larger than `most_bytes` once unpacked."""
+    """Return the error for a trace that is larger than `most_bytes` after decompression."""
     return UnreadableTrace(
         f"trace ({name}) has more than {most_bytes >> 20:,} MiB of JSON, the most that is read; record fewer steps "
         "(torch.profiler.schedule, active=3) without stacks and memory"
@@ -45,7 +46,7 @@ class JsonPieces:
         self._text, self._at, self._read, self._is_over = "", 0, 0, False
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Yield each event under `traceEvents`, and every other top-level key with its value, in file order.
+        """Yield each event under `traceEvents`, and every other top-level key with its value, in the order of the file.
 
         Raises:
             UnreadableTrace: the file is cut off, is not JSON, or has more than `most_bytes`.

@@ -17,7 +17,8 @@ KINDS = {
     "gather": "gather",
     "scatter": "scatter",
 }
-"""Kinds of collectives, by a part of the collective's name in lower case without punctuation; longer parts come first."""
+"""Kinds of collectives. Each key is a part of a collective's name, in lower case and without punctuation; longer parts
+come first."""
 
 _BYTES = {
     **dict.fromkeys(("double", "long", "long int", "int64", "uint64"), 8),
@@ -26,7 +27,8 @@ _BYTES = {
     **dict.fromkeys(("byte", "char", "unsigned char", "signed char", "bool", "int8", "uint8"), 1),
 }
 _SMALL = 64
-"""Maximum number of elements of a small message: a norm, a loss or a count, never a gradient bucket."""
+"""Maximum number of elements in a message that counts as small: that of a norm, a loss or a count, and never a gradient
+bucket."""
 
 _COMMUNICATES = re.compile(r"^(c10d::|_?c10d_functional::|record_param_comms|gloo:|nccl:|mpi:|ucc:)", re.IGNORECASE)
 _CONTAINS_OTHERS = re.compile(
@@ -43,9 +45,9 @@ def collective_kind(name: str) -> str:
 
 
 def purpose(kind: str, elements: int | None, in_optimizer: bool) -> str:
-    """Return the purpose of a collective in data-parallel training, derived from its kind: parameters are gathered or
-    broadcast, gradients are reduced, and a small message is a sum needed by all ranks. A larger reduction within the
-    optimizer is a late gradient reduction."""
+    """Return the purpose of a collective in data-parallel training, which follows from its kind: gathers and broadcasts
+    transfer parameters, reductions transfer gradients. A small message is a value that all ranks need. A larger
+    reduction within the optimizer counts as a late reduction of gradients."""
     if kind in ("all_gather", "broadcast") and (elements is None or elements > _SMALL or not in_optimizer):
         return "parameters"
     if kind in ("all_to_all", "send_recv"):
@@ -67,7 +69,8 @@ def is_collective_kernel(name: str) -> bool:
 
 
 def computes(operator: str) -> bool:
-    """Whether an operator computes something itself: it is neither a collective nor a wrapper around other operators."""
+    """Whether an operator computes something itself, that is, whether it is neither a collective nor a wrapper around
+    other operators."""
     return "::" in operator and not _COMMUNICATES.match(operator) and not _CONTAINS_OTHERS.match(operator)
 
 
@@ -77,7 +80,8 @@ def is_host_call(operator: str) -> bool:
 
 
 def is_optimizer(range_name: str) -> bool:
-    """Whether a named range is an optimizer step: torch's own, or Shardtune's, which includes gradient clipping."""
+    """Whether a named range in the trace is an optimizer step: one that torch has named, or one that Shardtune has
+    named and that includes gradient clipping."""
     return _OPTIMIZER.match(range_name) is not None
 
 

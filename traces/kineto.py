@@ -16,11 +16,13 @@ from shardtune.traces.spans import Spans, spans
 MOST_BYTES = 1 << 30
 MOST_EVENTS = 4_000_000
 _MOST_VALUES = 16_000_000
-"""Maximum number of values in a trace, events of other kinds included; reading so many takes about half a minute."""
+"""Maximum number of values in a trace file, including those of events that are not used. Reading so many takes about
+half a minute."""
 _FACTS = ("baseTimeNanoseconds", "distributedInfo")
 """Top-level keys of a trace file that are read; other keys, of any size, are skipped."""
 _MOST_STEP_EVENTS = 1 << 26
-"""Maximum product of steps and events: each step looks at every event."""
+"""Maximum product of the numbers of steps and events in a trace, because the analysis of each step looks at every
+event."""
 
 
 def read(stream: BinaryIO, name: str, most_bytes: int = MOST_BYTES, most_events: int = MOST_EVENTS) -> RankTrace:
@@ -51,7 +53,7 @@ def read(stream: BinaryIO, name: str, most_bytes: int = MOST_BYTES, most_events:
 
 
 def too_many_events(name: str, most_events: int) -> UnreadableTrace:
-    """Return the error for a trace with more events than are read."""
+    """Return the error for a trace that contains more events than this program reads."""
     return UnreadableTrace(
         f"trace ({name}) has more than {most_events:,} events, the most that are read; record fewer steps "
         "(torch.profiler.schedule, active=3)"
@@ -59,8 +61,8 @@ def too_many_events(name: str, most_events: int) -> UnreadableTrace:
 
 
 def _rank_trace(table: EventTable, name: str, about: dict[str, Any]) -> RankTrace:
-    """Return the rank's complete trace table, with times on the clock common to all ranks if the trace contains its
-    offset (`baseTimeNanoseconds`)."""
+    """Return the complete trace table of one rank. If the trace contains its offset to the common clock of all ranks
+    (`baseTimeNanoseconds`), times are on that clock."""
     distributed = json_fields.mapping(about.get("distributedInfo"))
     world_size = json_fields.count(distributed.get("world_size"), nccl.MOST_RANKS) or None
     first, last = table.bounds()
@@ -92,7 +94,8 @@ def _rank_trace(table: EventTable, name: str, about: dict[str, Any]) -> RankTrac
 
 
 def _base(about: dict[str, Any], name: str, first: int, last: int) -> int:
-    """Return the offset to the common clock; 0 where the trace has none."""
+    """Return the offset that must be added to a trace's times to get nanoseconds since 1970, the clock of all ranks; 0
+    if the trace states none."""
     given = about.get("baseTimeNanoseconds")
     base = 0 if given is None else json_fields.count(given, json_fields.MOST_NS)
     if base is None or max(abs(first + base), abs(last + base)) > json_fields.MOST_NS:

@@ -10,19 +10,20 @@ import numpy as np
 from shardtune.traces.rank_trace import Collective, RankTrace, StepMark
 
 _NOT_OF_ALL = ("send_recv", "other")
-"""Kinds of collectives that are not matched across ranks: those between two ranks, or with unknown members, whose order
-may differ between ranks."""
+"""Kinds of collectives that are not matched across ranks, because ranks may run them in different orders: those between
+two ranks, and those with unknown members."""
 _LEAST_FOR_CLOCK = 8
-"""Minimum number of collectives from whose ends the offset between two ranks' clocks is estimated."""
+"""Minimum number of shared collectives from which the offset between two ranks' clocks is estimated; with fewer, it is
+taken as 0."""
 _CLOCK_NOISE = 200_000
-"""Nanoseconds by which the ends of a collective differ between ranks on the same clock (gloo: up to 60 µs in the
-median)."""
+"""Nanoseconds by which the ends of one collective differ between ranks that share a clock (with gloo, up to 60 µs in
+the median). A smaller difference does not show that two clocks differ."""
 
 
 @dataclass(frozen=True)
 class CollectiveInstance:
-    """One collective operation, matched across the ranks in whose traces it was found; each member is a pair (trace,
-    index among the trace's collectives)."""
+    """One collective operation, matched across the ranks in whose traces it was found. Each member names a trace, and
+    the collective's index in that trace."""
 
     members: tuple[tuple[int, int], ...]
     is_complete: bool
@@ -30,8 +31,8 @@ class CollectiveInstance:
 
 
 def matched_collectives(traces: Sequence[RankTrace]) -> list[CollectiveInstance]:
-    """Match collectives across ranks by step, group, kind and order; none for a step in which the ranks' counts differ
-    or groups are unknown."""
+    """Match collectives across ranks by step, group, kind and order. A step contributes none if the ranks' numbers of
+    collectives differ or groups are unknown."""
     if any(trace.has_unnamed_groups for trace in traces):
         return []
     places_by_trace: dict[object, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -63,8 +64,8 @@ def steps_of(trace: RankTrace) -> list[int | None]:
 
 
 def clock_offsets(traces: Sequence[RankTrace], instances: Sequence[CollectiveInstance]) -> list[int]:
-    """Return for each trace the offset that corrects its clock, assuming that a collective ends on all ranks at about
-    the same time."""
+    """Return for each trace the offset that must be added to its times so that its clock agrees with that of the first
+    trace. A collective is assumed to end on all ranks at about the same time."""
     apart: dict[int, list[int]] = defaultdict(list)
     for instance in instances:
         ends = {at: traces[at].collectives[index].end for at, index in instance.members}
@@ -84,7 +85,7 @@ def _offset(differences: list[int]) -> int:
 
 
 def shift_trace(trace: RankTrace, by: int) -> RankTrace:
-    """Return the trace with all its times shifted by an offset."""
+    """Return the trace with the given offset added to all its times."""
     if not by:
         return trace
     return replace(
@@ -105,8 +106,8 @@ def _moved(collective: Collective, by: int) -> Collective:
 
 
 def join_moments(traces: Sequence[RankTrace], instances: Sequence[CollectiveInstance]) -> list[list[int]]:
-    """Return for each collective of each trace the moment at which the last rank joined it; its own start if the other
-    ranks are unknown."""
+    """Return for each collective of each trace the moment at which its last rank joined it. If the other ranks are
+    unknown, this is the collective's own start."""
     moments = [[collective.start for collective in trace.collectives] for trace in traces]
     for instance in instances:
         last = max(traces[at].collectives[index].start for at, index in instance.members)
@@ -118,8 +119,8 @@ def join_moments(traces: Sequence[RankTrace], instances: Sequence[CollectiveInst
 def waits_by_late_rank(
     traces: Sequence[RankTrace], instances: Sequence[CollectiveInstance]
 ) -> dict[int, dict[int, int]]:
-    """Return, for each step, the total nanoseconds that other ranks waited for a late rank, by the trace of that rank
-    (the one that joined last)."""
+    """Return, for each step, how many nanoseconds the other ranks waited for the rank that joined last, summed over
+    collectives. Keys are the step and the index of the late rank's trace."""
     waited: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     steps = [steps_of(trace) for trace in traces]
     for instance in instances:

@@ -10,9 +10,10 @@ from shardtune.traces.rank_trace import Collective
 from shardtune.traces.spans import Spans
 
 MOST_RANKS = 1 << 20
-"""Maximum number of ranks of a job or a group."""
+"""Maximum number of ranks in a job or in a process group that is read from a trace."""
 _GROUP_CHARS = 8192
-"""Maximum length of a text that lists a group's ranks; torch abbreviates it with dots from a few dozen ranks on."""
+"""Maximum length of a text that lists a process group's ranks. torch itself abbreviates longer lists by dots, from a
+few dozen ranks on."""
 
 
 class NcclKernel(NamedTuple):
@@ -29,7 +30,7 @@ class NcclKernel(NamedTuple):
 
 
 def kernel(pair: tuple[int, int], correlation: int | None, name: str, arguments: dict[str, Any]) -> NcclKernel:
-    """Return a collective's kernel from its event."""
+    """Return the NCCL kernel that a trace event describes."""
     counts = [json_fields.count(arguments.get(f"{side} msg nelems")) or 0 for side in ("In", "Out")]
     return NcclKernel(
         *pair,
@@ -53,7 +54,7 @@ def group(arguments: dict[str, Any]) -> tuple[int, ...] | str | None:
 
 
 def collectives_of(kernels: Sequence[NcclKernel], launches: Spans, base: int) -> Iterator[Collective]:
-    """Yield each kernel as a collective; `launches`: the host call of each kernel."""
+    """Yield each NCCL kernel as a collective. `launches` contains the host call that launched each kernel."""
     for recorded, launched in zip(kernels, launches[:, 0].tolist(), strict=True):
         size = recorded.element_bytes
         yield Collective(

@@ -16,8 +16,8 @@ from shardtune.traces.spans import Segments, Spans, clip, contains, spans, union
 _S = 1e-9
 _MOST_USES = 256
 _MOST_CELLS = 1 << 27
-"""Maximum size of the table for one step: number of pieces into which the step is cut, times number of layers of
-intervals; each cell takes a byte or more."""
+"""Maximum size of the table for one step. The size is the number of pieces into which the step is cut, times the number
+of layers (such as computation or collectives); each cell takes a byte or more."""
 Pieces = NDArray[np.bool_]
 Use = tuple[str, str, int | None]
 """Kind, purpose and group size of a collective, by which collectives are grouped."""
@@ -42,17 +42,19 @@ class StepTimes:
     hidden_s: float
     uses: dict[Use, UseTimes]
     moments: "Moments | None"
-    """Pieces into which the step is cut, from which a timeline is drawn; None for steps that no timeline shows."""
+    """Pieces into which the step is cut, from which its timeline is drawn; None for steps whose timeline is not
+    shown."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Step of one rank cut into pieces, from which the activity at any moment can be read."""
+    """Step of one rank, cut into pieces in each of which the same activities last; from it the activity at any moment
+    can be read."""
 
     pieces: Segments
     start: int
     part: NDArray[np.int64]
-    """Index into `PART_NAMES` for each piece of the step."""
+    """Index into `PART_NAMES` of the part of the step to which each piece belongs."""
     is_busy: Pieces
     communicates: Pieces
 
@@ -71,8 +73,11 @@ class Moments:
 
 def windows(trace: RankTrace) -> tuple[StepMark, ...]:
     """Return the start and end of each step on the device that does the work. On CPU ranks these are the profiler's
-    step marks. A GPU runs behind its host, so there a step lasts from its first kernel to the next step's first kernel;
-    the last step ends with its last kernel."""
+    step marks.
+
+    A GPU runs later than its host. There a step lasts from its first kernel to the first kernel of the next step, and
+    the last step ends with its last kernel.
+    """
     marks = trace.steps or (StepMark(0, trace.first, trace.last),)
     if trace.device == "cpu":
         return marks
@@ -118,8 +123,8 @@ class RankTimes:
         return [window.number for window in self._windows]
 
     def steps(self, shown: int | None) -> Iterator[StepTimes]:
-        """Yield the times of every recorded step. Only for the step with the number `shown`, the pieces for a timeline
-        are kept: those of all steps of a long trace would take gigabytes."""
+        """Yield the times of every recorded step. The pieces for a timeline are kept only for the step with the number
+        `shown`; those of all steps of a long trace would take gigabytes."""
         for window in self._windows:
             yield self._step(window, is_shown=window.number == shown)
 
@@ -153,8 +158,8 @@ class RankTimes:
         )
 
     def _check_size(self, intervals: Sequence[Spans], start: int, end: int) -> None:
-        """Reject a step whose table of pieces and layers would be too large; the size of both follows from what a file
-        contains, which is not trusted."""
+        """Reject a step whose table of pieces and layers would be too large. Its size follows from the contents of the
+        trace file, which may come from anyone."""
         pieces = sum(2 * len(clip(layer, start, end)) for layer in intervals)
         if len(self._uses) > _MOST_USES or len(intervals) * pieces > _MOST_CELLS:
             raise UnreadableTrace(
@@ -169,8 +174,8 @@ class RankTimes:
 
     def _layers(self, waited: Spans, moved: Spans, start: int, end: int) -> list[tuple[str, Spans]]:
         """Return the layers of the trace (such as computation or collectives) in order of precedence: a moment belongs
-        to the first layer that is active. The order differs on CPU ranks, where creating a batch runs operators, and an
-        optimizer in C++ records none."""
+        to the first layer that is active then. The order differs on CPU ranks, where creating a batch runs operators,
+        and an optimizer in C++ records no operators."""
         trace = self._trace
         first = [("data", trace.data)] if trace.device == "cpu" else []
         busy = [("optimizer", self._optimizer), ("compute", self._compute), ("transferring", moved)]
@@ -180,8 +185,8 @@ class RankTimes:
         return [*busy, *other, ("data", trace.data), ("idle", self._launched_but_idle(start, end))]
 
     def _launched_but_idle(self, start: int, end: int) -> Spans:
-        """Return the periods in which the device was idle although the call that launched its next operation had
-        returned."""
+        """Return the periods in which the device was idle although the host had already launched the device's next
+        operation."""
         nccl = [(collective.start, collective.end) for collective in self._trace.collectives]
         calls_of_nccl = [(collective.launched, collective.launched) for collective in self._trace.collectives]
         every = [self._trace.compute, self._trace.copies, Work(spans(nccl), spans(calls_of_nccl))]

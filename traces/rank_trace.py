@@ -19,15 +19,15 @@ class StepMark:
 
 @dataclass(frozen=True)
 class Work:
-    """Time intervals of kernels, copies or operators of one rank."""
+    """Time intervals of the kernels, copies or operators of one rank."""
 
     spans: Spans
     launched: Spans
-    """Time interval of the host call that launched each entry of `spans`. If there is no such call (on CPU ranks, or
-    not recorded), both ends are the entry's own start."""
+    """Time interval of the host call that launched each entry of `spans`. If there is no such call (on CPU ranks), or
+    it was not recorded, both ends of the interval are the entry's own start."""
 
     def shifted(self, by: int) -> "Work":
-        """Return the work with all its times shifted by an offset, to convert them to another clock."""
+        """Return the same intervals with an offset added to all their times, to convert them to another clock."""
         return Work(self.spans + by, self.launched + by)
 
 
@@ -47,12 +47,14 @@ class Collective:
     reduced buffer."""
     elements: int | None
     group: tuple[int, ...] | str | None
-    """Ranks of the collective's group, or else the process group's name; None if the trace contains neither."""
+    """Ranks of the collective's process group, or the group's name if the trace does not list its ranks; None if the
+    trace contains neither."""
     group_size: int | None
 
     @property
     def moved_bytes(self) -> float | None:
-        """Bytes transferred over each rank's link, assuming a ring algorithm (bus bytes of nccl-tests)."""
+        """Bytes transferred over each rank's link if the collective uses a ring algorithm ("bus bytes" in
+        nccl-tests)."""
         if self.message_bytes is None or not self.group_size:
             return None
         share = (self.group_size - 1) / self.group_size
@@ -76,9 +78,9 @@ class RankTrace:
     data: Spans
     collectives: tuple[Collective, ...]
     has_unnamed_groups: bool
-    """Whether some ranks form process groups of their own while the trace does not name the collectives' groups
-    (gloo)."""
+    """Whether the ranks' process groups differ, but the trace does not say to which group a collective belongs (so with
+    gloo)."""
     first: int
     last: int
-    """End of the last recorded event; `first` is the start of the first."""
+    """End of the last recorded event. `first` is the start of the first recorded event."""
     events: int

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Spans = NDArray[np.int64]
-"""Array of time intervals with shape (n, 2): start and end. Intervals may overlap and need not be sorted."""
+"""Array of time intervals with shape (n, 2): each row is a start and an end. Intervals may overlap and need not be
+sorted."""
 
 
 def spans(pairs: Sequence[tuple[int, int]] | Sequence[int]) -> Spans:
@@ -34,7 +35,8 @@ def clip(some: Spans, start: int, end: int) -> Spans:
 
 
 def contains(ranges: Spans, moments: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return for each moment whether it lies in one of the time intervals (ends excluded)."""
+    """Return for each moment whether it lies in one of the time intervals. The end of an interval does not belong to
+    it."""
     merged = union(ranges)
     if not len(merged):
         return np.zeros(len(moments), dtype=np.bool_)
@@ -44,7 +46,8 @@ def contains(ranges: Spans, moments: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 class Segments:
-    """Time window cut at each start and end of several layers of intervals, with the layers active in each piece."""
+    """Time window that is cut into pieces at each start and end of an interval. The intervals belong to several layers;
+    each piece knows which layers are active in it."""
 
     def __init__(self, layers: Sequence[Spans], start: int, end: int) -> None:
         merged = [union(clip(layer, start, end)) for layer in layers]
@@ -65,7 +68,7 @@ class Segments:
         return np.clip(np.searchsorted(self._cuts, moments, side="right") - 1, 0, last)
 
     def first_active(self, layers: int) -> NDArray[np.int64]:
-        """Return for each piece of the window its first active layer among the first `layers` layers; `layers` if none
-        is active."""
+        """Return for each piece of the window the index of the first layer that is active, among the first `layers`
+        layers. If none of them is active, the index is `layers`."""
         some = self.active[:layers]
         return np.where(some.any(axis=0), np.argmax(some, axis=0), layers)

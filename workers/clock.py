@@ -10,10 +10,10 @@ def now_s() -> float:
 
 
 class LeaseClock:
-    """Clock that tells the lease's holder when the lease ends, without a comparison of the clocks of holder and service.
+    """Clock that tells the holder of a lease when the lease ends. The clocks of holder and service need not agree.
 
-    The lease counts from the *sending* of the last request that was answered: the service counts from a time between
-    sending and answer, so its lease never ends before the holder's.
+    The holder counts the lease from the moment at which it *sent* the last request that was answered. The service
+    counts from a later moment, before its answer, so that its lease never ends before the holder's.
     """
 
     def __init__(self, sent_at_s: float, lease_s: float):
@@ -21,7 +21,7 @@ class LeaseClock:
         self._lease_s = lease_s
 
     def renew(self, sent_at_s: float, lease_s: float) -> None:
-        """Renew the lease: a request sent at `sent_at_s` was answered with a lease of `lease_s`."""
+        """Renew the lease. The request was sent at `sent_at_s`, and its answer grants a lease of `lease_s` seconds."""
         self._ends_s = sent_at_s + lease_s
         self._lease_s = lease_s
 
@@ -31,8 +31,8 @@ class LeaseClock:
 
     @property
     def ranks_end_s(self) -> float:
-        """Time by which ranks must end themselves: later than the time at which the lease's holder should have killed
-        them, and before the lease ends."""
+        """Time by which ranks must end themselves. It is later than the time at which the lease's holder should have
+        killed them, and earlier than the end of the lease."""
         return self._ends_s - self._margin_s / 2
 
     @property

@@ -10,26 +10,28 @@ from shardtune.api_schemas.base import Schema
 from shardtune.workers.clock import now_s
 
 Program = Literal["trial", "hardware"]
-"""Name of the program that the ranks run: the task of a trial directory, or the measurement of the hardware's rates."""
+"""Program that the ranks run: `trial` is the task of a trial directory, `hardware` the measurement of the hardware's
+rates."""
 
 LAUNCHED = "SHARDTUNE_LAUNCHED_S"
 """Environment variable with the time at which this host received the order to start the ranks, on its own clock
 (`clock.now_s`)."""
 RESUMES = "SHARDTUNE_RESUMES"
-"""Environment variable that is 1 where the ranks continue from the checkpoint that an earlier launch saved."""
+"""Environment variable that is set to 1 if the ranks continue from the checkpoint that an earlier launch saved."""
 CHECKPOINT = "SHARDTUNE_CHECKPOINT"
-"""Environment variable with the folder of the resume check's checkpoint, where that is not in the trial directory."""
+"""Environment variable with the folder for the checkpoint of a resume check; not set if the checkpoint is in the trial
+directory."""
 ANY_PORT = range(1)
-"""Port range of one port, 0: the kernel chooses a free port for the rendezvous store."""
+"""Port range with the single entry 0, which lets the kernel choose a free port for the rendezvous store."""
 
 
 class Launch(Schema):
-    """Order to start the ranks `first_rank` … `first_rank + ranks - 1` of a trial of `world_size` ranks; on a single
-    host all of them."""
+    """Order to start the ranks `first_rank` to `first_rank + ranks - 1` of a trial that has `world_size` ranks in all.
+    On a single host these are all ranks."""
 
     first_rank: int = Field(default=0, ge=0)
     ranks: int = Field(ge=1)
-    """Number of ranks that this launcher starts; on one host they are its local ranks."""
+    """Number of ranks that this launcher starts on its host."""
     world_size: int = Field(ge=1)
     environment: dict[str, str] = {}
     """Additional environment variables of the ranks, such as those for the rendezvous of several hosts."""
@@ -37,25 +39,27 @@ class Launch(Schema):
     resumes: bool = False
     """Whether this is the second launch of a resume check, which loads the checkpoint that the first launch saved."""
     checkpoint: str | None = None
-    """Folder for the checkpoint of a resume check, which every host sees; None: in the trial directory."""
+    """Folder, visible to every host, for the checkpoint of a resume check; None if the checkpoint is in the trial
+    directory."""
 
     @classmethod
     def of(cls, world_size: int, program: Program = "trial", checkpoint: str | None = None) -> "Launch":
-        """Launch of all ranks of a trial."""
+        """Order to start all ranks of a trial."""
         return cls(ranks=world_size, world_size=world_size, program=program, checkpoint=checkpoint)
 
     def part(self, first_rank: int, ranks: int, environment: dict[str, str]) -> "Launch":
-        """Part of the launch for one host."""
+        """Part of this launch order that concerns the ranks of one host."""
         variables = {**self.environment, **environment}
         return self.model_copy(update={"first_rank": first_rank, "ranks": ranks, "environment": variables})
 
     @property
     def has_rendezvous(self) -> bool:
-        """Whether the launch already names an address at which its ranks meet (rendezvous)."""
+        """Whether the launch already names an address at which its ranks meet."""
         return "MASTER_ADDR" in self.environment
 
     def started(self) -> "Launch":
-        """Copy of the launch with the present time and, unless one is set, a rendezvous on this host."""
+        """Copy of the launch with the present time as its start. If it names no address at which the ranks meet, one on
+        this host is added."""
         defaults = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), LAUNCHED: str(now_s())}
         return self.model_copy(update={"environment": {**defaults, **self.environment}})
 
@@ -74,7 +78,7 @@ class Launch(Schema):
 
 
 def rendezvous(address: str, port: int) -> dict[str, str]:
-    """Environment variables for the rendezvous of several hosts, as torchelastic names them."""
+    """Environment variables that tell ranks on several hosts where to meet, named as in torchelastic."""
     # TORCHELASTIC_USE_AGENT_STORE: ranks that join by `env://` are clients of the store, also rank 0, which would else
     # serve one.
     return {"MASTER_ADDR": address, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}

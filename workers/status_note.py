@@ -12,8 +12,8 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def doing(work_dir: Path, status: str) -> Iterator[None]:
-    """Context during which a status note in the work directory names the reason why the worker takes no work; the
-    reason is also logged."""
+    """Context in which a file in the work directory, the status note, says why the worker takes no runs. The reason is
+    also logged."""
     log.info("%s", status)
     (work_dir / _FILE).write_text(status)
     try:
@@ -23,5 +23,6 @@ def doing(work_dir: Path, status: str) -> Iterator[None]:
 
 
 def clear(work_dir: Path) -> None:
-    """Remove the status note from the work directory, such as that of an agent that was killed."""
+    """Remove the status note (the file that says why a worker takes no runs) from the work directory, for example one
+    that a killed agent left behind."""
     (work_dir / _FILE).unlink(missing_ok=True)

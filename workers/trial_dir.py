@@ -25,8 +25,8 @@ _SCRIPT = "script.json"
 _OUTCOME = "outcome.json"
 _FIRST_LAUNCH = "first_life"
 CHECKPOINT = "checkpoint"
-"""Name of the folder for a resume check's checkpoint; the largest part of a trial directory, so that it is removed after each
-attempt."""
+"""Name of the folder for a resume check's checkpoint. It is removed after each attempt, because it is the largest part
+of a trial directory."""
 TRACES = "traces"
 """Name of the folder for the profiler traces of the ranks, one file each."""
 LOG_TAIL_CHARACTERS = 8000
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class DiskFull(Exception):
-    """The disk has too little space for a trial directory."""
+    """Exception for a disk that has too little free space for a trial directory."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TrialDir:
         """Create an empty trial directory with the task in it.
 
         Raises:
-            DiskFull: less than `min_free_gib` free.
+            DiskFull: the disk has less than `min_free_gib` GiB free.
         """
         check_disk(root, min_free_gib)
         path = (root / name).resolve()
@@ -67,8 +67,8 @@ class TrialDir:
         return cls(path)
 
     def write_script(self, script: Script) -> None:
-        """Write the command that the ranks run into the trial directory: the command allowed by the worker's owner,
-        never one from the study.
+        """Write the command that the ranks run into the trial directory. It is always the command that the worker's
+        owner has allowed, never one from the study.
 
         Raises:
             ValueError: the script is missing.
@@ -86,8 +86,8 @@ class TrialDir:
         return (self.path / _SCRIPT).exists()
 
     def write_deadline(self, ends_s: float) -> None:
-        """Write the time on `clock.now_s` by which ranks and fork server must have ended; does nothing where the folder
-        is missing."""
+        """Write the time (on the clock of `clock.now_s`) by which ranks and fork server must have ended. If the folder
+        is missing, do nothing."""
         if not self.path.is_dir():
             return
         partial = self.path / f".deadline-{threading.get_ident()}"
@@ -113,7 +113,7 @@ class TrialDir:
             return None
 
     def report(self, rank: int) -> RankReport | None:
-        """Report of a rank; None where the rank wrote no readable report."""
+        """Report of a rank; None if the rank wrote no readable report."""
         return _read_report(self.path / f"rank_{rank}.json")
 
     def first_report(self, rank: int) -> RankReport | None:
@@ -133,32 +133,32 @@ class TrialDir:
         shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
 
     def reported_at(self, rank: int) -> float:
-        """Modification time of a rank's report; infinite where there is no report."""
+        """Modification time of a rank's report; infinite if the rank has not written one."""
         try:
             return (self.path / f"rank_{rank}.json").stat().st_mtime
         except OSError:
             return float("inf")
 
     def model_summary(self) -> ModelSummary | None:
-        """Result of a model summary task; None where there is no readable one."""
+        """Result of a model summary task; None if the folder has no readable one."""
         try:
             return ModelSummary.model_validate_json((self.path / "model_summary.json").read_bytes())
         except (OSError, ValidationError):
             return None
 
     def rehearsal(self) -> RehearsalReport | None:
-        """Result of a rehearsal; None where there is no readable one."""
+        """Result of a rehearsal (a trial on tensors without values); None if the folder has no readable one."""
         try:
             return RehearsalReport.model_validate_json((self.path / "rehearsal.json").read_bytes())
         except (OSError, ValidationError):
             return None
 
     def log_tail(self, rank: int) -> str | None:
-        """End of a rank's output, for messages to people."""
+        """Last part of a rank's output, for messages to people."""
         return tail(self.path / f"rank_{rank}.log")
 
     def write_outcome(self, end: str) -> None:
-        """Record how the attempt ended; an attempt without such a record counts as failed."""
+        """Record in the trial directory how the attempt ended. An attempt without such a record counts as failed."""
         (self.path / _OUTCOME).write_text(json.dumps({"end": end}) + "\n")
 
     @property
@@ -178,11 +178,11 @@ def _read_report(path: Path) -> RankReport | None:
 
 
 def check_disk(root: Path, min_free_gib: float) -> None:
-    """Create the folder for trial directories if needed, and check its disk's free space.
+    """Create the folder for trial directories if needed, and check the free space of its disk.
 
     Raises:
-        DiskFull: less than `min_free_gib` free.
-        ValueError: the folder is not this user's alone.
+        DiskFull: the disk has less than `min_free_gib` GiB free.
+        ValueError: another user owns the folder or can write it.
     """
     private_folder.make(root, "work_dir")
     free_gib = shutil.disk_usage(root).free / GIB
@@ -206,8 +206,8 @@ def tail(path: Path, characters: int = LOG_TAIL_CHARACTERS) -> str | None:
 
 
 def prune(root: Path, keep_succeeded: int, keep_failed: int) -> None:
-    """Remove the oldest trial directories, beyond the newest `keep_succeeded` and `keep_failed` ones, and checkpoints of
-    killed agents."""
+    """Remove the oldest trial directories, except the newest `keep_succeeded` successful and `keep_failed` failed ones.
+    Also remove checkpoints that killed agents have left behind."""
     newest_first = sorted(
         (path.parent for path in root.glob("*/task.json")), key=lambda path: path.stat().st_mtime, reverse=True
     )

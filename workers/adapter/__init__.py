@@ -35,13 +35,14 @@ def configuration(
     workload: Workload | None = None,
     file: Path | str = "best/config.json",
 ) -> ScriptTrial:
-    """Configuration for this script to apply: the trial's when a worker runs the script as a trial, else the best known one.
+    """Configuration for this script to apply: the trial's when a worker runs the script as a trial, else the best known
+    one.
 
-    Outside of a trial the configuration comes from the service (SHARDTUNE_SERVICE_URL and SHARDTUNE_TARGET_KEY), else from
-    `file`; where neither has a configuration that this job can run, `default` is used with `workload`. `ScriptTrial.source`
-    names the source, and rank 0 prints it on stderr.
+    Outside of a trial the configuration comes from the service (SHARDTUNE_SERVICE_URL and SHARDTUNE_TARGET_KEY), else
+    from `file`. If neither has a configuration that this job can run, `default` is used with `workload`.
+    `ScriptTrial.source` names the source, and rank 0 prints it on stderr.
 
-    `backends` are the backends that the script can apply; no others are tried.
+    `backends` are the backends that the script can apply; configurations of other backends are not used.
 
     Raises:
         AdapterError: no configuration is known, and no default was given.

@@ -14,10 +14,11 @@ BACKENDS: tuple[Backend, ...] = ("ddp",)
 
 
 def accelerator_options(trial: ScriptTrial) -> dict[str, Any]:
-    """Keyword arguments for `Accelerator(**…)`; `trial.prepare` applies activation checkpointing and compilation.
+    """Keyword arguments for `Accelerator(**…)`. They contain neither activation checkpointing nor compilation, which
+    `trial.prepare` applies.
 
     Raises:
-        Rejected: Accelerate cannot apply the configuration here.
+        Rejected: Accelerate cannot apply the configuration on this machine.
     """
     trial.require_ddp_on_cpu("Accelerate")
     strategy = trial.config.strategy

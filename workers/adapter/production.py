@@ -23,7 +23,7 @@ from shardtune.workers.blocks.prepare import prepare_blocks
 
 SERVICE, TARGET_KEY = "SHARDTUNE_SERVICE_URL", "SHARDTUNE_TARGET_KEY"
 _PATIENCE_S = 10.0
-"""Time limit in seconds of a request to the service: a training job must not hang when the service does not answer, since it
+"""Time limit in seconds of a request to the service. If the service does not answer, a training job must not hang: it
 can use the file or its defaults."""
 
 
@@ -38,18 +38,20 @@ class KnownConfig:
 
 
 class Unusable(Exception):
-    """A source (service, file or default) has no configuration that this job can run; the message names the reason."""
+    """Exception for a source (service, file or default) without a configuration that this job can run. The message
+    names the reason."""
 
 
 class TrainingRecorder:
-    """Receiver of a script's calls outside of trials: it prepares the model and measures nothing."""
+    """Receiver of a script's calls outside of trials. It prepares the model and measures nothing."""
 
     def __init__(self, config: TrialConfig) -> None:
         self._config = config
         self._is_checked = False
 
     def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
-        """Configuration of the script; `adapter.configuration` has already chosen it among these backends."""
+        """Configuration of the script. `adapter.configuration` has already chosen one whose backend the script
+        accepts."""
         return self._config
 
     def prepare(self, model: nn.Module) -> None:
@@ -57,7 +59,8 @@ class TrainingRecorder:
         prepare_blocks(model, self._config)
 
     def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
-        """Check, at the first step, that all ranks train with the same configuration: each rank has requested it by itself."""
+        """Check, at the first step, that all ranks train with the same configuration. They could differ, because each
+        rank has requested it by itself."""
         if self._is_checked or not dist.is_initialized():
             return
         self._is_checked = True
@@ -164,7 +167,7 @@ def _from_file(file: Path) -> KnownConfig:
 
 
 def _require_usable(candidate: KnownConfig, backends: tuple[Backend, ...], world: int) -> int:
-    """Check that this job can run the configuration; returns the number of micro batches of a step on each rank."""
+    """Check that this job can run the configuration; returns the number of micro batches in a step on each rank."""
     if candidate.config.backend not in backends:
         raise Unusable(
             f"{candidate.source} is a configuration of {candidate.config.backend}, and the script takes {' and '.join(backends)}"

@@ -17,15 +17,17 @@ trainer_arguments.check_importer()
 
 
 def backends() -> tuple[Backend, ...]:
-    """Backends that `training_arguments` can express on this machine, for `adapter.configuration(backends=…)`."""
+    """Backends whose settings `training_arguments` can express on this machine. Pass them to
+    `adapter.configuration(backends=…)`."""
     return ("ddp", "zero", "fsdp2") if torch.cuda.is_available() else ("ddp",)
 
 
 def training_arguments(trial: ScriptTrial) -> dict[str, Any]:
-    """Keyword arguments for `TrainingArguments(**…)`; `attach` applies activation checkpointing and compilation.
+    """Keyword arguments for `TrainingArguments(**…)`. They contain neither activation checkpointing nor compilation,
+    which `attach` applies.
 
     Raises:
-        Rejected: Trainer cannot apply the configuration here.
+        Rejected: Trainer cannot apply the configuration on this machine.
     """
     trial.require_ddp_on_cpu("Trainer")
     if not trial.workload.optimizer.in_trainer:

@@ -19,17 +19,18 @@ SET_BY_ADAPTER = frozenset(
         *("gradient_checkpointing", "torch_compile"),
     ]
 )
-"""Names of all arguments of `TrainingArguments` that the adapter sets: those of `training_arguments` for any configuration,
-and the two that `attach` replaces (activation checkpointing and compilation)."""
+"""Names of all arguments of `TrainingArguments` that the adapter sets: those that `training_arguments` returns for any
+configuration, and two that `attach` replaces (for activation checkpointing and compilation)."""
 _CALL = "training_arguments"
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def check_importer() -> None:
-    """Check that the script that imports the adapter sets no argument of `TrainingArguments` that the adapter sets.
+    """Check that the script that imports the adapter does not itself set an argument of `TrainingArguments` that the
+    adapter sets.
 
     Raises:
-        AdapterError: names each file, line and argument that both the script and the adapter set.
+        AdapterError: names the file, line and name of each argument that both the script and the adapter set.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -41,11 +42,11 @@ def check_importer() -> None:
 
 
 def check_script(script: Path) -> None:
-    """Check that one script sets no argument that the adapter sets. A file that cannot be parsed passes: Python itself reports
-    it.
+    """Check that one script does not itself set an argument that the adapter sets. A file that cannot be parsed passes,
+    because Python reports the error.
 
     Raises:
-        AdapterError: names each file, line and argument that both the script and the adapter set.
+        AdapterError: names the file, line and name of each argument that both the script and the adapter set.
     """
     try:
         tree = ast.parse(script.read_text(encoding="utf-8"))
@@ -69,8 +70,8 @@ def _is_ours(file: Path) -> bool:
 
 
 def _collisions(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the line and the name of each argument that a call sets by keyword although it also unpacks the adapter's
-    arguments, which set it, too."""
+    """Yield line and name of each keyword argument that the script sets twice: in a call that also unpacks the
+    adapter's arguments, which contain it, too."""
     names = {_CALL, *_variables_of_adapter(tree)}
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         starred = [keyword.value for keyword in call.keywords if keyword.arg is None]

@@ -17,23 +17,26 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class AdapterError(Exception):
-    """The script uses the adapter wrongly, or reports an impossible value."""
+    """Exception for a script that uses the adapter wrongly, or reports an impossible value."""
 
 
 class Rejected(Exception):
-    """The script cannot apply the configuration: the trial is infeasible, and the search uses that result."""
+    """Exception for a configuration that the script cannot apply. The trial counts as infeasible, and the search learns
+    from this."""
 
 
 class Stopped(BaseException):
-    """Exception that ends the script when its trial is complete. It is no `Exception`, so that a loop that survives
-    errors does not catch it."""
+    """Exception that ends the script when its trial is complete. It does not derive from `Exception`, so that a
+    training loop with `except Exception` does not swallow it."""
 
 
 class Recorder(Protocol):
-    """Receiver of a script's calls (configuration, model and step reports) on the worker's side."""
+    """Worker's side of the adapter: it receives a user script's calls, which ask for the configuration, pass the model,
+    and report steps."""
 
     def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
-        """Configuration for the script, if it is of one of these backends (see `ScriptTrial.config_for`)."""
+        """Configuration of the trial, if its backend is one of those that the script accepts (see
+        `ScriptTrial.config_for`)."""
 
     def prepare(self, model: nn.Module) -> None:
         """Prepare the model for the configuration (see `ScriptTrial.prepare`)."""
@@ -43,8 +46,8 @@ class Recorder(Protocol):
 
 
 class ScriptTrial:
-    """Trial as a script sees it in one rank: the configuration to apply, and figures such as micro batches for this rank
-    alone."""
+    """Trial as a user's script sees it in one rank: the configuration to apply, and this rank's figures, such as its
+    number of micro batches."""
 
     def __init__(
         self,
@@ -67,8 +70,8 @@ class ScriptTrial:
         self.device = device
         """Device on which this rank trains."""
         self.source = "a trial"
-        """Name of the source of the configuration: `a trial` inside of one, else the source that `adapter.configuration`
-        used."""
+        """Name of the source of the configuration: `a trial` inside of a trial; else the service, file or default from
+        which `adapter.configuration` took it."""
         self._recorder = recorder
         # A forked copy would report, too, and the collectives of the two processes would mix.
         self._pid = os.getpid()
@@ -121,11 +124,14 @@ class ScriptTrial:
     def report(
         self, loss: torch.Tensor | float, grad_norm: torch.Tensor | float | None = None, step: int | None = None
     ) -> None:
-        """Report that an optimizer step is done; call this right after each step. Ends the script when the trial has
+        """Report that an optimizer step is done; call this right after each step. It ends the script when the trial has
         enough steps.
 
-        `loss`: mean over this rank's micro batches of the step, best as a tensor on the device (nothing is waited for).
-        `grad_norm`: global L2 norm before clipping, if known. `step`: its number, if the loop counts; must rise by one.
+        Args:
+            loss: mean over this rank's micro batches of the step. A tensor on the device is best, because then nothing
+                waits for the device.
+            grad_norm: global L2 norm of the gradients before clipping; None if unknown.
+            step: number of the step, if the loop counts its steps; it must rise by one from call to call.
 
         Raises:
             AdapterError: a reported value is impossible.
@@ -140,10 +146,11 @@ class ScriptTrial:
         self._recorder.report(self._as_number(loss), grad_norm)
 
     def require_ddp_on_cpu(self, consumer: str) -> None:
-        """Reject a trial whose configuration a library would ignore on CPU ranks.
+        """Reject a trial on CPU ranks whose configuration a library would silently ignore there.
 
         Raises:
-            Rejected: sharding through Accelerate or Trainer without a GPU (Accelerate 1.15 trains whole replicas then).
+            Rejected: Accelerate or the Trainer would have to shard the model without a GPU, where Accelerate 1.15
+                trains unsharded copies of it.
         """
         # Accelerate 1.15 trains whole replicas then, and the trial would time DDP under another name.
         if self.device.type == "cpu" and self.config.backend != "ddp":
@@ -161,8 +168,9 @@ class ScriptTrial:
         raise Rejected(reason)
 
     def _check_low_weights(self, model: nn.Module) -> None:
-        """Reject a model whose trained weights do not have the dtype of the study's precision, if that precision keeps no
-        float32 copy of weights. The script would train in another precision than the study states."""
+        """Reject a model whose trained weights have another dtype than the study's precision demands, if that precision
+        keeps no float32 copy of the weights. The script would otherwise train in another precision than the study
+        states."""
         precision = self.workload.precision
         if not precision.has_low_states:
             return

@@ -11,20 +11,21 @@ from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers.launchers import processes
 
 LONGEST_S = 300.0
-"""Time limit in seconds of the analysis of small traces; the traces are kept after a timeout."""
+"""Time limit in seconds for the analysis of small traces. If the analysis takes longer, the traces are kept."""
 _BYTES_PER_S = 1e6
-"""Bytes of traces for which the time limit grows by a second: an analysis reads about 6 MB of traces a second on an idle
-core."""
+"""Bytes of traces for which the analysis gets one more second. On an idle core it reads about 6 MB of traces a
+second."""
 
 
 def time_limit_s(traced: ProfilerRecording) -> float:
-    """Time limit in seconds of the analysis of a run's traces: eight ranks of an 8B model have hundreds of MB."""
+    """Time limit in seconds for the analysis of a run's traces, which grows with their size: traces of eight ranks of
+    an 8B model have hundreds of MB."""
     return LONGEST_S + traced.bytes / _BYTES_PER_S
 
 
 def diagnose(traced: ProfilerRecording, longest_s: float | None = None) -> Diagnosis | Failure:
-    """Analyse a run's traces and return the diagnosis, or a failure with the reason why there is none. Such a failure
-    never blames the traced configuration."""
+    """Analyse a run's traces. Returns the diagnosis, or a failure that says why there is none; such a failure never
+    blames the traced configuration."""
     longest_s = time_limit_s(traced) if longest_s is None else longest_s
     command = [sys.executable, "-m", "shardtune.traces", traced.folder]
     try:

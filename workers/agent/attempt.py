@@ -29,8 +29,8 @@ from shardtune.workers.trial_dir import DiskFull, TrialDir
 AcquireDevices = Callable[[bool, Callable[[], bool]], AbstractContextManager[bool]]
 """Function that acquires the devices for one run.
 
-Arguments: whether the run needs the host alone, and a function that is true when waiting must end. It returns a context, whose
-value is false if the wait ended without the devices.
+Its arguments are whether the run needs the host alone, and a function that returns true when waiting must end. It
+returns a context, whose value is false if the wait ended without the devices.
 """
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,9 @@ class Workplace:
     launcher: Launcher
     fingerprint: Fingerprint
     ranks: int
-    """Largest number of ranks of a trial, on all hosts together."""
+    """Maximum number of ranks in a trial, on all hosts together."""
     peak_flops: float | None
-    """Peak FLOP/s of one device in bf16; None where unknown."""
+    """Peak FLOP/s of one device in bf16; None if unknown."""
     min_free_gib: float
     """GiB that must be free on the disk of `work_dir` to start a trial."""
     nodes: int = 1
@@ -54,14 +54,14 @@ class Workplace:
     shared_dir: Path | None = None
     """Folder that all hosts see."""
     ends_in_s: Callable[[], float | None] = lambda: None
-    """Seconds until this worker must end, such as at the end of its Slurm job; None where unknown."""
+    """Seconds until this worker must end, such as at the end of its Slurm job; None if unknown."""
     matmul_flops: Mapping[Dtype, float] = field(default_factory=dict)
-    """FLOP/s of one rank by dtype, as measured at the start; empty where not measured."""
+    """FLOP/s that one rank reaches, by dtype, as measured when the worker started; empty if they were not measured."""
     allowed: Allowed = field(default_factory=Allowed)
     """Scripts and entry points of the user that a task may name."""
     acquire_devices: AcquireDevices | None = None
-    """Function that locks the devices for a run on a host with several workers; None where this worker is the only user
-    of its devices."""
+    """Function that locks the devices for a run on a host with several workers; None if this worker is the only user of
+    its devices."""
 
     @contextmanager
     def devices(self, is_exclusive: bool, give_up: Callable[[], bool]) -> Iterator[bool]:
@@ -74,7 +74,7 @@ class Workplace:
             yield are_ours and self.is_ready(give_up)
 
     def is_ready(self, give_up: Callable[[], bool]) -> bool:
-        """Wait until ranks can be started and the devices are free; false when `give_up` ended the wait.
+        """Wait until ranks can be started and the devices are free; returns false if `give_up` ended the wait.
 
         Raises:
             LaunchFailed, DevicesUnfit: this machine cannot run trials.
@@ -101,8 +101,8 @@ class AttemptResult:
 
     @property
     def gpu_seconds(self) -> float:
-        """GPU seconds of the attempt: wall seconds × occupied ranks. For a gang (hosts leased together) all ranks of
-        the gang count, since the other hosts wait."""
+        """GPU seconds of the attempt: seconds of wall time, times occupied ranks. In a gang of several hosts all ranks
+        count, even if the attempt used one host only, because the other hosts wait."""
         return self.elapsed_s * self.held_ranks
 
 
@@ -153,8 +153,8 @@ def run_attempt(
 
 
 def _start_failure_kind(error: Exception, launcher: Launcher) -> FailureKind:
-    """Failure kind of a launch that did not start: `node lost` if a host was lost during the launch, since then the task is
-    not at fault."""
+    """Failure kind of a launch that could not be started. It is `node lost` if a host was lost during the launch,
+    because the task is then not at fault."""
     lost = launcher.lost if isinstance(error, LaunchFailed) else None
     return FailureKind.NODE_LOST if lost is not None and lost.is_node else FailureKind.SETUP
 

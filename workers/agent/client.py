@@ -39,7 +39,8 @@ _LOST = {404, 409, 410}
 
 _JSON = {"content-type": "application/json"}
 _TRACE_S = 30.0
-"""Timeout in seconds of uploading a trace of some megabytes, during which the lease is still renewed."""
+"""Timeout in seconds for the upload of one trace (a file of some megabytes). The worker keeps renewing its lease during
+the upload."""
 
 VersionedMessage = Registration | LeaseRequest | Heartbeat | Report | UnreadableLease
 Value = TypeVar("Value")
@@ -53,8 +54,8 @@ class _WorkerKey(httpx.Auth):
         self._keys = keys
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Send the request with the API key; after a 401, send it once more if the key file contains another key by
-        then."""
+        """Send the request with the API key. If the service answers 401 and the key file contains another key by then,
+        send the request once more with that key."""
         if self._keys.key is None:
             yield request
             return
@@ -77,7 +78,7 @@ class WorkerClient:
         keys: KeySource | None = None,
         proxy: str | None = None,
     ) -> None:
-        """Open the HTTP client; `proxy` is the only proxy used."""
+        """Open the HTTP client. It uses no proxy but `proxy`; the environment's proxy variables are ignored."""
         self._keys = keys or KeySource()
         self._http = httpx.Client(
             base_url=base_url.rstrip("/"),
@@ -100,10 +101,10 @@ class WorkerClient:
         return expect(self._post("/v1/workers", registration), Registered)
 
     def lease(self, request: LeaseRequest) -> Lease | None:
-        """Request a lease on work; None when there is no work. `LeaseLost` here means that the service does not know
-        the worker session.
+        """Request a lease on work from the service; None when there is no work.
 
         Raises:
+            LeaseLost: the service does not know this worker session.
             LeaseUnreadable: the response is a lease that this release cannot read.
         """
         response = self._post("/v1/leases", request, self._timeout_s + request.wait_s)
@@ -136,10 +137,10 @@ class WorkerClient:
         self._call("PUT", f"/v1/runs/{run_id}/traces/{rank}", content, _TRACE_S, headers)
 
     def wait_ready(self) -> bool:
-        """Ask the service whether it is ready; true once it is.
+        """Ask the service whether it is ready; returns true once it is.
 
         Raises:
-            Unreachable: not yet.
+            Unreachable: the service did not answer, or is not ready yet.
         """
         self._call("GET", "/readyz")
         return True
@@ -187,8 +188,9 @@ class WorkerClient:
 
 
 def backoff_s(first_s: float = 0.2, limit_s: float = 5.0, chooser: random.Random | None = None) -> Iterator[float]:
-    """Endless sequence of pauses in seconds between retries: exponential up to a limit, each drawn from its upper half
-    so that workers spread out."""
+    """Endless sequence of pauses in seconds between retries. The upper limit of a pause grows exponentially up to a
+    maximum; each pause is drawn at random from between half of that limit and the limit, so that workers do not retry
+    at the same moment."""
     chooser = chooser or random.Random()
     pause_s = first_s
     while True:

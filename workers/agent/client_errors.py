@@ -14,24 +14,25 @@ class ClientError(Exception):
 
 
 class Unreachable(ClientError):
-    """The service did not answer, or cannot answer now."""
+    """Exception for a service that did not answer, or cannot answer now."""
 
 
 class LeaseLost(ClientError):
-    """The service does not know this worker session or this attempt, or no longer does: the lease is lost."""
+    """Exception for a lost lease: the service does not, or no longer, know this worker's session or this attempt."""
 
 
 class RequestRejected(ClientError):
-    """The service rejected the request as invalid or not permitted; the same request would be rejected again."""
+    """Exception for a request that the service rejected as invalid or not permitted. The same request would be rejected
+    again."""
 
 
 class VersionRejected(RequestRejected):
-    """The service does not read the protocol version of the message, for example after the service was replaced by another
-    release."""
+    """Exception for a message in a protocol version that the service does not read, for example after the service was
+    replaced by another release."""
 
 
 class LeaseUnreadable(ClientError):
-    """The service sent the lease of a run in a form that this release cannot read."""
+    """Exception for a lease of a run that the service sent in a form that this release cannot read."""
 
     def __init__(self, run_id: str, attempt: int, message: str) -> None:
         super().__init__(message)

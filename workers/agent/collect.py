@@ -22,8 +22,8 @@ from shardtune.workers.agent.supervise import RanksEnd
 from shardtune.workers.trial_dir import TRACES, TrialDir
 
 _MOST_RANKS = 64
-"""Largest number of ranks whose own figures are kept in a measurement; more ranks add no information, and a measurement
-stays small."""
+"""Maximum number of ranks whose own figures a measurement contains. Further ranks would make it large and add little
+information."""
 
 
 def attempt_outcome(
@@ -89,8 +89,8 @@ def resume_measurement(
 
 
 def _writers(saved: Sequence[CheckpointPart]) -> int | None:
-    """Number of ranks that wrote a substantial part of the checkpoint; None where the kernel's counters of written bytes
-    account for less than half of it."""
+    """Number of ranks that wrote a substantial part of the checkpoint. None if the kernel's counters of written bytes
+    explain less than half of it, as on a file system in memory."""
     # A file system in memory writes nothing to a disk, so that the kernel's counters stay near zero there.
     parts = [part.written_bytes for part in saved if part.written_bytes is not None]
     if len(parts) < len(saved) or sum(parts) < saved[0].checkpoint_bytes / 2:
@@ -102,7 +102,8 @@ def _writers(saved: Sequence[CheckpointPart]) -> int | None:
 def trace_record(
     task: TraceTask, directory: TrialDir, reports: Sequence[RankReport], ended: RanksEnd
 ) -> ProfilerRecording:
-    """Description of the ranks' traces, with the step times that show how much the profiler slows them."""
+    """Description of the ranks' traces. It contains step times with and without the profiler, which show how much the
+    profiler slows the steps."""
     folder = directory.path / TRACES
     return ProfilerRecording(
         folder=str(folder),
@@ -125,8 +126,8 @@ def _fullness(moment: MemoryMoment) -> int:
 def measurement(
     task: TrialTask, reports: Sequence[RankReport], ended: RanksEnd, peak_flops: float | None
 ) -> Measurement | Failure:
-    """Measurement joined from the ranks' reports: step time of the slowest rank, memory of the rank that used most. Tokens are
-    computed from the workload."""
+    """Measurement of a trial, joined from the reports of its ranks. The step time is that of the slowest rank, the
+    memory that of the rank that used most. Tokens per second are computed from the workload."""
     # The slowest rank's time per window: all ranks wait for it in the next collective.
     windows = [max(steps) for steps in zip(*(report.window_step_times_s for report in reports), strict=False)]
     # One window has no spread, and so no confidence interval.
@@ -177,19 +178,19 @@ def measurement(
 
 
 def _padding(task: TrialTask) -> Padding | None:
-    """Padding of the run's timed steps: padded and real tokens. None where all samples have one length, so that there is no
-    padding."""
+    """Numbers of padded and real tokens in the run's timed steps. None if all samples have the same length, because
+    there is no padding then."""
     workload, ranks = task.workload, task.cluster.world_size
     plan = workload.sample_plan
     return None if plan is None else padding_of(plan, task.config.split(workload.global_batch, ranks))
 
 
 def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_flops: float | None) -> float | None:
-    """MFU of Chowdhery et al. 2022 (PaLM), appendix B: backward costs twice the forward, less where weights are frozen;
-    recomputation does not count.
+    """Model FLOPs utilisation (MFU), as Chowdhery et al. 2022 (PaLM) define it in appendix B. Backward counts twice as
+    much as forward, or less with frozen weights; recomputation does not count.
 
-    None where the model's FLOPs or the device's peak are unknown; the known peak is that of bf16 and fp16, so that
-    float32 has no MFU.
+    None if the model's FLOPs or the device's peak are unknown. The known peak is that of bf16 and fp16, so that float32
+    has no MFU.
     """
     if task.forward_flops_per_token is None or peak_flops is None or task.workload.precision.compute_dtype == "float32":
         return None

@@ -19,16 +19,17 @@ _CAUSE_KIND = {
 }
 
 _BY_ITSELF = 0
-"""Precedence of a failure whose report states its cause; it is chosen before crashes and deaths by signal."""
+"""Precedence of a failure whose report states its cause: 0 is chosen first, before deaths by signal and plain
+crashes."""
 
 
 def first_failure(directory: TrialDir, ended: RanksEnd) -> Failure | None:
-    """Choose the failure that a run's result names: the probable cause of all its ranks' failures. None when every rank ended
-    well.
+    """Choose the failure that a run's result names: the probable cause of the failures of all its ranks. None if every
+    rank ended well.
 
-    A rank that dies takes its peers with it, and they report errors of their own. A failure whose report states its cause
-    therefore comes before a death by signal, and a death by signal before a plain crash. Among failures of one kind the
-    earliest is chosen.
+    A rank that dies takes its peers with it, and they report errors of their own. A failure whose report states its
+    cause therefore comes before a death by signal, and a death by signal before a plain crash. Among failures of one
+    kind the earliest is chosen.
     """
     candidates = [
         (_precedence(failure), _order_key(directory, ended, exit), failure)

@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 
 
 class HeartbeatThread(threading.Thread):
-    """Thread that renews one lease until `finish` is called. The main thread reads `stop_reason` and ends the ranks."""
+    """Thread that renews one lease until `finish` is called. The main thread reads `stop_reason`, and ends the ranks if
+    there is one."""
 
     def __init__(
         self,
@@ -28,7 +29,8 @@ class HeartbeatThread(threading.Thread):
         renewed: Callable[[float], None] = lambda _: None,
         protocol_version: int = PROTOCOL_VERSION,
     ):
-        """Prepare the heartbeat thread; after every renewal it calls `renewed` with the new `ranks_end_s`."""
+        """Prepare the heartbeat thread. After every renewal of the lease it calls `renewed` with the time by which the
+        ranks must now have ended."""
         super().__init__(name=f"heartbeat-{lease.run_id}", daemon=True)
         self._client = client
         self._session = session
@@ -50,11 +52,11 @@ class HeartbeatThread(threading.Thread):
 
     @property
     def ranks_end_s(self) -> float:
-        """Time on `clock.now_s` by which the ranks must have ended by themselves."""
+        """Time (on the clock of `clock.now_s`) by which the ranks must have ended by themselves."""
         return self._clock.ranks_end_s
 
     def finish(self) -> None:
-        """Stop the heartbeat thread without waiting for a request under way."""
+        """Stop the heartbeat thread. Do not wait for a request that it may just be sending."""
         self._finished.set()
 
     def run(self) -> None:

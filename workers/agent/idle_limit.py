@@ -6,10 +6,11 @@ from shardtune.workers.clock import now_s
 
 
 class IdleLimit:
-    """Time without a run after which a worker ends by itself; it starts again with each run."""
+    """Limit of the time for which a worker waits without a run; after it the worker ends by itself. The time starts
+    again after each run."""
 
     def __init__(self, minutes: float | None, clock: Callable[[], float] = now_s) -> None:
-        """Start counting now; `minutes` None: the worker waits for runs without end."""
+        """Start counting now. If `minutes` is None, the worker waits for runs without end."""
         self.minutes = minutes
         self._clock = clock
         self._idle_since_s = clock()
@@ -20,7 +21,7 @@ class IdleLimit:
 
     @property
     def is_over(self) -> bool:
-        """Whether the worker has been without a run for as long as it may."""
+        """Whether the worker has been without a run for as long as the limit allows."""
         return self.minutes is not None and self._clock() - self._idle_since_s >= self.minutes * 60
 
     def describe(self) -> str:

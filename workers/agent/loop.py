@@ -37,8 +37,8 @@ from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 
 _LEASE_WAIT_S = 2.0
-"""Seconds for which the service may keep a lease request open; the agent notices a signal after this time at the
-latest."""
+"""Seconds for which the service may keep a lease request open while there is no work. The agent notices a signal at the
+latest after this time."""
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Agent:
                 return
 
     def _gives_up(self) -> bool:
-        """Whether to stop waiting for a service that does not answer."""
+        """Whether the agent should stop waiting for a service that does not answer."""
         return bool(self._interrupt) or self._idle.is_over
 
     def _check_answered(self, answer: object) -> None:
@@ -137,7 +137,7 @@ class Agent:
         )
 
     def _recover(self, error: ClientError) -> None:
-        """Prepare the next lease request after a request whose answer was missing, unreadable or an error."""
+        """Prepare the next lease request after one whose answer was missing, unreadable or an error."""
         if isinstance(error, LeaseUnreadable):
             self._unanswered.restart()
             self._session.hand_back_unread(error)
@@ -216,7 +216,7 @@ class Agent:
             self._deliver(lease, report_message(self._session, lease, attempted, failure, waited_s))
 
     def _deliver(self, lease: Lease, report: Report) -> None:
-        """Send an attempt's report to the service until the service answers.
+        """Send an attempt's report to the service again and again until the service answers.
 
         Raises:
             RequestRejected: the service rejects the report's content.
@@ -239,8 +239,8 @@ class Agent:
             log.warning("stopped before the result of run %s was accepted", lease.run_id)
 
     def _release(self, lease: Lease) -> None:
-        """Notify the service at once that no worker runs the run any more; if that request fails, the lease expires
-        later."""
+        """Notify the service at once that this worker no longer executes the run. If the request fails, the service
+        learns it later, when the lease expires."""
         reason = self._interrupt.reason
         failure = Failure(kind=FailureKind.WORKER_LOST, message=reason or "the worker ended unexpectedly")
         try:

@@ -18,7 +18,8 @@ from shardtune.workers.machine.host_load import ProcessTimes, busy_on
 SAMPLE_S = 1.0
 """Seconds over which the load of other programs is averaged."""
 QUIET_S = 5.0
-"""Seconds for which a machine that was busy must stay quiet, so that a pause between two bursts does not count."""
+"""Seconds for which a machine that was busy must stay quiet before it counts as quiet, so that a pause between two
+bursts of load does not count."""
 _POLL_S = 0.1
 
 log = logging.getLogger(__name__)
@@ -32,13 +33,14 @@ class Load:
     programs: tuple[ProgramLoad, ...] = ()
 
     def describe(self) -> str:
-        """Description for people: the busy cores and the programs behind them."""
+        """Description of the load for people: the number of busy cores and the names of the programs."""
         named = f" ({program_names(self.programs)})" if self.programs else ""
         return f"other programs keep {self.foreign_cpu_cores:.1f} CPU cores busy{named}"
 
 
 def sample(duration_s: float, give_up: Callable[[], bool]) -> Load:
-    """Measure the load on this process's cores for some seconds, while no rank runs; ends early with `give_up`."""
+    """Measure the load on this process's cores for some seconds, while no rank runs. The measurement ends early if
+    `give_up` becomes true."""
     cores = os.sched_getaffinity(0)
     before, busy_s, started_s = ProcessTimes.now(), busy_on(cores), now_s()
     while (left_s := started_s + duration_s - now_s()) > 0 and not give_up():
@@ -48,7 +50,8 @@ def sample(duration_s: float, give_up: Callable[[], bool]) -> Load:
 
 
 class Waiter:
-    """Wait of one attempt until other programs leave the machine quiet; the heartbeat thread reads and reports its progress."""
+    """Wait of one attempt until other programs leave the machine quiet. The heartbeat thread reads the wait's progress
+    and reports it to the service."""
 
     def __init__(
         self,
@@ -56,23 +59,24 @@ class Waiter:
         measure: Callable[[float, Callable[[], bool]], Load] = sample,
         clock: Callable[[], float] = now_s,
     ) -> None:
-        """Prepare the wait. Without an `order` there is no wait. `measure` returns the load over a number of seconds."""
+        """Prepare the wait. If there is no `order` to wait, it ends at once. `measure` returns the load over a number
+        of seconds."""
         self._order = order
         self._measure, self._clock = measure, clock
         self._progress: Progress | None = None
         self.waited_s: float | None = order.waited_s or None if order is not None else None
-        """Seconds that the run's attempts have waited so far; None if they did not wait."""
+        """Seconds for which the attempts of this run have waited so far; None if they did not wait."""
 
     def with_wait(self, progress: Progress | None) -> Progress | None:
-        """Return the progress to send: the wait's while it lasts, else the given progress of the run with the seconds
-        waited."""
+        """Return the progress to report. During the wait it is that of the wait; afterwards it is the given progress of
+        the run, with the seconds waited."""
         shown = self._progress or progress
         if shown is None or self.waited_s is None:
             return shown
         return shown.model_copy(update={"waited_s": round(self.waited_s, 1)})
 
     def wait(self, give_up: Callable[[], bool]) -> None:
-        """Wait until the machine is quiet, the allowed time is over, or `give_up` is true."""
+        """Wait until the machine is quiet, the time allowed for waiting is over, or `give_up` becomes true."""
         order = self._order
         if order is None or (load := self._measure(SAMPLE_S, give_up)).foreign_cpu_cores <= order.most_foreign_cores:
             return

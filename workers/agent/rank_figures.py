@@ -28,7 +28,7 @@ def of_rank(report: RankReport) -> RankFigures:
 
 
 def of_host(node: NodeConditions, reports: Sequence[RankReport]) -> NodeFigures:
-    """Figures of a host: the step time of its slowest rank, and the memory of the rank that used most."""
+    """Figures of one host: step time of its slowest rank, and memory of the rank that used most."""
     of_ranks = [of_rank(report) for report in reports if node.has(report.rank)]
     times = [figures.step_time_s for figures in of_ranks if figures.step_time_s is not None]
     return NodeFigures(
@@ -41,32 +41,32 @@ def of_host(node: NodeConditions, reports: Sequence[RankReport]) -> NodeFigures:
 
 
 def data_wait_fraction(reports: Sequence[RankReport], windows: Sequence[float]) -> float | None:
-    """Fraction of the timed steps for which the slowest rank waited for data; None where no rank measured it."""
+    """Time that the slowest rank waited for data, as a fraction of the timed steps; None if no rank measured it."""
     waits_s = [report.data_wait_s for report in reports if report.data_wait_s is not None]
     timed_s = statistics.fmean(windows) * reports[0].measured_steps
     return max(waits_s) / timed_s if waits_s and timed_s > 0 else None
 
 
 def latest(moments: Iterable[float | None]) -> float | None:
-    """Latest point in time that any rank reported; None where no rank reported one."""
+    """Latest of the points in time that ranks reported; None if no rank reported one."""
     return max((moment for moment in moments if moment is not None), default=None)
 
 
 def total(counts: Iterable[int | None]) -> int | None:
-    """Sum of the values that are not None; None where all are."""
+    """Sum of the values that are not None; None if all values are None."""
     known_counts = [count for count in counts if count is not None]
     return sum(known_counts) if known_counts else None
 
 
 def half_width(samples: Sequence[float]) -> float:
-    """Half of the 95 % confidence interval of the mean of at least two samples, by Student's t."""
+    """Half the width of the 95 % confidence interval of the mean, by Student's t, from at least two samples."""
     freedom = len(samples) - 1
     quantile = _T975[freedom - 1] if freedom <= len(_T975) else 1.96
     return quantile * statistics.stdev(samples) / math.sqrt(len(samples))
 
 
 def largest(memories: Iterable[Memory]) -> Memory:
-    """Maximum of a record of memory figures over all ranks, field by field; None where no rank measured the field."""
+    """Maximum of memory figures over all ranks, for each field separately; None for a field that no rank measured."""
     dumps = [memory.model_dump() for memory in memories]
     return Memory.model_validate(
         {

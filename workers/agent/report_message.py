@@ -17,7 +17,8 @@ Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Di
 def report_message(
     session: WorkerSession, lease: Lease, attempted: AttemptResult, result: Result, waited_s: float | None = None
 ) -> Report:
-    """Message that reports a result under the session and the attempt of its lease."""
+    """Message to the service that reports the result of an attempt. It names the worker session and the attempt, as in
+    the attempt's lease."""
     return Report(
         protocol_version=session.protocol_version,
         session=session.id,

@@ -15,8 +15,8 @@ Answer = TypeVar("Answer", bound=ProtocolMessage)
 
 
 class _LeaseId(ProtocolMessage):
-    """Ids in a lease, which every release can read: the worker can return a run even where it cannot read the rest of its
-    lease."""
+    """Ids in a lease. Every release can read them, so that a worker can give a run back even if it cannot read the rest
+    of the lease."""
 
     run_id: RowId
     attempt: AttemptNumber
@@ -63,7 +63,8 @@ def _shorten(error: ValidationError) -> str:
 
 
 def problem_field(response: httpx.Response, name: str) -> object:
-    """Return a field of a response that is a problem document (RFC 9457); None if the response is something else."""
+    """Return the named field of a response that is a problem document (RFC 9457); None if the response is something
+    else."""
     try:
         problem = response.json()
     except ValueError:

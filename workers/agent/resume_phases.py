@@ -26,10 +26,11 @@ def run_to_end(
     interrupted: Callable[[], str | None],
     shared_dir: Path | None = None,
 ) -> RanksEnd:
-    """Run all launches of a task; returns the end of the last launch, with the time of all launches together.
+    """Run all launches of a task. Returns the end of the last launch, with the time that all launches took together.
 
     Raises:
-        ValueError: a resume check over several hosts has no `shared_dir` that all of them see, or it belongs to another user.
+        ValueError: a resume check over several hosts has no `shared_dir` that all of them see, or it belongs to another
+            user.
         LaunchFailed: ranks could not be started.
         RanksAlive: ranks survived SIGKILL.
     """

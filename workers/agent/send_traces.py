@@ -14,7 +14,8 @@ from shardtune.workers.agent.client_errors import ClientError, Unreachable
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 30.0
-"""Seconds for which the upload of one trace is repeated: a service rejects traces while its memory for uploads is full."""
+"""Seconds for which the upload of one trace is tried again and again, because the service rejects traces while its
+memory for uploads is full."""
 
 
 def send_traces(
@@ -24,8 +25,8 @@ def send_traces(
     diagnosis: Diagnosis | Failure,
     patience_s: float = _PATIENCE_S,
 ) -> Diagnosis | Failure:
-    """Upload the ranks' traces in order, waiting for a busy service; returns the diagnosis, with a note on the first missing
-    rank if an upload failed."""
+    """Upload the ranks' traces in order, waiting while the service is busy. Returns the diagnosis; if an upload failed,
+    with a note on the first rank whose trace is missing."""
     if isinstance(diagnosis, Failure) or diagnosis.recorded is None:
         return diagnosis
     folder = Path(diagnosis.recorded.folder)

@@ -25,10 +25,10 @@ _RIVAL_WINDOW_S, _MOST_REGISTRATIONS = 60.0, 3
 
 
 class WorkerSession:
-    """Session of one worker: its id, and the protocol version that its messages are written in."""
+    """Session of one worker with the service: its id, and the protocol version of its messages."""
 
     def __init__(self, client: WorkerClient, name: str, give_up: Callable[[], bool]) -> None:
-        """Prepare a session without registering; `give_up` ends the wait for a service that does not answer."""
+        """Prepare a session without registering. `give_up` ends waits for a service that does not answer."""
         self._client = client
         self._name = name
         self._give_up = give_up
@@ -37,11 +37,11 @@ class WorkerSession:
         self.protocol_version = PROTOCOL_VERSION
 
     def register(self, inventory: Inventory, *, anew: bool = True) -> Registered | None:
-        """Register the worker, or with `anew` false send its inventory; None when `give_up` ended the wait.
+        """Register the worker, or update its inventory if `anew` is false; None if `give_up` ended the wait.
 
         Raises:
             RequestRejected: the service does not accept this worker, or both sides speak no common protocol version.
-            LeaseLost: the service does not know the present session (only with `anew` false).
+            LeaseLost: the service does not know the present session (only if `anew` is false).
         """
         registration = Registration(
             protocol_version=PROTOCOL_VERSION,
@@ -64,15 +64,16 @@ class WorkerSession:
         return registered
 
     def send_inventory(self, inventory: Inventory) -> Registered | None:
-        """Send the worker's changed inventory under the present session; None when `give_up` ended the wait."""
+        """Send the worker's changed inventory under the present session. If the service does not know the session,
+        register again. None if `give_up` ended the wait."""
         try:
             return self.register(inventory, anew=False)
         except LeaseLost as error:
             return self.register_anew(inventory, error)
 
     def register_anew(self, inventory: Inventory, cause: ClientError) -> Registered | None:
-        """Register again after the service lost this worker session, such as when its database or its release was replaced;
-        None when `give_up` ended the wait.
+        """Register again after the service lost this worker session, for example because its database or its release
+        was replaced. None if `give_up` ended the wait.
 
         Raises:
             RequestRejected: the service lost the session repeatedly within a minute.
@@ -88,8 +89,8 @@ class WorkerSession:
         return self.register(inventory)
 
     def hand_back_unread(self, error: LeaseUnreadable) -> None:
-        """Give a run back to the service because this release cannot read its lease; the service gives this worker no more
-        runs."""
+        """Give a run back to the service because this release cannot read its lease. From then on the service gives
+        this worker no more runs."""
         log.error(
             "the lease of run %s cannot be read by this release (%s); install the service's release on this worker and "
             "restart it",

@@ -14,16 +14,17 @@ from shardtune.workers.trial_dir import TrialDir
 
 _POLL_S = 0.25
 _SLOWER = 3
-"""Factor by which later steps may be slower than the last reported step before the time limits are exceeded."""
+"""Factor by which later steps may be slower than the last reported step: time limits are extended until they allow for
+it."""
 _MOST = 10
-"""Largest factor by which slow steps extend a time limit."""
+"""Largest factor by which slow steps can extend a time limit."""
 
 Cause = Literal["deadline", "no_progress", "host_lost", "node_lost", "interrupted"]
 
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Time limits of an attempt. Steps slower than expected extend the limits, at most tenfold."""
+    """Time limits of an attempt. If steps are slower than expected, the limits are extended, at most tenfold."""
 
     deadline_s: float
     """Deadline of the attempt, in seconds from the launch."""
@@ -41,11 +42,11 @@ class RanksEnd:
     exits: tuple[RankExit, ...]
     """Ranks that ended before the others were killed, in the order in which their ends were noticed."""
     cause: Cause | None
-    """Reason for which the agent killed the remaining ranks; None when all ended by themselves, or when one rank's failure
-    came first."""
+    """Reason why the agent killed the remaining ranks. None if all ranks ended by themselves, or if the others were
+    killed because one rank had failed."""
     detail: str
     started_at_s: float
-    """Time at which the ranks were launched, on `clock.now_s`."""
+    """Time in seconds at which the ranks were launched, on the clock of `clock.now_s`."""
     elapsed_s: float
     conditions: Conditions = field(default_factory=Conditions)
     """Conditions (such as load of other programs and throttling) that each host observed during the launch."""
@@ -87,8 +88,8 @@ class _End:
 
 
 def _with_lost_node(end: _End, exits: Sequence[RankExit], ranks: int, lost: LostProcess | None) -> _End:
-    """Replace the recorded end of an attempt by the loss of a host, which may become known only after the ranks were
-    killed."""
+    """Return the recorded end of an attempt, or instead the loss of a host that explains it. That a host is lost may
+    become known only after its ranks were killed."""
     # A lost host explains the deaths of its peers' ranks. It takes back no complete result, and does not replace an
     # interruption: an engine that ends a worker ends its hosts too.
     is_complete = len(exits) == ranks and all(exit.code == 0 for exit in exits)
@@ -145,7 +146,8 @@ class _Watch:
         return None
 
     def _extend_limits(self, progress: Progress | None, spent_s: float) -> None:
-        """Extend the time limits to fit the duration of the last reported step; they never fall below the original limits."""
+        """Extend the time limits so that the remaining steps may be as slow as the last reported one, with a reserve.
+        The limits never fall below the original ones."""
         if progress is None or progress.step_s is None or progress.steps_left is None:
             return
         slow_s, limits = _SLOWER * progress.step_s, self._limits

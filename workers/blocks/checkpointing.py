@@ -37,7 +37,8 @@ def _saved_operators() -> frozenset[Any]:
 
 
 SAVED_OPERATORS = _saved_operators()
-"""Operators whose results selective checkpointing keeps: matrix products and attention kernels, expensive to recompute."""
+"""Operators whose results selective checkpointing keeps. They are matrix products and attention kernels, which are
+expensive to recompute."""
 
 
 def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
@@ -47,8 +48,8 @@ def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> Checkp
 
 
 def apply(blocks: list[nn.Module], mode: Checkpointing, every: int = 1) -> list[nn.Module]:
-    """Make every `every`-th block recompute in backward the activations that `mode` does not keep; returns these blocks.
-    Call this before sharding or wrapping."""
+    """Apply activation checkpointing to every `every`-th block: in backward it recomputes the activations that `mode`
+    does not keep. Returns these blocks. Call this before sharding or wrapping."""
     if mode == "none":
         return []
     # The forward is replaced, inside the block's hooks, so that FSDP2 gathers once per pass. ZeRO-3 relies on

@@ -18,11 +18,13 @@ _FIELD = "activation_offload (true)"
 
 
 class OffloadError(Exception):
-    """Inputs of blocks were not moved to host memory and back as the configuration says."""
+    """Exception for inputs of blocks that were not moved to host memory and back, though the configuration asks for
+    it."""
 
 
 class HostCopy:
-    """Input of one block in host memory. While it is copied back, `on_device` is the new tensor; after that, `copy` is None."""
+    """Input of one block, kept in host memory as `copy`. While it is copied back, `on_device` is the new tensor on the
+    device; after that, `copy` is None."""
 
     def __init__(self, copy: torch.Tensor) -> None:
         self.copy: torch.Tensor | None = copy
@@ -47,7 +49,8 @@ class HostInputs:
         self._waiting: list[HostCopy] = []
 
     def offload(self, block: nn.Module) -> None:
-        """Keep the input of a block, whose forward is checkpointed, in host memory until its backward."""
+        """Keep the input of a block in host memory until the block's backward pass; the block's forward pass is
+        checkpointed."""
         checkpointed = block.forward
         has_trained = any(parameter.requires_grad for parameter in block.parameters())
 

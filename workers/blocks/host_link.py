@@ -8,8 +8,8 @@ import torch
 
 
 class HostLink(Protocol):
-    """Link between a rank's device and host memory. Its waits make the device's current stream wait, never the calling
-    thread."""
+    """Link that copies tensors between a rank's device and host memory. When it waits, the device's current stream
+    waits, and never the calling thread."""
 
     def send(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begin to copy a tensor into host memory; returns the copy."""
@@ -26,10 +26,10 @@ class HostLink(Protocol):
 
 
 class HostBuffers:
-    """Buffers in host memory for copies of tensors, all as large as the largest tensor so far.
+    """Buffers in host memory for copies of tensors. All buffers are as large as the largest tensor so far.
 
-    Batches of different sequence lengths share the buffers. torch's own allocator keeps free buffers apart by powers of two,
-    so that every class of lengths would add one for each block.
+    Batches of different sequence lengths share the buffers. torch's own allocator would not share them: it sorts free
+    buffers by powers of two, and would add one buffer for each block and each power that occurs.
     """
 
     def __init__(self, allocate: Callable[[int], torch.UntypedStorage], release: Callable[[], None]) -> None:
@@ -38,8 +38,8 @@ class HostBuffers:
         self._bytes = 0
 
     def like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Uninitialised tensor in one of the buffers, with shape and dtype of the given tensor, and its strides if it is
-        dense."""
+        """Uninitialised tensor in one of the buffers, with the shape and dtype of the given tensor, and with its
+        strides if it is dense."""
         size = tensor.numel() * tensor.element_size()
         if size > self._bytes:
             # As the allocator of page-locked memory rounds, so that slightly longer rows need no new buffers.
@@ -51,17 +51,19 @@ class HostBuffers:
         return torch.empty(0, dtype=tensor.dtype).set_(storage, 0, tensor.shape, strides)
 
     def free(self, copy: torch.Tensor) -> None:
-        """Take back the buffer of a tensor for later tensors; its bytes may be overwritten at once."""
+        """Take back the buffer of a tensor, so that later tensors can use it. The tensor's bytes may be overwritten at
+        once."""
         storage = copy.untyped_storage()
         if storage.nbytes() == self._bytes:
             self._free.append(storage)
 
 
 class CudaLink:
-    """Link of a GPU, with a stream for each direction and page-locked host memory.
+    """Link between a GPU and page-locked host memory, with one stream for each direction.
 
-    Tensors on the device are allocated and freed on the computation's stream, which waits for each copy before its tensor is
-    freed. With `record_stream` instead, their memory could not be reused for as long as the host runs ahead of the device.
+    Tensors on the device are allocated and freed on the computation's stream, which waits for a tensor's copy before it
+    frees the tensor. With `record_stream` instead, their memory could not be used again for as long as the host runs
+    ahead of the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -71,7 +73,8 @@ class CudaLink:
         self._fetched: list[torch.Tensor] = []
 
     def send(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Begin to copy a tensor into page-locked memory, once the work queued so far on the current stream has computed it."""
+        """Begin to copy a tensor into page-locked memory, as soon as the work that is queued on the current stream has
+        computed it."""
         copy = self._buffers.like(tensor)
         self._out.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._out):
@@ -101,9 +104,10 @@ class CudaLink:
 
 
 class CpuLink:
-    """Link of a CPU rank, which has no device besides the host. Memory that numpy allocates plays the part of host memory.
+    """Link of a CPU rank, which has no device besides the host. Memory that numpy allocates stands for host memory.
 
-    A trial's peak memory counts what torch allocates, not what numpy does. The peak is therefore lower, as on a GPU.
+    A trial's peak memory counts what torch allocates, and not what numpy allocates. Offloading therefore lowers the
+    peak, as on a GPU.
     """
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 _NAMES = ("mlp", "feed_forward", "ffn", "ff")
 """Names by which the blocks of transformers call their MLP."""
 _LINEAR = ("Conv1D",)
-"""Classes of linear layers, by name, that are no `nn.Linear`: GPT-2's."""
+"""Names of classes that are linear layers without being `nn.Linear`, such as GPT-2's."""
 
 
 def note_of(blocks: Sequence[nn.Module]) -> str | None:
@@ -24,10 +24,11 @@ def note_of(blocks: Sequence[nn.Module]) -> str | None:
 
 
 def mlp_of(block: nn.Module) -> nn.Module:
-    """MLP of a block: the child whose output for a token depends on this token alone.
+    """MLP of a block: the child module whose output for a token depends on this token alone.
 
     Raises:
-        ValueError: there is none, or it may depend on other tokens or on chance; the message is the end of a sentence.
+        ValueError: there is none, or its output may depend on other tokens or on chance; the message is the end of a
+            sentence, without its beginning.
     """
     children = dict(block.named_children())
     mlp = next((children[name] for name in _NAMES if name in children), None)
@@ -40,7 +41,7 @@ def mlp_of(block: nn.Module) -> nn.Module:
 
 
 def _why_not(mlp: nn.Module) -> str | None:
-    """Reason why an MLP may not compute each token by itself; None if it does."""
+    """Reason why an MLP may not compute each token independently of the others; None if it does."""
     parameters = list(inspect.signature(type(mlp).forward).parameters.values())[1:]
     required = [each for each in parameters if each.default is inspect.Parameter.empty]
     if len(required) != 1 or required[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:

@@ -24,7 +24,8 @@ _RUNNING = ContextVar("mlp_slices_running", default=False)
 
 
 class SliceError(Exception):
-    """A block's MLP was called in another way than slices allow, or repeated otherwise than it ran."""
+    """Exception for a block that calls its MLP in a way that slices do not support, or for a second forward that
+    differs from the first."""
 
 
 def slice_mlps(blocks: list[nn.Module], count: int) -> None:
@@ -46,13 +47,14 @@ def slice_mlps(blocks: list[nn.Module], count: int) -> None:
 
 
 def is_running() -> bool:
-    """Whether a slice of an MLP runs its forward: selective checkpointing around it keeps no product of it."""
+    """Whether the forward of an MLP slice is running. Selective checkpointing of the block then keeps none of its
+    products."""
     return _RUNNING.get()
 
 
 def sizes(tokens: int, count: int) -> list[int]:
-    """Number of tokens of each slice: `count` numbers that differ by at most 1. Where there are fewer tokens than slices, the
-    last slices are empty, so that every rank gathers weights as often, however long its rows are."""
+    """Number of tokens in each of `count` slices; these numbers differ by at most 1. If there are fewer tokens than
+    slices, the last slices are empty, so that every rank gathers weights equally often, however long its rows are."""
     return [tokens // count + (index < tokens % count) for index in range(count)]
 
 
@@ -90,8 +92,8 @@ def _in_slices(forward: Forward, count: int) -> Callable[..., torch.Tensor]:
 
 
 class _SavedRow(torch.autograd.Function):
-    """Autograd function that saves a row as any operator saves its input, so that a checkpoint or an offload around the MLP
-    sees it. It computes nothing, and backward never comes by."""
+    """Autograd function that saves a row like the input of any operator, so that checkpointing or offload around the
+    MLP handles it. It computes nothing, and its backward is never called."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
@@ -104,7 +106,7 @@ class _SavedRow(torch.autograd.Function):
 
 
 class _KeptRow:
-    """Input of an MLP, kept once for all its slices from forward to backward."""
+    """Input of an MLP, which is kept once for all its slices from forward to backward."""
 
     def __init__(self, row: torch.Tensor) -> None:
         self._needs_gradient = row.requires_grad
@@ -114,7 +116,7 @@ class _KeptRow:
         self._row: torch.Tensor | None = None
 
     def part(self, first: int, length: int) -> torch.Tensor:
-        """Slice of the row for a second forward; gradients end at it."""
+        """Slice of the row that is the input of a second forward. It is detached, so that gradients end at it."""
         if self._row is None:
             # Asked once: a checkpoint around the block gives what it restored once only.
             (self._row,) = self._node.saved_tensors
@@ -123,13 +125,13 @@ class _KeptRow:
 
 
 class _AllRestored(Exception):
-    """The second forward has saved all tensors that the first one did. To end it here also keeps gathered, as ZeRO-3's hooks
-    do, the weights of the last layer until its backward."""
+    """Exception that ends a second forward as soon as it has saved all tensors that the first one saved. The rest is
+    not needed; and weights of the last layer that hooks gathered, as in ZeRO-3, stay gathered until its backward."""
 
 
 class _Slice:
-    """Checkpoint of one slice: of what the MLP's operators save in forward it keeps numbers alone, and restores the tensors by
-    a second forward when backward first asks for one."""
+    """Checkpoint of one slice. In place of the tensors that the MLP's operators save in forward it keeps only their
+    numbers. When backward first asks for a tensor, a second forward restores them all."""
 
     def __init__(self, forward: Forward, kept: _KeptRow, first: int, part: torch.Tensor) -> None:
         self._forward, self._kept = forward, kept

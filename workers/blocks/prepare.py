@@ -10,10 +10,10 @@ from shardtune.workers.blocks.host_inputs import HostInputs
 
 
 def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "inductor") -> HostInputs | None:
-    """Apply MLP slices and activation checkpointing, then compilation by a backend of `torch.compile`, to each repeated block
-    of a model, in place.
+    """Prepare each repeated block of a model in place: apply MLP slices and activation checkpointing, then compile it
+    by a backend of `torch.compile`.
 
-    Returns the object that moves the blocks' inputs to host memory and counts the bytes; None where the inputs stay on the
+    Returns the object that moves the blocks' inputs to host memory and counts the bytes; None if the inputs stay on the
     device.
 
     Raises:
@@ -37,8 +37,9 @@ def prepare_blocks(model: nn.Module, config: TrialConfig, backend: str = "induct
 
 
 def forbid_eager_blocks() -> None:
-    """Make Dynamo fail where it would run further blocks uncompiled. By default it silently does that after eight
-    recompilations of one function (torch 2.13, `recompile_limit`), and the trial would count as compiled."""
+    """Make Dynamo raise an error instead of running further blocks uncompiled. By default it does the latter silently
+    after eight recompilations of one function (torch 2.13, `recompile_limit`), and the trial would count as
+    compiled."""
     # torch imports Dynamo at this first use: it takes a second, which a trial without compilation need not spend.
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     # ZeRO-3's hooks run inside the blocks. Dynamo would compile the hooks too, anew for each module and dtype until their
@@ -47,8 +48,8 @@ def forbid_eager_blocks() -> None:
 
 
 def repeated_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Repeated blocks (decoder layers) of a model with their dotted names: the largest list of modules of one class;
-    empty if there is none."""
+    """Repeated blocks (decoder layers) of a model with their dotted names. They are the members of its largest list of
+    modules of one class; empty if it has no such list."""
     best: list[tuple[str, nn.Module]] = []
     size = 0
     for name, module in model.named_modules():

@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Run the worker: register, lease, run and report until a signal arrives."""
+    """Run the worker until a signal arrives: register it with the service, request leases, run their tasks and report
+    the results."""
     if settings.split:
         return split.run(settings, options)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
@@ -55,8 +56,8 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
 def with_rates(
     settings: WorkerSettings, hosts: HostPool, interrupt: Interrupt, measure: Measure = hardware_speed.measure
 ) -> Inventory:
-    """Inventory of the hosts, with rates (such as FLOP/s) that are measured now where neither the GPU catalogue nor an earlier
-    start provides them."""
+    """Inventory of the hosts (hardware and software), with rates such as FLOP/s. If neither the GPU catalogue nor an
+    earlier start provides these rates, they are measured now."""
     offered = hosts.offered
     # Before registering: measured bandwidths are part of the fingerprint, under which every study is kept.
     is_known = offered.measured is not None or offered.peak_flops is not None
@@ -93,8 +94,8 @@ def workplace(settings: WorkerSettings, hosts: HostPool, allowed: Allowed) -> Wo
 
 
 def _partition_devices(work_dir: Path, partition: HostPartition) -> AcquireDevices:
-    """Return a function that acquires the devices of a host partition for each run. The lock files, which all workers of the
-    machine share, are beside the workers' work directories."""
+    """Return a function that acquires the devices of a host partition (a part of the machine) for each run. The lock
+    files, which all workers of the machine share, are in a folder `locks` beside the workers' work directories."""
     return lambda is_exclusive, give_up: device_locks.hold_for_run(
         work_dir.parent / "locks", partition, is_exclusive, give_up
     )

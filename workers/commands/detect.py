@@ -15,8 +15,8 @@ from shardtune.workers.machine.offered_inventory import offer
 
 
 def measure_hardware(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Measure the rates of matrix products, copies, kernel launches and collectives; the agent reports them to the service
-    from its next start on."""
+    """Measure how fast this machine does matrix products, memory copies, kernel launches and collectives. The agent
+    sends these figures to the service whenever it starts from then on."""
     interrupt = Interrupt().install()
     with open_hosts(settings, Allowed(), interrupt, builds=False) as hosts:
         if hosts is None:
@@ -29,7 +29,7 @@ def measure_hardware(settings: WorkerSettings, options: argparse.Namespace) -> i
 
 
 def detect(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Print the inventory that a worker would offer."""
+    """Print the inventory (hardware and software) that a worker on this machine would report to the service."""
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     if settings.launcher != "local":
         with open_hosts(settings, allowed, Interrupt().install(), builds=False) as hosts:

@@ -33,28 +33,28 @@ _HOST_SETTINGS = {
 
 @dataclass(frozen=True)
 class HostPool:
-    """Hosts that are ready to run trials, with their inventory and launcher."""
+    """Hosts that are ready to run trials, with their inventory (hardware and software) and launcher."""
 
     launcher: Launcher
     offered: Inventory
-    """Inventory that the hosts offer to the service."""
+    """Inventory (hardware and software) of the hosts, which the worker reports to the service."""
     detect_again: Callable[[], Fingerprint | None]
     """Function that returns the hosts' present fingerprint (hardware and software versions); None if it is unchanged or
     unknown."""
     worker_name: str | None = None
-    """Name that the engine (such as Slurm) gives the worker; None where it gives none."""
+    """Name that the engine (such as Slurm) gives the worker; None if it gives none."""
     ends_in_s: Callable[[], float | None] = lambda: None
-    """Seconds until the allocation of the hosts ends; None where unknown."""
+    """Seconds until the scheduler takes the hosts away; None if unknown."""
 
 
 @contextlib.contextmanager
 def open_hosts(
     settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt, *, builds: bool
 ) -> Iterator[HostPool | None]:
-    """Context in which the hosts are open, with everything prepared that would otherwise take time from the first
-    trial; None when interrupted.
+    """Context in which the hosts are ready for trials. Everything is prepared that would otherwise take time from the
+    first trial. Its value is None if the preparation was interrupted.
 
-    `builds` says whether DeepSpeed's operators are built as well, unless the settings turn that off.
+    `builds`: whether to build DeepSpeed's operators, too, unless the settings turn that off.
     """
     settings = settings.model_copy(update={"build_operators": builds and settings.build_operators})
     with (_open_local if settings.launcher == "local" else _open_gang)(settings, allowed, interrupt) as hosts:

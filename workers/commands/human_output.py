@@ -24,8 +24,8 @@ def table(rows: Sequence[tuple[str, str]]) -> str:
 def outcome(
     result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | RehearsalReport | Failure,
 ) -> str:
-    """Format the result of the command `run-trial` for people; a failure's traceback is printed before, with
-    the rank's log."""
+    """Format the result of the command `run-trial` for people. The traceback of a failure is not repeated, as it was
+    printed before with the rank's log."""
     match result:
         case Measurement():
             return table(_measured(result))

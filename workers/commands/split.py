@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Start the workers one by one, let them request work once all have measured their hardware, and end all of them when a
-    signal arrives or one of them fails. Workers that were idle for as long as allowed end one by one."""
+    """Start the workers one by one, and let them request work once all have measured their hardware. All are ended when
+    a signal arrives or one of them fails. Workers that have been idle for too long end one by one."""
     Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
     gpus = find_gpus().for_ranks(settings.ranks)
@@ -59,9 +59,9 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
 def _watch(workers: Mapping[str, "subprocess.Popen[bytes]"], interrupt: Interrupt, *, may_end: bool) -> int:
     """Wait until all workers have ended, one has failed, or a signal arrives; returns the command's exit code.
 
-    `may_end`: workers end by themselves when they are idle, or get no answer from the service, for too long. A worker that
-    trains, or has a result to deliver, then continues when another one fails; the code is that of the first worker that
-    failed.
+    `may_end`: whether workers may end by themselves, because they are idle or the service does not answer for too long.
+    If so, a worker that trains or has a result to deliver continues when another one fails; the exit code is that of
+    the first worker that failed.
     """
     while not interrupt:
         codes = {name: worker.poll() for name, worker in workers.items()}
@@ -78,7 +78,7 @@ def _watch(workers: Mapping[str, "subprocess.Popen[bytes]"], interrupt: Interrup
 def _start(
     settings: WorkerSettings, division: Division, arguments: Sequence[str], keys: KeySource
 ) -> subprocess.Popen[bytes]:
-    """Start a worker process with this process's options, except for the worker's own part of the machine."""
+    """Start a worker process with the options of this process, but with a part of the machine of its own."""
     work_dir = settings.work_dir / division.name
     # Empty, or SHARDTUNE_WORKER_SPLIT in the inherited environment would divide the part again.
     own_options = ["--split=", "--work-dir", str(work_dir), "--ranks", str(division.ranks)]
@@ -96,7 +96,8 @@ def _start(
 
 
 def worker_name(settings: WorkerSettings, division: Division) -> str:
-    """Name of one of the machine's workers in the service, which stays the same after a restart."""
+    """Name under which one of this machine's workers registers with the service. The name stays the same after a
+    restart."""
     end = f"/{division.name}"
     return settings.pool_name[-(200 - len(end)) :] + end
 
@@ -121,7 +122,8 @@ def _bound_to(cores: frozenset[int]) -> Iterator[None]:
 
 
 def _code(name: str, worker: subprocess.Popen[bytes]) -> int:
-    """Exit code of the command with all workers, once one of its workers has ended."""
+    """Exit code of the command that runs several workers on this machine, if it ends because the given worker has
+    ended."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         worker.wait(_ENDING_S)
     log.error("worker %s ended with exit code %s; no worker is left running", name, worker.poll())

@@ -18,7 +18,7 @@ GROUP = "shardtune.models"
 
 @dataclass(frozen=True)
 class Script:
-    """User's training script that uses the adapter."""
+    """Training script of a user that uses the adapter."""
 
     path: Path
     arguments: tuple[str, ...] = ()
@@ -26,7 +26,8 @@ class Script:
 
 @dataclass(frozen=True)
 class Allowed:
-    """Scripts and entry points that a study's model may name, besides an architecture of transformers."""
+    """Scripts and entry points that the worker's owner allows studies to name as their model, besides the architectures
+    of transformers."""
 
     models: frozenset[str] = frozenset()
     """Names of allowed entry points in the group `shardtune.models`."""

@@ -25,12 +25,14 @@ _ANY = Fingerprint(
     cpu_count=1,
     host_memory_gib=1,
 )
-"""Placeholder fingerprint against which override values are checked, before the real hardware is detected."""
+"""Placeholder for the machine's fingerprint (hardware and software versions). Override values are checked against it
+before the real hardware is detected."""
 _TYPES = get_type_hints(Fingerprint)
 
 
 def override(detected: Fingerprint, values: Mapping[str, str]) -> Fingerprint:
-    """Replace detected values of the fingerprint by the owner's overrides, and mark the fields as overridden.
+    """Replace detected values of the machine's fingerprint (hardware and software versions) by those that the worker's
+    owner has set, and mark these fields as overridden.
 
     Raises:
         ValueError: a value is invalid; the message names its field.

@@ -14,7 +14,8 @@ from shardtune.workers.config.overrides import split_overrides
 
 
 class WorkerSettings(BaseSettings):
-    """Settings of one agent; each may be given as `SHARDTUNE_WORKER_<NAME>`."""
+    """Settings of one agent (worker process). Each may be given as the environment variable
+    `SHARDTUNE_WORKER_<NAME>`."""
 
     model_config = SettingsConfigDict(env_prefix="SHARDTUNE_WORKER_", frozen=True, extra="forbid")
 
@@ -23,77 +24,87 @@ class WorkerSettings(BaseSettings):
     proxy: str | None = None
     """URL of a proxy to the service. `HTTP_PROXY` and similar variables are ignored: their proxy would see the API key."""
     work_dir: Path = Path(".shardtune/worker")
-    """Folder for trial directories, logs and, for CPU ranks, the lock that keeps a second agent out. It is made with mode
-    0700; one that another user owns or can write is rejected."""
+    """Folder for trial directories, logs and, for CPU ranks, the lock that keeps a second agent out. It is created with
+    mode 0700. A folder that another user owns or can write is rejected."""
     name: str | None = None
-    """Stable name of this resource pool. Default: host name and work directory."""
+    """Name of this resource pool (the devices of this worker), which stays the same after a restart. Default: host name
+    and work directory."""
     ranks: int | None = Field(default=None, ge=1, le=1024)
     """Number of ranks of a trial. Default: one for each visible GPU, or 2 CPU ranks where there is no GPU."""
     # NoDecode: pydantic-settings would parse a variable of a complex type as JSON; the validators below split text.
     split: Annotated[tuple[int, ...], NoDecode] = ()
     """Numbers of ranks of several workers that divide this machine, separated by commas. As many workers of each size
-    are started as fit: `1,8` on eight GPUs starts one worker per GPU, and one of all. Default: one worker of all ranks."""
+    are started as fit: `1,8` on eight GPUs starts one worker per GPU, and one with all eight. Default: one worker with
+    all ranks."""
     host_partition: HostPartition | None = None
-    """Host partition (part of the machine) of this worker, where several workers divide the machine; set by the process that
-    starts them."""
+    """Host partition (part of the machine) that this worker uses if several workers divide the machine. The process
+    that starts the workers sets it."""
     memory_gib: float | None = Field(default=None, gt=0)
-    """Declared memory of one CPU rank in GiB. Default: an equal part of the host's memory. GPUs report their own."""
+    """Memory of one CPU rank in GiB. Default: an equal part of the host's memory. It must not be set on a machine with
+    GPUs, whose memory is detected."""
     cold: bool = False
     """Start one interpreter per rank instead of forking ranks from a fork server: slower, but the ranks share no process
     state."""
     allowed_models: Annotated[tuple[str, ...], NoDecode] = ()
-    """Names of the entry-point group `shardtune.models` that studies may use; in the environment separated by commas."""
+    """Names of entry points in the group `shardtune.models` that studies may use. In the environment they are separated
+    by commas."""
     allowed_scripts: Annotated[dict[str, str], NoDecode] = {}
-    """Training scripts that studies may use: command (a Python script and its arguments) by name; in the environment
-    NAME=COMMAND separated by semicolons."""
+    """Training scripts that studies may use, each a name with its command (a Python script and its arguments). In the
+    environment they are written NAME=COMMAND, separated by semicolons."""
     fingerprint_override: Annotated[dict[str, str], NoDecode] = {}
-    """Values that replace fields of the detected fingerprint (hardware and software versions), to try out the effects of a
-    change. Every record marks them. In the environment FIELD=VALUE separated by semicolons."""
+    """Values that replace fields of the detected fingerprint (hardware and software versions), to try out the effects
+    of a change. Every record marks the replaced fields. In the environment they are written FIELD=VALUE, separated by
+    semicolons."""
     look_again_s: float = Field(default=60, gt=0)
-    """Seconds between inspections of the machine's hardware and software versions, which take place between runs; the service
-    is told of a change."""
+    """Seconds between two inspections of the machine's hardware and software versions. Inspections take place between
+    runs; the worker reports a change to the service."""
     keep_trials: int = Field(default=20, ge=0)
-    """Number of the newest trial directories of successful runs that are kept."""
+    """Number of trial directories of successful runs to keep; older ones are deleted."""
     keep_failed: int = Field(default=200, ge=0)
-    """Number of the newest trial directories of failed runs that are kept."""
+    """Number of trial directories of failed runs to keep; older ones are deleted."""
     min_free_gib: float = Field(default=1.0, ge=0)
-    """GiB that must be free on the work directory's disk; with less, a run fails with the failure kind `setup`."""
+    """GiB that must be free on the work directory's disk. If less is free, a run fails with the failure kind
+    `setup`."""
     host_ready_s: float = Field(default=600, gt=0)
     """Seconds that the fork server may take to import torch, deepspeed and transformers."""
     launcher: LauncherName = "local"
-    """Launcher of the ranks: on this machine, or over the hosts of a Slurm job or a Ray cluster as one gang."""
+    """Launcher of the ranks. They run on this machine, or as one gang on the hosts of a Slurm job or a Ray cluster."""
     nodes: int | None = Field(default=None, ge=1, le=100_000)
-    """Number of hosts of the gang. Default: all that the Slurm job has."""
+    """Number of hosts that train together (the gang). Default: all hosts of the Slurm job."""
     node_dir: Path | None = None
-    """Folder for trial directories and logs on each host, which no other host sees. Default: a folder of this user in
-    the host's temporary folder."""
+    """Folder on each host for trial directories and logs; it must not be shared between hosts. Default: a folder of
+    this user in the host's temporary folder."""
     shared_dir: Path | None = None
-    """Folder that every host sees, for the checkpoints of resume checks, in a folder of this user. Without it, a gang runs
-    no resume checks."""
+    """Folder that every host sees, in which the checkpoints of resume checks are saved, in a subfolder of this user.
+    Without it, a gang of several hosts runs no resume checks."""
     interface: str | None = None
-    """Network interface between the hosts. Default: the interface by which the hosts reach the first host."""
+    """Network interface through which hosts exchange data. Default: the interface by which the other hosts reach the
+    first host."""
     meet_ports: Annotated[tuple[int, int] | None, NoDecode] = None
-    """Port range FIRST-LAST for the store of the ranks' rendezvous, where a firewall restricts ports. Default: any port. It
-    does not limit gloo and NCCL."""
+    """Ports FIRST-LAST from which the store of the ranks' rendezvous takes one; needed if a firewall blocks other
+    ports. Default: any port. It does not limit the ports of gloo and NCCL."""
     gang_wait_s: float = Field(default=600, gt=0)
     """Seconds to wait for lost hosts to come back, and for hosts that have not started yet."""
     srun_options: Annotated[tuple[str, ...], NoDecode] = ()
-    """Further options of `srun`, such as a container's; in the environment separated by semicolons."""
+    """Additional options of `srun`, such as those of a container. In the environment they are separated by
+    semicolons."""
     ray_address: str | None = None
     """Address of the Ray cluster. Default: RAY_ADDRESS, or the cluster of this host."""
     node_lease_s: float = Field(default=8, ge=2, le=60)
-    """Seconds of a host's lease: a host that gets no answer from the agent for three quarters of it ends its ranks, which are
-    gone at the lease's end. Longer leases mean fewer false alarms of hosts under load, and a later notice of lost ones."""
+    """Seconds of a host's lease. A host that gets no answer from the agent for three quarters of them ends its ranks,
+    which are gone when the lease ends. A longer lease causes fewer false alarms on hosts under load, but a lost host is
+    noticed later."""
     exit_when_idle_minutes: float | None = Field(default=None, gt=0, le=525_600)
-    """Minutes without a run after which the worker ends, with exit code 0, or 1 where the service does not answer then. Set it
-    on machines that are started for pending work and should end after it. Default: the worker waits for runs until it is
-    stopped."""
+    """Minutes without a run after which the worker ends. The exit code is 0, or 1 if the service does not answer then.
+    Set it on machines that are started for pending work and should end after it. Default: the worker waits for runs
+    until it is stopped."""
     measure_rates: bool = True
-    """Measure the ranks' rates at the first start on a machine that the catalogue lacks (CPU ranks, other GPUs): half a
-    minute, kept in `work_dir`. Without them, the first searches there are guided by a guess, or not at all."""
+    """Measure the ranks' rates (such as FLOP/s and bandwidths) at the first start on hardware for which no published
+    figures are known, such as CPU ranks. This takes half a minute, and the result is kept in `work_dir`. Otherwise the
+    first searches there are guided by a guess, or not at all."""
     build_operators: bool = True
-    """Build DeepSpeed's CPU Adam (a minute, then cached) before work is taken. Without it, the first trial that
-    offloads its optimizer builds it."""
+    """Build DeepSpeed's CPU Adam (which takes a minute and is then cached) before the worker takes runs. Otherwise the
+    first trial that offloads its optimizer builds it."""
 
     @field_validator("split", mode="before")
     @classmethod

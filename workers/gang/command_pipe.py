@@ -19,8 +19,7 @@ class CommandPipe:
     def __init__(
         self, host: str, command: Sequence[str], environment: Mapping[str, str], log_path: Path, leaves_s: float = 2.0
     ) -> None:
-        """Start the command; `leaves_s` is the time in seconds that the command may take to end after its input has
-        ended."""
+        """Start the command. `leaves_s`: seconds that the command may take to end after its input was closed."""
         self._host = host
         self._log_path = log_path
         self._leaves_s = leaves_s

@@ -16,10 +16,11 @@ from shardtune.workers.gang.pipe import Engine
 from shardtune.workers.gang.rendezvous import find_addresses, require_shared
 
 _RESTART_FRACTION = 0.5
-"""Fraction of a lease that passes before a node agent is started again on a host whose node agent was lost."""
+"""Fraction of a node agent's lease that passes, once the node agent is lost, before another one is started on its
+host."""
 _PREPARE_S = 1200.0
-"""Seconds allowed, while a gang is prepared, for a fork server that must start again and for GPUs that other programs still
-use."""
+"""Seconds allowed for the preparation of a gang of hosts, in which a fork server may have to start again, and other
+programs may still use GPUs."""
 
 log = logging.getLogger(__name__)
 
@@ -29,17 +30,17 @@ class GangPlan:
     """Requirements and settings of a gang (hosts that train together)."""
 
     nodes: int
-    """Number of hosts in the gang."""
+    """Number of hosts that train together (the gang)."""
     begin: Begin
     """First message to each node agent, with its settings."""
     interface: str | None = None
-    """Network interface that connects the hosts; None: any interface on which they reach each other."""
+    """Network interface that connects the hosts; None means any interface on which they reach each other."""
     ports: PortRange | None = None
-    """Ports for the rendezvous store; None: any port."""
+    """First and last port that the rendezvous store may use; None means any port."""
     shared_dir: Path | None = None
-    """Folder that all hosts must share; None: no shared folder is needed."""
+    """Folder that all hosts must share; None if no shared folder is needed."""
     inspect_again_s: float = 60.0
-    """Seconds between inspections of each host's hardware and versions, which take place between runs."""
+    """Seconds between two inspections of each host's hardware and versions. Inspections take place between runs."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Gang:
 
     @property
     def ready(self) -> list[NodeReady]:
-        """`NodeReady` messages of the gang's hosts, with their inventories."""
+        """Messages (`NodeReady`) with which the gang's node agents said that they are ready; each contains its host's
+        inventory."""
         return [link.ready for link in self.links if link.ready is not None]
 
     @property
@@ -60,7 +62,7 @@ class Gang:
         return not any(members.differences(self.ready[0], host) for host in self.ready[1:])
 
     def address_of(self, link: NodeLink) -> NodeAddress:
-        """Rendezvous address of one of the gang's hosts."""
+        """Address of one of the gang's hosts at which ranks of the other hosts can reach it."""
         return self.addresses[self.links.index(link)]
 
 
@@ -77,13 +79,13 @@ class GangHosts:
         self._closing: list[threading.Thread] = []
         self._inspected_s = now_s()
         self.gang: Gang | None = None
-        """Gang that was chosen last; one of its hosts may have been lost since."""
+        """Gang that was chosen last. One of its hosts may have been lost since then."""
 
     def start_missing(self) -> None:
-        """Start a node agent on every host that has none.
+        """Start a node agent (the process that starts ranks) on every host that has none.
 
         Raises:
-            ValueError: there are fewer hosts than nodes, or a host rejects its settings.
+            ValueError: there are fewer hosts than the gang needs, or a host rejects its settings.
         """
         for link in list(self._links.values()):
             # Only when its lease is over: a second node agent must not start beside ranks that may still live.
@@ -110,15 +112,16 @@ class GangHosts:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every host is ready or lost."""
+        """Whether no host is starting any more: each is either ready or lost."""
         return all(link.ready or link.loss_reason for link in self._links.values())
 
     def choose(self) -> Gang | None:
-        """Choose the gang among the ready hosts, or keep the present gang while it is complete. None where too few
+        """Choose the gang among the ready hosts, or keep the present gang if all its hosts are ready. None if too few
         hosts are ready.
 
         Raises:
-            ValueError: enough are ready, but they are not equal, or do not share the folder that they should.
+            ValueError: enough hosts are ready, but they differ in hardware or versions, or do not share the folder that
+                they should.
             NoRendezvous: the hosts do not reach each other.
         """
         if self.gang is not None and all(link.loss_reason is None for link in self.gang.links):
@@ -148,7 +151,7 @@ class GangHosts:
         return self.gang
 
     def prepare(self, gang: Gang) -> bool:
-        """Prepare every host of the gang to launch.
+        """Prepare every host of the gang (the hosts that train together) to launch.
 
         A host that cannot be prepared is given up, and hosts that are no longer equal are not used as a gang any more.
         """
@@ -168,7 +171,8 @@ class GangHosts:
 
     @property
     def inventory(self) -> Inventory:
-        """Inventory of the whole gang, which the worker offers to the service."""
+        """Inventory (hardware and software) of all hosts that train together, which the worker reports to the
+        service."""
         assert self.gang is not None, "prepare first"
         hosts = {link.host for link in self.gang.links}
         spares = [host for host, link in self._links.items() if host not in hosts and link.ready]

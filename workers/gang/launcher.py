@@ -20,14 +20,15 @@ from shardtune.workers.launchers.base import LaunchFailed, LostProcess, Prepared
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _KILL_S = 120.0
-"""Seconds allowed for a node agent to end its ranks; beyond that, the end of the node agent's lease ends them."""
+"""Seconds allowed for a node agent to end its host's ranks. If it takes longer, they end with the node agent's
+lease."""
 
 
 class GangLauncher:
     """Launcher of a trial's ranks over the hosts of a gang, one trial at a time."""
 
     def __init__(self, engine: Engine, plan: GangPlan, wait_s: float) -> None:
-        """Prepare the launcher; `wait_s` is the longest wait in seconds for a complete gang."""
+        """Prepare the launcher. `wait_s`: maximum seconds to wait until enough hosts for the gang are ready."""
         self._engine, self._plan, self._wait_s = engine, plan, wait_s
         self._events = GangEvents()
         self._hosts = GangHosts(engine, plan, self._events, lambda: self._left_s)
@@ -42,17 +43,19 @@ class GangLauncher:
 
     @property
     def inventory(self) -> Inventory:
-        """Inventory of the gang, which the worker offers to the service, once the gang is prepared."""
+        """Inventory (hardware and software) of the hosts that train together, which the worker reports to the service.
+        The hosts must be prepared first."""
         return self._hosts.inventory
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
-        """Ends of ranks since the launch, in the order in which messages about them arrived."""
+        """Ends of ranks since the launch, in the order in which their messages arrived."""
         return tuple(self._exits)
 
     @property
     def lost(self) -> LostProcess | None:
-        """Lost host of the launch, or a host's lost helper process; the value is kept until the next launch."""
+        """Host, or helper process of a host, that was lost during the launch; None if none was. The value is kept until
+        the next launch."""
         self._lost = self._lost or self._find_lost()
         return self._lost
 
@@ -65,10 +68,10 @@ class GangLauncher:
         return None
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Prepare a complete gang: replace lost hosts, and wait for hosts to become available again.
+        """Prepare a complete gang of hosts: replace lost hosts, and wait for hosts to become available again.
 
         Raises:
-            ValueError: at the start, hosts are too few or unequal, or their settings do not fit them.
+            ValueError: at the first start, there are too few hosts, they differ, or their settings do not fit them.
         """
         is_first, until_s, trouble = self._hosts.gang is None, now_s() + self._wait_s, ""
         while not give_up():
@@ -90,7 +93,7 @@ class GangLauncher:
         raise LaunchFailed("asked to stop while the hosts were starting")
 
     def launch(self, directory: Path, launch: Launch) -> None:
-        """Stage the launch on every host, then start the ranks on all of them."""
+        """Prepare the launch's folder on every host, then start the ranks on all hosts."""
         gang = self._hosts.gang
         assert gang is not None, "prepare first"
         task = None if launch.program == "hardware" else _TASK.validate_json((directory / "task.json").read_bytes())
@@ -189,7 +192,7 @@ class GangLauncher:
             raise RanksAlive("; ".join(survivors))
 
     def _await_over(self, link: NodeLink, order: int, ends_s: float) -> LaunchEnded | None:
-        """Wait for a host's answer to the order to kill its ranks; None where the host is lost."""
+        """Answer of a host to the order to kill its ranks, which is awaited; None if the host is lost."""
         while order not in link.answers and link.loss_reason is None:
             if now_s() > ends_s:
                 link.give_up("it did not end its ranks")
@@ -205,8 +208,8 @@ class GangLauncher:
         return over.conditions.model_copy(update={"nodes": tuple(nodes)})
 
     def conditions(self) -> Conditions:
-        """Conditions (such as load of other programs and throttling) that each host observed during the last launch, without
-        lost hosts."""
+        """Conditions (such as load of other programs and throttling) that each host observed during the last launch;
+        lost hosts are left out."""
         return self._conditions
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
@@ -232,7 +235,7 @@ def _nodes_of(task: Task) -> int:
 
 
 def _launches_by_host(gang: Gang, launch: Launch, nodes: int, port: int | None) -> dict[NodeLink, Launch]:
-    """Launch order for each host, with its ranks and the address of the rendezvous."""
+    """Message for each host that tells its node agent which ranks to start and where the ranks of all hosts meet."""
     per_host = launch.ranks // nodes
     launches = {}
     for index, (link, address) in enumerate(list(zip(gang.links, gang.addresses, strict=True))[:nodes]):

@@ -30,12 +30,12 @@ from shardtune.workers.gang.messages import (
 from shardtune.workers.gang.pipe import Pipe
 
 _START_S = 60.0
-"""Seconds allowed for an engine (such as Slurm) to start the node agent."""
+"""Seconds allowed for an engine (the program that owns the hosts, such as Slurm) to start the node agent on a host."""
 _SILENCE = 0.75
-"""Fraction of the lease after which a silent host counts as lost; the rest of the lease is for the node agent to end
-the host's ranks."""
+"""Fraction of the node agent's lease after which a silent host counts as lost. In the rest of the lease the node agent
+itself ends the host's ranks."""
 _SLACK_S = 0.5
-"""Seconds that processes need to disappear after they were killed at the end of the lease."""
+"""Seconds that processes may take to disappear after the end of the node agent's lease, when they are killed."""
 
 Answer = OrderDone | LaunchEnded
 
@@ -43,13 +43,14 @@ log = logging.getLogger(__name__)
 
 
 class GangEvents:
-    """Events of all node agents. The main thread waits for them, and handles the ends of ranks in the order in which they
-    arrive."""
+    """Events of all node agents (one process on each host). The main thread waits for them, and handles the ends of
+    ranks in the order in which they are reported."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self.numbers = itertools.count(1)
-        """Counter for order numbers, which are unique over all node agents."""
+        """Counter from which each order to a node agent takes its number; no two orders have the same number, even if
+        they go to different hosts."""
         self.ended: deque[RankEnded] = deque()
 
     def ring(self) -> None:
@@ -63,14 +64,14 @@ class GangEvents:
 
 
 class NodeLink:
-    """Link of the agent to one node agent, from the time at which the pipe is open. A thread reads messages; the main
-    thread sends orders."""
+    """Link from the agent to the node agent of one host, which begins when their pipe is open. A thread reads the node
+    agent's messages; the main thread sends orders."""
 
     def __init__(
         self, pipe: Pipe, begin: Begin, events: GangEvents, ranks_end_in_s: Callable[[], float | None]
     ) -> None:
-        """Open the link; `ranks_end_in_s` returns the seconds left of the agent's own lease and is called in the link's
-        thread."""
+        """Open the link to a node agent. `ranks_end_in_s` returns the seconds left of the agent's own lease; the link's
+        thread calls it for each heartbeat."""
         self.host = pipe.host
         self._pipe, self._lease_s, self._events, self._ranks_end_in_s = pipe, begin.lease_s, events, ranks_end_in_s
         self._began_s = self._last_message_s = self._answered_s = now_s()
@@ -81,11 +82,14 @@ class NodeLink:
         self.failed: NodeFailed | None = None
         self.answers: dict[int, Answer] = {}
         self.rejected: LaunchRejected | None = None
-        """Node agent's rejection of the launch in progress."""
+        """Node agent's message that it could not start the ranks of the present launch; None if it has sent no such
+        message."""
         self.helper_lost: HelperLost | None = None
-        """Helper process that the host lost during the launch in progress."""
+        """Node agent's message that a helper process of its host (such as the fork server) died during the present
+        launch; None if it has sent no such message."""
         self.progress: tuple[int, Progress | None] = (0, None)
-        """Counter that changes with each progress of a rank, and the last reported progress, of the launch in progress."""
+        """Progress in the present launch: a counter that changes with each progress of a rank, and the last progress
+        that the host reported (None before the first)."""
         pipe.send(to_line(begin))
         threading.Thread(target=self._read_messages, name=f"node-{self.host}", daemon=True).start()
 
@@ -151,7 +155,8 @@ class NodeLink:
         self.ready = self.ready.model_copy(update={"inventory": inventory})
 
     def begin_launch(self) -> None:
-        """Forget the recorded events of the previous launch."""
+        """Forget what the node agent reported during the previous launch: rejection, lost helper process and
+        progress."""
         self.rejected, self.helper_lost, self.progress = None, None, (0, None)
 
     @property
@@ -184,7 +189,7 @@ class NodeLink:
         return self._answered_s + self._lease_s + _SLACK_S
 
     def close(self) -> None:
-        """End the link and the node agent."""
+        """End the link, and with it the node agent on the host."""
         self.give_up("the worker ended")
         self._pipe.close()
 

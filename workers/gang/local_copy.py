@@ -29,7 +29,8 @@ def write_progress(folder: Path, progress: Progress) -> None:
 
 
 def ranks_end_in_s(folder: Path) -> float | None:
-    """Seconds left of the agent's own lease, as the agent last wrote them; None for no limit."""
+    """Seconds left of the agent's own lease, as the agent last wrote them into the folder; None if there is no
+    limit."""
     with contextlib.suppress(OSError, ValueError):
         return float((folder / "deadline").read_text()) - time.clock_gettime(time.CLOCK_BOOTTIME)
     return None

@@ -33,16 +33,18 @@ _LOOSE_EQUALITY: Mapping[str, Equal] = {
     "python": _same_series,
     "kernel": _same_series,
 }
-"""Comparison functions of the fingerprint's fields that need not be identical, by field."""
+"""Comparison functions, by name of the field, for those fields of a host's fingerprint (hardware and software versions)
+that count as equal within a tolerance."""
 _OF_RECORD = frozenset({"version", "overridden", "intra_node_gb_per_s", "inter_node_gb_per_s"})
-"""Fields of a fingerprint that describe the record itself, or were measured over the whole gang, so that hosts may differ in
-them."""
+"""Fields of a fingerprint (hardware and software versions) that are not compared between hosts: they describe the
+record itself, or were measured over all hosts together."""
 _OF_HOST = frozenset({"cpu_count", "cpu_topology", "cpu_max_mhz"})
-"""Fields of a fingerprint in which hosts with GPUs may differ without making measurements invalid."""
+"""Fields of a fingerprint (hardware and software versions) in which hosts with GPUs may differ, because these fields do
+not change what is measured on GPUs."""
 
 
 def differences(first: NodeReady, second: NodeReady) -> list[str]:
-    """Differences between two hosts in properties that must be equal, with both hosts' values; empty where the hosts may train
+    """Differences between two hosts in properties that must be equal, with both hosts' values; empty if the hosts may train
     together."""
     first_inventory, second_inventory = first.inventory, second.inventory
     differing = [
@@ -78,8 +80,8 @@ def _short(value: object) -> str:
 
 
 def largest_equal(hosts: Sequence[tuple[Host, NodeReady]]) -> list[tuple[Host, NodeReady]]:
-    """Largest set of hosts that match its first host in hardware and versions; of several such sets, the first in the given
-    order."""
+    """Largest set of hosts whose members all match the first of them in hardware and versions. If several sets are
+    equally large, the first in the given order."""
     best: list[tuple[Host, NodeReady]] = []
     for _, first in hosts:
         equal = [(host, ready) for host, ready in hosts if not differences(first, ready)]

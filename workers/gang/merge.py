@@ -8,8 +8,8 @@ from shardtune.workers.gang.messages import NodeAddress, NodeReady
 
 
 def fingerprint(hosts: Sequence[NodeReady]) -> Fingerprint:
-    """Fingerprint of the gang (hardware and software versions): each memory size is the smallest of all hosts', GPUs are added
-    up."""
+    """Fingerprint of the gang (hardware and software versions). Numbers of GPUs are added up over the hosts; each
+    memory size is the smallest of all hosts."""
     fingerprints = [host.inventory.fingerprint for host in hosts]
     first = fingerprints[0]
     return first.model_copy(
@@ -30,8 +30,8 @@ def fingerprint(hosts: Sequence[NodeReady]) -> Fingerprint:
 
 
 def inventory(hosts: Sequence[NodeReady], addresses: Sequence[NodeAddress], spares: Sequence[str]) -> Inventory:
-    """Inventory with which a gang registers as a worker; `addresses` are the hosts' addresses for the rendezvous, in
-    the hosts' order."""
+    """Inventory (hardware and software) with which a gang of hosts registers as one worker. `addresses` are the
+    addresses at which ranks reach each host, in the order of the hosts."""
     offers = [host.inventory for host in hosts]
     first = offers[0]
     cluster = first.cluster.model_copy(

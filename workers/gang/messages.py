@@ -19,23 +19,25 @@ from shardtune.api_schemas.trials.rehearsals import RehearsalReport
 from shardtune.workers.launch import Launch
 
 MAX_LINE_BYTES = 1 << 20
-"""Largest size in bytes of a message's line."""
+"""Maximum size in bytes of one message, which is sent as one line of JSON."""
 
 PortRange = tuple[int, int]
 """First and last port of a port range."""
 
 
 class Begin(Schema):
-    """First message from the agent to a node agent: its settings, and how long it may live without an answer to a
-    heartbeat."""
+    """First message from the agent to a node agent: its settings, and how long it may live if its heartbeats are not
+    answered."""
 
     kind: Literal["begin"] = "begin"
     settings: dict[str, JsonValue]
     """Fields of `WorkerSettings` for the node agent's host."""
     environment: dict[str, str] = {}
-    """Environment variables that the ranks get with the agent's values, even where the engine (such as Slurm) changed them."""
+    """Environment variables of the agent that the ranks on this host get with the same values, even if the engine (such
+    as Slurm) has changed them on the host."""
     without: tuple[str, ...] = ()
-    """Names of environment variables that only the engine (such as Slurm) sets on the host: the ranks do not get them."""
+    """Names of environment variables that only the engine (such as Slurm) sets on the host; the ranks do not get these
+    variables."""
     lease_s: float = Field(gt=0)
     """Seconds that the node agent and its ranks may live after the last answered heartbeat."""
 
@@ -47,10 +49,11 @@ class NodeHeartbeatAnswer(Schema):
     beat: int
     """Number of the answered heartbeat."""
     lease_s: float
-    """Seconds of the node agent's lease, counted from the sending of the answered heartbeat."""
+    """Seconds for which the node agent's lease is renewed, counted from the moment at which the node agent sent the
+    answered heartbeat."""
     ranks_end_in_s: float | None = None
-    """Seconds left of the agent's own lease, counted from the sending of the answered heartbeat; None while no ranks
-    run."""
+    """Seconds left of the agent's own lease with the service, counted from the moment at which the node agent sent the
+    answered heartbeat; None while no ranks run."""
 
 
 class PrepareOrder(Schema):
@@ -60,7 +63,7 @@ class PrepareOrder(Schema):
     kind: Literal["prepare"] = "prepare"
     order: int
     needs_fingerprint: bool
-    """Whether the answer must also contain the host's present fingerprint."""
+    """Whether the answer must also contain the host's present fingerprint (hardware and software versions)."""
 
 
 class ListenOrder(Schema):
@@ -80,41 +83,42 @@ class ReachOrder(Schema):
     address: str
     port: int
     word: str
-    """Random word that the listening host sends, so that no other program is mistaken for it."""
+    """Random word that the listening host sends to whoever connects, so that no other program is mistaken for it."""
 
 
 class SharedOrder(Schema):
-    """Order to a node agent to write a word into a file, or to read the file, to check whether the hosts share the
+    """Order to a node agent to write a word into a file, or to read the file. It checks whether the hosts share a
     folder."""
 
     kind: Literal["shared"] = "shared"
     order: int
     path: str
     writes: str | None = None
-    """Word to write into the shared file; None: read the file."""
+    """Word that the node agent writes into the file; None if it must read the file instead."""
 
 
 class StageOrder(Schema):
-    """Order to a node agent to prepare the folder of a launch and, on the host where the ranks meet, the rendezvous store."""
+    """Order to a node agent to prepare the folder of a launch. On the host where the ranks meet, it also starts the
+    rendezvous store, through which they find each other."""
 
     kind: Literal["stage"] = "stage"
     order: int
     # A pattern, since the node makes a folder of this name: no message may lead out of its work directory.
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
-    """Name of the trial directory of the launch."""
+    """Name of the folder that the node agent makes for the launch."""
     task: Task | None
-    """Task of the launch's ranks; None where they measure the hardware."""
+    """Task that the ranks of the launch run; None if they measure the hardware."""
     fingerprint: Fingerprint
     resumes: bool = False
-    """Whether the launch continues in the folder of the previous one."""
+    """Whether the launch continues in the folder of the previous one, as the second launch of a resume check does."""
     store_address: str | None = Field(default=None, max_length=64)
-    """Address of this host at which it serves the rendezvous store; None: another host does, or none."""
+    """Address of this host at which it serves the rendezvous store; None if another host serves it, or none."""
     ports: PortRange | None = None
-    """Ports for the rendezvous store; None: any port."""
+    """First and last port that the rendezvous store may use; None means any port."""
 
 
 class LaunchOrder(Schema):
-    """Order to a node agent to start the ranks of its host, for the launch that it has already prepared."""
+    """Order to a node agent to start its host's ranks for the launch that it has prepared before."""
 
     kind: Literal["launch"] = "launch"
     order: int
@@ -122,7 +126,8 @@ class LaunchOrder(Schema):
 
 
 class KillOrder(Schema):
-    """Order to a node agent to end the processes of the last launch, and to report load and throttling since its start."""
+    """Order to a node agent to end the processes of the last launch, and to report the host's load and throttling since
+    that launch began."""
 
     kind: Literal["kill"] = "kill"
     order: int
@@ -179,11 +184,11 @@ class NodeHeartbeat(Schema):
     beat: int
     progress: Progress | None = None
     moved: int = 0
-    """Counter that changes whenever a rank makes progress."""
+    """Counter that changes whenever any rank of the host makes progress."""
 
 
 class OrderDone(Schema):
-    """Answer of a node agent to an order: done, or the error."""
+    """Answer of a node agent to an order: the order was carried out, or the error that prevented it."""
 
     kind: Literal["done"] = "done"
     order: int
@@ -191,7 +196,7 @@ class OrderDone(Schema):
     port: int | None = None
     word: str | None = None
     source_address: NodeAddress | None = None
-    """Address of the node agent's host that was used for the connection to the other host."""
+    """Address of the node agent's own host in a connection to another host; None in answers to other orders."""
     fingerprint: Fingerprint | None = None
 
 
@@ -218,7 +223,7 @@ class RankEnded(Schema):
 
     kind: Literal["rank_ended"] = "rank_ended"
     order: int
-    """Number of the launch order that started the rank."""
+    """Number of the order with which the agent launched this rank."""
     rank: int
     code: int
     report: RankReport | None = None
@@ -229,8 +234,8 @@ class RankEnded(Schema):
 
 
 class LaunchEnded(Schema):
-    """Answer of a node agent to a kill order: no process of the launch is alive on the host, except survivors of
-    SIGKILL."""
+    """Answer of a node agent to a kill order. No process of the launch is alive on the host any more, except those that
+    survived SIGKILL."""
 
     kind: Literal["over"] = "over"
     order: int

@@ -11,29 +11,30 @@ from shardtune.workers.launchers.processes import PYTHON
 
 NODE_COMMAND = (*PYTHON, "-m", "shardtune.workers.node")
 _WRITE_S = 4.0
-"""Seconds within which a pipe must accept a line: if a pipe stays full for longer, its reader counts as dead."""
+"""Seconds within which a pipe must accept a line. If the pipe stays full for longer, the process that reads it counts
+as dead."""
 
 
 class Pipe(Protocol):
-    """Pipe of lines to and from one node agent. Closing the pipe ends the node agent's process, at the latest by the
-    lease between agent and node agent."""
+    """Pipe through which lines are sent to and read from one node agent. Closing the pipe ends the node agent's
+    process, at the latest when its lease ends."""
 
     @property
     def host(self) -> str:
         """Name of the node agent's host, for messages to people."""
 
     def lines(self) -> Iterator[bytes]:
-        """Lines that the node agent prints, until the pipe is closed at either end; one thread reads them."""
+        """Lines that the node agent prints, until the pipe is closed at either end. Only one thread may read them."""
 
     def send(self, line: bytes) -> None:
-        """Send a line to the node agent; any thread may call this method. A line for an ended node agent is dropped.
-        Never blocks for long."""
+        """Send a line to the node agent; any thread may call this method. If the node agent has ended, the line is
+        dropped. The call never blocks for long."""
 
     def log_end(self) -> str:
         """Last lines of the log of the node agent's process."""
 
     def close(self) -> None:
-        """End the node agent's process; may be called again."""
+        """End the node agent's process; further calls do nothing."""
 
 
 class Engine(Protocol):
@@ -41,7 +42,7 @@ class Engine(Protocol):
 
     @property
     def worker_name(self) -> str | None:
-        """Name for the worker that stays the same when the scheduler grants the allocation again; None where there is
+        """Name for the worker that stays the same when the scheduler grants the hosts again; None if the engine offers
         no such name."""
 
     def hosts(self) -> tuple[str, ...]:
@@ -51,14 +52,14 @@ class Engine(Protocol):
         """Start a node agent on a host; call it from the main thread."""
 
     def ends_in_s(self) -> float | None:
-        """Seconds until the allocation of hosts ends; None where unknown."""
+        """Seconds until the scheduler takes the hosts away; None if unknown."""
 
     def close(self) -> None:
         """Release the allocation of hosts."""
 
 
 def write_line(descriptor: int, line: bytes) -> bool:
-    """Write a line to a non-blocking descriptor; false where the other end is closed or does not read."""
+    """Write a line to a non-blocking file descriptor; returns false if the other end is closed or does not read."""
     ends_s, remaining = time.monotonic() + _WRITE_S, memoryview(line)
     while remaining:
         _, ready, _ = select.select([], [descriptor], [], max(0.0, ends_s - time.monotonic()))

@@ -15,10 +15,11 @@ REMEDY = "Start the cluster (`ray start --head --port=6379`, with RAY_AUTH_MODE=
 
 
 def require_answer(address: str) -> None:
-    """Check that something listens at the Ray cluster's address; Ray itself would try for minutes.
+    """Check that something listens at the Ray cluster's address. Without this check, Ray itself would try to connect
+    for minutes.
 
     Raises:
-        ValueError: the address cannot be reached from here.
+        ValueError: the address cannot be reached from this process.
     """
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit():

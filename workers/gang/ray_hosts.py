@@ -27,14 +27,14 @@ from shardtune.workers.launchers.processes import without_secrets
 from shardtune.workers.machine.inventory import DEFAULT_CPU_RANKS
 
 _IDLE_S, _BUSY_S, _BUSY_FOR_S = 0.2, 0.02, 1.0
-"""Seconds that a call to the actor waits for a line from the node agent; shorter while lines are exchanged. Calls run one
-after the other, so that a line to the node agent is delayed by this time at most."""
+"""Seconds that one call to the actor waits for a line from the node agent; the wait is shorter while lines are
+exchanged. Calls run one after the other, so that a line to the node agent is delayed by this time at most."""
 _CALL_S = 60.0
 
 
 class NodeHolder:
-    """Ray actor that starts the node agent from its main thread, since the node agent dies with the thread that started
-    it."""
+    """Ray actor that starts the node agent. It does so in its main thread, because the node agent dies with the thread
+    that started it."""
 
     def __init__(self, log_dir: str) -> None:
         environment = without_secrets(os.environ)
@@ -48,8 +48,8 @@ class NodeHolder:
         self._lines.put(None)
 
     def exchange(self, lines: list[bytes], wait_s: float) -> tuple[list[bytes], bool]:
-        """Send lines to the node agent and return the lines that it printed, waiting up to `wait_s` for one; false when
-        no more lines will come."""
+        """Send lines to the node agent and return the lines that it has printed, waiting up to `wait_s` seconds for
+        one. Also returns whether more lines may come."""
         for line in lines:
             self._pipe.send(line)
         received: list[bytes] = []
@@ -131,7 +131,7 @@ class ActorPipe:
 
 
 class RayHosts:
-    """Hosts of a Ray cluster, as many as a gang needs, reserved until `close` is called."""
+    """Hosts of a Ray cluster, as many as train together, reserved until `close` is called."""
 
     def __init__(self, address: str | None, nodes: int, ranks: int | None, log_dir: Path, wait_s: float) -> None:
         """Reserve the hosts; `wait_s` is how many seconds the cluster may take to have that many hosts free.
@@ -158,12 +158,12 @@ class RayHosts:
 
     @property
     def worker_name(self) -> str | None:
-        """Return None: a Ray cluster has no name that stays the same after a restart, from which the worker's name could
-        come."""
+        """Return None. A worker's name could be derived from a cluster's name, but a Ray cluster has none that stays
+        the same after a restart."""
         return None
 
     def hosts(self) -> tuple[str, ...]:
-        """Hosts of the placement group's bundles, in the order of the bundles."""
+        """Hosts of the placement group, in the order of its bundles (one bundle per host)."""
         return tuple(self._placed())
 
     def _placed(self) -> dict[str, int]:
@@ -176,7 +176,7 @@ class RayHosts:
         return {names[node]: index for index, node in sorted(bundles.items()) if node in names}
 
     def start(self, host: str) -> ActorPipe:
-        """Start an actor with a node agent in the host's bundle."""
+        """Start an actor with a node agent on the host of this bundle (the resources that Ray reserved on one host)."""
         placement = PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=self._placed().get(host, -1)
         )
@@ -198,8 +198,7 @@ class RayHosts:
 
 
 def _bundle(ranks: int | None) -> dict[str, float]:
-    """Resources of one host's bundle in the placement group: the GPUs that its ranks use, or CPU cores where there are no
-    GPUs."""
+    """Resources that Ray reserves on one host: the GPUs that its ranks use, or CPU cores on a cluster without GPUs."""
     gpus = max((node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
     return {"GPU": ranks or gpus} if gpus else {"CPU": ranks or DEFAULT_CPU_RANKS}
 

@@ -20,15 +20,16 @@ _REMEDY = (
 
 
 class NoRendezvous(Exception):
-    """The hosts of the gang do not reach each other; the message names the host, the address that it does not reach,
-    and the remedy."""
+    """Exception for hosts of a gang (hosts that train together) that do not reach each other. The message names the
+    host, the address that it does not reach, and the remedy."""
 
 
 def find_addresses(links: Sequence[NodeLink], interface: str | None, ports: PortRange | None) -> list[NodeAddress]:
-    """Find the address of each host by which the other hosts reach it, in the order of the hosts.
+    """Find for each host an address at which the other hosts reach it; returns the addresses in the order of the hosts.
 
     Raises:
-        NoRendezvous: no address of the first host is reached by all others, or the first host does not reach another one.
+        NoRendezvous: no address of the first host is reached by all others, or the first host does not reach another
+            one.
     """
     first, *other_links = links
     failures: list[str] = []
@@ -61,8 +62,8 @@ def _try_address(
     interface: str | None,
     ports: PortRange | None,
 ) -> list[NodeAddress] | str:
-    """Try an address of the first host as rendezvous. Returns the other hosts' own addresses, or a text with the reason
-    why a connection fails."""
+    """Try whether the other hosts reach an address of the first host, where the ranks would meet. Returns the other
+    hosts' own addresses, or a text with the reason why a connection fails."""
     (open_,) = ask_all([first], lambda _, order: ListenOrder(order=order, address=address.address, ports=ports))
     if open_.error is not None:
         return f"host {first.host} {open_.error}"
@@ -83,7 +84,7 @@ def _try_address(
 def _reach_back_problem(
     first: NodeLink, other_links: Sequence[NodeLink], addresses: Sequence[NodeAddress]
 ) -> str | None:
-    """Message about a host that the first host does not reach; None where it reaches all hosts."""
+    """Message that names a host which the first host does not reach; None if it reaches all hosts."""
     # Both directions are tried, on ports that the kernel chooses: gloo and NCCL connect either way.
     by_host = {link.host: address.address for link, address in zip(other_links, addresses, strict=True)}
     open_ = ask_all(other_links, lambda link, order: ListenOrder(order=order, address=by_host[link.host], ports=None))
@@ -108,8 +109,8 @@ def _reach(order: int, address: str, listening: OrderDone) -> ReachOrder:
 
 
 def require_shared(folder: Path, links: Sequence[NodeLink]) -> None:
-    """Check that the hosts share a folder: every host reads a file that this host wrote there, and the last host can
-    write the file.
+    """Check that all hosts share a folder: every host must read a file that this host wrote into it, and the last host
+    must be able to write the file.
 
     Raises:
         ValueError: a host sees another folder, or cannot write there.
@@ -145,6 +146,6 @@ def _read_order(probe: Path, _: NodeLink, order: int) -> SharedOrder:
 
 
 def interface_variables(address: NodeAddress, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment variables that name a host's network interface to the libraries of its ranks; values set for the
-    worker take precedence."""
+    """Environment variables that tell the communication libraries of a host's ranks which network interface to use.
+    Variables that were already set for the worker keep their values."""
     return {name: address.interface for name in _INTERFACE_VARIABLES if name not in environment}

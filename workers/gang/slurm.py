@@ -14,16 +14,16 @@ from shardtune.workers.launchers.base import LaunchFailed
 from shardtune.workers.launchers.processes import without_secrets
 
 _QUERY_S = 30.0
-"""Seconds between queries of the job's end time, which an administrator may change."""
+"""Seconds between two queries of the Slurm job's end time, which an administrator may change."""
 _COMMAND_S = 20.0
 _WARNED_S = 60.0
 """Seconds before the job's end at which Slurm signals the job to stop, as deploy/slurm/worker.sbatch requests with
 `--signal`."""
 _KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_JWT"})
-"""Environment variables by which `srun` finds the job; job steps get no other SLURM_ variable. The others would act as options
-of `srun`, and contradict the worker's own options, such as SLURM_MEM_PER_CPU."""
+"""Environment variables by which `srun` finds the job. Job steps get no other variables that begin with SLURM_, because
+these would act as options of `srun` (such as SLURM_MEM_PER_CPU) and contradict the worker's own options."""
 _STEP = ("--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none", "--export=ALL")
-"""Options of `srun` that give a job step the whole host and all processors: the ranks divide the processors among
+"""Options of `srun` that give a job step the whole host with all its processors, which the ranks then divide among
 themselves."""
 _TIME_LEFT = re.compile(r"^(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)$")
 """Regular expression for the time left as `squeue` prints it: `1-02:03:04`, `02:03:04` or `03:04`."""
@@ -39,11 +39,11 @@ class SlurmHosts:
         options: Sequence[str] = (),
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """Read the Slurm job's hosts; `options` are further options of `srun`, such as a container's.
+        """Read the hosts of the Slurm job. `options` are additional options of `srun`, such as those of a container.
 
         Raises:
             ValueError: there is no job, or it has fewer hosts than `nodes`.
-            LaunchFailed: Slurm's commands do not work here.
+            LaunchFailed: Slurm's commands do not work on this machine.
         """
         if not environment.get("SLURM_JOB_ID") or not environment.get("SLURM_JOB_NODELIST"):
             raise ValueError(
@@ -83,7 +83,7 @@ class SlurmHosts:
         return CommandPipe(host, command, self._environment, self._log_dir / f"node-{host}.log")
 
     def ends_in_s(self) -> float | None:
-        """Seconds until Slurm signals the job to stop, because its time is nearly over; None where unknown."""
+        """Seconds until Slurm signals the job to stop, because its time is nearly over; None if unknown."""
         time_left = self._left
         if time_left is None or now_s() - time_left[0] > _QUERY_S:
             time_left = (now_s(), self._time_left_s())
@@ -117,7 +117,7 @@ class SlurmHosts:
 
 
 def seconds_of(time_left: str) -> float | None:
-    """Time left of a job in seconds, parsed as `squeue` prints it; None where the job is unlimited or the time
+    """Time left of a job in seconds, parsed as `squeue` prints it; None if the job has no time limit or the time is
     unknown."""
     match = _TIME_LEFT.match(time_left)
     if match is None:

@@ -16,21 +16,21 @@ class Prepared:
     """Facts about the ranks' environment that a launcher knows once it is prepared."""
 
     libraries: Mapping[str, JsonValue] | None = None
-    """Library facts from `workers.rank.inventory`, collected by a process like the ranks'; None where the launcher has
-    not collected any."""
+    """Facts about the libraries from `workers.rank.inventory`, collected in a process with the same environment as the
+    ranks; None if the launcher has not collected any."""
     isolation: str = "none: ranks are started one by one"
-    """Text `pid_namespace` where every process that a rank starts dies with the launcher's helper process; else the reason why
-    PID namespaces cannot be used."""
+    """Text `pid_namespace` if every process that a rank starts dies with the launcher's helper process; else the reason
+    why PID namespaces cannot be used."""
     operators_built: bool | None = None
-    """Whether DeepSpeed's C++ operators are in torch's extension cache; None where unknown."""
+    """Whether torch's extension cache contains DeepSpeed's C++ operators; None if unknown."""
 
 
 class LaunchFailed(Exception):
-    """Ranks could not be started; the message names what to check."""
+    """Exception for ranks that could not be started. The message names what to check."""
 
 
 class RanksAlive(Exception):
-    """Ranks survived SIGKILL, so that the devices are not free. No further trial may be started."""
+    """Exception for ranks that survived SIGKILL, so that the devices are not free. No further trial may be started."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RankExit:
 
     rank: int
     code: int
-    """Exit code of the rank; negative: ended by that signal."""
+    """Exit code of the rank; if a signal ended it, minus the number of the signal."""
 
 
 @dataclass(frozen=True)
@@ -49,32 +49,31 @@ class LostProcess:
     message: str
     """Description of the lost host or process, such as `node n3 was silent for 6 s`."""
     is_node: bool = False
-    """Whether a whole host was lost, which is no fault of the task; false for a helper process of the launcher."""
+    """Whether a whole host was lost, for which the task is not to blame; false for a helper process of the launcher."""
 
 
 class Launcher(Protocol):
     """Launcher of a trial's ranks, one trial at a time. All calls come from the main thread."""
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Prepare to launch ranks, which may take seconds the first time and returns at once when the launcher is
-        ready.
+        """Prepare to launch ranks. This may take seconds the first time; it returns at once if the launcher is ready.
 
         Raises:
-            LaunchFailed: it cannot be made ready, or `give_up` ended the wait.
+            LaunchFailed: the launcher cannot be made ready, or `give_up` ended the wait.
         """
 
     def launch(self, directory: Path, launch: Launch) -> None:
         """Start the ranks of a launch in the trial directory `directory`.
 
         Raises:
-            LaunchFailed: nothing was started.
+            LaunchFailed: no rank was started.
         """
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a rank has started or ended, or until the timeout.
 
         Raises:
-            LaunchFailed: only now it is known that no rank was started.
+            LaunchFailed: it turned out that no rank was started.
         """
 
     @property
@@ -83,18 +82,19 @@ class Launcher(Protocol):
 
     @property
     def lost(self) -> LostProcess | None:
-        """Host or helper that died during this launch; the loss of a host may be known only after `kill`."""
+        """Host or helper process that died during this launch; None if none did. The loss of a host may become known
+        only after `kill`."""
 
     def kill(self) -> None:
-        """End every process of the current launch and check that all have ended; does nothing when none is left.
+        """End every process of the current launch and check that all have ended. Does nothing if none is left.
 
         Raises:
             RanksAlive: a process survived.
         """
 
     def conditions(self) -> Conditions:
-        """Conditions on each host (such as load and throttling) during the last launch, after `kill`; empty where no observer
-        is set."""
+        """Conditions on each host (such as load and throttling) during the last launch; call this after `kill`. Empty
+        if nothing observes the hosts."""
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
         """Wait until the devices of every host are healthy and free; call this while no rank runs.
@@ -121,7 +121,7 @@ class Observer(Protocol):
 
 
 class Unobserved:
-    """Base class of a launcher that only starts and ends ranks: its caller observes the host."""
+    """Base class of a launcher that only starts and ends ranks and leaves the observation of the host to its caller."""
 
     def conditions(self) -> Conditions:
         """Return no conditions (load, throttling): the launcher's caller observes the host itself."""
@@ -132,11 +132,11 @@ class Unobserved:
 
 
 class LocalRanks(Launcher, Protocol):
-    """Launcher of the ranks on this host, which may be only a part of a trial over several hosts."""
+    """Launcher of the ranks on this host. The trial may have further ranks on other hosts."""
 
     def open_store(self, directory: Path, address: str, ports: range = ANY_PORT) -> int:
-        """Serve a store for the rendezvous of ranks at one address of this host, until `kill`; returns the store's port.
-        Call this before the launch.
+        """Serve the store through which ranks find each other, at one address of this host, until `kill`; returns its
+        port. Call this before the launch.
 
         Raises:
             LaunchFailed: none of the ports is free, or the store did not start.

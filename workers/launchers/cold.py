@@ -18,7 +18,7 @@ from shardtune.workers.launchers.standstill import PATIENCE_S, Standstill
 RANK_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank")
 STORE_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.process.store")
 _STORE_S = 120.0
-"""Seconds allowed for the store's interpreter to start, which imports torch."""
+"""Seconds allowed for the interpreter of the rendezvous store to start, which includes importing torch."""
 
 
 class ColdLauncher(Unobserved):
@@ -32,7 +32,8 @@ class ColdLauncher(Unobserved):
         dying_s: float = DYING_S,
         patience_s: float = PATIENCE_S,
     ):
-        """Prepare the launcher; a rank that stays stopped (SIGSTOP) for longer than `patience_s` counts as lost."""
+        """Prepare the launcher. A rank that is stopped (SIGSTOP) for longer than `patience_s` seconds counts as
+        lost."""
         self._environment = {**environment, LAUNCH_TAG: launch_tag}
         self._launch_tag = launch_tag
         self._command = command
@@ -54,7 +55,8 @@ class ColdLauncher(Unobserved):
 
     @property
     def lost(self) -> LostProcess | None:
-        """Rank that was stopped (SIGSTOP) for too long; this launcher has no helper process that could be lost."""
+        """Rank that was stopped (SIGSTOP) for too long; None if there is none. This launcher has no helper process that
+        could be lost."""
         return self._lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
@@ -100,7 +102,7 @@ class ColdLauncher(Unobserved):
         self._standstill = Standstill(self._watched, self._patience_s)
 
     def wait(self, timeout_s: float) -> None:
-        """Poll the ranks until one has ended."""
+        """Wait, by polling, until a rank has ended."""
         ends_s = time.monotonic() + timeout_s
         while not self._reap() and self._running and time.monotonic() < ends_s:
             time.sleep(0.05)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 
 def remove_stale(environment: Mapping[str, str]) -> list[Path]:
-    """Remove lock files in torch's extension cache that no process holds any more, and return them. The environment says where
-    the cache is.
+    """Remove lock files in torch's extension cache that no process holds any more, and return them. The given
+    environment variables say where the cache is.
 
-    Locks that another user could hold stay: this process cannot see whether their holders are alive.
+    Locks that another user could hold stay, because this process cannot see whether their holders are alive.
     """
     # Before the scan: a lock that is made during it belongs to a live build.
     identities = {lock: _identity(lock) for lock in _locks(environment) if _is_private(lock)}
@@ -34,8 +34,8 @@ def remove_stale(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _is_private(lock: Path) -> bool:
-    """Whether only processes of this user can hold the lock: the lock file and its folder belong to the user and are no
-    symbolic links."""
+    """Whether only processes of this user can hold the lock. This is so if the lock file and its folder belong to the
+    user and are no symbolic links."""
     try:
         file, folder = lock.lstat(), lock.parent.lstat()
     except OSError:
@@ -54,7 +54,7 @@ def _locks(environment: Mapping[str, str]) -> Iterable[Path]:
 
 
 def _open_files(identities: Set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return those of the given file identities (device and inode) whose file a visible process has open."""
+    """Return those of the given files, named by device and inode, that a process visible to this one has open."""
     open_identities = set()
     for folder in Path("/proc").glob("[0-9]*/fd"):
         # Processes end meanwhile, and those of other users cannot be read.

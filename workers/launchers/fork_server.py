@@ -36,12 +36,12 @@ log = logging.getLogger(__name__)
 
 
 class ForkUnsafe(LaunchFailed):
-    """The fork server found that forked ranks cannot work on this machine; ranks have to be started in fresh
+    """Exception of the fork server: forked ranks cannot work on this machine, so that ranks must be started in fresh
     interpreters."""
 
 
 class ForkServerLauncher(Unobserved):
-    """Launcher that owns one fork server process."""
+    """Launcher that starts ranks through one fork server process, which it owns."""
 
     def __init__(
         self,
@@ -57,9 +57,10 @@ class ForkServerLauncher(Unobserved):
         """Prepare the launcher.
 
         Args:
-            dying_s: seconds that the server may take to end its ranks before it is killed too, and that killed ranks may take to be gone.
-            patience_s: seconds that the server or a rank may be stopped (SIGSTOP).
-            start: starts the server's process, with the arguments of `start_child`.
+            dying_s: seconds that the server may take to end its ranks before it is killed, and that killed ranks may
+                take to disappear.
+            patience_s: seconds for which the server or a rank may be stopped (SIGSTOP) before it counts as lost.
+            start: function that starts the server's process; it takes the arguments of `start_child`.
         """
         self._start = start
         self._environment = {**environment, LAUNCH_TAG: launch_tag}
@@ -72,11 +73,12 @@ class ForkServerLauncher(Unobserved):
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._prepared: Prepared | None = None
         self._server_pids: set[int] = set()
-        """Pids of the fork server and its helpers, which outlive a trial."""
+        """Pids of the fork server and its helper processes, which live on after a trial."""
         self._patience_s = patience_s
         self._standstill = Standstill()
         self._launched: str | None = None
-        """Trial directory of the launch in progress, or of the rendezvous store that was opened before the launch."""
+        """Trial directory of the launch in progress, or of a launch that is about to begin and for which a rendezvous
+        store was opened."""
         self._ranks = 0
         self._port: int | None = None
         self._has_store = False
@@ -90,12 +92,12 @@ class ForkServerLauncher(Unobserved):
 
     @property
     def lost(self) -> LostProcess | None:
-        """Fork server if it died during this launch, or any process (fork server or rank) that was stopped (SIGSTOP) for too
-        long."""
+        """Process that was lost during this launch: the fork server if it died, or the server or a rank that was
+        stopped (SIGSTOP) for too long. None if none was."""
         return self._lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Start a fork server unless one is alive, and wait until it is ready to fork ranks."""
+        """Make sure that a fork server is alive: start one if needed, and wait until it is ready to fork ranks."""
         if self._server is None or self._server.poll() is not None or self._prepared is None:
             self._end_server()
             self._start_server()
@@ -150,7 +152,7 @@ class ForkServerLauncher(Unobserved):
         )
 
     def open_store(self, directory: Path, address: str, ports: range = ANY_PORT) -> int:
-        """Request from the fork server a process with a rendezvous store; returns the store's port."""
+        """Order the fork server to start a process with a rendezvous store; returns the store's port."""
         self._begin(directory)
         self._send_order({"store": str(directory), "ports": [ports.start, ports.stop], "address": address})
         ends_s = time.monotonic() + _STORE_S
@@ -162,7 +164,7 @@ class ForkServerLauncher(Unobserved):
         return self._port
 
     def launch(self, directory: Path, launch: Launch) -> None:
-        """Request from the fork server the ranks of a launch."""
+        """Order the fork server to start the ranks of a launch."""
         if self._port is None:
             self._begin(directory)
         self._ranks = launch.ranks
@@ -227,11 +229,12 @@ class ForkServerLauncher(Unobserved):
 
     @property
     def _is_busy(self) -> bool:
-        """Whether the fork server still has children; until it has reaped them, it starts nothing else."""
+        """Whether the fork server still has child processes. Until it has collected their exit codes, it starts nothing
+        else."""
         return len(self._exits) < self._ranks or self._has_store
 
     def kill(self) -> None:
-        """Order the fork server to end the ranks; kill the processes that remain, and the server itself if
+        """Order the fork server to end the ranks. Kill the processes that are still alive, and the server itself if
         necessary."""
         if self._launched is None:
             return
@@ -269,8 +272,8 @@ class ForkServerLauncher(Unobserved):
 
 
 def _read_events(stdout: IO[bytes], events: "queue.Queue[dict[str, Any] | None]") -> None:
-    """Read the fork server's events in a thread until the server closes its end of the pipe, which the event None
-    marks."""
+    """Read the fork server's events in a thread until the server closes its end of the pipe. The last event, None,
+    marks this end."""
     try:
         for line in stdout:
             try:

@@ -19,8 +19,8 @@ _LOOPBACK = "127.0.0.1"
 
 
 class LocalLauncher:
-    """Launcher that uses a `ForkServerLauncher`, and a `ColdLauncher` (fresh interpreters) once the fork server finds
-    that forking cannot work here."""
+    """Launcher that uses a `ForkServerLauncher`. Once the fork server finds that forking cannot work on this machine,
+    it uses a `ColdLauncher` (which starts fresh interpreters)."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class LocalLauncher:
         """Prepare the launcher, and kill processes that an earlier agent left behind.
 
         Args:
-            dying_s: seconds that killed ranks may take to be gone.
-            commands: commands of the fork server and of a cold rank.
-            observer: observes this host around each launch.
+            dying_s: seconds that killed ranks may take to disappear.
+            commands: command of the fork server, and command of a rank that is started without it.
+            observer: observer of this host (load, throttling, GPUs) around each launch.
         """
         server_command, rank_command = commands
         self._environment, self._launch_tag, self._observer = environment, launch_tag, observer
@@ -60,12 +60,12 @@ class LocalLauncher:
 
     @property
     def lost(self) -> LostProcess | None:
-        """Fork server or rank that was lost during this launch."""
+        """Fork server or rank that was lost during this launch; None if none was."""
         return self._current.lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Start the fork server and wait until it is ready; change to fresh interpreters permanently where forking is
-        unsafe."""
+        """Start the fork server and wait until it is ready. If forking is unsafe here, use fresh interpreters from now
+        on."""
         try:
             return self._current.prepare(give_up)
         except ForkUnsafe as error:
@@ -78,7 +78,7 @@ class LocalLauncher:
         operators.build(self._environment, self._launch_tag, work_dir, give_up, operators.BUILD_COMMAND)
 
     def open_store(self, directory: Path, address: str, ports: range = ANY_PORT) -> int:
-        """Serve a store for the rendezvous of several hosts' ranks; returns the store's port."""
+        """Serve the store through which ranks of several hosts find each other; returns its port."""
         return self._current.open_store(directory, address, ports)
 
     def launch(self, directory: Path, launch: Launch) -> None:
@@ -92,11 +92,11 @@ class LocalLauncher:
         self._current.launch(directory, self._with_store(directory, launch))
 
     def _with_store(self, directory: Path, launch: Launch) -> Launch:
-        """Copy of the launch with a rendezvous store at a loopback address, if the ranks run a user's script and the launch
-        has no store yet.
+        """Copy of the launch with a rendezvous store at a loopback address, if the ranks run a user's script and the
+        launch has no store yet.
 
-        Otherwise rank 0 of the script would open a store at all addresses of the host. Ranks that run no script meet at a
-        file.
+        Otherwise rank 0 of the script would open a store at all addresses of the host. Ranks that run no script need no
+        store, as they find each other through a file.
         """
         if not TrialDir(directory).has_script or launch.has_rendezvous:
             return launch

@@ -12,7 +12,7 @@ from shardtune.workers.trial_dir import tail
 
 BUILD_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.process.cpu_adam")
 _LIMIT_S = 900.0
-"""Time limit in seconds of a build of operators."""
+"""Time limit in seconds for building DeepSpeed's C++ operators."""
 
 log = logging.getLogger(__name__)
 

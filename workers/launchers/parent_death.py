@@ -27,13 +27,15 @@ from pathlib import Path
 from typing import NoReturn
 
 PARENT = "SHARDTUNE_PARENT_PID"
-"""Environment variable with the parent's pid, which ranks compare with their parent; an inherited value is replaced."""
+"""Environment variable with the parent's pid, by which a rank checks that its parent is still alive. An inherited value
+is replaced."""
 ISOLATION = "SHARDTUNE_ISOLATION"
-"""Environment variable with the value `pid_namespace`, or with the reason why there is no PID namespace."""
+"""Environment variable that says whether this process runs in a PID namespace of its own: `pid_namespace`, or the
+reason why there is none."""
 PID_NAMESPACE = "pid_namespace"
 DYING_S = 10.0
-"""Seconds for which a keeper (parent process of a rank) kills the processes that its program left behind; processes that free
-GPU memory take a while."""
+"""Seconds for which a keeper (the parent process of a rank) goes on killing processes that its program left behind.
+Processes that free GPU memory take a while to end."""
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
@@ -42,7 +44,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Set the parent-death signal, check that the parent is still alive, and exec the program."""
+    """Ask the kernel to kill this process when its parent ends, check that the parent is still alive, and replace this
+    process by the program."""
     arguments = sys.argv[1:]
     mode = arguments.pop(0) if arguments[0].startswith("--") else None
     parent, command = int(arguments[0]), arguments[1:]
@@ -62,7 +65,7 @@ def main() -> None:
 
 
 def why_not_isolated() -> str | None:
-    """Reason why PID namespaces cannot be used; None where they can."""
+    """Reason why PID namespaces cannot be used; None if they can."""
     # Tried in a child: a process that has entered a namespace cannot leave it.
     read, write = os.pipe()
     pid = os.fork()
@@ -106,8 +109,8 @@ def _run_in_namespace(command: list[str]) -> None:
 
 
 def _run_under_keeper(command: list[str], parent: int) -> None:
-    """Run the program as a child of this process, which ends all remaining descendants when the program or this process's
-    parent ends. Does not return."""
+    """Run the program as a child of this process. When the program ends, or the parent of this process does, end all
+    remaining descendants. Does not return."""
     watched = (signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -138,7 +141,7 @@ def _run_under_keeper(command: list[str], parent: int) -> None:
 
 
 def _reap(program: int) -> int | None:
-    """Reap all children that have ended; returns the program's exit code if it is one of them."""
+    """Collect the exit codes of all children that have ended; returns the program's exit code if it is one of them."""
     code = None
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -150,15 +153,15 @@ def _reap(program: int) -> int | None:
 
 
 def _close_streams() -> None:
-    """Close the keeper's copies of the program's input and output, so that the other end notices when the program closes
-    them."""
+    """Close the copies of the program's input and output that this process (the keeper, which waits for the program)
+    has, so that the other end notices when the program closes them."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
 
 
 def _exit_as(code: int) -> NoReturn:
-    """End this process as the program ended: with its exit code, or by the same signal where the code is negative."""
+    """End this process as the program ended: with the same exit code, or by the same signal if the code is negative."""
     if code < 0:
         # The program has left its core dump already.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -169,7 +172,8 @@ def _exit_as(code: int) -> NoReturn:
 
 
 def processes_below(roots: Iterable[int]) -> set[int]:
-    """Pids of all living processes that descend from the roots, without the roots themselves and without zombies."""
+    """Pids of all living processes that descend from the given processes, without these themselves and without
+    zombies."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, (entry.name for entry in Path("/proc").iterdir())):
         try:
@@ -188,7 +192,7 @@ def processes_below(roots: Iterable[int]) -> set[int]:
 
 
 def kill_below(roots: Iterable[int], within_s: float) -> None:
-    """Kill all processes that descend from the roots until none is alive, or until the time has passed."""
+    """Kill all processes that descend from the given ones, until none is alive or the given seconds are over."""
     # Repeated: a process may fork between the listing and the kill.
     ends_s = time.monotonic() + within_s
     while (below := processes_below(roots)) and time.monotonic() < ends_s:
@@ -201,7 +205,8 @@ def kill_below(roots: Iterable[int], within_s: float) -> None:
 
 
 def _enter_namespaces() -> None:
-    """Enter new PID and mount namespaces for child processes; without root, a user namespace that permits this."""
+    """Enter new PID and mount namespaces for child processes. A process that is not root also enters a user namespace,
+    which permits this."""
     user, group = os.getuid(), os.getgid()
     _require_success(_libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS | (_CLONE_NEWUSER if user else 0)), "unshare")
     if user:
@@ -218,7 +223,8 @@ def _enter_namespaces() -> None:
 
 
 def _mount_proc() -> None:
-    """Mount /proc with the pids of the new namespace, which psutil and other libraries compare with their own pids."""
+    """Mount /proc again so that it shows the pids of the new namespace. psutil and other libraries compare these with
+    their own pids."""
     _require_success(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "mount --make-rprivate /")
     _require_success(_libc.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None), "mount /proc")
 

@@ -20,18 +20,18 @@ from shardtune.api_schemas.machines.engines import RANK_VARIABLES
 from shardtune.workers.launchers import parent_death
 
 PYTHON = (sys.executable, *(["-P"] if sys.flags.safe_path else []))
-"""Command that starts the interpreter for the project's modules. If this process was started with -P, so is the interpreter:
--P prevents the import of a folder `workers` in the current directory."""
+"""Command that starts a Python interpreter for Shardtune's modules. It contains -P if this process was started with -P,
+which prevents the import of a folder `workers` in the current directory."""
 LAUNCH_TAG = "SHARDTUNE_POOL"
-"""Environment variable with the launch tag: it marks all processes that work on a set of devices, so that they can be found
-and killed."""
+"""Environment variable that holds the launch tag. All processes that work on a set of devices have it, so that they can
+be found and killed."""
 
 
 DYING_S = 3.0
 """Seconds that a killed process without a GPU may take until it has ended."""
 
 _LEAST_S = 10.0
-"""Lower bound in seconds of the wait for killed processes to end."""
+"""Shortest time limit in seconds of the wait until killed processes have ended; a shorter limit is raised to it."""
 
 PRIVATE = (
     "SHARDTUNE_API_KEY",
@@ -53,7 +53,8 @@ def without_secrets(environment: Mapping[str, str] = os.environ) -> dict[str, st
 
 
 def rank_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment variables for ranks: without secrets and without an engine's variables."""
+    """Environment variables for ranks: those of this process, without secrets and without variables that an engine
+    (such as Slurm) set for its own use."""
     return {
         name: value for name, value in without_secrets(environment).items() if not name.startswith(_ENGINE_PREFIXES)
     }
@@ -68,10 +69,11 @@ def start_child(
     isolated: bool = False,
     kept: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a process, in its own session, that dies with this process (also when this process is killed with SIGKILL).
+    """Start a process in its own session that dies with this process, even if this process is killed with SIGKILL.
 
-    With `isolated` the process runs in a PID namespace where permitted, so that every process that it starts dies with it.
-    Elsewhere, and with `kept`, an intermediate process (keeper) starts it, and kills what it leaves behind.
+    If `isolated`, the process runs in a PID namespace where the system permits it, so that every process that it starts
+    dies with it. Elsewhere, and if `kept`, an intermediate process (the keeper) starts it, and kills the processes that
+    it leaves behind.
     """
     # The death signal follows the thread that forks: from another thread, ranks would die when that thread ends.
     assert threading.current_thread() is threading.main_thread(), "start ranks from the main thread"
@@ -117,8 +119,8 @@ def pool_processes(launch_tag: str) -> set[int]:
 
 
 def kill_tagged(launch_tag: str, keep: Collection[int] = (), dying_s: float = DYING_S) -> set[int]:
-    """Kill every process with the launch tag and all descendants of such processes until none is alive; returns the survivors
-    after `dying_s`, or ten seconds."""
+    """Kill every process that has the launch tag, and all descendants of such processes, until none is alive. Returns
+    the processes that are still alive after `dying_s` seconds, or after ten seconds if `dying_s` is less."""
     # Repeated: a process may fork between the listing and the kill, and freeing GPU memory takes a while.
     ends_s = time.monotonic() + max(_LEAST_S, dying_s)
     while survivors := pool_processes(launch_tag) - set(keep):

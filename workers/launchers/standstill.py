@@ -7,14 +7,15 @@ import psutil
 from shardtune.workers.clock import now_s
 
 PATIENCE_S = 3.0
-"""Seconds for which a process may be stopped before it counts as lost: a whole host may be suspended and resumed, which
-stops the watcher as well."""
+"""Seconds for which a process may be stopped before it counts as lost. Shorter stops are harmless: if the whole host is
+suspended and resumed, for example, the watcher was stopped as well."""
 _CHECKS = 6
-"""Largest number of checks within the allowed time: each check costs some time of the ranks' processors."""
+"""Maximum number of checks in the seconds for which a process may be stopped; each check takes some time from the
+ranks' processors."""
 
 
 class Standstill:
-    """Detector of stopped processes (SIGSTOP), which checks the given processes when it is called, but not at every call."""
+    """Detector of stopped processes (SIGSTOP). It may be called often, and checks the processes only now and then."""
 
     def __init__(self, names: Mapping[int, str] = {}, patience_s: float = PATIENCE_S) -> None:
         """Prepare the detector; `names` describes each process by pid."""
@@ -23,7 +24,8 @@ class Standstill:
         self._since_s: float | None = None
 
     def stopped_process(self) -> str | None:
-        """Name of a process that was stopped at every check for longer than the allowed seconds; else None."""
+        """Name of a process that was stopped at every check for longer than the allowed seconds; None if there is
+        none."""
         now = now_s()
         if now - self._checked_s < self._patience_s / _CHECKS:
             return None

@@ -28,14 +28,15 @@ from shardtune.workers.machine.oom_counter import oom_kills
 from shardtune.workers.trial_dir import TrialDir
 
 _STRAGGLER = 1.2
-"""Ratio to the median rank's time above which a rank's GPU counts as a straggler. All ranks time the same calculation while no
-training runs, on equal GPUs."""
+"""Ratio above which a rank's GPU counts as a straggler: the rank's time divided by the median time of all ranks. All
+ranks time the same calculation, on equal GPUs and while no training runs."""
 
 Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | RehearsalReport | Failure
 
 
 class HostObserver:
-    """Observer that reads the host's counters before the ranks start and after they have ended."""
+    """Observer that reads the host's counters (such as CPU use of other programs) before the ranks start and after they
+    have ended."""
 
     def __init__(self, watch: DeviceWatch | None, host: str | None = None) -> None:
         """Prepare the observer. `watch` observes the GPUs (None for CPU ranks); `host` defaults to the machine's name."""
@@ -60,8 +61,8 @@ class HostObserver:
         self._before, self._kills = HostCounters.now(), oom_kills()
 
     def conditions(self, directory: Path, launch: Launch) -> Conditions:
-        """Conditions on the host (such as load and throttling) since `begin`, once the ranks have ended and their reports are
-        in the trial directory."""
+        """Conditions on the host (such as load and throttling) since `begin` was called. Call this once the ranks have
+        ended and their reports are in the trial directory."""
         after = HostCounters.now()
         looks = self._watch.between(self._before.at_s, after.at_s) if self._watch else []
         ranks = range(launch.first_rank, launch.first_rank + launch.ranks)
@@ -130,8 +131,8 @@ def with_conditions(task: Task, result: Result, conditions: Conditions, peak_flo
 
 
 def straggler(cluster: Cluster, conditions: Conditions) -> Fault | None:
-    """Fault of a GPU that is much slower than the other ranks' GPUs. None for CPU ranks, which share cores, so that one
-    rank's time proves nothing."""
+    """Fault of a GPU that is much slower than the other ranks' GPUs, or None. It is always None for CPU ranks: they
+    share cores, so that one rank's time proves nothing."""
     pace_s = conditions.rank_pace_s
     if cluster.device == "cpu" or len(pace_s) < 2:
         return None

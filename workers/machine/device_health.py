@@ -16,8 +16,8 @@ _HARMFUL = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""Bits of nvmlClocksEventReasons that mean lost speed (nvml.h). The software power cap (0x4) is excluded: it acts under
-every full load."""
+"""Bits of nvmlClocksEventReasons that mean that the GPU runs slower than it could (nvml.h). The software power cap
+(0x4) is not among them, because it acts under every full load."""
 _POWER_CAP = 0x04
 _BROKEN_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140})
 """Xids (NVIDIA driver errors) after which the device needs a reset or a technician (NVIDIA's Xid catalogue).
@@ -29,7 +29,8 @@ _BAD_XIDS = _BROKEN_XIDS | {63, 92, 94}
 """Xids (NVIDIA driver errors) that end a run: those of a broken device, and some that leave the device usable. Other
 Xids (13, 31, 43, 45 …) are faults of a program."""
 _SLACK_BYTES = 256 << 20
-"""Bytes above its lowest observed memory use up to which a GPU counts as free: the driver itself allocates and frees memory."""
+"""Bytes above its lowest observed memory use up to which a GPU counts as free. Some tolerance is needed, because the
+driver itself allocates and frees memory."""
 
 
 class Process(BaseModel):
@@ -40,7 +41,7 @@ class Process(BaseModel):
 
 
 class DeviceObservation(BaseModel):
-    """Observation of one GPU, as `nvml_watch` prints it; None for figures that the GPU does not report."""
+    """Observation of one GPU, as `nvml_watch` prints it. Figures that the GPU does not report are None."""
 
     uuid: str
     lost: str | None = None
@@ -57,7 +58,7 @@ class DeviceObservation(BaseModel):
 
 
 class GpuObservation(BaseModel):
-    """Observation of all GPUs at one time on CLOCK_BOOTTIME."""
+    """Observation of all GPUs at one time, in seconds on CLOCK_BOOTTIME."""
 
     at_s: float
     devices: list[DeviceObservation]
@@ -65,7 +66,7 @@ class GpuObservation(BaseModel):
 
 @dataclass(frozen=True)
 class Fault:
-    """Fault of a GPU, because of which a run's result proves nothing about its configuration."""
+    """Fault of a GPU. A run with such a fault says nothing about its configuration."""
 
     message: str
     excuses_failures: bool
@@ -74,7 +75,7 @@ class Fault:
 
 
 def broken_devices(look: GpuObservation) -> list[str]:
-    """GPUs that must not be used any more, with reason and remedy."""
+    """GPUs that must not be used any more, each described with reason and remedy."""
     problems = []
     for device in look.devices:
         fatal_xids = sorted(_BROKEN_XIDS.intersection(device.xids))
@@ -92,8 +93,8 @@ def broken_devices(look: GpuObservation) -> list[str]:
 
 
 def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> list[str]:
-    """GPUs in use by other processes, or whose memory from an earlier run is not freed yet, while no rank of this worker
-    runs."""
+    """GPUs that are not free although no rank of this worker runs: other processes use them, or memory from an earlier
+    run is still in use."""
     problems = []
     for device in look.devices:
         over = device.memory_used_bytes - base_bytes.get(device.uuid, device.memory_used_bytes)
@@ -109,8 +110,8 @@ def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> lis
 
 
 def summarize_devices(looks: Sequence[GpuObservation], foreign: Collection[int]) -> tuple[DeviceSeen, ...]:
-    """Summary of each GPU over a run, from the last observation before the run to the last one in the run; `foreign` are pids
-    of other programs."""
+    """Summary of each GPU during a run, from the last observation before the run to the last one during it. `foreign`
+    contains the pids of other programs."""
     # Xids and ECC errors of a run are differences between two observations.
     if len(looks) < 2:
         return ()
@@ -149,19 +150,19 @@ def _device_summary(
 
 
 def _fraction(looks: Iterable[bool]) -> float | None:
-    """Fraction of observations that are true; None where there are no observations."""
+    """Fraction of the observations in which something is true; None if there are no observations."""
     observations = list(looks)
     return sum(observations) / len(observations) if observations else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Mean of the observations that report a value; None where none does."""
+    """Mean of the observations that report a value; None if none does."""
     known_values = [value for value in values if value is not None]
     return round(statistics.fmean(known_values), 1) if known_values else None
 
 
 def find_fault(devices: Sequence[DeviceSeen]) -> Fault | None:
-    """GPU fault that makes the run's result unusable; None where no GPU has such a fault."""
+    """GPU fault that makes the run's result unusable; None if no GPU has such a fault."""
     # A throttled GPU is no fault: the service repeats the run once, and lets a machine that always throttles answer.
     for device in devices:
         xids = sorted(_BAD_XIDS.intersection(device.xids))

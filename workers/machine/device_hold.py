@@ -18,8 +18,8 @@ from shardtune.workers.machine.device_watch import DeviceWatch
 from shardtune.workers.machine.inventory import Gpus, find_gpus, ranks_of
 
 _DYING_S = {False: 3.0, True: 30.0}
-"""Seconds that a killed rank may take until it has ended, with and without a GPU: the driver first destroys the CUDA
-context, and unpins memory that may be most of the host's."""
+"""Seconds that a killed rank may take to end, by whether it has a GPU. With one it takes longer: the driver first
+destroys the CUDA context, and unpins memory that may be most of the host's."""
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 def hold_devices(
     settings: WorkerSettings, ranks: int | None, patience_s: float = 0.0
 ) -> Iterator[tuple[Gpus, LocalLauncher]]:
-    """Context in which this machine's devices are locked and watched, and a launcher for them is ready; on exit no
-    child process is left.
+    """Context in which this machine's devices are locked and watched, and a launcher for them is ready. When it is
+    left, no child process is alive any more.
 
-    `patience_s` is how long the previous user of the devices may take to end.
+    `patience_s`: seconds that the previous user of the devices may take to end.
     """
     chosen = find_gpus().for_ranks(ranks)
     work_dir = private_folder.make(settings.work_dir, "work_dir")
@@ -62,8 +62,8 @@ def hold_devices(
 
 
 def _lock(settings: WorkerSettings, chosen: Gpus, patience_s: float) -> contextlib.AbstractContextManager[None]:
-    """Lock of the devices for as long as the worker lives. A worker with a host partition takes no such lock: it locks its
-    devices for each run."""
+    """Lock that reserves the devices for as long as the worker lives. A worker with a host partition (a part of the
+    machine) takes no such lock, because it locks its devices for each run."""
     # The process that divides the host holds all devices; its workers lock their own run by run.
     if settings.host_partition is not None:
         return contextlib.nullcontext()
@@ -71,8 +71,8 @@ def _lock(settings: WorkerSettings, chosen: Gpus, patience_s: float) -> contextl
 
 
 def prepare(settings: WorkerSettings, launcher: LocalLauncher, give_up: Callable[[], bool]) -> Prepared | None:
-    """Import the ranks' libraries and build DeepSpeed's operators, which would otherwise take time from the first
-    trial; None when `give_up` ended the wait."""
+    """Import the ranks' libraries and build DeepSpeed's operators, so that the first trial need not spend time on it.
+    Returns None if `give_up` ended the wait."""
     log.info("importing the libraries of the ranks")
     try:
         prepared = launcher.prepare(give_up)

@@ -21,31 +21,31 @@ from shardtune.workers.clock import now_s
 
 _LOOK_S = 0.1
 _CREDENTIALS = struct.Struct("3i")
-"""Process id, user id and group id, as the kernel gives them (`struct ucred` of unix(7))."""
+"""Format of process id, user id and group id as the kernel returns them (`struct ucred` of unix(7))."""
 
 
 class DevicesBusy(Exception):
-    """Another agent has locked one of the devices."""
+    """Exception for a device that another agent has locked."""
 
 
 def launch_tag(work_dir: Path, gpu_uuids: Sequence[str]) -> str:
-    """Name of a device set, equal for every agent that could lock the same devices; all processes on the devices carry it as
-    their launch tag."""
+    """Name of a set of devices, equal for every agent that could lock the same devices. All processes that use the
+    devices have it as launch tag."""
     identity = ",".join(sorted(gpu_uuids)) if gpu_uuids else str(work_dir.resolve())
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
 def hold_locks(work_dir: Path, gpu_uuids: Sequence[str], patience_s: float = 0.0) -> Iterator[None]:
-    """Context in which the devices are locked: one lock per GPU, machine-wide and for all users; for CPU ranks one lock per
-    work directory.
+    """Context in which the devices are locked. A GPU has one lock for all users of the machine; CPU ranks have one lock
+    per work directory.
 
-    `patience_s` is how long the previous user of the devices may take to end, such as a node agent whose agent has
+    `patience_s`: seconds that the previous user of the devices may take to end, such as a node agent whose agent has
     died.
 
     Raises:
         DevicesBusy: another process holds one of the devices.
-        ValueError: the work directory is not this user's alone.
+        ValueError: another user owns the work directory or can write it.
     """
     until_s = now_s() + patience_s
     with contextlib.ExitStack() as stack:

@@ -23,17 +23,17 @@ from shardtune.workers.status_note import doing
 
 WATCH_COMMAND = (*PYTHON, "-m", "shardtune.workers.machine.nvml_watch")
 _KEPT = 4 * 3600
-"""Number of GPU observations kept; more than the longest run produces."""
+"""Maximum number of GPU observations that are kept. Even the longest run produces fewer."""
 _RELEASE_S = 3.0
-"""Seconds that the driver may take to release what this worker's own ranks held."""
+"""Seconds that the driver may take to release GPU memory that this worker's own ranks held."""
 _FRESH_S = 15.0
-"""Age in seconds beyond which the last GPU observation is not used."""
+"""Age in seconds above which the last GPU observation is too old to be used."""
 
 log = logging.getLogger(__name__)
 
 
 class DevicesUnfit(Exception):
-    """A device must not be used; the message gives its name, the reason and the remedy."""
+    """Exception for a device that must not be used. The message gives its name, the reason and the remedy."""
 
 
 class DeviceWatch:
@@ -42,7 +42,7 @@ class DeviceWatch:
     def __init__(
         self, uuids: Sequence[str], work_dir: Path, command: Sequence[str] = WATCH_COMMAND, patience_s: float = 60.0
     ) -> None:
-        """Prepare the watch; `patience_s` is how long devices may take to become free before `require_fit` raises an
+        """Prepare the watch. `patience_s`: seconds that devices may take to become free before `require_fit` raises an
         error."""
         self._work_dir = work_dir
         self._uuids = list(uuids)
@@ -93,16 +93,16 @@ class DeviceWatch:
             self._keep_base(self._observations[-1])
 
     def _reason_after_release(self, release_s: float, give_up: Callable[[], bool]) -> str | None:
-        """Reason why the GPUs are not free, after waiting this many seconds for the driver to release what this worker's last
-        ranks held. NVML lists an ended process for up to a second (driver 580 on an H200), although no other program uses the
-        GPU."""
+        """Reason why the GPUs are not free; None if they are. Before it gives a reason, it waits `release_s` seconds
+        for the driver to release what this worker's last ranks held. NVML lists an ended process for up to a second
+        (driver 580 on an H200), although the GPU is free by then."""
         until_s = now_s() + release_s
         while (reason := self._unfit_reason()) is not None and now_s() < until_s and not give_up():
             time.sleep(0.1)
         return reason
 
     def _unfit_reason(self) -> str | None:
-        """Reason why the GPUs are not free; None where the worker may take work now."""
+        """Reason why the GPUs are not free; None if the worker may start a run on them."""
         look = self._observations[-1] if self._observations else None
         if look is None or now_s() - look.at_s > _FRESH_S:
             return "NVML has reported nothing about them lately; see the worker's log"
@@ -112,13 +112,14 @@ class DeviceWatch:
         return "; ".join(device_health.occupied_devices(look, self._base_bytes)) or None
 
     def _keep_base(self, look: GpuObservation) -> None:
-        """Store each GPU's lowest observed memory use while it is free; after a run, the GPU must return to it."""
+        """Store the lowest memory use of each GPU that was observed while the GPU was free. After a run, its memory use
+        must return to this level."""
         for device in look.devices:
             used = device.memory_used_bytes
             self._base_bytes[device.uuid] = min(used, self._base_bytes.get(device.uuid, used))
 
     def between(self, begin_s: float, end_s: float) -> list[GpuObservation]:
-        """Last GPU observation before `begin_s`, and all observations until `end_s`."""
+        """Last GPU observation before the time `begin_s`, and all observations from then until the time `end_s`."""
         looks = [look for look in self._observations if look.at_s <= end_s]
         before = [look for look in looks if look.at_s <= begin_s]
         return before[-1:] + [look for look in looks if look.at_s > begin_s]

@@ -16,16 +16,17 @@ class Figures(NamedTuple):
     """Published figures of one GPU model."""
 
     peak_bf16_flops: float | None
-    """Dense bf16 peak of the GPU in FLOP/s; None where unknown."""
+    """Dense bf16 peak of the GPU in FLOP/s; None if unknown."""
     nvlink_gb_per_s: float | None
-    """Bandwidth of the GPU's link in GB/s per GPU and direction; only for models where the link is fixed."""
+    """Bandwidth of the GPU's link to other GPUs (NVLink), in GB/s per GPU and direction; None if the link is not the
+    same on every GPU of this model."""
 
 
 class _Card(NamedTuple):
     pattern: str
     """Regular expression that is searched in the GPU's name as NVML prints it."""
     model: str | None
-    """Name of the GPU in the table of published figures; None where no published figure is reliable."""
+    """Name of the GPU in the table of published figures; None if no published figure is reliable."""
     has_fixed_link: bool = False
 
 
@@ -67,14 +68,14 @@ _OTHERS: Mapping[str, str | None] = {
     **dict.fromkeys(("MI210-64GB", "MI250-128GB", "MI250X-128GB", "MI300X-192GB")),
     **dict.fromkeys(("MI325X-256GB", "MI350X-288GB", "MI355X-288GB")),
 }
-"""GPUs of the table without a card of their own, each with the model of the card whose pattern matches it; None: its
-speed is not checked."""
+"""GPUs of the table of published figures for which no pattern is listed. Each is mapped to the model under which its
+NVML name is found instead; None if its speed is not checked."""
 MODELS = frozenset({card.model for card in _CARDS if card.model is not None} | _OTHERS.keys())
-"""Names of all GPUs of the table that this module decides about."""
+"""Names of all GPUs in the table of published figures for which this module decides what is used for them."""
 
 
 def figures(gpu: str) -> Figures:
-    """Published figures of a GPU model by its NVML name; empty for unknown names."""
+    """Published figures of a GPU model by its NVML name; all None for an unknown name."""
     card = next((candidate for candidate in _CARDS if re.search(candidate.pattern, gpu)), None)
     if card is None or card.model is None:
         return Figures(None, None)

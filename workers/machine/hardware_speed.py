@@ -18,9 +18,10 @@ from shardtune.workers.trial_dir import tail
 _DEADLINE_S = 300.0
 """Time limit in seconds of a measurement of the hardware's rates."""
 _FAR_BELOW = 0.25
-"""Fraction of a link's nominal rate; a measured bandwidth below it causes a note to the operator.
+"""Fraction of a link's nominal rate. If the measured bandwidth is below it, the operator gets a note.
 
-It is low: a single TCP connection over a good network reaches more than this, and one over a slow network less.
+It is low: a single TCP connection over a good network reaches more than this fraction, and one over a slow network
+less.
 """
 _LINK = re.compile(r"(\d+)×([\d.]+) Gb/s (\w+)")
 _CAUSES = {
@@ -33,8 +34,8 @@ _CAUSES = {
 def measure(
     launcher: Launcher, offered: Inventory, work_dir: Path, give_up: Callable[[], bool]
 ) -> HardwareReport | None:
-    """Measure the hardware's rates with all ranks of the largest trial, and store them; None when interrupted. The
-    launcher must be prepared.
+    """Measure the hardware's rates with as many ranks as the largest trial, and store them; None if the measurement was
+    interrupted. The launcher must be prepared.
 
     Raises:
         LaunchFailed: a rank failed or took too long.
@@ -54,8 +55,8 @@ def measure(
 
 
 def store(work_dir: Path, offered: Inventory, report: HardwareReport) -> None:
-    """Store a report of measured rates on disk, where the function `stored` finds it. The file is replaced in one operation: a
-    killed process leaves a complete report or none."""
+    """Store a report of measured rates on disk, where the function `stored` finds it. The file is replaced in one
+    operation, so that a process that is killed meanwhile leaves a complete report or none."""
     path = _path(work_dir, offered)
     partial = path.with_suffix(".partial")
     partial.write_text(report.model_dump_json(indent=2) + "\n")
@@ -63,7 +64,7 @@ def store(work_dir: Path, offered: Inventory, report: HardwareReport) -> None:
 
 
 def _run(launcher: Launcher, folder: Path, ranks: int, give_up: Callable[[], bool]) -> bool:
-    """Run the measuring ranks to their end; False when interrupted."""
+    """Run the ranks that measure the hardware until they end; returns false if they were interrupted."""
     ends_s = now_s() + _DEADLINE_S
     try:
         launcher.launch(folder, Launch.of(ranks, program="hardware"))
@@ -86,8 +87,8 @@ def _run(launcher: Launcher, folder: Path, ranks: int, give_up: Callable[[], boo
 
 
 def stored(work_dir: Path, offered: Inventory) -> MeasuredHardware | None:
-    """Stored rates of this machine, measured with the same number of ranks and the same fingerprint; None where there
-    are none."""
+    """Stored rates of this machine that were measured with the same number of ranks and the same fingerprint (hardware
+    and software versions); None if there are none."""
     try:
         report = HardwareReport.model_validate_json(_path(work_dir, offered).read_bytes())
     except (OSError, ValidationError):
@@ -106,8 +107,8 @@ def _path(work_dir: Path, offered: Inventory) -> Path:
 
 
 def with_bandwidth(fingerprint: Fingerprint, measured: MeasuredHardware | None, ranks: int) -> Fingerprint:
-    """Add to a fingerprint the measured bandwidths within a host and across hosts, each rounded to a band 10 % wide, so that
-    small deviations do not change the fingerprint."""
+    """Add the measured bandwidths within a host and between hosts to a fingerprint (hardware and software versions).
+    Each is rounded to a band 10 % wide, so that small deviations do not change the fingerprint."""
     reduced = [item for item in measured.collectives if item.operation == "all_reduce"] if measured else []
     bands = {}
     for field, is_across in (("intra_node_gb_per_s", False), ("inter_node_gb_per_s", True)):
@@ -120,7 +121,7 @@ def with_bandwidth(fingerprint: Fingerprint, measured: MeasuredHardware | None, 
 
 
 def notes(fingerprint: Fingerprint) -> tuple[str, ...]:
-    """Notes for the operator on measured bandwidths far below the links' nominal rates."""
+    """Notes for the operator about measured bandwidths that are far below the nominal rates of the links."""
     rates: dict[str, float] = {}
     for count, gbit_per_s, kind in _LINK.findall(fingerprint.nics or ""):
         rates[kind] = rates.get(kind, 0.0) + int(count) * float(gbit_per_s) / 8

@@ -12,11 +12,11 @@ from shardtune.api_schemas.base import GIB
 from shardtune.workers.machine.oom_counter import cgroups
 
 _ETHERNET = "1"
-"""Value of ARPHRD_ETHER in /sys/class/net/*/type, which marks an Ethernet interface."""
+"""Value in /sys/class/net/*/type that marks an Ethernet interface (ARPHRD_ETHER)."""
 
 
 def host_memory_gib() -> float:
-    """Memory in GiB that this process and its children may use: the machine's, or less where a control group
+    """Memory in GiB that this process and its children may use: all memory of the machine, or less if a control group
     limits it."""
     limits = [float(psutil.virtual_memory().total)]
     root = Path("/sys/fs/cgroup")
@@ -48,7 +48,7 @@ def cpu_model() -> str:
 
 
 def cpu_topology(root: Path = Path("/")) -> str | None:
-    """Processor topology of the whole machine, such as `2 sockets, 64 cores, 128 threads, 4 NUMA nodes`; None where the
+    """Processor topology of the whole machine, such as `2 sockets, 64 cores, 128 threads, 4 NUMA nodes`; None if the
     kernel does not report it."""
     sockets, cores = _cpuinfo(root, "physical id"), _cpuinfo(root, "core id")
     if not sockets or len(sockets) != len(cores):
@@ -71,7 +71,8 @@ def host_id(root: Path = Path("/")) -> str:
 
 
 def cores_in_order(cores: Collection[int], root: Path = Path("/")) -> list[int]:
-    """CPU numbers, sorted so that those of one socket, then of one core, are adjacent."""
+    """CPU numbers in an order in which those of one socket are neighbours, and within it the hardware threads of one
+    physical core."""
 
     def position(core: int) -> tuple[int, int, int]:
         topology = root / f"sys/devices/system/cpu/cpu{core}/topology"
@@ -82,7 +83,7 @@ def cores_in_order(cores: Collection[int], root: Path = Path("/")) -> list[int]:
 
 
 def numa_nodes(cores: Collection[int], root: Path = Path("/")) -> dict[int, int]:
-    """NUMA node of each of the given CPUs, where the kernel reports it."""
+    """NUMA node of each of the given CPUs, as far as the kernel reports it."""
     node_names = {
         core: [entry.name.removeprefix("node") for entry in (root / f"sys/devices/system/cpu/cpu{core}").glob("node*")]
         for core in cores
@@ -91,14 +92,14 @@ def numa_nodes(cores: Collection[int], root: Path = Path("/")) -> dict[int, int]
 
 
 def cpu_max_mhz(root: Path = Path("/")) -> int | None:
-    """Highest clock in MHz that the CPU frequency governor may set, which an administrator may lower; None where the
+    """Highest clock in MHz that the CPU frequency governor may set. An administrator may have lowered it. None if the
     kernel does not report it."""
     khz = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq")
     return int(khz) // 1000 if khz.isdigit() and int(khz) >= 1000 else None
 
 
 def nics(root: Path = Path("/")) -> str | None:
-    """Network links that are up, by count, speed and kind, without virtual links; None where there are none."""
+    """Network links that are up, by count, speed and kind; virtual links are left out. None if there are none."""
     ports = sorted((root / "sys/class/infiniband").glob("*/ports/*"))
     links = Counter(
         # "400 Gb/sec (4X NDR)"; an Ethernet port of such a card speaks RoCE.

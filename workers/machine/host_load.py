@@ -20,11 +20,11 @@ from shardtune.workers.machine.oom_counter import cgroups
 
 _ROOT = Path("/sys/fs/cgroup")
 _LEAST_CORES = 0.05
-"""Number of busy cores below which a program is not named among the causes of a host's load."""
+"""Number of busy cores. A program that keeps fewer busy is not named as a cause of the host's load."""
 _LONGEST_NAME = 64
 
 _Process = tuple[int, float]
-"""Process id and start time, which together identify a process although ids are used again."""
+"""Process id and start time. Together they identify a process, although the system uses ids again."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class HostCounters:
     """CPU time in seconds of all processes since boot, on the cores that this process may run on."""
     memory_available_gib: float
     throttled_s: float | None
-    """Seconds for which the control group's CPU limit stopped threads; None where the kernel does not count them."""
+    """Seconds for which threads were stopped by the CPU limit of their control group; None if the kernel does not count
+    them."""
 
     @classmethod
     def now(cls) -> "HostCounters":
@@ -44,8 +45,8 @@ class HostCounters:
         return cls(now_s(), busy_on(os.sched_getaffinity(0)), available_gib(), throttled_s())
 
     def until(self, later: "HostCounters", ranks_cpu_s: Iterable[float | None]) -> Conditions:
-        """Conditions on the host between two snapshots of its counters, this one and `later`. `ranks_cpu_s`: CPU time that
-        each rank used in between."""
+        """Conditions on the host, such as load, between this snapshot of its counters and the later one. `ranks_cpu_s`:
+        CPU time that each rank used in between."""
         rank_times = list(ranks_cpu_s)
         foreign = None
         if rank_times and None not in rank_times:
@@ -62,8 +63,8 @@ class HostCounters:
 
 
 def busy_on(cores: Collection[int]) -> float:
-    """CPU time in seconds that all processes have used since boot on the given cores, or on the whole machine where /proc does
-    not list all of these cores."""
+    """CPU time in seconds that all processes have used since boot on the given cores. If /proc does not list all of
+    these cores, it is that of the whole machine."""
     each = psutil.cpu_times(percpu=True)
     counted = [each[core] for core in cores] if max(cores) < len(each) else each
     # Named parts, not a sum of all: `guest` is counted in `user` as well.
@@ -72,14 +73,16 @@ def busy_on(cores: Collection[int]) -> float:
 
 
 def available_gib() -> float:
-    """Memory in GiB available without swapping: the machine's, or what the control group's limit leaves."""
+    """Memory in GiB that is available without swapping: that of the machine, or what the limit of the control group
+    leaves, if that is less."""
     free = psutil.virtual_memory().available / GIB
     used = _cgroup_value("memory.current", "memory", "memory.usage_in_bytes")
     return free if used is None else min(free, max(0.0, host_memory_gib() - used / GIB))
 
 
 def throttled_s(root: Path = _ROOT, proc: Path = Path("/proc")) -> float | None:
-    """Seconds for which the control group's CPU limit stopped threads; None where the kernel does not count them."""
+    """Seconds for which threads were stopped by the CPU limit of their control group; None if the kernel does not count
+    them."""
     for controllers, group in cgroups(proc):
         names = controllers.split(",")
         base = root if controllers == "" else root / "cpu" if "cpu" in names else None
@@ -116,7 +119,8 @@ class ProcessTimes:
 
     at_s: float
     by_process: Mapping[_Process, tuple[str, float]]
-    """Name of each process and its CPU seconds since its start, without those of its children."""
+    """Name of each process, and the CPU seconds that it has used since its start, without those of its child
+    processes."""
 
     @classmethod
     def now(cls) -> "ProcessTimes":
@@ -131,8 +135,8 @@ class ProcessTimes:
         return cls(now_s(), times)
 
     def until(self, later: "ProcessTimes", cores: Collection[int]) -> tuple[ProgramLoad, ...]:
-        """Programs that used these cores between the two times, busiest first. Processes that ended before `later`,
-        such as a run's ranks, are left out."""
+        """Programs that used the given cores between this time and the time of `later`, busiest first. Processes that
+        ended before `later`, such as a run's ranks, are left out."""
         elapsed_s = max(later.at_s - self.at_s, 1e-9)
         totals: dict[str, float] = defaultdict(float)
         for process, (name, spent_s) in later.by_process.items():
@@ -144,7 +148,7 @@ class ProcessTimes:
 
 
 def _may_use(pid: int, cores: Collection[int]) -> bool:
-    """Whether a process may run on any of these cores; true where its CPU affinity cannot be read."""
+    """Whether a process may run on any of these cores; true if its CPU affinity cannot be read."""
     try:
         return not os.sched_getaffinity(pid).isdisjoint(cores)
     except OSError:

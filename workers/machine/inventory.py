@@ -22,15 +22,16 @@ from shardtune.workers.machine.gpu_peaks import figures
 
 DEFAULT_CPU_RANKS = 2
 _RANKS_FRACTION = 0.8
-"""Fraction of host memory declared for CPU ranks; the rest is for interpreters (0.5 GiB each with torch), page cache
-and other programs."""
+"""Fraction of host memory that CPU ranks may use together. The rest is for interpreters (0.5 GiB each with torch), page
+cache and other programs."""
 _NVML_S = 60.0
 
 Amount = TypeVar("Amount", int, float)
 
 
 class DetectionFailed(Exception):
-    """The machine's hardware could not be detected; the message contains the child process's last output."""
+    """Exception for a machine whose hardware could not be detected. The message contains the last output of the process
+    that tried."""
 
 
 class DetectedGpu(BaseModel):
@@ -40,15 +41,15 @@ class DetectedGpu(BaseModel):
     name: str
     memory_bytes: int
     pcie_gb_per_s: float | None
-    """Rate in GB/s of the fastest PCIe link that the GPU and the system support."""
+    """Rate in GB/s of the fastest PCIe link that both the GPU and the system support."""
     pcie_link_gb_per_s: float | None = None
-    """Rate in GB/s of the PCIe link as negotiated: a bad riser or slot halves the link's width."""
+    """Rate in GB/s of the PCIe link with its present width. A bad riser or slot can halve the width."""
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
     compute_capability: tuple[int, int] | None = None
     power_limit_w: float | None = None
     index: int = 0
-    """CUDA's index of the GPU where CUDA_DEVICE_ORDER is PCI_BUS_ID and every permitted GPU is visible."""
+    """CUDA's index of the GPU if CUDA_DEVICE_ORDER is PCI_BUS_ID and CUDA_VISIBLE_DEVICES hides no permitted GPU."""
 
 
 class Gpus(BaseModel):
@@ -57,19 +58,19 @@ class Gpus(BaseModel):
     driver: str | None
     devices: tuple[DetectedGpu, ...]
     links: tuple[tuple[int, int, str], ...] = ()
-    """Kind of connection by pair of GPU indices."""
+    """Kind of connection, such as `NV18`, between pairs of GPUs, which are named by index."""
     rejection: str | None = None
-    """Reason why GPUs of this machine cannot be used."""
+    """Reason why GPUs of this machine cannot be used; None if there is no such problem."""
 
     @property
     def links_in_words(self) -> str | None:
-        """Number of GPU pairs by kind of connection, such as `28×NV18`; None for a single GPU or where NVML does not
+        """Number of GPU pairs by kind of connection, such as `28×NV18`. None for a single GPU, or if NVML does not
         report connections."""
         kinds = Counter(kind for _, _, kind in self.links)
         return ", ".join(f"{count}×{kind}" for kind, count in sorted(kinds.items())) or None
 
     def for_ranks(self, ranks: int | None) -> "Gpus":
-        """GPUs that `ranks` ranks use.
+        """GPUs that this many ranks use, one for each rank.
 
         Raises:
             ValueError: there are fewer devices, or they are of several models.
@@ -93,7 +94,7 @@ class Gpus(BaseModel):
 
 
 class Libraries(BaseModel):
-    """Library versions with which ranks will run and model architectures that they can build: the output of
+    """Versions of the libraries with which ranks will run, and model architectures that they can build: the output of
     `workers.rank.inventory`."""
 
     torch: str | None = None
@@ -103,19 +104,20 @@ class Libraries(BaseModel):
     nccl: str | None = None
     causal_lm_types: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
-    """Kinds of adapters that ranks can train: LoRA only where PEFT is installed."""
+    """Kinds of adapters that ranks can train; LoRA is among them only if PEFT is installed."""
     optimizers: tuple[str, ...] = ()
-    """Kinds of optimizers from packages other than torch (such as bitsandbytes), as far as these packages are installed."""
+    """Kinds of optimizers that packages other than torch (such as bitsandbytes) provide, limited to the packages that
+    are installed."""
     float8: tuple[str, ...] = ()
-    """Float8 scaling recipes with which ranks can train; empty where torchao is not installed."""
+    """Float8 scaling recipes with which ranks can train; empty if torchao is not installed."""
     cpu_dtypes: str | None = None
-    """Dtypes that this processor computes natively, as torch uses the processor."""
+    """Dtypes that this processor computes natively and for which torch uses it."""
     matmul_flops: dict[Dtype, float] = {}
-    """FLOP/s that one rank reaches in matrix products, by dtype; empty where not measured."""
+    """FLOP/s that one rank reaches in matrix products, by dtype; empty if they were not measured."""
 
 
 def find_gpus() -> Gpus:
-    """Visible NVIDIA GPUs; empty where there is no GPU.
+    """Visible NVIDIA GPUs; empty if there is no GPU.
 
     Raises:
         DetectionFailed: NVML does not answer as it should, or there are GPUs that cannot be used.
@@ -141,12 +143,12 @@ def ranks_of(gpus: Gpus, ranks: int | None) -> int:
 
 
 def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None, fraction: float = 1.0) -> Cluster:
-    """Cluster description of the largest trial on this machine: its GPUs, or CPU ranks where there are no GPUs.
+    """Cluster description of the largest trial on this machine: its GPUs, or CPU ranks if there are no GPUs.
 
-    `part` is the fraction of the host's memory that may be used.
+    `fraction`: fraction of the host's memory that the trial may use.
 
     Raises:
-        ValueError: memory was declared for GPUs, which report their own.
+        ValueError: memory was declared for GPUs, whose memory is detected.
     """
     host_gib = fraction * host_facts.host_memory_gib()
     if not gpus.devices:
@@ -222,7 +224,7 @@ def _float8(devices: Fingerprint, libraries: Libraries) -> tuple[str, ...]:
 
 
 def _least(values: Iterable[Amount | None]) -> Amount | None:
-    """Smallest of the devices' values, since ranks run at the pace of the slowest; None where a device reports no
+    """Smallest of the devices' values, because ranks run at the pace of the slowest; None if a device reports no
     value."""
     device_values = list(values)
     known_values = [value for value in device_values if value is not None]
@@ -238,8 +240,8 @@ def inventory(
     partition: HostPartition | None = None,
     **details: JsonValue,
 ) -> Inventory:
-    """Inventory of a worker on this machine, as sent to the service; `partition` is the worker's host partition,
-    `details` are for people."""
+    """Inventory (hardware and software) of a worker on this machine, as sent to the service. `partition` is the
+    worker's part of the machine; None: the whole machine. `details` are shown to people only."""
     offered = cluster(gpus, ranks, memory_gib, partition.fraction if partition is not None else 1.0)
     fingerprint_of_devices = fingerprint(gpus, libraries)
     return Inventory(

@@ -15,7 +15,8 @@ _ANSWERS_S = 300.0
 
 
 def of_prepared(prepared: Prepared, gpus: Gpus, ranks: int | None = None) -> Libraries:
-    """Library versions of the ranks, as a process of the launcher has detected them; where none has, `probe` detects them.
+    """Versions of the libraries that ranks use, as a process of the launcher has detected them; if none has, `probe`
+    detects them.
 
     Raises:
         DetectionFailed: see `probe`.

@@ -19,7 +19,8 @@ from shardtune.workers.machine import unsupported_hardware
 from shardtune.workers.machine.nvml_links import links
 
 _PCIE_GB_PER_S_PER_LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-"""GB/s per lane and direction by PCIe generation, after line coding (PCI-SIG base specifications)."""
+"""Bandwidth of one PCIe lane in GB/s per direction, by PCIe generation, after the losses of line coding (PCI-SIG base
+specifications)."""
 
 _MODPROBE_S = 20.0
 
@@ -29,12 +30,12 @@ _NO_GPU = (
     pynvml.NVML_ERROR_NO_PERMISSION,
     pynvml.NVML_ERROR_NOT_FOUND,
 )
-"""NVML's error codes where there is no GPU; NVML returns them also for a GPU that cannot be used."""
+"""NVML's error codes on a machine without a GPU. NVML returns them also for a GPU that cannot be used."""
 
 
 def visible(uuids: Sequence[str], setting: str | None) -> list[int]:
-    """Indices of the GPUs that CUDA_VISIBLE_DEVICES leaves visible; as in CUDA, the first entry that names no device
-    ends the list."""
+    """Indices of the GPUs that CUDA_VISIBLE_DEVICES leaves visible. As in CUDA, the first entry that names no existing
+    device, and all entries after it, are ignored."""
     if setting is None:
         return list(range(len(uuids)))
     chosen: list[int] = []
@@ -50,8 +51,8 @@ def visible(uuids: Sequence[str], setting: str | None) -> list[int]:
 
 
 def report(nvml: Any = pynvml) -> dict[str, Any]:
-    """Report of the driver, the visible GPUs and the reason why GPUs of the machine cannot be used. `nvml` is pynvml or
-    a replacement for tests."""
+    """Report of the driver, the visible GPUs and the reason why GPUs of the machine cannot be used. `nvml` is the
+    module pynvml, or a replacement for it in tests."""
     setting = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         nvml.nvmlInit()
@@ -78,15 +79,15 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
 
 
 def _rejection(setting: str | None, count: int, permitted: int) -> str | None:
-    """Reason why the worker uses none of the machine's `count` GPUs; None where it wants none. This process is permitted to
-    use `permitted` of them."""
+    """Reason why the worker uses none of the machine's `count` GPUs, of which this process may use `permitted`. None if
+    the worker is set to use no GPU."""
     if count > 0 and permitted == 0:
         return unsupported_hardware.permission(setting, count)
     return unsupported_hardware.setting(setting, permitted)
 
 
 def _permitted(nvml: Any) -> list[Any]:
-    """NVML handles of the GPUs that this process may use, ordered by PCI address."""
+    """NVML handles of the GPUs that this process is permitted to use, ordered by PCI address."""
     # NVML counts forbidden GPUs too; CUDA does not, so that its indices (by CUDA_DEVICE_ORDER=PCI_BUS_ID) are positions
     # in this list.
     handles = []
@@ -127,14 +128,15 @@ def _device(handle: Any, uuid: str, nvml: Any) -> dict[str, Any]:
 
 
 def _clock(handle: Any, kind: int, nvml: Any) -> int | None:
-    """Clock in MHz that a GPU runs applications at: the clock that an administrator has set, else the highest."""
+    """Clock in MHz at which a GPU runs programs: the one that an administrator has set, else the highest that the GPU
+    has."""
     # A clock locked by `nvidia-smi -lgc` is not visible here.
     application_clock = _query(lambda: nvml.nvmlDeviceGetApplicationsClock(handle, kind), nvml)
     return application_clock or _query(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, kind), nvml) or None
 
 
 def _query(call: Callable[[], int], nvml: Any) -> int | None:
-    """Result of an NVML query, or None where the device does not support the query."""
+    """Result of an NVML query, or None if the device does not support the query."""
     try:
         return call()
     except nvml.NVMLError:
@@ -150,7 +152,7 @@ def _capability(handle: Any, nvml: Any) -> tuple[int, int] | None:
 
 
 def _usable_bytes(handle: Any, nvml: Any) -> int:
-    """Total memory of a GPU in bytes as CUDA reports it: without the driver's part, where NVML reports that
+    """Total memory of a GPU in bytes as CUDA reports it. The driver's own part is subtracted if NVML reports it
     separately."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
@@ -165,10 +167,11 @@ def _pcie(generation: int | None, width: int | None) -> float | None:
 
 
 def create_uvm_device(devices: Path = Path("/dev")) -> None:
-    """Create /dev/nvidia-uvm where it is missing, which CUDA needs and NVML does not.
+    """Create the device file /dev/nvidia-uvm if it is missing. CUDA needs it, NVML does not.
 
     After a boot without the persistence daemon, CUDA's first call creates it by the setuid program nvidia-modprobe. In
-    the user namespace of the fork server that program has no rights: each first call would fail, and ranks start cold.
+    the user namespace of the fork server that program has no rights: each first call would fail, and ranks would start
+    without the fork server.
     """
     program = shutil.which("nvidia-modprobe")
     if program is None or (devices / "nvidia-uvm").exists():
@@ -181,7 +184,8 @@ def create_uvm_device(devices: Path = Path("/dev")) -> None:
 
 
 def main() -> None:
-    """Print the report on NVIDIA's driver and GPUs, and prepare this machine for CUDA where it has GPUs."""
+    """Print the report on NVIDIA's driver and GPUs. On a machine with GPUs, also prepare the device files that CUDA
+    needs."""
     gpu_report = report()
     if gpu_report["devices"]:
         create_uvm_device()

@@ -8,14 +8,14 @@ from typing import Any
 import pynvml
 
 _MOST_LINKS = 36
-"""Number of NVLinks queried per GPU: NVML_NVLINK_MAX_LINKS of NVML 13 (18 before; an H100 has 18 links). NVML answers a query
-of a link that a GPU lacks with an error, which is ignored."""
+"""Number of NVLinks that are queried per GPU: NVML_NVLINK_MAX_LINKS of NVML 13. It was 18 in earlier versions, and an
+H100 has 18 links. For a link that a GPU lacks, NVML returns an error, which is ignored."""
 _SWITCH = "switch"
 
 
 def links(handles: Sequence[Any], nvml: Any = pynvml) -> list[tuple[int, int, str]]:
-    """Kind of connection for each pair of GPUs, by index; empty where NVML does not report connections. `nvml` is
-    pynvml or a replacement for tests."""
+    """Kind of connection for each pair of GPUs, which are named by index; empty if NVML does not report connections.
+    `nvml` is the module pynvml, or a replacement for it in tests."""
     try:
         names = [_bus_id(nvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
         ends = [_link_ends(handle, nvml) for handle in handles]
@@ -47,7 +47,8 @@ def _pcie(first: Any, second: Any, nvml: Any) -> str:
 
 
 def _link_ends(handle: Any, nvml: Any) -> Counter[str]:
-    """Number of active NVLinks of one GPU by the bus id of the GPU at their other end, or `switch`."""
+    """Number of active NVLinks of one GPU to each other GPU. Keys are the PCI bus ids of the other GPUs, or `switch`
+    for links to an NVSwitch."""
     ends: Counter[str] = Counter()
     for link in range(_MOST_LINKS):
         try:
@@ -64,6 +65,6 @@ def _link_ends(handle: Any, nvml: Any) -> Counter[str]:
 
 
 def _bus_id(info: Any) -> str:
-    """PCI domain, bus and device of a GPU in NVML's spelling, equal for every call."""
+    """PCI domain, bus and device of a GPU, written as NVML writes them but equal for all of its calls."""
     text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
     return text.lower().rjust(16, "0")

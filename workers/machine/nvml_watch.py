@@ -27,7 +27,7 @@ class Watch:
         self._events = self._register()
 
     def _register(self) -> Any:
-        """Register with NVML for driver errors (Xid); None where the devices report no driver errors."""
+        """Register with NVML for driver errors (Xid); None if the GPUs report no driver errors."""
         with contextlib.suppress(pynvml.NVMLError):
             events = pynvml.nvmlEventSetCreate()
             for handle in self._handles.values():
@@ -36,7 +36,7 @@ class Watch:
         return None
 
     def observations(self) -> Iterator[dict[str, Any]]:
-        """Yield an observation of the GPUs now, and another after each period."""
+        """Yield an observation of the GPUs now, and another one after each period of a second."""
         while True:
             yield {
                 "at_s": time.clock_gettime(time.CLOCK_BOOTTIME),

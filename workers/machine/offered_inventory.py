@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 def offer(
     settings: WorkerSettings, gpus: Gpus, libraries: Libraries, allowed: Allowed = Allowed(), **details: JsonValue
 ) -> Inventory:
-    """Inventory with which a worker registers; `details` are for people.
+    """Inventory (hardware and software) with which a worker registers; `details` are shown to people only.
 
     Raises:
         ValueError, DetectionFailed: see `inventory`; or an override has an invalid value.
@@ -29,7 +29,8 @@ def offer(
 
 
 def with_measured(settings: WorkerSettings, detected: Inventory) -> Inventory:
-    """Add the measured bandwidths and FLOP/s of the hosts to an inventory, then replace what the worker's settings override."""
+    """Add the bandwidths and FLOP/s that were measured on the hosts to a worker's inventory (hardware and software).
+    Then replace those fields for which the worker's settings give other values."""
     measured = hardware_speed.stored(settings.work_dir, detected)
     fingerprint = hardware_speed.with_bandwidth(detected.fingerprint, measured, detected.cluster.world_size)
     return detected.model_copy(
@@ -38,8 +39,8 @@ def with_measured(settings: WorkerSettings, detected: Inventory) -> Inventory:
 
 
 def detect_again(settings: WorkerSettings, libraries: Libraries) -> Fingerprint | None:
-    """Fingerprint of this machine as detected now, with the libraries with which the ranks were started; None where it
-    cannot be detected."""
+    """Fingerprint of this machine (hardware and software versions) as detected now. The library versions are those with
+    which the ranks were started. None if the hardware cannot be detected."""
     try:
         return offer(settings, find_gpus().for_ranks(settings.ranks), libraries).fingerprint
     except (DetectionFailed, ValueError) as error:

@@ -7,8 +7,8 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 def oom_kills(proc: Path = Path("/proc"), cgroup_root: Path = _CGROUP_ROOT) -> int:
-    """Number of processes that the kernel has killed for lack of memory in this control group, or on the whole machine where
-    control groups do not count such kills."""
+    """Number of processes that the kernel has killed for lack of memory in this control group. If control groups do not
+    count such kills, it is the number on the whole machine."""
     # A kill is charged to the victim's group, also when the whole machine ran out: the group's counter is enough, and
     # does not count other people's kills.
     for path in [*_counters(proc, cgroup_root), proc / "vmstat"]:
@@ -35,7 +35,8 @@ def _counters(proc: Path, root: Path) -> list[Path]:
 
 
 def cgroups(proc: Path = Path("/proc")) -> list[tuple[str, str]]:
-    """Control groups of this process, each as its controllers (empty for cgroup v2) and its path without leading slash."""
+    """Control groups of this process, each as its controllers (empty for cgroup v2) and its path without a leading
+    slash."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:

@@ -7,18 +7,18 @@ from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
 
 _MOST_DATA_WAIT = 0.2
-"""Fraction of the timed windows spent waiting for data above which a measurement shows the speed of the data loading and not
-that of the configuration."""
+"""Fraction of the timed windows that is spent waiting for data. A measurement above it shows the speed of the data
+loading and not that of the configuration."""
 _CLOCK_SLACK = 1.01
 _ALL_PASSES = 3.0
-"""Cost of a training step in units of forward passes (forward 1, backward 2), where all weights are trained."""
+"""Cost of a training step if all weights are trained, in units of forward passes: 1 for forward and 2 for backward."""
 _FROZEN_PASSES = 2.0
-"""Least cost of a training step through frozen layers, in units of forward passes: the forward, and the gradients of
-activations."""
+"""Minimum cost of a training step through frozen layers, in units of forward passes: 1 for forward and 1 for the
+gradients of activations."""
 
 
 def implausibility(task: TrialTask, measured: Measurement, peak_flops: float | None) -> str | None:
-    """Reason why a measurement cannot be true; None where it can."""
+    """Reason why a measurement cannot be true or says nothing about the configuration; None if there is none."""
     # The median can hide a window that no clock has measured.
     if min(measured.window_step_times_s) <= 0:
         return f"a timed window of {min(measured.window_step_times_s)} s a step"
@@ -38,11 +38,11 @@ def implausibility(task: TrialTask, measured: Measurement, peak_flops: float | N
 
 
 def roofline_tokens_per_s(task: TrialTask, peak_flops: float | None) -> float | None:
-    """Upper bound of tokens per second of one GPU: forward pass, and twice that for backward (less with frozen weights), at the
-    dense bf16 peak; None where unknown.
+    """Upper bound of the tokens per second of one GPU. It is computed from the dense bf16 peak and the cost of forward
+    and backward, where backward counts twice (less with frozen weights). None if the peak or the cost is unknown.
 
-    The bound holds for every configuration: no dtype of a precision is faster than bf16, recomputation only adds, and attention
-    counts by its mask (an MFU counts it in full, and may exceed 100 % at long sequences).
+    The bound holds for every configuration. No dtype of a precision is faster than bf16, recomputation only adds work,
+    and attention counts as its mask requires (an MFU counts it in full, and may exceed 100 % at long sequences).
     """
     flops = task.least_flops_per_token or task.forward_flops_per_token
     # Frozen weights: attention's own backward is not less, so its part of the passes is not that of the masked count.

@@ -5,8 +5,8 @@ from shardtune.workers.machine.inventory import Gpus
 
 
 def environment(chosen: Gpus) -> dict[str, str]:
-    """Environment variables that set the ranks' device for torch, CUDA and DeepSpeed (`DS_ACCELERATOR`, which the
-    project's own processes read too)."""
+    """Environment variables that choose the ranks' device for torch, CUDA and DeepSpeed. Shardtune's own processes also
+    read one of them, `DS_ACCELERATOR`."""
     if not chosen.devices:
         return {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     # Indices, not UUIDs: programs that read CUDA_VISIBLE_DEVICES themselves expect indices, and NVML's equal CUDA's

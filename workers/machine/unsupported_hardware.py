@@ -29,14 +29,14 @@ _DRIVER_REMEDIES = (
         "LD_LIBRARY_PATH, or update the driver",
     ),
 )
-"""Remedies, each with the text in torch's error (2.13) at its first CUDA call that it is for; CUDA's error codes are in
-`driver_types.h`."""
+"""Texts that occur in error messages of torch 2.13 at its first CUDA call, each with the remedy for this error. CUDA's
+error codes are listed in `driver_types.h`."""
 _REMEDY = "To tune CPU ranks on this machine, set CUDA_VISIBLE_DEVICES=''"
 
 
 def machine(visible: str | None, reason: str, root: Path = Path("/")) -> str | None:
-    """Reason why the accelerators of a machine without NVML cannot be used; None where it has no accelerator, or the worker
-    wants none."""
+    """Reason why the accelerators of a machine without NVML cannot be used. None if the machine has no accelerator, or
+    if CUDA_VISIBLE_DEVICES hides all of them on purpose."""
     if visible is not None and visible.strip() in _NO_DEVICE:
         return None
     problem = _accelerator_problem(root)
@@ -61,8 +61,8 @@ def _accelerator_problem(root: Path) -> str | None:
 
 
 def permission(visible: str | None, count: int) -> str | None:
-    """Reason why no GPU is tuned on a machine with `count` GPUs, none of which this process may use; None where the worker
-    wants no GPU."""
+    """Reason why no GPU is tuned on a machine with `count` GPUs, none of which this process may use. None if
+    CUDA_VISIBLE_DEVICES hides all of them on purpose."""
     if visible is not None and visible.strip() in _NO_DEVICE:
         return None
     return (
@@ -72,8 +72,8 @@ def permission(visible: str | None, count: int) -> str | None:
 
 
 def setting(visible: str | None, count: int) -> str | None:
-    """Reason why CUDA_VISIBLE_DEVICES leaves none of the machine's `count` GPUs visible; None where there are no GPUs, or the
-    worker wants none."""
+    """Reason why CUDA_VISIBLE_DEVICES leaves none of the machine's `count` GPUs visible. None if there are no GPUs, or
+    if it hides all of them on purpose."""
     if count == 0 or visible is None or visible.strip() in _NO_DEVICE:
         return None
     if visible.strip().startswith("MIG-"):
@@ -85,7 +85,7 @@ def setting(visible: str | None, count: int) -> str | None:
 
 
 def slices(uuids: Sequence[str]) -> str | None:
-    """Reason why GPUs in MIG mode cannot be used; None where there are none."""
+    """Reason why GPUs in MIG mode cannot be used; None if no GPU is in MIG mode."""
     return _mig_problem(f"GPU {', '.join(uuids)} is in MIG mode") if uuids else None
 
 
@@ -97,5 +97,6 @@ def _mig_problem(subject: str) -> str:
 
 
 def driver_remedy(output: str) -> str | None:
-    """Remedy for the problem of the NVIDIA driver that a process's last output reports; None where it reports none."""
+    """Remedy for a problem with the NVIDIA driver that the last output of a process reports; None if it reports
+    none."""
     return next((words for pattern, words in _DRIVER_REMEDIES if re.search(pattern, output)), None)

@@ -23,7 +23,8 @@ DONE, CANNOT_WORK, BAD_INPUT = 0, 1, 2
 
 
 def main(serve: Callable[[Begin, AgentConnection], None] = serve) -> int:
-    """Run the node agent's commands from the agent at the other end of the pipe; returns the exit code."""
+    """Run the node agent, which carries out the orders of the agent at the other end of the pipe; returns the exit
+    code."""
     # Ignored: an engine signals every process of a job at once, but the agent orders the end. Otherwise a lost host and a
     # job that was told to stop would look the same.
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -35,13 +35,13 @@ def _is_global(address: str) -> bool:
 
 
 def interface_of(address: str) -> str | None:
-    """Network interface that has the address; None where no interface has it."""
+    """Name of the network interface that has the address; None if none has it."""
     return next((entry.interface for entry in of_this_host() if entry.address == address), None)
 
 
 class ProbePorts:
-    """Ports that a host opens for a short time so that other hosts can try to connect before the rendezvous. Any program may
-    connect to them."""
+    """Ports that a host opens for a short time, so that other hosts can test whether they can connect before the ranks
+    meet there. Any program may connect to them."""
 
     def __init__(self, patience_s: float = _LISTEN_S) -> None:
         self._patience_s = patience_s
@@ -83,7 +83,8 @@ def _send_word(server: socket.socket, word: str, ends_s: float) -> None:
 
 
 def reach(order: int, address: str, port: int, word: str) -> OrderDone:
-    """Connect to another host's listening port; the answer contains this host's own address of the connection."""
+    """Connect to a port on which another host listens. The answer contains this host's own address in the
+    connection."""
     try:
         with socket.create_connection((address, port), timeout=_TRY_S) as peer:
             peer.settimeout(_TRY_S)

@@ -28,13 +28,14 @@ from shardtune.workers.gang.pipe import write_line
 _HEARTBEATS_PER_LEASE = 8
 """Number of heartbeats that the node agent sends per lease."""
 _SENT_KEPT = 1000
-"""Number of heartbeats whose time of sending is stored: far more than fit into a lease."""
+"""Number of heartbeats whose time of sending is kept. It is far larger than the number in one lease."""
 
 log = logging.getLogger(__name__)
 
 
 class NodeLease:
-    """Lease of this node agent and its ranks, counted from the sending of the last answered heartbeat."""
+    """Lease of this node agent and its ranks. It is counted from the sending of the last heartbeat that the agent
+    answered."""
 
     def __init__(self, lease_s: float) -> None:
         self._clock = LeaseClock(now_s(), lease_s)
@@ -62,8 +63,8 @@ class NodeLease:
 
     @property
     def ranks_end_s(self) -> float:
-        """Time on `clock.now_s` by which the ranks must have ended: by the node agent's lease, and by the
-        agent's own."""
+        """Time (on the clock of `clock.now_s`) by which the ranks must have ended: the earlier one of the times that
+        the node agent's lease and the agent's own lease demand."""
         own_s = self._clock.ranks_end_s
         return own_s if self._ranks_end_s is None else min(own_s, self._ranks_end_s)
 
@@ -82,11 +83,11 @@ class AgentConnection:
         self._beat_s = 1.0
         self._renewed: Callable[[float], None] = lambda _: None
         self.progress_change: tuple[int, Progress | None] = (0, None)
-        """Change counter and progress that the next heartbeats send. The main thread sets them, since the heartbeat
-        thread reads no files."""
+        """Counter that changes with each progress, and last progress, which the next heartbeats send. The main thread
+        sets them, because the heartbeat thread reads no files."""
 
     def read_first(self) -> Begin | None:
-        """First message of the agent, read from the pipe; None where the pipe closed before the message arrived.
+        """First message of the agent, read from the pipe; None if the pipe closed before it arrived.
 
         Raises:
             ValueError: the first message is not `begin`.
@@ -106,12 +107,13 @@ class AgentConnection:
         threading.Thread(target=self._send_heartbeats, name="heartbeats", daemon=True).start()
 
     def on_renewal(self, callback: Callable[[float], None]) -> None:
-        """Set a function that a thread calls with `ranks_end_s` after every answer of the agent."""
+        """Set a function that a thread calls after every answer of the agent, with the time by which the ranks must
+        have ended."""
         self._renewed = callback
 
     @property
     def ranks_end_s(self) -> float:
-        """Time on `clock.now_s` by which the ranks must have ended (see `NodeLease.ranks_end_s`)."""
+        """Time (on the clock of `clock.now_s`) by which the ranks must have ended (see `NodeLease.ranks_end_s`)."""
         assert self._lease is not None
         return self._lease.ranks_end_s
 
@@ -122,7 +124,7 @@ class AgentConnection:
         return not self._is_open or self._lease.must_end()
 
     def next_order(self, timeout_s: float) -> AgentMessage | None:
-        """Next order of the agent; None when no order arrives in time."""
+        """Next order of the agent; None if no order arrives within the given seconds."""
         try:
             return self._orders.get(timeout=timeout_s) if timeout_s > 0 else self._orders.get_nowait()
         except queue.Empty:

@@ -15,7 +15,8 @@ from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 
 
 class NodeLaunch:
-    """Part of a launch that runs on this host, from the preparation of its folder to the end of its ranks."""
+    """Part of a launch that runs on this host, from the preparation of the launch's folder to the end of the host's
+    ranks."""
 
     def __init__(self, settings: WorkerSettings, allowed: Allowed, launcher: LocalRanks, line: AgentConnection) -> None:
         self._settings, self._allowed, self._launcher, self._line = settings, allowed, launcher, line
@@ -25,16 +26,17 @@ class NodeLaunch:
         self._sent_exits, self._is_loss_sent = 0, False
 
     def move_deadline(self, ranks_end_s: float) -> None:
-        """Change the deadline of this host's ranks. A thread calls this after each answer of the agent to a heartbeat."""
+        """Change the deadline of this host's ranks. A thread calls this whenever the agent has answered a heartbeat."""
         with self._directory_lock:
             if self._directory is not None:
                 self._directory.write_deadline(ranks_end_s)
 
     def stage(self, order: StageOrder) -> int | None:
-        """Prepare the launch's folder, and a store if the rendezvous is on this host; returns the store's port.
+        """Prepare the launch's folder; if the ranks meet on this host, also start the rendezvous store, and return its
+        port.
 
         Raises:
-            DiskFull, ValueError, OSError, LaunchFailed: the launch cannot be staged on this host.
+            DiskFull, ValueError, OSError, LaunchFailed: the launch cannot be prepared on this host.
         """
         root = self._settings.work_dir
         with self._directory_lock:
@@ -67,10 +69,10 @@ class NodeLaunch:
         return directory
 
     def start(self, order: LaunchOrder) -> None:
-        """Start the staged launch's ranks.
+        """Start the ranks of the launch that this host has prepared.
 
         Raises:
-            LaunchFailed: nothing was started.
+            LaunchFailed: no rank was started.
         """
         assert self._directory is not None, "stage first"
         self._order, self._sent_exits, self._is_loss_sent = order.order, 0, False
@@ -82,10 +84,10 @@ class NodeLaunch:
         return self._order is not None
 
     def send_events(self, timeout_s: float) -> None:
-        """Wait for events of this host's ranks, and send them to the agent.
+        """Wait for events of this host's ranks, such as their ends, and send them to the agent.
 
         Raises:
-            LaunchFailed: it turned out that nothing was started.
+            LaunchFailed: the ranks could not be started after all.
         """
         self._launcher.wait(timeout_s)
         self._send_events()

@@ -42,17 +42,17 @@ from shardtune.workers.node.launch_here import NodeLaunch
 from shardtune.workers.trial_dir import DiskFull
 
 _IDLE_S, _BUSY_S = 0.5, 0.05
-"""Seconds that the main thread waits for an order while no ranks run, and for events of the ranks while they run, before it
-checks for the other."""
+"""Seconds that the main thread waits before it checks for something else. While no ranks run, it waits for an order
+(first value); while ranks run, for their events (second value)."""
 _FORMER = 3
-"""Number of leases for which a new node agent waits for an earlier one on this host to end: its lease, and the time to end its
-ranks."""
+"""Number of leases for which a new node agent waits until an earlier one on this host has ended. That covers the
+earlier one's lease and the time to end its ranks."""
 
 log = logging.getLogger(__name__)
 
 
 def serve(begin: Begin, line: AgentConnection) -> None:
-    """Execute the agent's orders until the connection is over; after that no child process is left.
+    """Execute the agent's orders until the connection is over. No child process is left then.
 
     Raises:
         ValueError: the agent's settings do not fit this host.
@@ -78,7 +78,7 @@ def host_settings(begin: Begin) -> WorkerSettings:
     """Worker settings for this host, as the agent sent them.
 
     Raises:
-        ValueError: a setting is invalid, or another user has made this user's folder in the temporary folder.
+        ValueError: a setting is invalid, or the default work directory in the temporary folder belongs to another user.
     """
     # By default a folder of this host alone: on a shared file system hosts would take each other's locks for their own.
     own_dir = private_folder.of_this_user(Path(tempfile.gettempdir()))
@@ -103,8 +103,8 @@ def _ready(
 
 
 def code_digests(allowed: Allowed) -> dict[str, str]:
-    """Digests of the user's allowed scripts and entry points by name, so that hosts with different files under one name
-    are detected."""
+    """Digests of the scripts and entry points that the worker's owner allows, by name. They show whether hosts have
+    different files under one name."""
     scripts = {
         f"script {name}": hashlib.sha256(script.path.read_bytes()).hexdigest()
         for name, script in allowed.scripts.items()
@@ -138,8 +138,8 @@ class Node:
         launcher: LocalLauncher,
         inspect_again: Callable[[], Fingerprint | None],
     ) -> None:
-        """Prepare the host for orders; `look_again` returns the host's present fingerprint (hardware and software versions),
-        or None where it is unknown."""
+        """Prepare the host for orders. `inspect_again` returns the host's present fingerprint (hardware and software
+        versions); None if it is unknown."""
         self._line, self._launcher, self._inspect_again = line, launcher, inspect_again
         self._launch, self._probe_ports = NodeLaunch(settings, allowed, launcher, line), addresses.ProbePorts()
         line.on_renewal(self._launch.move_deadline)

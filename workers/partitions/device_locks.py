@@ -18,8 +18,8 @@ from shardtune.workers.clock import now_s
 from shardtune.workers.machine.device_lock import DevicesBusy
 
 PATIENCE_S = 60.0
-"""Seconds to wait for a device lock: a worker that lost its lease ends its ranks within one lease, and a killed rank
-frees a GPU within 30 s."""
+"""Seconds to wait for a device lock. They are enough for its holder to end: a worker that lost its lease ends its ranks
+within one lease, and a killed rank frees a GPU within 30 s."""
 
 
 @contextlib.contextmanager
@@ -30,10 +30,10 @@ def hold_for_run(
     give_up: Callable[[], bool],
     patience_s: float = PATIENCE_S,
 ) -> Iterator[bool]:
-    """Context in which a run has its devices locked, and with `is_exclusive` the whole host; False when `give_up` ended the
-    wait.
+    """Context in which a run has locked its devices, and the whole host if `is_exclusive`. Its value is false if
+    `give_up` ended the wait.
 
-    `folder` is the same for all workers that divide the machine.
+    `folder`: folder of the lock files, the same for all workers that divide the machine.
 
     Raises:
         DevicesBusy: another worker did not release the devices in time.

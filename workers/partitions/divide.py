@@ -13,9 +13,10 @@ class Cores:
     """CPU cores that this process may run on."""
 
     in_order: Sequence[int]
-    """Cores sorted so that those of one socket, then of one core, are adjacent."""
+    """Cores in an order in which those of one socket are neighbours, and within it the hardware threads of one physical
+    core."""
     numa_nodes: Mapping[int, int]
-    """NUMA node of each core, where the kernel reports it."""
+    """NUMA node of each core, as far as the kernel reports it."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Division:
     """Part of the machine that one worker of a divided machine gets."""
 
     name: str
-    """Name of the worker such as `1x3`: the fourth worker of those with one rank."""
+    """Name of the worker, such as `1x3` for the fourth of the workers with one rank each."""
     ranks: int
     partition: HostPartition
     gpu_uuids: tuple[str, ...]
@@ -31,11 +32,11 @@ class Division:
 
 
 def divide(host: str, gpus: Gpus, ranks: int, sizes: Sequence[int], cores: Cores) -> list[Division]:
-    """Divide the machine into as many workers of each size as fit, the small ones first; `ranks` is the machine's
-    number of ranks.
+    """Divide the machine into as many workers of each size as fit, the small ones first. `ranks` is the number of ranks
+    of the whole machine.
 
     Raises:
-        ValueError: a size does not divide the machine, or CPU ranks have no core each.
+        ValueError: a size does not divide the machine, or there are fewer cores than CPU ranks.
     """
     _require_sizes(gpus, ranks, sizes, cores)
     # Each worker takes runs of more ranks than the next smaller size, so that small runs leave the large workers free.

@@ -16,8 +16,8 @@ _DISTANCE = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": _FARTHEST}
 
 
 def crossed_by_gpus(members: Collection[int], gpus: Gpus) -> list[int]:
-    """Indices of the GPUs whose connections the collectives of a set of GPUs also use, the set included; empty where NVLink
-    joins each pair of the set."""
+    """Indices of the GPUs whose PCIe connections the collectives of a set of GPUs may also use, the set included; empty
+    if NVLink joins each pair of the set."""
     kinds = {frozenset(link[:2]): link[2] for link in gpus.links}
     inside = [kinds.get(frozenset(pair), "") for pair in combinations(members, 2)]
     if all(word.startswith("NV") for word in inside):
@@ -33,15 +33,16 @@ def crossed_by_gpus(members: Collection[int], gpus: Gpus) -> list[int]:
 
 
 def _distance(word: str) -> int:
-    """Distance of a pair of GPUs over PCIe, from 0 (same switch) up, in the order of NVML's kinds of connection."""
+    """Distance of two GPUs over PCIe, in the order of NVML's kinds of connection: from 0 (same switch, or joined by
+    NVLink) to 4 (different sockets, or unknown)."""
     # For a pair joined by NVLink the PCIe distance is unknown: they may hang on one switch, so it counts as near. A
     # pair of which NVML says nothing counts as far.
     return 0 if word.startswith("NV") else _DISTANCE.get(word, _FARTHEST)
 
 
 def crossed_by_cores(ranks: int, members: Collection[int], cores: Sequence[int], nodes: Mapping[int, int]) -> list[int]:
-    """Cores that share NUMA nodes with a set of CPU ranks, which communicate through memory. `nodes` maps cores to
-    nodes, where known."""
+    """Cores on the NUMA nodes of a set of CPU ranks: the ranks communicate through the memory of these nodes. `nodes`
+    maps cores to NUMA nodes, as far as known."""
     if ranks == 1:
         return []
     used = {nodes.get(core) for core in members}

@@ -19,12 +19,12 @@ import torch
 from shardtune.workers.rank import check_finetuning, check_launchers
 
 Consumers = dict[str, tuple[str, Callable[[Path], str]]]
-"""Package that reads an export format, and function that checks an exported file with this package; keys are formats."""
+"""Package that reads each export format, and function that has this package read an exported file."""
 
 
 def check(form: str, folder: Path, consumers: Consumers | None = None) -> dict[str, Any]:
-    """Have the export format's own library read the exported files; returns `checked` and, in `says`, the result or the
-    reason why there was no check."""
+    """Have the library for which a format is exported read the exported files. Returns `checked`, and in `says` the
+    result or the reason why nothing was checked."""
     package, read = (_CONSUMERS if consumers is None else consumers)[form]
     try:
         installed = version(package)
@@ -38,7 +38,7 @@ def check(form: str, folder: Path, consumers: Consumers | None = None) -> dict[s
 
 
 def installed_release(package: str) -> tuple[int, int]:
-    """Return the first two numbers of an installed package's version; zeros where it is not installed."""
+    """Return the first two numbers of an installed package's version; zeros if it is not installed."""
     try:
         major, minor = version(package).split(".")[:2]
     except PackageNotFoundError:

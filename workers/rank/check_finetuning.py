@@ -21,7 +21,7 @@ _STAND_IN |= {"num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 64, 
 
 
 def read_axolotl(folder: Path) -> str:
-    """Read the exported file with axolotl's own schema, to check it."""
+    """Check an exported file by reading it with axolotl's own schema."""
     schemas = importlib.import_module("axolotl.utils.schemas.config")
     sections = importlib.import_module("axolotl.utils.schemas.fsdp")
     values = yaml.safe_load((folder / "axolotl.yaml").read_text())
@@ -35,7 +35,8 @@ def read_axolotl(folder: Path) -> str:
 
 
 def read_llama_factory(folder: Path) -> str:
-    """Read the export with LLaMA-Factory's own parser, which rejects unknown keys, in a process of one rank."""
+    """Check an exported file by reading it with LLaMA-Factory's own parser, which rejects unknown keys. It runs in a
+    process of one rank."""
     values = yaml.safe_load((folder / "llama_factory.yaml").read_text())
     values |= {"report_to": "none", **_without_gpu()}
     if not torch.cuda.is_available() and values.pop("pure_bf16", False):
@@ -53,7 +54,8 @@ def read_llama_factory(folder: Path) -> str:
 
 
 def read_ms_swift(folder: Path) -> str:
-    """Read the export with ms-swift's own command-line parser, which returns the arguments that it does not know."""
+    """Check an exported file by reading it with ms-swift's own command-line parser, which returns the arguments that it
+    does not know."""
     command, utilities = importlib.import_module("swift.cli.main"), importlib.import_module("swift.utils")
     arguments = importlib.import_module("swift.arguments").SftArguments
     words = [str(folder / "ms_swift.yaml")]
@@ -77,5 +79,6 @@ def _check_known(keys: Collection[str], known: Collection[str], name: str) -> No
 
 
 def _without_gpu() -> dict[str, Any]:
-    """Arguments for a machine without a GPU, where the Trainer would reject bf16 before it reads the other arguments."""
+    """Additional arguments on a machine without a GPU, where the Trainer would otherwise reject bf16 before it reads
+    the other arguments."""
     return {} if torch.cuda.is_available() else {"use_cpu": True}

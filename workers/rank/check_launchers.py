@@ -14,7 +14,7 @@ import yaml
 
 
 def read_skypilot(folder: Path) -> str:
-    """Read `skypilot.yaml` as `sky launch` does, without a cloud."""
+    """Check `skypilot.yaml` by reading it as `sky launch` does; no cloud is needed."""
     # A check is no use of SkyPilot that its authors should hear of.
     os.environ["SKYPILOT_DISABLE_USAGE_COLLECTION"] = "1"
     sky = importlib.import_module("sky")
@@ -28,7 +28,7 @@ def read_skypilot(folder: Path) -> str:
 
 
 def read_dstack(folder: Path) -> str:
-    """Read `train.dstack.yml` as `dstack apply` does, without a server."""
+    """Check `train.dstack.yml` by reading it as `dstack apply` does; no server is needed."""
     models = importlib.import_module("dstack._internal.core.models.configurations")
     content = yaml.safe_load((folder / "train.dstack.yml").read_text())
     task = models.parse_run_configuration(content)
@@ -52,7 +52,7 @@ def read_trainjob(folder: Path) -> str:
 
 
 def read_ray(folder: Path) -> str:
-    """Compile `ray_job.py`, and find every name of Ray that it imports."""
+    """Check `ray_job.py`: compile it, and find every name of Ray that it imports."""
     source = (folder / "ray_job.py").read_text()
     compile(source, "ray_job.py", "exec")
     importlib.import_module("ray")
@@ -64,8 +64,8 @@ def read_ray(folder: Path) -> str:
 
 
 def unknown_fields(given: object, kept: object, at: str = "") -> Iterator[str]:
-    """Paths of fields that are missing after a published model has parsed the file: such models drop unknown fields
-    silently."""
+    """Paths of the fields that are gone or changed after a published model has parsed the file. Such models drop
+    unknown fields silently, so a missing field is one that the model does not know."""
     if isinstance(given, Mapping) and isinstance(kept, Mapping):
         for name, value in given.items():
             yield from unknown_fields(value, kept[name], f"{at}.{name}") if name in kept else [f"{at}.{name}"]

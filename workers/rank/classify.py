@@ -24,12 +24,12 @@ Phase = Literal["starting", "building", "training"]
 
 
 class NumericsError(Exception):
-    """Loss or gradient norm is not finite (NaN or infinite), or optimizer states do not have the dtype of the study's
-    precision."""
+    """Exception for a loss or gradient norm that is not finite (NaN or infinite), or for optimizer states whose dtype
+    is not that of the study's precision."""
 
 
 class OverLimitError(Exception):
-    """Memory exceeds the task's limit; the exception carries the peak."""
+    """Exception for a memory use above the task's limit; it carries the peak."""
 
     def __init__(self, peak_gib: float, limit_gib: float) -> None:
         super().__init__(f"peak memory of {memory(peak_gib)} exceeds the limit of {memory(limit_gib)} per rank")
@@ -37,17 +37,17 @@ class OverLimitError(Exception):
 
 
 class SetupError(Exception):
-    """The machine lacks a library, compiler, core or disk space that the run needs."""
+    """Exception for a machine that lacks a library, compiler, core or disk space which the run needs."""
 
 
 _CUDA_ERROR_MEMORY_ALLOCATION = 2
 _EXHAUSTED_BYTES = 512 << 20
-"""Free bytes below which a failed CUDA call of NCCL is classified as out of memory: NCCL allocates outside torch and
-reports no reason."""
+"""Number of free bytes on the GPU below which a failed CUDA call of NCCL is classified as out of memory. NCCL allocates
+memory outside of torch and reports no reason."""
 
 _LIBRARY_EXHAUSTED = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
-"""Status names of cuBLAS, cuDNN and cuSOLVER for lack of memory. They allocate workspaces at their first call, and
-torch raises a bare RuntimeError."""
+"""Status names with which cuBLAS, cuDNN and cuSOLVER report a lack of memory. They allocate workspaces at their first
+call, and torch raises only a plain RuntimeError then."""
 
 _RECOMPILE_LIMIT = (
     "compile (true) reached Dynamo's limit of recompilations of one function, after which further blocks would run "
@@ -55,8 +55,8 @@ _RECOMPILE_LIMIT = (
 )
 
 _UNUSED_PARAMETERS = "Expected to have finished reduction in the prior iteration"
-"""Beginning of DistributedDataParallel's error for parameters without a gradient. It is a bare RuntimeError, and leaves
-DDP's forward (torch 2.13)."""
+"""Beginning of the error message of DistributedDataParallel about parameters without a gradient. It is a plain
+RuntimeError that DDP's forward raises (torch 2.13)."""
 _UNUSED_PARAMETERS_TEXT = (
     "some trained parameters get no gradient in a step, and DistributedDataParallel waits for it. Freeze them "
     "(requires_grad=False), delete them, or leave ddp out of space.backends; in a Trainer script, set "
@@ -68,8 +68,8 @@ _BACKENDS = ("deepspeed", "torch.distributed", "torch.nn.parallel")
 
 
 def failure_of(error: BaseException, phase: Phase, rank: int, device: Device | None = None) -> Failure:
-    """Failure that a rank reports for an exception, given the phase in which it was raised and the rank's device if it
-    has one."""
+    """Failure that a rank reports for an exception. It also depends on the phase in which the exception was raised, and
+    on the rank's device, if it has one by then."""
     kind = _kind(error, phase, device)
     if any(_is_recompile_limit(link) for link in _chain(error)):
         text = _RECOMPILE_LIMIT
@@ -114,7 +114,8 @@ def _is_recompile_limit(error: BaseException) -> bool:
 
 
 def _is_of_unused_parameters(error: BaseException) -> bool:
-    """Whether DistributedDataParallel found that some parameters got no gradient in the step before."""
+    """Whether an exception of DistributedDataParallel says that some parameters got no gradient in the previous
+    step."""
     return type(error) is RuntimeError and str(error).startswith(_UNUSED_PARAMETERS)
 
 

@@ -27,7 +27,8 @@ def count(spec: ModelSpec, tokens: int | None = None) -> ModelSummary:
     """Build the model without memory for its weights, count its parameters and FLOPs, and return the summary.
 
     Raises:
-        ValueError: transformers has no causal language model of that type, or a configuration that does not build one.
+        ValueError: transformers has no causal language model of that type, or cannot build a model from the
+            configuration.
     """
     length = tokens or min(_LONGEST, _positions(spec) or _LONGEST)
     return model_summary.of(spec, Workload(sequence_length=length, global_batch=1))
@@ -55,8 +56,8 @@ def _positions(spec: ModelSpec) -> int | None:
 
 
 def main() -> int:
-    """Print the model's summary as JSON; the exit code is 2, with the reason printed, where the model cannot be
-    built."""
+    """Print the model's summary as JSON. If the model cannot be built, print the reason instead; the exit code is then
+    2."""
     try:
         summary = _summary(ModelSpec.model_validate_json(sys.stdin.read()), sys.argv[1:])
     except ValidationError as error:

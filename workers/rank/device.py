@@ -32,7 +32,7 @@ class Device(Protocol):
         """Whether the device still has queued work."""
 
     def configure_allocator(self, settings: str) -> None:
-        """Configure the device's memory allocator by options in the syntax of PYTORCH_ALLOC_CONF; call it before the
+        """Configure the device's memory allocator with options in the syntax of PYTORCH_ALLOC_CONF. Call it before the
         first allocation."""
 
     def bind(self, mode: NumaBinding) -> None:
@@ -46,26 +46,27 @@ class Device(Protocol):
         """Return cached, unused memory of the allocator to the device."""
 
     def reset_peaks(self) -> bool:
-        """Reset the counters of peak memory; False where the device has no counters."""
+        """Reset the counters of peak memory; returns false if the device has no such counters."""
 
     def memory_peaks(self) -> Memory | None:
-        """Peak memory figures since the last reset; None where the device has no counters."""
+        """Peak memory figures since the last reset; None if the device has no counters."""
 
     def free_bytes(self) -> int | None:
-        """Free bytes of the whole device, counting every process that uses it; None on the CPU."""
+        """Free bytes of the whole device, after the use of all processes; None on the CPU."""
 
     def random_state(self) -> torch.Tensor | None:
-        """State of the device's own random number generator; None where it has none."""
+        """State of the device's own random number generator; None if it has none."""
 
     def set_random_state(self, state: torch.Tensor) -> None:
         """Set the device's random number generator to a state that `random_state` returned."""
 
     def materializing(self) -> contextlib.AbstractContextManager[object]:
-        """Context in which a trainer gives parameters memory and initial values on this device."""
+        """Context in which a trainer allocates parameters on this device and gives them their initial values."""
 
 
 class CpuDevice:
-    """CPU as a rank's device: computes synchronously, has no memory counters and draws from torch's own generator."""
+    """CPU as a rank's device. It computes synchronously, has no memory counters and draws random numbers from torch's
+    own generator."""
 
     tensors = torch.device("cpu")
 
@@ -121,8 +122,8 @@ class CudaDevice:
         torch._C._accelerator_setAllocatorSettings(settings)
 
     def bind(self, mode: NumaBinding) -> None:
-        """Bind this process to cores near the GPU by torchrun's own function (torch 2.13), so that an exported job, started by
-        torchrun, gets the same cores."""
+        """Bind this process to cores near the GPU with the function that torchrun uses (torch 2.13), so that trials and
+        an exported job that torchrun starts get the same cores."""
         options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
         binding._maybe_apply_numa_binding_to_current_process(gpu_index=self.tensors.index, numa_options=options)
 
@@ -130,7 +131,8 @@ class CudaDevice:
         torch.cuda.empty_cache()
 
     def reset_peaks(self) -> bool:
-        """Reset the peak counters of CUDA's caching allocator, which PyTorch keeps anyway, so that they cost nothing."""
+        """Reset the peak counters of CUDA's caching allocator. PyTorch keeps these counters anyway, so that using them
+        costs nothing."""
         torch.cuda.reset_peak_memory_stats(self.tensors)
         return True
 
@@ -148,7 +150,7 @@ class CudaDevice:
         )
 
     def free_bytes(self) -> int | None:
-        """Free bytes of the GPU if this process has touched it, else None."""
+        """Free bytes of the GPU; None if this process has not used the GPU yet."""
         return torch.cuda.mem_get_info(self.tensors)[0] if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def random_state(self) -> torch.Tensor | None:
@@ -167,13 +169,13 @@ def of_kind(kind: DeviceKind, index: int) -> Device:
 
 
 def clock(device: Device) -> float:
-    """Seconds on a monotonic clock, read once all work queued on this rank's device is done."""
+    """Seconds on a monotonic clock, read after all work queued on this rank's device is done."""
     device.synchronize()
     return time.perf_counter()
 
 
 def device_peak_gib(used: int, reserved: int, most_reserved: int) -> float:
-    """Peak GiB that a program held on the device: bytes in use now, plus the bytes that the allocator has returned since its
-    peak of reserved memory."""
+    """Peak GiB that a program held on the device. It is the bytes in use on the device now, plus the bytes that
+    PyTorch's allocator has returned to the device since the moment when it had reserved most."""
     # The allocator returns memory only when a request did not fit (`num_alloc_retries`), and then all it can spare.
     return (used - reserved + most_reserved) / GIB

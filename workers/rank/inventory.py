@@ -17,7 +17,7 @@ from shardtune.workers.rank.versions import library_versions
 
 
 def describe(ranks: int | None = None) -> dict[str, Any]:
-    """Library versions and processor dtypes of this machine, as the fields of
+    """Library versions of this machine and dtypes of its processor, as the fields of
     `shardtune.workers.machine.inventory.Libraries`."""
     return {
         **library_versions(),

@@ -35,8 +35,8 @@ from shardtune.workers.rank.training.step_runs import run_steps
 from shardtune.workers.rank.versions import library_versions
 
 _LEAVE_S = 10
-"""Seconds after which SIGALRM ends a rank that hangs while it leaves the process group; its report is already
-written."""
+"""Seconds after which SIGALRM ends a rank that hangs while it leaves the process group. The rank's report is already
+written by then."""
 
 MakeTrainer = Callable[[nn.Module, TrainingSetup], Trainer]
 
@@ -72,7 +72,8 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.make_trainer, make_device
 
 
 class RankAttempt:
-    """Run of a rank's task in stages; `phase` and `device` are kept so that an exception can be classified."""
+    """Run of one rank's task in stages. `phase` (the present stage) and `device` are kept so that an exception can be
+    classified by them."""
 
     def __init__(self, folder: Path, rank: int, make_trainer: MakeTrainer, make_device: MakeDevice) -> None:
         self.phase: classify.Phase = "starting"
@@ -96,8 +97,8 @@ class RankAttempt:
         trial_dir.write_model_summary(self._folder, summary)
 
     def write_rehearsal(self, task: TargetRehearsalTask) -> None:
-        """Rehearse the task's parts (each builds and steps one rank without values) in processes of their own, and write their
-        reports into the trial directory."""
+        """Rehearse the task's parts: for each, a process of its own builds one rank and runs its step on tensors
+        without values. Their reports are written into the trial directory."""
         # Each process has a limit of its own, beyond that of runs without progress.
         with self._progress.refreshed(Progress(phase="building")):
             report = rehearsal_parts.rehearse(task)
@@ -174,13 +175,13 @@ class RankAttempt:
         return report.model_copy(update={"wrap_time_s": wrap_time})
 
     def _require_frozen_weights(self) -> None:
-        """Raise a NumericsError where training has changed quantised base weights, which must stay frozen."""
+        """Raise a NumericsError if training has changed the quantised base weights, which must stay frozen."""
         if self._frozen_weights is not None:
             self._frozen_weights.require_unmoved()
 
     def leave(self) -> None:
-        """Leave the process group after the report is written. It takes a bounded time: an error or a hang here must not cost
-        the measurement."""
+        """Leave the process group after the report is written. This takes a bounded time, because an error or a hang in
+        it must not cost the finished measurement."""
         signal.alarm(_LEAVE_S)
         dist.barrier()
         # On CPU the process ends without destroying the group: gloo has hung there (torch 2.13, one run in about a

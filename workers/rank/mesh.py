@@ -13,15 +13,17 @@ import torch.distributed as dist
 from shardtune.workers.rank.rank_context import RankContext
 
 _TIMEOUT = datetime.timedelta(minutes=10)
-"""Timeout of a collective, longer than any single step with compilation; the agent's deadlines are the real limits."""
+"""Timeout of a collective. It is longer than any single step with compilation, because the agent ends hanging runs by
+deadlines of its own."""
 
 
 _GIVEN_STORE = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
-"""Environment variables that a launcher sets when it serves a rendezvous store for the ranks."""
+"""Environment variables that a launcher sets if it serves the store through which the ranks find each other."""
 
 
 def use_loopback(place: RankContext) -> None:
-    """Make gloo use the loopback interface for ranks of one host; launchers name the interface for several hosts."""
+    """Make gloo use the loopback interface if all ranks run on one host. For several hosts the launcher has named the
+    interface already."""
     # gloo would otherwise resolve the host name, which need not be resolvable.
     if place.local_world_size == place.world_size:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -49,8 +51,8 @@ def join(place: RankContext, trial_dir: Path) -> None:
 
 
 def bound_device(place: RankContext) -> torch.device | None:
-    """Device that the process group is bound to, so that NCCL starts at once and splits communicators; None for CPU
-    ranks and a single rank."""
+    """Device to which the process group is bound, so that NCCL starts at once and can split communicators. None on CPU
+    ranks, or if there is only one rank."""
     # ncclCommSplit of a communicator with one rank ended in CUDA error 600 (DeepSpeed issue 8248, mended there likewise).
     return place.device if place.is_cuda and place.world_size > 1 else None
 

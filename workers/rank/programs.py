@@ -8,4 +8,5 @@ from shardtune.workers.rank import main
 from shardtune.workers.rank.measure import hardware
 
 PROGRAMS: Mapping[Program, Callable[[Path], int]] = {"trial": main.run, "hardware": hardware.run}
-"""Entry functions by program name; each runs in a folder as the rank that the environment names, and returns the exit code."""
+"""Functions that run the programs of ranks, by program name. Each runs in the given folder as the rank that environment
+variables name, and returns the exit code."""

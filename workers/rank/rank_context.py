@@ -12,8 +12,8 @@ MakeDevice = Callable[[DeviceKind, int], Device]
 
 
 def device_kind() -> DeviceKind:
-    """Kind of device (`cuda` or `cpu`) that the launcher chose; a process started by hand uses a GPU where torch finds
-    one."""
+    """Kind of device (`cuda` or `cpu`) that the launcher chose. A process that was started by hand uses a GPU if torch
+    finds one."""
     accelerator = os.environ.get("DS_ACCELERATOR")
     if accelerator is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -51,5 +51,5 @@ class RankContext:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the rank's device is a GPU, for which libraries need other arguments."""
+        """Whether the rank's device is a GPU. Some calls of libraries need other arguments then."""
         return self.device.type == "cuda"

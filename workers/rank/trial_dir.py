@@ -19,7 +19,8 @@ _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _TICK_S = 5.0
 """Seconds between writes of the progress file during a long operation."""
 _THROTTLE_S = 0.5
-"""Least seconds between writes of the progress file within timed windows: a write is small, but costs time."""
+"""Minimum seconds between two writes of the progress file while steps are timed, because each write takes some time
+from them."""
 
 
 def read_task(folder: Path) -> Task:
@@ -33,25 +34,25 @@ def write_report(folder: Path, report: RankReport) -> None:
 
 
 def write_model_summary(folder: Path, model_summary: ModelSummary) -> None:
-    """Write the result of a model summary task into the trial directory."""
+    """Write the result of a model summary task (the summary of its model) into the trial directory."""
     _replace(folder / "model_summary.json", model_summary.model_dump_json(indent=1))
 
 
 def write_rehearsal(folder: Path, report: RehearsalReport) -> None:
-    """Write the result of a rehearsal into the trial directory."""
+    """Write the result of a rehearsal (a trial on tensors without values) into the trial directory."""
     _replace(folder / "rehearsal.json", report.model_dump_json(indent=1))
 
 
 class ProgressFile:
-    """Progress file `progress.json` of a trial, written by rank 0 only; its modification time resets the agent's
-    no-progress limit."""
+    """Progress file `progress.json` of a trial, which only rank 0 writes. Each write postpones the moment at which the
+    agent ends the run for lack of progress."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._path = folder / "progress.json" if rank == 0 else None
         self._written_at_s = 0.0
 
     def write(self, progress: Progress, throttle: bool = False) -> None:
-        """Replace the progress file, unless throttling applies and the last write was a moment ago."""
+        """Replace the progress file. If throttling applies, do nothing when the last write was a moment ago."""
         now = time.monotonic()
         if self._path is None or (throttle and now - self._written_at_s < _THROTTLE_S):
             return
@@ -60,8 +61,8 @@ class ProgressFile:
 
     @contextlib.contextmanager
     def refreshed(self, progress: Progress) -> Iterator[None]:
-        """Context in which the progress file is written now and every few seconds, so that a long operation does not count as
-        hanging. The trial's deadline limits the operation."""
+        """Context in which the progress file is written at once and then every few seconds, so that a long operation
+        does not count as hanging. The trial's deadline still limits the operation."""
         over = threading.Event()
 
         def write_repeatedly() -> None:
@@ -79,7 +80,7 @@ class ProgressFile:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file so that a reader sees the old content or the new, never a part."""
+    """Replace a file in one operation: a reader sees either the old content or the new one, never a part."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(text)
     partial.replace(path)

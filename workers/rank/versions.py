@@ -6,7 +6,7 @@ import torch
 
 
 def library_versions() -> dict[str, str | None]:
-    """Versions of torch, deepspeed, transformers, CUDA and NCCL; touches no device."""
+    """Versions of torch, deepspeed, transformers, CUDA and NCCL; found without using a device."""
     return {
         "torch": torch.__version__,
         "deepspeed": _installed("deepspeed"),

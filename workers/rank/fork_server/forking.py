@@ -27,7 +27,7 @@ Facts = dict[str, Any]
 
 
 class CannotFork(Exception):
-    """Forked ranks would not work on this machine; the message names the reason."""
+    """Exception for a machine on which forked ranks would not work. The message names the reason."""
 
 
 def probe(look: Callable[[], Facts], patience_s: float = _PROBE_PATIENCE_S) -> Facts:
@@ -59,7 +59,8 @@ def probe(look: Callable[[], Facts], patience_s: float = _PROBE_PATIENCE_S) -> F
 
 
 def _reporting_child(host: int, look: Callable[[], Facts], output: int) -> int:
-    """Run the probe in a forked child and write its facts to the pipe; where it fails, write the error instead, and fail."""
+    """Run the probe in a forked child and write its facts to the pipe. If the probe fails, write its error instead and
+    exit with a failure."""
     try:
         return _probe_child(host, look, output)
     except Exception as error:
@@ -80,7 +81,7 @@ def _probe_child(host: int, look: Callable[[], Facts], output: int) -> int:
 
 
 def _read_to_end(output: int, patience_s: float) -> bytes | None:
-    """Read a child's output until it closes the pipe or ends; None where that takes too long."""
+    """Read a child's output until the child closes the pipe or ends; None if that takes too long."""
     content, deadline = b"", time.monotonic() + patience_s
     with open(output, "rb", buffering=0) as file:
         while select.select([file], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -116,8 +117,8 @@ def _leave_host(host: int, log_path: Path) -> None:
 
 
 def fork_store(folder: Path, ports: range, address: str) -> tuple[int, str]:
-    """Fork a process that serves the store where ranks rendezvous, at one address of this host; returns its pid, and
-    its port or the reason why there is none."""
+    """Fork a process that serves the store where ranks rendezvous, at one address of this host. Returns the pid of the
+    process, and either the store's port or the reason why there is none."""
     host = os.getpid()
     read, write = os.pipe()
     pid = os.fork()

@@ -38,23 +38,27 @@ LATE_IMPORTS = (
     "functorch.compile",
     "torch.profiler._cupti_monitor",
 )
-"""Modules that a rank would otherwise import during its trial, which takes 0.6 s in all; names that a library version
-lacks are skipped."""
+"""Modules that the fork server imports so that ranks need not import them in each trial, which would take 0.6 s in all.
+Names that the installed version of a library lacks are skipped."""
 
 
 class ForkServer:
-    """Fork server that reads orders from one descriptor and writes events to another.
+    """Fork server that reads orders from one file descriptor and writes events to another, both as JSON lines. It runs
+    one launch at a time.
 
-    Orders: `{"store": dir, "ports": [first, stop], "address": one of this host}`, where ranks rendezvous here; `{"launch":
-    dir, "as": a Launch}`; `{"kill": dir}`. End of input kills all ranks and ends the server.
-    Events: `ready` once, with the facts of `workers.rank.inventory`, or why no rank can be forked; `store` with its port, and
-    `closed` when it has ended; `started` with the pids; `exited` per rank with its exit code (negative: the signal);
-    `rejected` with a reason, for an order that cannot be carried out. One launch at a time.
+    There are three orders. `{"store": dir, "ports": [first, stop], "address": one of this host}` starts the store where
+    the ranks rendezvous. `{"launch": dir, "as": a Launch}` forks the ranks. `{"kill": dir}` kills them. When the input
+    ends, the server kills all ranks and ends.
+
+    There are five events. `ready` comes once, with the facts of `workers.rank.inventory`, or with the reason why no
+    rank can be forked. `store` names the store's port, or says `closed` when the store has ended. `started` lists the
+    pids. `exited` comes for each rank with its exit code (negative: the signal). `rejected` gives the reason why an
+    order cannot be carried out.
     """
 
     def __init__(self, orders: int, events: int, ranks: int | None = None) -> None:
-        """Prepare the fork server; `ranks` is the number of ranks assumed when one rank's speed is measured, None for
-        no measurement."""
+        """Prepare the fork server. `ranks`: number of ranks to assume when the speed of one rank is measured; if None,
+        no speed is measured."""
         self._orders = orders
         self._events = events
         self._speed_ranks = ranks
@@ -63,7 +67,7 @@ class ForkServer:
         self._ranks: dict[int, int] = {}
         """Rank numbers of the launch in progress, by pid."""
         self._store: int | None = None
-        """Pid of the process that serves the rendezvous store of the launch; None where another host serves it."""
+        """Pid of the process that serves the rendezvous store of the launch; None if this host serves no store."""
 
     def run(self) -> None:
         """Read and execute orders until the end of input."""
@@ -120,7 +124,8 @@ class ForkServer:
         return bool(chunk)
 
     def _is_free(self, folder: str) -> bool:
-        """Whether no other launch is in progress, so that the order can be carried out; otherwise the order is rejected."""
+        """Whether no other launch is in progress, so that an order can be carried out. If one is, the order is
+        rejected."""
         # A launch that was killed a moment ago may have ended unnoticed.
         self._reap()
         if self._folder in (None, folder) and not self._ranks:
@@ -190,7 +195,7 @@ class ForkServer:
 
 
 def _ended_children() -> Iterator[tuple[int, int]]:
-    """Pairs of pid and exit code of the children that have ended."""
+    """Pid and exit code of each child process that has ended."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -11,11 +11,12 @@ _BETWEEN_LOOKS_S = 0.05
 
 
 def that_forbid_forking() -> list[str]:
-    """Names of this process's other threads, without threads of NVIDIA's driver that slept while they were watched.
+    """Names of this process's other threads. Threads of NVIDIA's driver are left out if they slept while they were
+    watched.
 
-    The driver starts such a thread where a library links the driver, as DeepSpeed's imports do. A thread that sleeps holds no
-    lock that a forked rank would wait for, and a probe tests separately whether CUDA works in a fork. Threads of other
-    libraries are always named: a fork beside a pool of OpenMP threads hangs where the rank computes in parallel.
+    The driver starts such a thread if a library links the driver, as DeepSpeed's imports do. A thread that sleeps holds
+    no lock that a forked rank would wait for, and a probe tests separately whether CUDA works in a fork. Threads of
+    other libraries are always named: a fork beside a pool of OpenMP threads hangs when the rank computes in parallel.
     """
     if threading.active_count() > 1:
         return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -38,7 +39,7 @@ def _others() -> list[Path]:
 
 
 def _switches() -> dict[Path, str]:
-    """Counts of context switches of each other thread, which change whenever it has run."""
+    """Number of context switches of each other thread. It changes whenever the thread has run."""
     return {task: "".join(line for line in _read(task, "status").splitlines() if "ctxt" in line) for task in _others()}
 
 
@@ -51,7 +52,7 @@ def _name(task: Path) -> str:
 
 
 def _read(task: Path, name: str) -> str:
-    """Content of a file of the thread; empty where the thread has ended."""
+    """Content of a file about the thread under /proc; empty if the thread has ended."""
     try:
         return (task / name).read_text()
     except OSError:

@@ -8,14 +8,14 @@ import torch
 from shardtune.workers.rank.measure.memory import Recording
 
 _ENDLESS = 1 << 63
-"""Time of release that is recorded for a storage that was never released."""
+"""Time of release that stands for a storage that was never released."""
 _MOST_EVENTS = 2_000_000
-"""Largest number of recorded allocator events, for two steps; beyond it torch drops the oldest events, and with them the
-allocation of storages still in use."""
+"""Maximum number of recorded allocator events, enough for two steps. If there are more, torch drops the oldest, and so
+loses the allocation of storages that are still in use."""
 
 
 class AllocatorEvent(NamedTuple):
-    """Allocation or release of a memory storage, as an allocator reported it."""
+    """Allocation or release of a piece of memory (a storage), as torch's allocator reported it."""
 
     at: int
     """Time of the event in nanoseconds since 1970."""
@@ -24,9 +24,10 @@ class AllocatorEvent(NamedTuple):
     bytes: int
     """Size of the storage; negative for a release."""
     total_bytes: int
-    """Bytes in use after the event."""
+    """Number of bytes in use right after the event."""
     reserved_bytes: int | None = None
-    """Bytes that the allocator held of the device, in use or not; None where the allocator caches nothing."""
+    """Number of bytes that the allocator had reserved on the device, whether in use or not; None for an allocator that
+    caches nothing."""
 
 
 class Allocation(NamedTuple):
@@ -45,7 +46,7 @@ class CpuHistory:
         self._recording = Recording()
 
     def stop(self) -> list[AllocatorEvent]:
-        """Stop recording; returns all CPU allocator events in order, or none where there were too many to keep."""
+        """Stop recording; returns all CPU allocator events in order, or none if there were too many to keep."""
         return [
             AllocatorEvent(record.start_time_ns, fields.ptr, fields.alloc_size, fields.total_allocated)
             for record in self._recording.stop()
@@ -62,7 +63,7 @@ class CudaHistory:
         torch.cuda.memory._record_memory_history("all", context=None, max_entries=_MOST_EVENTS)
 
     def stop(self) -> list[AllocatorEvent]:
-        """Stop recording; returns all GPU allocator events in order, or none where there were too many to keep."""
+        """Stop recording; returns all GPU allocator events in order, or none if there were too many to keep."""
         traces = torch.cuda.memory._snapshot()["device_traces"]
         torch.cuda.memory._record_memory_history(None)
         entries = traces[torch.cuda.current_device()]
@@ -70,8 +71,8 @@ class CudaHistory:
 
 
 def events_of(entries: Sequence[Mapping[str, Any]], allocated: int, reserved: int) -> list[AllocatorEvent]:
-    """Convert torch's trace entries (`torch.cuda.memory._snapshot`) into allocator events; `allocated` and `reserved`
-    are the bytes before the first entry."""
+    """Convert torch's trace entries (`torch.cuda.memory._snapshot`) into allocator events. `allocated` and `reserved`
+    are the numbers of bytes allocated and reserved before the first entry."""
     events = []
     for entry in entries:
         reserved += _SEGMENTS.get(entry["action"], 0) * entry["size"]

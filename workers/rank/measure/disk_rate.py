@@ -8,15 +8,16 @@ from pathlib import Path
 from shardtune.api_schemas.trials.rank_reports import DiskRate
 
 _PIECE = 4 << 20
-"""Bytes written to the disk between two fsyncs."""
+"""Number of bytes that are written before each fsync."""
 _PIECES = 16
 _MOST_S = 2.0
-"""Seconds after which the measurement writes no further piece: two pieces suffice for a disk of 5 MB/s."""
+"""Seconds after which the measurement of the disk stops writing. A disk of 5 MB/s then still writes two pieces, which
+is enough."""
 
 
 def disk_rate(folder: Path) -> DiskRate:
-    """Measure the write and read rate of the disk under a folder, where 64 MiB must be free; takes a few tenths of a
-    second on most disks."""
+    """Measure the rates at which the disk under a folder writes and reads. The disk needs 64 MiB of free space; most
+    disks take a few tenths of a second."""
     path, piece = folder / "disk-rate.bin", os.urandom(_PIECE)
     try:
         with path.open("wb", buffering=0) as file:
@@ -40,7 +41,7 @@ def disk_rate(folder: Path) -> DiskRate:
 
 
 def written_bytes() -> int | None:
-    """Bytes that this process has written to disks so far (`write_bytes` of proc(5)); None where the kernel does not
+    """Bytes that this process has written to disks so far (`write_bytes` of proc(5)); None if the kernel does not
     report it."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()

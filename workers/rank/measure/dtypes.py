@@ -13,23 +13,23 @@ from shardtune.workers.rank.device import Device, clock, of_kind
 from shardtune.workers.rank.rank_context import device_kind
 
 _SIZE = {"cpu": 256, "cuda": 4096}
-"""Edge length of the multiplied square matrices: a product takes 28 ms at the 1.2 GFLOP/s of a processor that emulates
-the dtype."""
+"""Edge length of the square matrices that are multiplied. A product takes 28 ms on a processor that emulates the dtype
+at 1.2 GFLOP/s."""
 _LOOK_S = 0.1
 """Seconds for which products are repeated per dtype."""
 _RATED: tuple[Dtype, ...] = ("bfloat16", "float32")
-"""Dtypes whose products are timed. Float16 is not timed: no device would choose it for training, and services of the first
-protocol version know no rate of float16."""
+"""Dtypes whose products are timed. Float16 is not timed: no device would choose it for training, and services that
+speak the first protocol version know no rate of float16."""
 _ISA_WITHOUT_BFLOAT16 = ("AVX512_CORE", "AVX512_CORE_VNNI")
-"""Values of ONEDNN_MAX_CPU_ISA with which oneDNN's check reports bfloat16 support although products are converted to
+"""Values of ONEDNN_MAX_CPU_ISA with which oneDNN reports that bfloat16 is supported, although it converts products to
 float32."""
 
 
 def native_on_cpu() -> str:
     """Names of the dtypes that the processor computes natively, such as `float32, bfloat16`.
 
-    oneDNN's own check heeds ONEDNN_MAX_CPU_ISA, but is true wherever there is AVX-512, also where that has no
-    instruction for bfloat16 products and they are done in float32 (torch 2.13, `ideep::has_bf16_type_support`).
+    oneDNN's own check respects ONEDNN_MAX_CPU_ISA, but reports bfloat16 on every processor with AVX-512. Some of them
+    have no instruction for bfloat16 products, which then run in float32 (torch 2.13, `ideep::has_bf16_type_support`).
     """
     names = ["float32"]
     if torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
@@ -44,8 +44,8 @@ def native_on_cpu() -> str:
 
 
 def matmul_flops(ranks: int) -> dict[Dtype, float]:
-    """FLOP/s of one rank on a machine with `ranks` ranks, for each dtype that training may choose. The caller must have locked
-    the devices."""
+    """FLOP/s of one rank while `ranks` ranks use the machine, for each dtype that training may choose. The caller must
+    have locked the devices."""
     kind = device_kind()
     device = of_kind(kind, 0)
     torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), ranks))
@@ -53,8 +53,8 @@ def matmul_flops(ranks: int) -> dict[Dtype, float]:
 
 
 def _best_s(device: Device, dtype: torch.dtype) -> float:
-    """Seconds of the fastest of several matrix products: other work of a starting machine can only slow products
-    down."""
+    """Seconds of the fastest of several matrix products. The fastest is taken because other work of a starting machine
+    can only slow products down."""
     size = _SIZE[device.tensors.type]
     first, second = (torch.randn(size, size, device=device.tensors).to(dtype) for _ in range(2))
     best_s, begin = float("inf"), 0.0

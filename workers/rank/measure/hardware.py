@@ -26,23 +26,27 @@ from shardtune.workers.rank.process import deadline
 from shardtune.workers.rank.rank_context import RankContext, device_kind
 
 _SIZES = {"cpu": (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25), "cuda": (1 << 18, 1 << 21, 1 << 24, 1 << 27, 1 << 29)}
-"""Sizes in bytes of the whole tensor of a collective, from latency-bound to bandwidth-bound."""
+"""Sizes in bytes of the whole tensor of a measured collective. At the smallest, latency limits the collective; at the
+largest, bandwidth does."""
 _MATRIX = {"cpu": 1024, "cuda": 8192}
-"""Edge length of the square matrices of a measured product."""
+"""Edge length of the square matrices whose product is measured, by device type."""
 _EMULATED = 256
-"""Edge length of the matrices for a dtype that the processor only emulates: a product of 1024 would take seconds
-there."""
+"""Edge length of the square matrices for a dtype that the processor only emulates. With an edge of 1024 a product would
+take seconds on such a processor."""
 _COPIED = {"cpu": 1 << 26, "cuda": 1 << 30}
 """Size in bytes of the tensor copied to measure memory bandwidth; larger than the last-level cache of CPU and GPU."""
 _BETWEEN = 256
-"""Edge length of the matrices multiplied between two collectives on CPU ranks, which takes half a millisecond."""
+"""Edge length of the square matrices that are multiplied between two collectives on CPU ranks. The product takes half a
+millisecond."""
 _SHORTEST_S = 1e-5
-"""Lower bound in seconds of a collective's time, after the computation between calls is subtracted."""
+"""Smallest time in seconds that is recorded for a collective after the time of the computation around it is
+subtracted."""
 _LONG_S = 0.3
-"""Seconds of one collective after which no larger message is measured: the link's rate is known by then, and larger
-messages would take minutes."""
+"""Time in seconds of one collective from which on no larger message is measured. The link's rate is known by then, and
+larger messages would take minutes."""
 _ENOUGH_S = 1.0
-"""Seconds of repetitions from which a median is taken."""
+"""Seconds for which an operation is repeated (between 5 and 200 times); the measured time is the median of the
+repetitions."""
 Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]
 _OPERATIONS: tuple[Operation, ...] = ("all_gather", "reduce_scatter", "all_reduce")
 _FEWEST, _MOST = 5, 200
@@ -50,7 +54,8 @@ _DEPTH = 16
 
 
 def measure(place: RankContext) -> MeasuredHardware:
-    """Measure all rates of this machine and return them as a report."""
+    """Measure all rates of this machine (such as FLOP/s, bandwidths and times of collectives) and return them as a
+    report."""
     kind = place.device.type
     has_bfloat16 = place.is_cuda or "bfloat16" in native_on_cpu()
     collectives = [
@@ -70,8 +75,8 @@ def measure(place: RankContext) -> MeasuredHardware:
 
 
 def _groups(place: RankContext) -> list[tuple[int, int, dist.ProcessGroup | None]]:
-    """Groups of ranks in which this rank measures collectives, each as (ranks, hosts, process group). All ranks create all
-    groups."""
+    """Groups of ranks in which this rank measures collectives, each as number of ranks, number of hosts, and process
+    group. All ranks create all groups, as torch demands."""
     local, world = place.local_world_size, place.world_size
     hosts = world // local
     if hosts == 1:
@@ -89,7 +94,8 @@ def _groups(place: RankContext) -> list[tuple[int, int, dist.ProcessGroup | None
 def _curve(
     name: Operation, ranks: int, nodes: int, group: dist.ProcessGroup | None, place: RankContext
 ) -> Iterator[CollectiveTime]:
-    """Seconds of a collective by tensor size, from latency-bound to bandwidth-bound sizes."""
+    """Seconds that a collective takes, by size of its tensor, measured from small sizes (limited by latency) to large
+    ones (limited by bandwidth)."""
     square = torch.randn(_BETWEEN, _BETWEEN)
     alone_s = 0.0 if place.is_cuda else _seconds(lambda: square @ square, place)
     for size in _SIZES[place.device.type]:
@@ -100,7 +106,8 @@ def _curve(
 
 
 def _seconds(work: Callable[[], object], place: RankContext) -> float:
-    """Median seconds of one repetition of an operation on the slowest rank; all ranks repeat equally often."""
+    """Median seconds of one repetition of an operation on the rank where it is largest. All ranks repeat the operation
+    equally often."""
     for _ in range(2):
         work()
     dist.barrier()
@@ -129,8 +136,8 @@ def _copy(size: int, place: RankContext) -> float:
 
 
 def _launch(place: RankContext) -> float:
-    """Seconds that launching one operator takes, from forward and backward of a deep and tiny network with its modules
-    and autograd."""
+    """Seconds that the host takes to launch one operator: the time of forward and backward through a deep network of
+    tiny layers, divided by its number of operators."""
     layers = [nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16)) for _ in range(_DEPTH)]
     network = nn.Sequential(*layers).to(place.device)
     tiny = torch.ones(2, 16, device=place.device)
@@ -159,9 +166,10 @@ def _collective(
     square: torch.Tensor,
     alone_s: float,
 ) -> float:
-    """Seconds that one collective adds when it runs between matrix products of `square`, as in a training step.
+    """Seconds that one collective adds to a matrix product of `square` that runs before it, as in a training step. On
+    GPUs the collective is timed alone.
 
-    `alone_s`: seconds of these products without the collective.
+    `alone_s`: seconds of the matrix product without the collective.
     """
     count = size // 4 // ranks
     full = torch.ones(count * ranks, device=place.device)
@@ -184,7 +192,8 @@ def _collective(
 
 
 def run(folder: Path) -> int:
-    """Measure the hardware rates as the rank that the environment variables name; returns the exit code."""
+    """Measure the hardware rates as one rank; environment variables say which rank this process is. Returns the exit
+    code."""
     deadline.enforce(folder)
     place = RankContext.from_environment(device_kind())
     place.accelerator.use()

@@ -14,11 +14,12 @@ from shardtune.workers.rank.device import Device
 
 
 class MemoryMeter(Protocol):
-    """Meter of a rank's peak memory, started before the model is built, so that weights and optimizer state count."""
+    """Meter of a rank's peak memory. It is started before the model is built, so that weights and optimizer state
+    count."""
 
     def end_of_profiled_steps(self) -> float | None:
-        """Notify the meter that the second step has ended; returns the peak so far in GiB, or None where it is known
-        only at the end of the run."""
+        """Notify the meter that the second step has ended. Returns the peak so far in GiB, or None if this meter knows
+        it only at the end of the run."""
 
     def result(self) -> Memory:
         """Memory peaks of the run, once the run is over."""
@@ -30,7 +31,7 @@ def start_meter(device: Device) -> MemoryMeter:
 
 
 class Recording:
-    """Recorder of every CPU allocation and release of all threads, from its creation on."""
+    """Recorder of all allocations and releases of CPU memory in all threads, from its creation on."""
 
     def __init__(self) -> None:
         self._count_in_all_threads = _allocator_flag()
@@ -62,9 +63,9 @@ class Recording:
 
 
 class _RecordedMeter:
-    """Memory meter for the CPU: exact, but it records each allocation and must end before anything is timed.
+    """Memory meter for the CPU. It is exact, but it records each allocation and so must end before anything is timed.
 
-    The CPU has no caching allocator: every later step has the same peak.
+    It needs only two steps: the CPU has no caching allocator, so that every later step has the same peak.
     """
 
     def __init__(self) -> None:
@@ -83,7 +84,8 @@ class _RecordedMeter:
 
 
 def _allocator_flag() -> ctypes.c_bool:
-    """torch's global switch that makes the CPU allocator count in every thread, not only in profiled threads."""
+    """torch's global switch that makes the CPU allocator report allocations of every thread, not only of profiled
+    threads."""
     # Without it, memory that gloo's threads free is never subtracted: FSDP2's peak came out up to half too high, at
     # random. torch 2.13 offers no other access; for a build that hides the symbol, the switch does nothing.
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
@@ -94,7 +96,8 @@ def _allocator_flag() -> ctypes.c_bool:
 
 
 class _CountedMeter:
-    """Memory meter for a device whose allocator counts at no cost, so that it counts until the end of the run."""
+    """Memory meter for a device whose allocator keeps counters anyway, so that it can count until the end of the run at
+    no cost."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

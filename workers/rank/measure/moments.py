@@ -21,11 +21,12 @@ from shardtune.workers.rank.strategies.base import Trainer
 
 _MOST_HOLDERS = 8
 _REST_OF_BUILDING = {"ddp": "buckets", "zero": "optimizer"}
-"""Kind of the tensors, besides parameters, that a backend allocates before the first step; FSDP allocates only buffers."""
+"""Kind of the tensors that a backend allocates before the first step and that are not parameters, by backend. FSDP
+allocates only buffers then."""
 
 
 class PhaseMark(NamedTuple):
-    """Time at which a phase of a step begins, and the module that runs then."""
+    """Start of a phase of a step: its time, and the module that runs then."""
 
     at: int
     phase: MemoryPhase
@@ -33,7 +34,7 @@ class PhaseMark(NamedTuple):
 
 
 class KnownStorage(NamedTuple):
-    """Storage whose kind (parameters, gradients, buffers of collectives) was recorded when it was created."""
+    """Storage whose kind (parameters, gradients or buffers of collectives) was recorded while it existed."""
 
     at: int
     pointer: int
@@ -46,8 +47,8 @@ _Notes = Mapping[int, Sequence[KnownStorage]]
 class MomentRecorder:
     """Recorder of a rank's memory by phase, module and kind of tensor.
 
-    Start the recorder before the model is built, call `watch_modules` and `watch_states` around wrapping, train with
-    the trainer from `watched`, then call `finish`.
+    Start the recorder before the model is built. Call `watch_modules` before the model is wrapped and `watch_states`
+    after it, train with the trainer that `watched` returns, then call `finish`.
     """
 
     def __init__(
@@ -83,17 +84,19 @@ class MomentRecorder:
         return WatchedTrainer(trainer, self)
 
     def enter(self, phase: MemoryPhase, module: str = "") -> None:
-        """Record that a phase begins outside of every module."""
+        """Record that a phase begins in which no module of the model runs."""
         self._phase, self._inside = phase, []
         self._mark(module)
 
     def enter_module(self, name: str) -> None:
-        """Record that a module's forward begins, also when the forward is recomputed in the backward pass."""
+        """Record that a module's forward begins, even if it runs during the backward pass in order to recompute
+        activations."""
         self._inside.append(name)
         self._mark(name)
 
     def leave_module(self, name: str, outputs: Iterable[torch.Tensor]) -> None:
-        """Record that a module's forward ends; the module's backward begins with the gradient of an output."""
+        """Record that a module's forward ends. The module's backward begins when the gradient of one of its outputs is
+        known."""
         while self._inside and self._inside.pop() != name:
             pass  # A recomputation stops early, so that inner modules never report their end.
         self._mark(self._inside[-1] if self._inside else "")
@@ -102,17 +105,18 @@ class MomentRecorder:
                 output.register_hook(lambda _: self.enter("backward", name))  # type: ignore[no-untyped-call]
 
     def collectives(self) -> AbstractContextManager[Any]:
-        """Context in which the recorder records the buffers of collectives."""
+        """Context in which the recorder notes which storages are buffers of collectives."""
         return nullcontext() if self._is_compiled else _Collectives(self)
 
     def note(self, kind: str, tensors: Iterable[Any]) -> None:
-        """Record the kind of the storages under some tensors."""
+        """Record that the storages of the given tensors are of this kind."""
         self._note(kind, tensors)
 
     def finish(self) -> MemoryMoment | None:
-        """End the recording and describe the memory at one moment: the first above the limit, else the peak.
+        """End the recording and describe the memory at one moment: the first at which it exceeded the limit, else the
+        peak.
 
-        None where nothing was allocated, or too many events happened.
+        Returns None if nothing was allocated, or if there were too many events to record.
         """
         for hook in self._hooks:
             hook.remove()
@@ -153,8 +157,8 @@ class MomentRecorder:
         return kinds, holders
 
     def _kind(self, allocation: Allocation, notes: _Notes, begins: Sequence[int], ends: Sequence[int]) -> str:
-        """Kind of a storage: as recorded while the storage existed, else derived from the phase that allocated the storage and
-        from its lifetime."""
+        """Kind of a storage: as recorded while the storage existed, else derived from its lifetime and from the phase
+        in which it was allocated."""
         noted_kinds = [
             note.kind for note in notes.get(allocation.pointer, ()) if allocation.born <= note.at < allocation.died
         ]
@@ -194,7 +198,7 @@ class MomentRecorder:
 
 
 _PRECEDENCE = ("parameters", "gradients", "optimizer", "gathered", "buckets")
-"""Order of precedence of the kinds, used where several kinds were recorded for one storage."""
+"""Order of precedence of the kinds: if several were recorded for one storage, the first in this order counts."""
 
 
 class WatchedTrainer:
@@ -221,7 +225,8 @@ class WatchedTrainer:
 
 
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that records the tensors of torch's collectives, and of FSDP2's copies around them."""
+    """Dispatch mode that records the buffers of torch's collectives, and those of the copies that FSDP2 makes before
+    and after them."""
 
     def __init__(self, recorder: MomentRecorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -251,8 +256,8 @@ def _leaving(recorder: MomentRecorder, name: str) -> Any:
 
 
 def _pointers(tensor: Any) -> Iterator[int]:
-    """Addresses of the memory under a tensor on this rank. DTensors and pending results of collectives wrap the tensor
-    that has the memory."""
+    """Memory addresses of a tensor on this rank. DTensors, and results of collectives that are not finished, only wrap
+    the tensor that has the memory."""
     if not isinstance(tensor, torch.Tensor):
         return
     local = getattr(tensor, "_local_tensor", getattr(tensor, "elem", tensor))

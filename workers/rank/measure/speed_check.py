@@ -10,13 +10,13 @@ from shardtune.workers.rank.rank_context import RankContext
 
 _REPEATS = 5
 _WARM_S = {"cpu": 0.0, "cuda": 0.5}
-"""Least seconds of matrix products before the fastest one counts: the clocks of an idle GPU rise over some hundred
-milliseconds."""
+"""Minimum seconds of matrix products before the fastest one is taken as result, because the clocks of an idle GPU take
+some hundred milliseconds to rise."""
 
 
 def seconds(place: RankContext) -> float:
-    """Seconds of the fastest of several equal matrix products on this rank's device, after its clocks have risen; call
-    it before memory is counted."""
+    """Seconds of the fastest of several equal matrix products on this rank's device, after the device's clocks have
+    risen. Call it before the trial's memory is measured."""
     best = _products(place)
     # The products' cached memory would otherwise count in the trial's peak of reserved memory.
     place.accelerator.release_cache()

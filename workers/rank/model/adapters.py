@@ -23,8 +23,8 @@ _PEFT = "peft"
 
 
 def trainable_kinds() -> list[str]:
-    """Kinds of adapters that this installation can train: LoRA and DoRA only where PEFT is installed, and `qlora` where
-    bitsandbytes is, too."""
+    """Kinds of adapters that this installation can train: LoRA and DoRA only if PEFT is installed, and `qlora` only if
+    bitsandbytes is installed, too."""
     has_peft = importlib.util.find_spec(_PEFT) is not None
     kinds: list[str] = [kind for kind in ADAPTER_KINDS if has_peft or kind != "lora"]
     if not has_peft:
@@ -33,12 +33,15 @@ def trainable_kinds() -> list[str]:
 
 
 def install(model: nn.Module, adapter: AdapterSchema | None, dtype: torch.dtype = torch.float32) -> None:
-    """Freeze all of a model except its adapter, in place; without an adapter all parameters stay trained. `dtype`: dtype of
-    the computation, in which quantised layers multiply.
+    """Freeze all parameters of a model except its adapter, in place. In a model without an adapter all parameters stay
+    trained.
+
+    `dtype`: dtype in which quantised layers multiply.
 
     Raises:
         SetupError: weights are to be quantised, and bitsandbytes is missing.
-        ValueError: a target matches no linear layer, or the model has fewer layers.
+        ValueError: a target of the adapter matches no linear layer, or the adapter trains more last layers than the
+            model has.
     """
     if isinstance(adapter, Lora):
         if adapter.quantization is not None:
@@ -51,15 +54,15 @@ def install(model: nn.Module, adapter: AdapterSchema | None, dtype: torch.dtype 
 
 
 def drop_magnitudes(model: nn.Module) -> None:
-    """Make DoRA's layers compute as plain LoRA layers do, without DoRA's magnitudes, in place."""
+    """Change DoRA's layers in place so that they compute like plain LoRA layers, without DoRA's magnitude vectors."""
     for module in model.modules():
         if (variants := getattr(module, "lora_variant", None)) is not None:
             variants.clear()
 
 
 def cast_frozen(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give the frozen parameters of a model on the meta device another dtype, except weights that are packed in 4 bits
-    later."""
+    """Change the dtype of a model's frozen parameters on the meta device, except for weights that are later packed in 4
+    bits."""
 
     def make(_name: str, old: nn.Parameter) -> nn.Parameter:
         if old.requires_grad or old.dtype == dtype or quantised.is_unpacked(old):
@@ -72,8 +75,8 @@ def cast_frozen(model: nn.Module, dtype: torch.dtype) -> None:
 def trained_leaves(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Modules without children whose weight is trained, with their paths: the matrices of LoRA adapters.
 
-    FSDP1 wraps each of these modules as a unit, as PEFT's wrap policy does: a flat parameter has one dtype and one
-    `requires_grad`.
+    FSDP1 wraps each of these modules as a unit of its own, as PEFT's wrap policy does, because a flat parameter has
+    only one dtype and one `requires_grad`.
     """
     return [
         (name, leaf)

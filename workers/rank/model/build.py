@@ -20,7 +20,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 _FIND_PACKED = masking_utils.find_packed_sequence_indices
 _RANDOM_WORDS = ("dropout", "pdrop", "layerdrop", "jitter_noise")
-"""Parts of configuration keys that control random behaviour, such as `dropout`."""
+"""Words that occur in those keys of a model's configuration which control random behaviour, such as `dropout`."""
 
 
 # Dropout would make losses depend on how the batch is split over ranks, and parity could not be checked.
@@ -62,9 +62,9 @@ def config_of(spec: ModelSpec) -> Any:
 
 
 def build(spec: ModelSpec, workload: Workload, experts: str | None = None) -> nn.Module:
-    """Build the model in training mode: float32 parameters on the meta device, buffers computed on the CPU.
+    """Build the model in training mode, with float32 parameters on the meta device and buffers computed on the CPU.
 
-    `experts` chooses transformers' implementation of mixtures of experts; None is the default of transformers.
+    `experts`: implementation of mixtures of experts in transformers; None: the default of transformers.
     """
     config = config_of(spec)
     options: dict[str, Any] = {"attn_implementation": attention_of(config, workload), "dtype": torch.float32}
@@ -77,16 +77,16 @@ def build(spec: ModelSpec, workload: Workload, experts: str | None = None) -> nn
 
 
 def attention_of(config: Any, workload: Workload) -> str:
-    """Attention implementation for a model: the workload's, or `eager` where transformers has no fused attention for the
-    architecture (such as with attention sinks or soft caps)."""
+    """Attention implementation for a model. It is the workload's, or `eager` if transformers has no fused attention for
+    the architecture, as for models with attention sinks or soft caps."""
     model_class = transformers.AutoModelForCausalLM._model_mapping[type(config)]
     lacks = workload.attention == "sdpa" and not getattr(model_class, "_supports_sdpa", False)
     return "eager" if lacks else workload.attention
 
 
 def search_packed_samples(is_packed: bool) -> None:
-    """Turn on or off, for this process, transformers' search for packed samples, which reads their bounds from the
-    positions."""
+    """Turn transformers' search for packed samples on or off for this process. The search finds the bounds of samples
+    in the position ids."""
     # transformers would search in each forward without a mask, and wait for the device (5.x, `masking_utils`).
     masking_utils.find_packed_sequence_indices = _FIND_PACKED if is_packed else lambda position_ids: None
 
@@ -131,8 +131,8 @@ def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], nn.
 
 
 def cast_trained(model: nn.Module, dtype: torch.dtype) -> None:
-    """Give the trained parameters of a model on the meta device another dtype; buffers, such as rotary frequencies, keep their
-    dtype."""
+    """Change the dtype of a model's trained parameters on the meta device. Buffers, such as rotary frequencies, keep
+    their dtype."""
 
     def make(_name: str, old: nn.Parameter) -> nn.Parameter:
         return nn.Parameter(old.to(dtype)) if old.requires_grad else old
@@ -147,8 +147,11 @@ def materialize(
     seed: int,
     round_to: torch.dtype,
 ) -> None:
-    """Give every parameter of a model its whole initial value on `device`, and move the buffers there. `dtype`: dtype of all
-    parameters, or a function that returns the dtype of each; weights of 4-bit layers are packed, one at a time."""
+    """Give every parameter of a model its whole initial value on `device`, and move the buffers there. Weights of 4-bit
+    layers are packed, one at a time.
+
+    `dtype`: dtype of all parameters, or a function that returns the dtype of each.
+    """
 
     def make(name: str, old: nn.Parameter) -> nn.Parameter:
         if quantised.is_unpacked(old):
@@ -163,7 +166,7 @@ def materialize(
 
 
 def move_buffers(model: nn.Module, device: torch.device) -> None:
-    """Move only a model's buffers to a device: parameters may still be on the meta device."""
+    """Move a model's buffers to a device, but not its parameters, which may still be on the meta device."""
     for module in model.modules():
         for key, buffer in module._buffers.items():
             if buffer is not None:

@@ -21,8 +21,8 @@ class _Cast(nn.Module):
 
 
 def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
-    """Make every parameter of a model appear in `dtype` wherever a module reads it; `model.parameters()` are still the
-    float32 master weights."""
+    """Make every module of a model read its parameters in `dtype`, while `model.parameters()` still returns the float32
+    master weights."""
     owners = [
         (module, name)
         for module in model.modules()
@@ -37,8 +37,8 @@ def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def _share_classes(model: nn.Module) -> None:
-    """Give equal modules one class: torch (2.13) makes a class for each parametrized module, so that Dynamo, which guards
-    on classes, would compile each block anew and give up after eight."""
+    """Give modules of the same kind one common class. torch 2.13 makes a new class for each parametrized module;
+    Dynamo, which guards on classes, would then compile each block anew and give up after eight."""
     shared: dict[tuple[object, ...], type[nn.Module]] = {}
     for module in model.modules():
         if parametrize.is_parametrized(module):

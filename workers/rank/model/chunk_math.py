@@ -14,7 +14,8 @@ IGNORED = -100
 
 
 def sum_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan) -> torch.Tensor:
-    """Sum of the cross entropy, in float32, of the head's own logits [tokens, vocabulary]."""
+    """Sum of the cross entropy over all tokens, computed in float32 from the logits [tokens, vocabulary] as the model's
+    head returned them."""
     if isinstance(logits, DTensor):
         # Split by vocabulary: torch's `loss_parallel` knows this operator.
         return cross_entropy(plan.finished(logits).float(), labels, ignore_index=IGNORED, reduction="sum")
@@ -24,7 +25,8 @@ def sum_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan) -> torch.
 
 
 def gradient_of(logits: torch.Tensor, labels: torch.Tensor, plan: LossPlan, grad: torch.Tensor) -> torch.Tensor:
-    """Gradient of the summed cross entropy (`sum_of`) with respect to the logits, in the logits' dtype, times `grad`."""
+    """Gradient of the summed cross entropy (as `sum_of` computes it) with respect to the logits, multiplied by `grad`.
+    It has the logits' dtype."""
     if isinstance(logits, DTensor):
         logits.requires_grad_()
         with torch.enable_grad():
@@ -43,7 +45,7 @@ def weights_of(labels: torch.Tensor) -> torch.Tensor:
 
 
 def with_product(total: torch.Tensor | None, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Add a chunk's matrix product to the sum over chunks, in float32; returns the new sum."""
+    """Add the matrix product of one chunk of tokens to the sum over chunks, in float32; returns the new sum."""
     if total is not None and total.dtype == left.dtype and not isinstance(total, DTensor):
         # In place: a product beside the sum would be one more tensor of the head's size.
         return total.addmm_(left, right)
@@ -51,5 +53,5 @@ def with_product(total: torch.Tensor | None, left: torch.Tensor, right: torch.Te
 
 
 def added(total: torch.Tensor | None, part: torch.Tensor) -> torch.Tensor:
-    """Add a chunk's gradient to the sum over chunks, in float32; returns the new sum."""
+    """Add the gradient from one chunk of tokens to the sum over chunks, in float32; returns the new sum."""
     return part.float() if total is None else total.add_(part)

@@ -24,9 +24,9 @@ class ChunkedLoss:
 
     plan: LossPlan
     chunk: int
-    """Number of tokens whose logits exist at once."""
+    """Number of tokens in a chunk, whose logits are in memory at the same time."""
     labels: torch.Tensor | None = None
-    """Labels of the micro batch whose forward pass runs, [samples, positions]; None between forward passes."""
+    """Labels [samples, positions] of the micro batch that is in its forward pass; None between forward passes."""
 
     def mean(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
         """Mean next-token cross entropy of one micro batch, as transformers computes it from all logits."""
@@ -37,8 +37,8 @@ class ChunkedLoss:
     def sum_over(self, model: nn.Module, labels: torch.Tensor, **inputs: Any) -> torch.Tensor:
         """Run the model and return the sum of the cross entropy over all tokens whose label is not `IGNORED`.
 
-        The caller divides by the number of labels of the whole batch. A chunk that divided by its own number would give
-        tokens of chunks with few labels too much weight.
+        The caller divides the sum by the number of labels in the whole batch. If each chunk divided by its own number
+        of labels, tokens in chunks with few labels would count too much.
         """
         self.labels = labels
         try:
@@ -50,12 +50,12 @@ class ChunkedLoss:
 
 
 class ChunkedHead(nn.Linear):
-    """Output head whose forward pass returns the summed loss of the current labels instead of logits."""
+    """Output head that returns the summed loss in place of logits while labels are set."""
 
     loss: ChunkedLoss
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return logits, or the sum of the loss where `ChunkedLoss.sum_over` set labels."""
+        """Return logits, or the sum of the loss if `ChunkedLoss.sum_over` has set labels."""
         labels = self.loss.labels
         if labels is None:
             return super().forward(input)
@@ -76,7 +76,8 @@ class ChunkedHead(nn.Linear):
 
 
 def install(model: nn.Module, plan: LossPlan, chunk: int) -> ChunkedLoss:
-    """Make a model's output head compute the loss in chunks, in place, before the model is wrapped or sharded."""
+    """Make a model's output head compute the loss in chunks of tokens, in place. Call this before the model is wrapped
+    or sharded."""
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
     loss = ChunkedLoss(plan, chunk)
     plan.leave_logits_alone(model)
@@ -87,15 +88,16 @@ def install(model: nn.Module, plan: LossPlan, chunk: int) -> ChunkedLoss:
 
 
 def _chunks(hidden: torch.Tensor, labels: torch.Tensor, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Hidden states [tokens, width] and labels of each chunk."""
+    """Hidden states [tokens, width] and labels of each chunk of tokens."""
     return zip(torch.split(hidden, size), torch.split(labels, size), strict=True)
 
 
 class _SummedLoss(torch.autograd.Function):
-    """Autograd function: sum of the loss over chunks of tokens. Its backward computes each chunk's logits again.
+    """Autograd function for the sum of the loss over chunks of tokens. Its backward computes the logits of each chunk
+    again.
 
-    The head's gradient is summed over chunks in float32 and rounded once. Autograd would sum it in the weight's own dtype,
-    which in bfloat16 loses bits with every chunk.
+    The head's gradient is added up over chunks in float32 and rounded once. Autograd would add it up in the weight's
+    own dtype, which in bfloat16 loses bits with every chunk.
     """
 
     @staticmethod

@@ -28,8 +28,8 @@ _ATTENTION = "shardtune_context"
 
 @dataclass(frozen=True)
 class ContextGroup:
-    """Group of ranks that share samples with this rank (context parallelism), in the order of their parts of
-    the sequence."""
+    """Group of ranks that share each sample (context parallelism), in the order of their parts of the sequence; this
+    rank is one of them."""
 
     mesh: DeviceMesh
 
@@ -40,10 +40,10 @@ class ContextGroup:
         model.set_attn_implementation(_ATTENTION)  # type: ignore[operator]
 
     def loss(self, model: nn.Module, tokens: torch.Tensor, chunked: ChunkedLoss | None = None) -> torch.Tensor:
-        """Cross entropy of this rank's part of the samples, scaled so that the mean over the group is the loss of the whole
-        samples.
+        """Cross entropy of this rank's part of the samples. It is scaled so that its mean over the group's ranks is the
+        loss of the whole samples.
 
-        With `chunked` it is computed in chunks of tokens.
+        `chunked` computes it in chunks of tokens; if None, it is computed from all logits.
         """
         samples, length = tokens.shape
         part = length // self.mesh.size()
@@ -68,14 +68,15 @@ class ContextGroup:
         attention_mask: torch.Tensor | None,
         **options: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Attention function for transformers: from [samples, heads, positions, width] to [samples, positions, heads,
-        width]."""
+        """Attention function for transformers. Its inputs have the shape [samples, heads, positions, width], its output
+        [samples, positions, heads, width]."""
         full_sequences = [self._exchange(part) for part in (query, key, value)]
         attended, _ = sdpa_attention_forward(module, *full_sequences, attention_mask, **options)
         return self._exchange(attended), None
 
     def _mask(self, batch_size: int, q_length: int, kv_length: int, **options: Any) -> torch.Tensor | None:
-        """Make the attention mask that the model would have for the whole sequence: causal, or with its windows."""
+        """Make the attention mask that the model would use for the whole sequence: causal, or with the model's
+        attention windows."""
         size = self.mesh.size()
         mask: torch.Tensor | None = sdpa_mask(
             batch_size=batch_size, q_length=q_length * size, kv_length=kv_length * size, **options
@@ -83,9 +84,8 @@ class ContextGroup:
         return mask
 
     def _exchange(self, local: torch.Tensor) -> torch.Tensor:
-        """Exchange [samples, a, b, width] to [samples, a / ranks, b × ranks, width] by all-to-all; backward does the
-        opposite.
-        """
+        """Exchange parts of a tensor among ranks by all-to-all: its shape changes from [samples, a, b, width] to
+        [samples, a / ranks, b × ranks, width]. Backward does the opposite."""
         # Not by DTensor's `redistribute`, which gathers the whole tensor on CPU ranks (2.13).
         ranks = self.mesh.size()
         samples, split, joined, width = local.shape
@@ -95,7 +95,8 @@ class ContextGroup:
 
 
 def group_of(task: TrialTask, place: RankContext) -> ContextGroup | None:
-    """Group of neighbouring ranks that share samples; None without context parallelism. All ranks must call this together.
+    """Group of ranks with neighbouring numbers that share each sample; None without context parallelism. All ranks must
+    call this together.
 
     Raises:
         ValueError: the model's heads or the sequence cannot be divided among that many ranks.

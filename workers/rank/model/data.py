@@ -11,16 +11,17 @@ import torch
 from shardtune.workers.rank.model import weights
 
 _ACTIVE = 64
-"""Number of token ids in use, spread evenly over the vocabulary, so that each shard of a split embedding is used."""
+"""Number of different token ids in the synthetic data. They are spread evenly over the vocabulary, so that each shard
+of a split embedding is used."""
 _REPLACED = 1 << 22
-"""Probability that a position of the synthetic text gets a random token instead of the next of a fixed sequence, in units of
-2^-24: a quarter."""
+"""Probability that a position of the synthetic text gets a random token instead of the next token of a fixed sequence.
+The unit is 2^-24, so that this value means one quarter."""
 
 
 def samples(
     seed: int, step: int, indices: Sequence[int], length: int, vocab_size: int, device: torch.device
 ) -> torch.Tensor:
-    """Token ids, int64 [len(indices), length], of the given samples of the step's global batch."""
+    """Token ids of samples of a step's global batch, chosen by their indices; int64 of shape [len(indices), length]."""
     active = min(_ACTIVE, vocab_size)
     rows = [_ranks_of_sample(weights.key_of("data", seed, step, i), length, active, device) for i in indices]
     return torch.stack(rows) * (vocab_size // active)
@@ -40,7 +41,7 @@ def _ranks_of_sample(key: int, length: int, active: int, device: torch.device) -
 
 
 def micro_batch_indices(group: int, micro_batch: int, accumulation: int, micro: int) -> range:
-    """Indices in the global batch of the samples in the `micro`-th micro batch of a data-parallel group.
+    """Indices, in the global batch, of the samples that form micro batch number `micro` of a data-parallel group.
 
     All groups and micro batches together cover each sample exactly once.
     """

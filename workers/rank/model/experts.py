@@ -24,19 +24,19 @@ _CALLS = (
 )
 """Names of the arguments that a module of experts must take in its forward pass, so that ranks can divide the experts."""
 _DIFFERENT = ("ernie4_5_moe",)
-"""Model types excluded from expert parallelism: after three steps their weights differ, by 1e-4 of their sum, from training in
-one process (transformers 5.23)."""
+"""Model types for which expert parallelism is disabled. After three steps their weights differ from those of training
+in one process by 1e-4 of the weights' sum (transformers 5.23)."""
 
 
 class ExpertSizes(NamedTuple):
     """Fields of `ModelSummary` that say how a model's experts can be divided among ranks."""
 
     experts: int
-    """Number of experts in a layer; 1 where they cannot be divided among ranks."""
+    """Number of experts in a layer; 1 if they cannot be divided among ranks."""
     expert_width: int
     """Greatest common divisor of the widths of the experts' matrices."""
     expert_note: str | None
-    """Reason why the experts cannot be divided among ranks; None where they can."""
+    """Reason why the experts cannot be divided among ranks; None if they can."""
 
 
 def sizes_of(model: nn.Module) -> ExpertSizes:
@@ -53,7 +53,7 @@ def of(model: nn.Module) -> list[nn.Module]:
     """Modules that hold a model's stacked experts, in order.
 
     Raises:
-        ValueError: ranks cannot divide the experts; the message is the end of a sentence.
+        ValueError: ranks cannot divide the experts; the message is the end of a sentence, without its beginning.
     """
     config: Any = getattr(model, "config", None)
     if config is not None and config.model_type in _DIFFERENT:
@@ -69,10 +69,10 @@ def of(model: nn.Module) -> list[nn.Module]:
 
 
 def _count(layer: nn.Module) -> int:
-    """Number of experts of a layer.
+    """Number of experts in a layer.
 
     Raises:
-        ValueError: ranks cannot divide the experts; the message is the end of a sentence.
+        ValueError: ranks cannot divide the experts; the message is the end of a sentence, without its beginning.
     """
     if any(list(child.parameters()) for child in layer.children()):
         raise ValueError("its experts are modules of their own, not stacked in one")
@@ -86,11 +86,11 @@ def _count(layer: nn.Module) -> int:
 
 
 def divide(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
-    """Divide experts among ranks: make their parameters DTensors over the mesh, still without values, and replace their
-    forward by an exchange of tokens; returns the modules.
+    """Divide a model's experts among the ranks of a mesh. Their parameters become DTensors, still without values, and
+    their forward becomes an exchange of tokens. Returns the modules that hold experts.
 
     Raises:
-        ValueError: ranks cannot divide the experts; the message is the end of a sentence.
+        ValueError: ranks cannot divide the experts; the message is the end of a sentence, without its beginning.
     """
     layers = of(model)
     for layer in layers:
@@ -108,7 +108,8 @@ class TokenExchange:
     """Forward pass of a layer's experts when each rank of a mesh holds an equal part of them."""
 
     def __init__(self, layer: nn.Module, mesh: DeviceMesh) -> None:
-        """Prepare the exchange of tokens for a layer. Call this before the layer's own forward, which is kept, is replaced."""
+        """Prepare the exchange of tokens for a layer. Call this before the layer's own forward is replaced; the
+        exchange keeps and uses it."""
         self._layer, self._run = layer, layer.forward
         self._group, self._ranks = mesh.get_group(), mesh.size()
         expert_count: Any = layer.num_experts
@@ -117,8 +118,8 @@ class TokenExchange:
     def __call__(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
-        """Compute the layer's outputs [n, width] for tokens [n, width] with chosen experts [n, k] and weights
-        [n, k]."""
+        """Compute the layer's outputs, of shape [n, width], from n tokens of that shape, with the k experts that each
+        token has chosen and their weights, both [n, k]."""
         chosen = top_k_index.flatten()
         # Sorting by expert sorts by rank, too: each rank has a contiguous range of experts.
         order = chosen.argsort()
@@ -131,8 +132,8 @@ class TokenExchange:
         return weighted.sum(dim=1).to(hidden_states.dtype)
 
     def _exchange_counts(self, chosen: torch.Tensor) -> tuple[list[int], list[int], torch.Tensor]:
-        """Exchange the numbers of rows that ranks send each other; returns rows sent and received by rank, and the
-        local expert of each received row."""
+        """Tell each rank how many rows it will receive from this one. Returns the numbers of rows to send to each rank
+        and to receive from it, and for each received row the number of its expert on this rank."""
         sent = torch.zeros(self._ranks * self.local, dtype=torch.int64, device=chosen.device)
         sent.scatter_add_(0, chosen, torch.ones_like(chosen))
         received = torch.empty_like(sent)
@@ -143,7 +144,8 @@ class TokenExchange:
         return to, come, numbers.repeat_interleave(received, output_size=sum(come))
 
     def _apply_experts(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """Run the local experts on received rows; the senders apply the routing weights."""
+        """Run this rank's experts on the rows that it received. The routing weights are applied later, by the ranks
+        that sent the rows."""
         if len(rows):
             return self._run_local(rows, numbers)
         # Without rows, one row of zeros keeps the experts in the graph: peers wait for gradients of this rank's parameters.
@@ -155,13 +157,14 @@ class TokenExchange:
 
 
 def _exchanged(rows: torch.Tensor, come: list[int], to: list[int], group: dist.ProcessGroup) -> torch.Tensor:
-    """Exchange rows by all-to-all: `to` rows go to each rank of the group, `come` rows arrive from each."""
+    """Exchange rows by all-to-all: `to` lists how many rows go to each rank of the group, `come` how many arrive from
+    each."""
     received: torch.Tensor = _AllToAll.apply(rows, come, to, group)  # type: ignore[no-untyped-call]
     return received
 
 
 class _AllToAll(torch.autograd.Function):
-    """All-to-all of rows with gradients, which go back by the opposite exchange."""
+    """All-to-all of rows with gradients, which are sent back by the opposite exchange."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, come: list[int], to: list[int], group: dist.ProcessGroup) -> torch.Tensor:
@@ -180,8 +183,8 @@ class _AllToAll(torch.autograd.Function):
 
 @contextlib.contextmanager
 def _local_parameters(layer: nn.Module) -> Iterator[None]:
-    """Context in which a layer's parameters are replaced by the experts of this rank, as plain tensors that kernels
-    accept."""
+    """Context in which a layer has only the experts of this rank as parameters. They are plain tensors, because kernels
+    accept no DTensors."""
     parameters = dict(layer._parameters)
     parts: dict[str, Any] = {
         name: parameter.to_local() if isinstance(parameter, DTensor) else parameter

@@ -18,17 +18,17 @@ _LOWEST_CAPABILITY = (8, 9)
 
 
 def installed_recipes() -> list[Float8Recipe]:
-    """Scalings with which this installation can train in float8, whatever its GPUs are."""
+    """Kinds of float8 scaling with which this installation can train, whatever its GPUs support."""
     return list(get_args(Float8Recipe)) if importlib.util.find_spec(FLOAT8_PACKAGE) is not None else []
 
 
 def convert(blocks: Sequence[nn.Module], recipe: Float8Recipe | None, device: torch.device) -> int:
-    """Give the linear layers of a model's repeated blocks float8 products, in place; parameters, their names and dtypes
-    stay. CPU ranks emulate: operands are rounded to float8, and multiplied in the precision's dtype. Returns the number of
-    linear layers.
+    """Make the linear layers of a model's repeated blocks multiply in float8, in place. Parameters, their names and
+    dtypes stay. On CPU ranks this is emulated: operands are rounded to float8, and multiplied in the precision's dtype.
+    Returns the number of linear layers.
 
     Raises:
-        SetupError: torchao is missing, or the GPU has no float8.
+        SetupError: torchao is missing, or the GPU does not support float8.
         ValueError: the blocks have no linear layer, or one whose widths float8 cannot multiply.
     """
     if recipe is None:
@@ -46,8 +46,9 @@ def convert(blocks: Sequence[nn.Module], recipe: Float8Recipe | None, device: to
 
 
 def require_converted(model: nn.Module, recipe: Float8Recipe | None, layers: int) -> None:
-    """Check that a wrapped model still has as many float8 layers as its blocks had linear layers: losses with and without
-    float8 are too close to show the difference. torchao does not convert a block that is itself a linear layer.
+    """Check that a wrapped model still has as many float8 layers as its blocks had linear layers. Losses would not show
+    a missing one: with and without float8 they are too close. torchao does not convert a block that is itself a linear
+    layer.
 
     Raises:
         NumericsError: layers would train without float8.
@@ -85,8 +86,8 @@ def _require_float8(recipe: Float8Recipe, device: torch.device) -> None:
 
 
 def _require_widths(blocks: Sequence[nn.Module], recipe: Float8Recipe) -> int:
-    """Check the linear layers of the blocks, and return their number: torch would fail at the first product on a GPU, and
-    not at all on a CPU."""
+    """Check that float8 can multiply the linear layers of the blocks, and return their number. Without this check torch
+    would fail at the first product on a GPU, and not at all on a CPU."""
     layers = [
         (f"{index}.{name}", module)
         for index, block in enumerate(blocks)

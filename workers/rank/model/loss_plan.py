@@ -20,7 +20,8 @@ from shardtune.workers.rank.model import shared_heads
 
 _TOKENS = 8
 _HUGE = 1e30
-"""Logit so large that a soft cap (tanh) maps it to the cap's own value, which can then be read."""
+"""Logit so large that a soft cap (by tanh) turns it into the cap's own value. This is how a model's cap is found
+out."""
 _NEUTRAL: dict[str, float | None] = {
     "logit_scale": 1.0,
     "logits_scaling": 1.0,
@@ -29,7 +30,7 @@ _NEUTRAL: dict[str, float | None] = {
     "final_logit_softcapping": None,
     "logits_soft_cap": None,
 }
-"""Values of attributes with which transformers' models neither scale nor cap logits (5.23), by attribute name."""
+"""Attributes of transformers' models that scale or cap logits (5.23), each with the value at which it does neither."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +40,25 @@ class LossPlan:
     scale: float = 1.0
     """Number by which the model multiplies its logits."""
     cap: float | None = None
-    """Bound of the logits' magnitude, reached by tanh; None without one."""
+    """Largest magnitude that logits can reach under the model's soft cap (by tanh); None if it has no cap."""
     attributes: tuple[str, ...] = ()
     """Names of the model's attributes, among `_NEUTRAL`, that scale or cap logits."""
 
     def finished(self, logits: torch.Tensor) -> torch.Tensor:
-        """Scale or cap the head's logits as the model would."""
+        """Scale or cap the logits that the output head returned, as the model would."""
         if self.cap is not None:
             return self.cap * torch.tanh(logits / self.cap)
         return logits if self.scale == 1.0 else logits * self.scale
 
     def gradient(self, values: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """Gradient with respect to the head's logits, from `values`, the gradient with respect to the scaled or capped
-        logits. It is written over `values`."""
+        """Gradient with respect to the logits that the output head returned. `values` is the gradient with respect to
+        the scaled or capped logits, and is overwritten by the result."""
         if self.cap is not None:
             return values.mul_(1.0 - torch.tanh(logits / self.cap).square())
         return values if self.scale == 1.0 else values.mul_(self.scale)
 
     def leave_logits_alone(self, model: nn.Module) -> None:
-        """Make the model's own code neither scale nor cap what the head returns."""
+        """Make the model's own code leave the logits of its output head as they are, without scale or cap."""
         for owner in _owners(model):
             for name in self.attributes:
                 if hasattr(owner, name):
@@ -68,14 +69,15 @@ def of(spec: ModelSpec, workload: Workload) -> LossPlan:
     """Build the model on the meta device and plan its chunked loss.
 
     Raises:
-        ValueError: the head cannot compute the loss; the message ends a sentence that the caller begins.
+        ValueError: the output head cannot compute the loss in chunks; the message is the end of a sentence, without its
+            beginning.
     """
     eager = workload.model_copy(update={"attention": "eager"})
     return of_model(models.build(spec, eager, experts=shared_heads.on_meta(spec)).to("meta"))
 
 
 def note_of(model: nn.Module) -> str | None:
-    """Reason why the output head of a model on the meta device cannot compute the loss in chunks; None where it can."""
+    """Reason why the output head of a model on the meta device cannot compute the loss in chunks; None if it can."""
     try:
         of_model(model)
     except ValueError as error:
@@ -87,7 +89,8 @@ def of_model(model: nn.Module) -> LossPlan:
     """Plan the chunked loss of a model on the meta device. The model's own scale or cap of logits is turned off.
 
     Raises:
-        ValueError: the head cannot compute the loss; the message is the end of a sentence.
+        ValueError: the output head cannot compute the loss in chunks; the message is the end of a sentence, without its
+            beginning.
     """
     head = getattr(model, "get_output_embeddings", lambda: None)()
     if type(head) is not nn.Linear:
@@ -132,7 +135,7 @@ def _plan(model: nn.Module, head: nn.Linear) -> LossPlan:
 
 
 def _explanation(model: nn.Module, known: torch.Tensor, logits: torch.Tensor) -> LossPlan:
-    """Scale or cap that turns the known logits into the logits that the model returned.
+    """Scale or cap that turns the known logits, put in at the output head, into the logits that the model returned.
 
     Raises:
         ValueError: no single scale or cap explains them.
@@ -152,7 +155,7 @@ def _changes(owner: Any, name: str) -> bool:
 
 
 def _require_plain_loss(model: nn.Module) -> None:
-    """Check that the model's loss is transformers' mean cross entropy of the next token, and nothing else.
+    """Check that the model's loss is nothing but transformers' mean cross entropy of the next token.
 
     Raises:
         ValueError: the loss is another one.

@@ -10,7 +10,7 @@ _ACTIVE_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "t
 
 
 def expert_counts(config: Any) -> tuple[int, int] | None:
-    """Number of experts in a layer and number of experts that process one token; None for a dense model."""
+    """Number of experts in a layer, and number of experts that process one token; None for a model without experts."""
     text = config.get_text_config()
     count = next((getattr(text, name) for name in _COUNT_NAMES if isinstance(getattr(text, name, None), int)), None)
     active = next((getattr(text, name) for name in _ACTIVE_NAMES if isinstance(getattr(text, name, None), int)), None)
@@ -18,8 +18,8 @@ def expert_counts(config: Any) -> tuple[int, int] | None:
 
 
 def expert_modules(model: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
-    """Pairs of a mixture module and its experts module; the experts are one module of stacked weights or a list of
-    modules."""
+    """Pairs of a mixture-of-experts module and the module within it that holds the experts. The latter is one module of
+    stacked weights or a list of modules."""
     counts = expert_counts(getattr(model, "config", None)) if hasattr(model, "config") else None
     if counts is None:
         return []
@@ -34,5 +34,6 @@ def expert_modules(model: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
 
 
 def classes_in(model: nn.Module) -> list[type[nn.Module]]:
-    """Distinct classes of a model's mixture modules (router and experts together), empty for a dense model."""
+    """Distinct classes of a model's mixture-of-experts modules (each with router and experts); empty for a dense
+    model."""
     return list(dict.fromkeys(type(parent) for parent, _ in expert_modules(model)))

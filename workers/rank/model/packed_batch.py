@@ -19,10 +19,10 @@ class PackedBatch:
     """Micro batch of packed rows, as TRL's packing and transformers' flattening collator make it."""
 
     inputs: dict[str, Any]
-    """Arguments of the model (see `model_inputs`)."""
+    """Keyword arguments for the model (see `model_inputs`)."""
     labels: torch.Tensor
-    """Token ids, with `IGNORED` in the padding and for the first token of each sample, which has no predecessor; the model
-    shifts them."""
+    """Label of each position: the token id itself, because the model shifts labels. Padding, and the first token of
+    each sample, which has no predecessor, have the label `IGNORED`."""
     own_labels: int
     """Number of tokens that the loss counts."""
     weight: float
@@ -38,7 +38,7 @@ def make_batch(
     device: torch.device,
     attention: str,
 ) -> PackedBatch:
-    """Make the micro batch of the given rows of a step."""
+    """Make a micro batch from those rows of a step whose indices are given."""
     rows = plan.rows(step)
     tokens = torch.zeros(len(indices), plan.row_length, dtype=torch.int64, device=device)
     labels = torch.full_like(tokens, IGNORED)
@@ -63,10 +63,10 @@ def make_batch(
 
 
 def model_inputs(tokens: torch.Tensor, positions: torch.Tensor, attention: str) -> dict[str, Any]:
-    """Arguments with which a model keeps the samples of each row apart; `positions` begin with 0 at each sample.
+    """Arguments with which a model keeps the samples of each row apart. `positions` count from 0 in each sample.
 
-    An attention mask, even one of ones, would let each sample see its neighbours: transformers looks for the bounds of
-    samples only where there is none.
+    No attention mask may be passed: with one, even a mask of ones, transformers does not look for the bounds of
+    samples, and each sample would see its neighbours.
     """
     if attention != FLASH:
         return {"input_ids": tokens, "position_ids": positions}

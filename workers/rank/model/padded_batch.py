@@ -19,11 +19,12 @@ class RaggedBatch(Protocol):
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """Arguments of the model's forward pass, without the labels."""
+        """Keyword arguments for the model's forward pass, without the labels."""
 
     @property
     def labels(self) -> torch.Tensor:
-        """Token ids, with `IGNORED` at positions that the loss does not count; the model shifts them."""
+        """Label of each position: the token id itself, because the model shifts labels; `IGNORED` at positions that the
+        loss does not count."""
 
     @property
     def own_labels(self) -> int:
@@ -31,7 +32,7 @@ class RaggedBatch(Protocol):
 
     @property
     def weight(self) -> float:
-        """Factor by which the mean loss of this micro batch is multiplied."""
+        """Factor by which the mean loss of this micro batch must be multiplied."""
 
 
 @dataclass(frozen=True)
@@ -41,25 +42,25 @@ class PaddedBatch:
     tokens: torch.Tensor
     """Token ids, int64 [samples, longest]; 0 in the padding."""
     attention_mask: torch.Tensor
-    """1 where a token is the sample's own, 0 in the padding; int64, as tokenizers give it."""
+    """Attention mask, int64 as tokenizers return it: 1 for the tokens of the sample, 0 for padding."""
     labels: torch.Tensor
-    """Token ids with `IGNORED` in the padding; the model shifts them."""
+    """Label of each position: the token id itself, because the model shifts labels; `IGNORED` in the padding."""
     own_labels: int
     """Number of tokens that the loss counts."""
     weight: float
-    """Factor by which the mean loss of this micro batch is multiplied, so that the mean over the step's micro batches is the
-    mean over all labels of the step."""
+    """Factor by which the mean loss of this micro batch is multiplied. With it, the mean over the step's micro batches
+    is the mean over all labels of the step."""
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """Arguments of the model's forward pass, without the labels."""
+        """Keyword arguments for the model's forward pass, without the labels."""
         return {"input_ids": self.tokens, "attention_mask": self.attention_mask}
 
 
 def make_batch(
     plan: SamplePlan, seed: int, step: int, samples: Sequence[int], vocab_size: int, device: torch.device
 ) -> PaddedBatch:
-    """Make the micro batch of the given samples of a step's global batch."""
+    """Make the micro batch from those samples of a step's global batch whose indices are given."""
     lengths = plan.lengths(step)
     own = [lengths[index] for index in samples]
     width = plan.data.padded(max(own))
@@ -80,13 +81,14 @@ def make_batch(
 
 
 def weight_of(own_labels: int, step_labels: int, micro_batches: int) -> float:
-    """Factor by which a micro batch's mean loss is multiplied. Backends average the losses of `micro_batches`; without the
-    factor, tokens in micro batches with few labels would count more."""
+    """Factor by which a micro batch's mean loss is multiplied. Backends take the mean of the losses of `micro_batches`
+    micro batches; without the factor, tokens in micro batches with few labels would count more than others."""
     return own_labels * micro_batches / step_labels
 
 
 def loss(model: nn.Module, batch: RaggedBatch, chunked: ChunkedLoss | None = None) -> torch.Tensor:
-    """Weighted next-token cross entropy of one micro batch; `chunked` computes it in chunks of tokens."""
+    """Next-token cross entropy of one micro batch, times the micro batch's weight. `chunked` computes it in chunks of
+    tokens; if None, the model computes it from all logits."""
     if chunked is not None:
         next_tokens = pad(batch.labels, (0, 1), value=IGNORED)[:, 1:]
         total = chunked.sum_over(model, next_tokens, **batch.inputs)

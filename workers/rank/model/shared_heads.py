@@ -17,8 +17,8 @@ from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import moe
 
 _DIFFERENT = ("biogpt", "ernie4_5_moe", "gemma4_unified_text")
-"""Model types excluded because they trained differently on parts of a sequence (transformers 5.23), for no visible
-reason.
+"""Model types for which context parallelism is disabled: with sequences divided among ranks they trained differently
+(transformers 5.23), for no visible reason.
 
 See `test_every_model_type_that_says_it_can_trains_the_same`.
 """
@@ -30,10 +30,10 @@ class SharedHeads(NamedTuple):
     """Fields of `ModelSummary` that say whether context parallelism is possible."""
 
     context_heads: int
-    """Number that must be divisible by the number of ranks that share a sample: the greatest common divisor of all layers'
-    heads."""
+    """Greatest common divisor of the numbers of attention heads of all layers. The number of ranks that share a sample
+    must divide it."""
     context_note: str | None
-    """Reason why ranks cannot divide the model's sequences; None where they can."""
+    """Reason why ranks cannot divide the model's sequences; None if they can."""
 
 
 def of(spec: ModelSpec, workload: Workload) -> SharedHeads:
@@ -44,15 +44,16 @@ def of(spec: ModelSpec, workload: Workload) -> SharedHeads:
 
 
 def on_meta(spec: ModelSpec) -> str | None:
-    """Implementation of mixtures of experts that the meta device can run; None for a dense model."""
+    """Implementation of the experts in a mixture of experts that also runs on the meta device; None for a dense
+    model."""
     return "batched_mm" if moe.expert_counts(models.config_of(spec)) else None
 
 
 def of_model(model: nn.Module, attention: str) -> SharedHeads:
-    """Trace the attention of a model on the meta device and return whether ranks can divide its sequences. Its
-    attention is replaced, so the model cannot be used afterwards.
+    """Trace the attention of a model on the meta device and return whether ranks can divide its sequences. The
+    attention is replaced, so that the model cannot be used afterwards.
 
-    `attention` is the kind that trials would use.
+    `attention`: implementation of attention that trials would use.
     """
     obstacle = next(_obstacles(model, attention), None)
     if obstacle is None:
@@ -87,7 +88,7 @@ def _obstacles(model: nn.Module, attention: str) -> Iterator[str]:
 
 
 def _heads_of_calls(model: nn.Module) -> list[tuple[int, int]]:
-    """Numbers of query and key heads of each traced attention call.
+    """Numbers of query heads and of key heads in each traced call of attention.
 
     Raises:
         ValueError: the model passes attention a mask or a bias of its own.

@@ -19,7 +19,7 @@ from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model.stage_plan import StagePlan
 
 _Loss = Callable[[nn.Module, Any], torch.Tensor]
-"""Loss function of one micro batch, as `strategies.base.Loss`."""
+"""Loss function of one micro batch, of the same form as `strategies.base.Loss`."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class _Relay:
 
 
 class _LeftStageError(Exception):
-    """Exception raised to end the forward pass when the stage's last block has run; no error."""
+    """Exception that ends the forward pass when the stage's last block has run. It signals no error."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class _LeftStageError(Exception):
 
 
 class Stage(nn.Module):
-    """Pipeline stage of a model: maps hidden states [samples, positions, width] (none in the first stage) and tokens to
-    hidden states or the loss."""
+    """Pipeline stage of a model. Its inputs are tokens and, except in the first stage, hidden states [samples,
+    positions, width]; it returns hidden states, or in the last stage the loss."""
 
     def __init__(self, model: nn.Module, loss: _Loss, relay: _Relay) -> None:
         super().__init__()
@@ -73,9 +73,10 @@ class Cut:
 
 
 def cut(model: nn.Module, plan: StagePlan, index: int, stages: int, loss: _Loss, dtype: torch.dtype) -> Cut:
-    """Cut stage `index` of `stages` out of the model; its modules are the model's own, and the model stays whole.
+    """Cut stage number `index` of `stages` out of the model. The stage uses the model's own modules, and the model
+    itself is not changed.
 
-    `dtype` is that of the hidden states.
+    `dtype`: dtype of the hidden states.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     twins = _parameters(model, plan.before) & _parameters(model, plan.after)
@@ -102,8 +103,8 @@ def cut(model: nn.Module, plan: StagePlan, index: int, stages: int, loss: _Loss,
 
 
 def _copy(module: nn.Module, names: Iterable[str]) -> nn.Module:
-    """Copy a module tree just enough to replace the modules of the given names; all other modules are shared with the
-    original."""
+    """Copy as little of a module tree as is needed to replace the modules of the given names. All other modules are
+    shared with the original."""
     # A shallow copy: parameters must stay the model's own objects, whose names are looked up by identity.
     twin = copy.copy(module)
     twin._modules = dict(module._modules)
@@ -121,7 +122,7 @@ def _parameters(model: nn.Module, names: frozenset[str]) -> set[int]:
 
 
 class _Before(nn.Module):
-    """Replacement of a block of an earlier stage: returns the received hidden states."""
+    """Module that stands for a block of an earlier stage: it returns the hidden states that this stage received."""
 
     def __init__(self, relay: _Relay) -> None:
         super().__init__()
@@ -133,15 +134,15 @@ class _Before(nn.Module):
 
 
 class _After(nn.Module):
-    """Replacement of a block of a later stage: ends the forward pass."""
+    """Module that stands for a block of a later stage: it ends the forward pass."""
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         raise _LeftStageError(args[0] if args else kwargs["hidden_states"])
 
 
 class _Zeros(nn.Module):
-    """Replacement of a table or matrix of another stage, which returns zeros: masks and positions need hidden states of
-    the right shape, not their values."""
+    """Module that stands for a table or matrix of another stage and returns zeros. Masks and positions depend on the
+    shape of hidden states, not on their values."""
 
     def __init__(self, width: int, dtype: torch.dtype, *, adds_axis: bool) -> None:
         super().__init__()
@@ -153,7 +154,7 @@ class _Zeros(nn.Module):
 
 
 def _stand_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Make the module that replaces a table, matrix or norm of another pipeline stage."""
+    """Make the module that stands for a table, matrix or norm of another pipeline stage."""
     if isinstance(module, nn.Embedding):
         return _Zeros(module.embedding_dim, dtype, adds_axis=True)
     if isinstance(module, nn.Linear):
@@ -162,7 +163,8 @@ def _stand_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def _with_attributes(block: nn.Module, stand_in: nn.Module) -> nn.Module:
-    """Copy a block's plain attributes, which models read (`attention_type`), to the module that replaces the block."""
+    """Copy a block's plain attributes to the module that stands for the block, because models read some of them (such
+    as `attention_type`)."""
     for key, value in vars(block).items():
         if not key.startswith("_") and key not in vars(stand_in) and not callable(value):
             setattr(stand_in, key, value)

@@ -17,8 +17,8 @@ from shardtune.workers.rank.model import shared_heads
 
 _TOKENS = 8
 _DIFFERENT = ("ernie4_5_moe", "llama4_text")
-"""Model types excluded because they trained differently in stages, or failed (transformers 5.23), for no visible
-reason.
+"""Model types for which pipeline parallelism is disabled: cut into stages they trained differently or failed
+(transformers 5.23), for no visible reason.
 
 See `test_every_model_type_that_can_be_cut_trains_the_same`.
 """
@@ -39,9 +39,9 @@ class StagedBlocks(NamedTuple):
     """Fields of `ModelSummary` that say whether pipeline parallelism is possible."""
 
     pipeline_blocks: int
-    """Number of blocks that can be spread over pipeline stages; 1 where the model cannot be cut."""
+    """Number of blocks that can be spread over pipeline stages; 1 if the model cannot be cut."""
     pipeline_note: str | None
-    """Reason why the model cannot be cut into pipeline stages; None where it can."""
+    """Reason why the model cannot be cut into pipeline stages; None if it can."""
 
 
 def of(spec: ModelSpec, workload: Workload) -> tuple[StagePlan | None, str | None]:
@@ -62,8 +62,8 @@ def of_model(model: nn.Module) -> tuple[StagePlan | None, str | None]:
 
 
 def blocks_of(model: nn.Module) -> StagedBlocks:
-    """Number of pipeline stages that a model on the meta device can have, or a note with the reason why it cannot be
-    cut."""
+    """Number of pipeline stages that a model on the meta device can have; or 1 and a note with the reason why it cannot
+    be cut."""
     plan, note = of_model(model)
     return StagedBlocks(1 if plan is None else len(repeated_blocks(model)), note)
 
@@ -72,7 +72,7 @@ def _plan(model: nn.Module) -> StagePlan:
     """Plan the cut of a model into pipeline stages.
 
     Raises:
-        ValueError: it cannot be cut; the message is the end of a sentence.
+        ValueError: the model cannot be cut; the message is the end of a sentence, without its beginning.
     """
     blocks = repeated_blocks(model)
     if len(blocks) < 2:
@@ -100,8 +100,8 @@ def _require_own_parameters(blocks: list[nn.Module]) -> None:
 
 
 def _can_stand_in(module: nn.Module, args: Any, output: Any) -> bool:
-    """Whether the shape of a module's output is known without its parameters, so that a module without them can replace
-    it (`stage_cut`)."""
+    """Whether the shape of a module's output can be computed without the module's parameters. If so, a module without
+    parameters can stand for it in the stages that do not hold it (`stage_cut`)."""
     if not args or not isinstance(args[0], torch.Tensor) or not isinstance(output, torch.Tensor):
         return False
     shape = tuple(args[0].shape)
@@ -113,7 +113,8 @@ def _can_stand_in(module: nn.Module, args: Any, output: Any) -> bool:
 
 
 class _BlockWatch:
-    """Recorder of one forward pass: when the blocks and the modules around them run, and on which values."""
+    """Recorder of one forward pass, which notes when each block and each module around the blocks runs, and on which
+    values."""
 
     def __init__(self, model: nn.Module, blocks: list[tuple[str, nn.Module]]) -> None:
         self._model, self._blocks = model, blocks

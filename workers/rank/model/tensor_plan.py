@@ -22,8 +22,8 @@ from shardtune.workers.rank.model.chunked_loss import ChunkedHead
 from shardtune.workers.rank.model.tensor_styles import GatherAtInput, Replicated, SplitAtInput
 
 _INSIDE_WHOLE = {"colwise_gather_output", "rowwise_split_input"}
-"""Parallel styles that split only a matrix itself. In a child of a block with such a style, every rank computes the modules
-between the matrices (such as norms) whole."""
+"""Parallel styles that split one matrix only. If a child of a block (such as its attention) contains such a style,
+every rank computes the child's other modules, such as norms, whole."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,12 @@ class TensorPlan:
     first_block: str
     """Name of the block at whose input the sequence is split."""
     divisor: int
-    """Number that must be divisible by the number of tensor-parallel ranks, from the numbers of heads and the widths of the
-    matrices."""
+    """Number that the number of tensor-parallel ranks must divide: the greatest common divisor of the numbers of heads
+    and the widths of the split matrices."""
 
     def apply(self, model: nn.Module, mesh: DeviceMesh) -> None:
-        """Make every parameter a DTensor over the mesh, still without values, and have modules exchange what they need."""
+        """Make every parameter a DTensor over the mesh, still without values, and let each module exchange its inputs
+        and outputs among ranks as its parallel style says."""
         tied = _tied(model)
         # None: each rank fills its own part later, so nothing is sent.
         parallelize_module(model, mesh, self.styles, src_data_rank=None)
@@ -53,14 +54,14 @@ class SplitWidths(NamedTuple):
     """Fields of `ModelSummary` that say whether tensor parallelism is possible."""
 
     tensor_divisor: int
-    """Number that must be divisible by the number of tensor-parallel ranks; 1 where the model cannot be split."""
+    """Number that the number of tensor-parallel ranks must divide; 1 if the model cannot be split."""
     tensor_note: str | None
-    """Reason why the model's matrices cannot be split among ranks; None where they can."""
+    """Reason why the model's matrices cannot be split among ranks; None if they can."""
 
 
 def widths_of(model: nn.Module) -> SplitWidths:
-    """Number that must be divisible by the number of tensor-parallel ranks, or a note with the reason why no ranks can split
-    the model."""
+    """Number that the number of tensor-parallel ranks must divide; or 1 and a note with the reason why the model cannot
+    be split among ranks."""
     try:
         return SplitWidths(of(model).divisor, None)
     except ValueError as error:
@@ -71,7 +72,7 @@ def of(model: nn.Module) -> TensorPlan:
     """Tensor-parallel plan of a model of transformers.
 
     Raises:
-        ValueError: there is no plan; the message is the end of a sentence.
+        ValueError: the model has no plan; the message is the end of a sentence, without its beginning.
     """
     style_words: dict[str, str] = getattr(model, "tp_plan", None) or {}
     blocks = repeated_blocks(model)
@@ -93,7 +94,8 @@ def of(model: nn.Module) -> TensorPlan:
 def _child_styles(
     path: str, child: nn.Module, style_words: dict[str, str]
 ) -> tuple[dict[str, ParallelStyle], list[int]]:
-    """Parallel styles of a block's child (such as attention or MLP), and the widths that they split.
+    """Parallel styles of a block's child (such as attention or MLP), and the widths of matrices that these styles
+    split.
 
     Norms work on a part of the sequence; a child with split matrices gathers the whole sequence at its input.
     """
@@ -115,7 +117,7 @@ def _child_styles(
 
 
 def _style(name: str, word: str, module: nn.Module) -> ParallelStyle:
-    """Parallel style of torch for the name of a split in transformers' plan.
+    """Parallel style of torch for the name of a style in the tensor-parallel plan of transformers.
 
     Raises:
         ValueError: torch has no such style.
@@ -139,8 +141,8 @@ def _style(name: str, word: str, module: nn.Module) -> ParallelStyle:
 
 
 def _around(model: nn.Module, blocks: list[nn.Module]) -> dict[str, ParallelStyle]:
-    """Parallel styles of modules outside the blocks: tables split by vocabulary, the last norm on parts of the
-    sequence."""
+    """Parallel styles of the modules outside of the blocks: embedding and head are split by vocabulary, and the last
+    norm works on parts of the sequence."""
     inside = {id(module) for block in blocks for module in block.modules()}
     tables: Any = model
     table, head = tables.get_input_embeddings(), tables.get_output_embeddings()
@@ -177,7 +179,8 @@ def _style_word(name: str, style_words: dict[str, str]) -> str | None:
 
 
 def _is_vector(module: nn.Module, recurse: bool = True) -> bool:
-    """Whether a module has parameters, and all are scales or shifts of the last axis, as a norm's are."""
+    """Whether a module has parameters and all of them are scales or shifts of the last axis, like the parameters of a
+    norm."""
     parameters = list(module.parameters(recurse))
     return bool(parameters) and all(parameter.dim() == 1 for parameter in parameters)
 
@@ -191,7 +194,7 @@ def _heads(model: nn.Module) -> int:
 
 
 def _tied(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
-    """Modules that share a parameter, for each parameter that several modules share."""
+    """Groups of modules that share a parameter: one group for each parameter that several modules share."""
     owners: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
     for module in model.modules():
         for key, parameter in module._parameters.items():

@@ -11,7 +11,8 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 
 
 class SplitAtInput(ParallelStyle):
-    """Style that splits whole hidden states [samples, positions, width] into parts of the sequence at a module's input."""
+    """Parallel style that splits a module's input, hidden states [samples, positions, width], into parts of the
+    sequence, one for each rank."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         module.register_forward_pre_hook(partial(_change_hidden, device_mesh, _split), with_kwargs=True)
@@ -19,7 +20,7 @@ class SplitAtInput(ParallelStyle):
 
 
 class GatherAtInput(ParallelStyle):
-    """Style that gathers parts of the sequence at a module's input."""
+    """Parallel style that gathers the parts of the sequence from all ranks at a module's input."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         module.register_forward_pre_hook(partial(_change_hidden, device_mesh, _gather), with_kwargs=True)
@@ -27,7 +28,8 @@ class GatherAtInput(ParallelStyle):
 
 
 class Replicated(ParallelStyle):
-    """Style of a module that every rank computes whole on equal input, so that gradients of its parameters are equal too."""
+    """Parallel style of a module that every rank computes whole on equal input, so that the gradients of its parameters
+    are equal on all ranks."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in module.named_parameters(recurse=False):
@@ -47,7 +49,8 @@ def _as_whole(value: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 def _change_hidden(
     mesh: DeviceMesh, change: Any, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Replace the hidden states in a module's arguments, which are the first argument or the one named `hidden_states`."""
+    """Replace the hidden states among a module's arguments. They are the first argument, or the one named
+    `hidden_states`."""
     if args:
         return (change(args[0], mesh), *args[1:]), kwargs
     return args, kwargs | {"hidden_states": change(kwargs["hidden_states"], mesh)}

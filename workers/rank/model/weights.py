@@ -16,46 +16,47 @@ _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 _STD = 0.02
 _CHUNK = {"cpu": 1 << 16, "cuda": 1 << 22}
-"""Number of elements hashed at a time, by device type: on a CPU so few that the memory peak of a tiny model is not
-affected."""
+"""Number of elements hashed at a time, by device type. The number is small on a CPU, so that the memory peak of a tiny
+model is not affected."""
 
 
 def key_of(*parts: object) -> int:
-    """Signed 64-bit hash key for any printable parts, equal on every machine."""
+    """Signed 64-bit hash of any values that can be printed; equal on every machine."""
     digest = hashlib.sha256("\0".join(str(part) for part in parts).encode()).digest()
     return int.from_bytes(digest[:8], "little", signed=True)
 
 
 def hash_range(key: int, start: int, count: int, device: torch.device) -> torch.Tensor:
-    """Splitmix64 of `start … start + count - 1` under `key`, as int64 (two's complement)."""
+    """Pseudo-random int64 numbers of splitmix64 for the counters `start` to `start + count - 1` under `key`."""
     value = torch.arange(start, start + count, dtype=torch.int64, device=device)
     return mix_(value.mul_(_GAMMA).add_(key))
 
 
 def mix_(value: torch.Tensor) -> torch.Tensor:
-    """Finalize splitmix64 in place on an int64 tensor; torch's product wraps, as it must."""
+    """Apply the last, mixing part of splitmix64 to an int64 tensor in place. Products overflow and wrap around, as the
+    algorithm demands."""
     for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
         value.bitwise_xor_(_shift_right(value, shift)).mul_(factor)
     return value.bitwise_xor_(_shift_right(value, 31))
 
 
 def _shift_right(value: torch.Tensor, bits: int) -> torch.Tensor:
-    """Logical right shift; torch's `>>` on int64 copies the sign."""
+    """Shift an int64 tensor right and fill with zeros; torch's `>>` would copy the sign."""
     return (value >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def uniform_bits(value: torch.Tensor, bits: int = 24) -> torch.Tensor:
-    """Top `bits` bits of each hash, as non-negative int64; 24 bits fit a float32 exactly."""
+    """Top `bits` bits of each hash, as non-negative int64. A float32 can hold 24 bits exactly."""
     return _shift_right(value, 64 - bits)
 
 
 @torch.no_grad()
 def fill_(out: torch.Tensor, name: str, shape: torch.Size, start: int, seed: int, round_to: torch.dtype) -> None:
-    """Fill a flat shard with elements `start … start + out.numel()` of the initial values of the parameter `name`, whose full
-    shape is `shape`.
+    """Fill a flat shard with those initial values of the parameter `name` that have the positions `start` to `start +
+    out.numel() - 1`. The parameter's full shape is `shape`.
 
-    Matrices get noise, biases 0, other vectors (norm weights) 1. Values are rounded to `round_to`, so that a backend that
-    keeps only the compute dtype at first starts from the same master weights.
+    Matrices get noise, biases 0, other vectors (norm weights) 1. Values are rounded to `round_to`, so that a backend
+    that keeps only the compute dtype at first starts from the same master weights as the others.
     """
     if isinstance(out, FakeTensor):
         # A rehearsal's tensors have sizes and no values.
@@ -103,14 +104,15 @@ def fill_part_(
 
 
 def _in_chunks(part: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Rows of a part of a parameter, in groups small enough to hash at a time, each with the index of its first row."""
+    """Groups of rows of a parameter's part, each small enough to hash at once and with the index of its first row."""
     at_once = max(1, _CHUNK[part.device.type] // part.shape[1])
     for first in range(0, part.shape[0], at_once):
         yield first, part[first : first + at_once]
 
 
 def _noise(hashes: torch.Tensor) -> torch.Tensor:
-    """Uniform values with the standard deviation of initial weights, as float32; reuses the hashes' memory."""
+    """Uniformly distributed float32 values with the standard deviation of initial weights, made from hashes. They reuse
+    the memory of the hashes."""
     # In place where possible: a second int64 tensor would double the memory of initialisation.
     # A uniform distribution on [-a, a] has the standard deviation a / √3.
     return uniform_bits(hashes).sub_(1 << 23).to(torch.float32).mul_(_STD * math.sqrt(3) / (1 << 23))

@@ -11,21 +11,23 @@ from shardtune.workers.rank.own_code.step_recorder import StepRecorder
 
 
 class BlockMoments:
-    """Memory figures of a step by its repeated blocks, measured by hooks on the blocks and on their outputs. Closing the stack
-    `hooks` removes the hooks.
+    """Memory figures of a step by its repeated blocks, measured by hooks on the blocks and on their outputs. Closing
+    the stack `hooks` removes the hooks.
 
-    The backward of a block lasts from the gradient of its output until the gradient of the preceding block's output is known.
+    The backward of a block lasts from the moment when the gradient of its output is known to the moment when the
+    gradient of the preceding block's output is known.
     """
 
     def __init__(self, recorder: StepRecorder, blocks: list[nn.Module], hooks: contextlib.ExitStack) -> None:
         self.outside = 0
-        """Bytes alive when the first block began."""
+        """Number of bytes alive when the forward pass of the first block began."""
         self.kept = 0
-        """Bytes that all blocks' forward passes keep for backward, together."""
+        """Number of bytes that the forward passes of all blocks together keep for the backward pass."""
         self.boundary = 0
-        """Bytes of the inputs of all blocks, together."""
+        """Number of bytes of the inputs of all blocks together."""
         self.loss = 0
-        """Bytes at the peak between the last block's forward and its backward."""
+        """Peak number of bytes between the end of the last block's forward and the beginning of its backward, where the
+        loss is computed."""
         self.working = 0
         """Largest number of bytes that the backward of one block needed in addition to what blocks kept for backward."""
         self.calls = 0
@@ -43,8 +45,8 @@ class BlockMoments:
         self._recorder.part = "backward"
 
     def backward_ended(self) -> int:
-        """Record that backward has ended; returns its peak in bytes since the last gradient at a border between blocks was
-        known."""
+        """Record that backward has ended. Returns the peak number of bytes since the last time that the gradient at a
+        border between two blocks became known."""
         tail = self._recorder.end_interval()
         if self._running is not None:
             # No gradient of a first block's input exists: its backward is the last.
@@ -88,7 +90,8 @@ class BlockMoments:
                 return
 
     def _gradient_of_output(self, number: int) -> None:
-        """Record that the gradient of a block's output is known; number -1 stands for the input of the first block."""
+        """Record that the gradient of a block's output is known. The block number -1 stands for the gradient of the
+        first block's input."""
         peak = self._recorder.end_interval()
         if self._running is None:
             if number == self.calls - 1:

@@ -12,11 +12,13 @@ from shardtune.api_schemas.training.step_trace import TraceFailure, TraceFailure
 
 _LONGEST = 500
 _NEEDS_VALUES = ("data pointer", "data_ptr", ".numpy()", "doesn't have storage", "no fake impl", "meta kernel")
-"""Parts of torch's error messages that mean that an operator needs tensors with values, and so cannot run on fake tensors."""
+"""Phrases in error messages of torch which show that an operator needs tensors with values, and so cannot run on fake
+tensors (tensors without values)."""
 
 
 def failure_of(error: BaseException) -> TraceFailure:
-    """Code and text of the reason for which a user's own code could not be traced with fake tensors, from its exception."""
+    """Code and text that say why a user's own code could not be traced with fake tensors (tensors without values),
+    derived from the exception that it raised."""
     text = " ".join(str(error).split())
     code: TraceFailureCode = "error"
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):

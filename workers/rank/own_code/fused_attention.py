@@ -18,7 +18,8 @@ _FUSED = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
 
 @contextlib.contextmanager
 def as_on_gpus() -> Iterator[None]:
-    """Count attention on fake tensors (without values) as a GPU's fused kernel would compute it, inside a `with` block."""
+    """Context in which attention on fake tensors (tensors without values) is recorded as a GPU's fused attention kernel
+    would compute it."""
     with torch.library._scoped_library("aten", "IMPL") as library:
         # Below autocast, so that operands have the dtype of the kernel; above the recorder, which sees the kernel.
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
@@ -76,8 +77,8 @@ def _cpu_fuses(query: Tensor, value: Tensor, mask: Tensor | None, dropout: float
 
 
 def _bias(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """Attention mask in the form that kernels take: a bias added to the scores, expanded to each head of each sample without a
-    copy."""
+    """Attention mask in the form that attention kernels take: a bias that is added to the scores, expanded to every
+    sample and head without a copy."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:

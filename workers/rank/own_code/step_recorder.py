@@ -34,14 +34,15 @@ class StepCounts:
 
 @dataclass
 class _Storages:
-    """Live storages by address, with their bytes."""
+    """Storages that are in use, by address, with their sizes in bytes."""
 
     sizes: dict[int, int] = field(default_factory=dict)
     ignored: set[int] = field(default_factory=set)
 
 
 class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that counts the memory and the work of operators, without the given tensors (weights, buffers)."""
+    """Dispatch mode that counts the memory and the work of operators. The memory of the given tensors (weights and
+    buffers) does not count."""
 
     def __init__(self, weights: Iterable[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -52,9 +53,9 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.gradients = 0
         """Bytes of gradients of weights."""
         self.peak = 0
-        """Largest sum so far of live bytes and bytes of gradients of weights."""
+        """Peak so far of the sum of live bytes and bytes of gradients of weights."""
         self.selective = 0
-        """Bytes of those results in blocks that selective checkpointing keeps."""
+        """Bytes of those results within blocks that selective checkpointing would keep."""
         self._interval_peak = 0
         self._storages = _Storages()
         self._weights = {_address(tensor) for tensor in weights}
@@ -82,7 +83,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._count_storages(tensors)
 
     def mark_gradient(self, gradient: torch.Tensor) -> None:
-        """Count a tensor as the gradient of a weight from now on."""
+        """Count a tensor from now on as the gradient of a weight, and no longer among the other live bytes."""
         address = _address(gradient)
         size = self._storages.sizes.pop(address, None)
         if size is not None:
@@ -91,7 +92,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._storages.ignored.add(address)
 
     def end_interval(self) -> int:
-        """Return the largest number of live bytes since the last call, without gradients of weights."""
+        """Return the peak of live bytes since the last call, without gradients of weights."""
         peak, self._interval_peak = self._interval_peak, self.live
         return peak
 
@@ -144,7 +145,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _flops(func: Any, inputs: list[torch.Tensor], call: Any) -> tuple[float, bool]:
-    """FLOPs of one operator, and whether it is fused attention."""
+    """FLOPs of one operator, and whether it is a fused attention operator."""
     packet, name = func.overloadpacket, str(func.overloadpacket)
     if any(kernel in name for kernel in _ATTENTION) and len(inputs) >= 3:
         # torch 2.13 counts the kernels of GPUs alone. A backward's first input is the gradient of the output.

@@ -8,11 +8,11 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.own_code import trace_process
 
 _CAUSAL = 0.5
-"""Smallest fraction of fused attention's FLOPs that remains with a causal mask."""
+"""Smallest fraction of the FLOPs of fused attention that is left if a causal mask is taken into account."""
 
 
 def with_trace(model_summary: ModelSummary, spec: ModelSpec, workload: Workload) -> ModelSummary:
-    """Model summary with a traced step, or with the reason why none was traced."""
+    """Copy of a model summary with a traced step added, or with the reason why none could be traced."""
     traced = trace_process.trace(spec, workload)
     if not isinstance(traced, StepTrace):
         return model_summary.model_copy(update={"trace_failure": traced, "note": traced.note})
@@ -29,7 +29,7 @@ def with_trace(model_summary: ModelSummary, spec: ModelSpec, workload: Workload)
 
 
 def _with_flops(blocks: tuple[BlockSummary, ...], traced: StepTrace) -> tuple[BlockSummary, ...]:
-    """Copies of the blocks' summaries, each with the mean FLOPs of a block."""
+    """Copies of the blocks' summaries, in each of which the FLOPs are the mean of all blocks."""
     if not blocks:
         return blocks
     flops = traced.blocks_forward.flops / len(blocks) / traced.sequence_length

@@ -23,7 +23,7 @@ from shardtune.workers.rank.process import bounded_child, parent_death
 from shardtune.workers.rank.training import step as steps
 
 LIMIT_S = 120.0
-"""Time limit in seconds of a trace (one traced step of a user's model), imports included."""
+"""Time limit in seconds for tracing one step of a user's model, with the time to import libraries."""
 _MOST_MEMORY = 8 << 30
 _LEAST_MEMORY = 1 << 30
 
@@ -50,7 +50,7 @@ def _read(end: bounded_child.ChildEnd) -> StepTrace | TraceFailure:
 
 
 def limit_memory(most: int = _MOST_MEMORY) -> None:
-    """Limit the memory that this process can allocate to the given number of bytes beyond what it already has."""
+    """Limit the memory of this process to what it has now plus the given number of bytes."""
     pages, size = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     limit = max(_LEAST_MEMORY, min(most, pages * size // 2))
     # Beyond what is mapped already: torch's libraries count as well.
@@ -63,7 +63,8 @@ def limit_memory(most: int = _MOST_MEMORY) -> None:
 
 
 def main() -> int:
-    """Trace the step of the task read from standard input, and write the result into the file that the argument names."""
+    """Trace the step of the task that standard input contains, and write the result into the file that the first
+    argument names."""
     parent_death.tie_to_parent()
     task = ModelSummaryTask.model_validate_json(sys.stdin.read())
     limit_memory()

@@ -28,7 +28,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class _Pass:
-    """Figures of one forward and backward pass over a micro batch."""
+    """Figures (memory and operations) of one forward and backward pass over a micro batch."""
 
     peak: int
     outside: int
@@ -70,7 +70,7 @@ def trace(step: Step, workload: Workload) -> StepTrace:
 
 
 def _micro_batches(global_batch: int) -> list[int]:
-    """Two micro batch sizes to trace; one where the global batch is a single sample."""
+    """Two micro batch sizes to trace, or a single one if the global batch is a single sample."""
     # Not 1 where it can be helped: code and kernels treat single samples apart.
     return [2, 4] if global_batch >= 4 else [1, 2] if global_batch >= 2 else [1]
 
@@ -110,7 +110,7 @@ def _run(step: Step, model: nn.Module, workload: Workload, samples: int) -> _Pas
 
 
 def _take_values(model: nn.Module, workload: Workload) -> None:
-    """Replace a model's parameters by new ones without values, which seem to be on the CPU."""
+    """Replace a model's parameters by new ones that have no values and claim to be on the CPU."""
     dtype = models.DTYPES[workload.precision.weights_dtype]
     # Tensors of the batch are real, and mix with those without values.
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -147,8 +147,8 @@ def _autocast(workload: Workload) -> Iterator[None]:
 
 
 def _scaled(samples: list[int], amounts: list[float]) -> Scaled:
-    """Linear function (fixed part and part per sample) through the amounts at these numbers of samples; neither part is
-    negative."""
+    """Linear function of the number of samples (a fixed part, and a part per sample) that fits amounts measured at the
+    given numbers of samples. Neither part is negative."""
     if len(samples) == 1:
         return Scaled(per_sample=amounts[0] / samples[0])
     (few, many), (small, large) = samples, amounts
@@ -169,7 +169,7 @@ def _step_work(samples: list[int], parts: list[StepCounts]) -> StepWork:
 
 
 def _parameters(model: nn.Module) -> dict[str, Any]:
-    """Sizes of a model's parameters, in and outside of its repeated blocks."""
+    """Sizes of a model's parameters, separately for its repeated blocks and for the rest."""
     blocks = [block for _, block in repeated_blocks(model)] or [model]
     inside = {id(parameter) for block in blocks for parameter in block.parameters()}
     outside = [parameter for parameter in model.parameters() if id(parameter) not in inside]

@@ -7,8 +7,8 @@ import torch
 
 
 def of_operator(func: Any, args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> int:
-    """Bytes that an operator needs at its peak, its results included; 0 for operators of which only the size of the results is
-    known."""
+    """Bytes that an operator needs at its peak, its results included; 0 for operators of which nothing but the size of
+    the results is known."""
     name = str(func.overloadpacket)
     # oneDNN copies operands into its own layout, and results out of it (torch 2.13 on x86, from traces of allocations).
     if name == "aten.convolution":

@@ -18,9 +18,9 @@ class ChildEnd(NamedTuple):
     """End of a child process."""
 
     code: int | None
-    """Exit code of the process, or minus the number of the signal that ended it; None where the process took too long."""
+    """Exit code of the process, or minus the number of the signal that ended it. None if the process took too long."""
     answer: bytes
-    """First bytes that the process wrote into the file of its answer."""
+    """First bytes of the file into which the process wrote its answer."""
 
     @property
     def described(self) -> str:
@@ -30,8 +30,8 @@ class ChildEnd(NamedTuple):
 
 
 def ask(module: str, question: bytes, limit_s: float) -> ChildEnd:
-    """Run `python -m MODULE ANSWER < QUESTION` within a time limit, where the process writes its result into the file
-    ANSWER."""
+    """Run `python -m MODULE ANSWER < QUESTION` within a time limit. The process reads its question from standard input
+    and writes its result into the file ANSWER."""
     # Files without a name: nothing stays where this process is killed.
     with os.fdopen(os.memfd_create("question"), "w+b") as asked, os.fdopen(os.memfd_create("answer"), "w+b") as answer:
         asked.write(question)
@@ -42,7 +42,8 @@ def ask(module: str, question: bytes, limit_s: float) -> ChildEnd:
 
 
 def _run(module: str, question: BinaryIO, answer: BinaryIO, limit_s: float) -> int | None:
-    """Run the module and return its exit code; None where it took too long. All processes that it started are ended, too."""
+    """Run the module and return its exit code; None if it took too long. In either case, all processes that it started
+    are ended, too."""
     command = [
         sys.executable,
         # Else a `types.py` beside the study would be imported in place of Python's.
@@ -74,7 +75,7 @@ def _run(module: str, question: BinaryIO, answer: BinaryIO, limit_s: float) -> i
 
 
 def _wait(pid: int, limit_s: float) -> bool:
-    """Whether a child ends in time; it is not reaped."""
+    """Whether a child process ends in time. Its exit status is left for the caller to collect."""
     deadline = time.monotonic() + limit_s
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         if time.monotonic() > deadline:

@@ -50,9 +50,9 @@ def is_built() -> bool:
 
 
 def ensure_built(task: TrialTask | ResumeTask | TraceTask, report_progress: Callable[[], None]) -> None:
-    """Build CPU Adam if the task needs it and it is not built.
+    """Build CPU Adam if the task needs it and it is not built yet.
 
-    `moving` is called every second during the build, so that the agent does not end the run as hanging.
+    `report_progress` is called every second during the build, to show progress: else the agent would end the run as hanging.
 
     Raises:
         SetupError: there is no compiler, or the build failed.
@@ -90,7 +90,7 @@ def load(task: TrialTask | ResumeTask | TraceTask) -> None:
 
 
 def build() -> None:
-    """Compile CPU Adam (about 50 s) while holding a lock, so that only one process of this machine compiles.
+    """Compile CPU Adam (about 50 s). A lock makes sure that only one process of this machine compiles it.
 
     Raises:
         SetupError: there is no compiler, or the build failed.
@@ -119,7 +119,7 @@ def _built_for() -> str:
 
 
 def main() -> int:
-    """Build CPU Adam; end the compilers too when this process is terminated or its parent ends."""
+    """Build CPU Adam in this process. The compilers end, too, when this process is terminated or its parent ends."""
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     parent_death.tie_to_parent(sign=signal.SIGTERM)
     try:

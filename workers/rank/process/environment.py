@@ -15,15 +15,15 @@ from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.rank_context import RankContext
 
 _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}
-"""Parameter of glibc's mallopt (malloc.h) for each environment variable that sets it at a process's start."""
+"""Parameters of glibc's mallopt (malloc.h), by the environment variables that set them when a process starts."""
 
 
 def apply(config: TrialConfig, place: RankContext) -> None:
-    """Apply a configuration's environment variables, threads, malloc settings and device allocator settings to this
-    rank.
+    """Apply a configuration's settings to this rank: environment variables, threads, malloc, device allocator and
+    binding to cores.
 
-    Call it before the rank allocates or touches its device, and never before a fork: OpenMP's threads do not survive
-    one.
+    Call it before the rank allocates memory or uses its device, and never before a fork, because OpenMP's threads do
+    not survive one.
 
     Raises:
         SetupError: the C library lacks the setting, or the machine lacks the cores.

@@ -3,17 +3,19 @@
 import gc
 
 _GENERATION = 1
-"""Oldest generation that is collected, as torchtitan does: a full collection would traverse all long-lived objects."""
+"""Oldest generation that is collected, the same as in torchtitan. A full collection would also traverse all long-lived
+objects."""
 
 
 class StepwiseCollection:
-    """Garbage collection after every `every` steps instead of at moments that Python chooses; 0: Python chooses."""
+    """Garbage collection after every `every` steps, instead of at moments that Python chooses. If `every` is 0, Python
+    chooses."""
 
     def __init__(self, every: int) -> None:
         self._every, self._steps = every, 0
 
     def begin(self) -> None:
-        """Turn off automatic collection, for the rest of the process."""
+        """Turn off Python's automatic garbage collection for the rest of the process."""
         if self._every:
             gc.disable()
 

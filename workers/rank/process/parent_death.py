@@ -8,8 +8,8 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 PARENT_VARIABLE = "SHARDTUNE_PARENT_PID"
-"""Environment variable with the pid of the launcher that starts a rank or the fork server. With this pid a process notices
-that its parent died before `tie_to_parent` was called."""
+"""Environment variable with the pid of the launcher that starts a rank or the fork server. By this pid a process
+notices that its parent has died before it called `tie_to_parent`."""
 
 
 def tie_to_parent(parent: int | None = None, sign: signal.Signals = signal.SIGKILL) -> None:

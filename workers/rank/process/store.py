@@ -18,16 +18,18 @@ from torch._C._distributed_c10d import TCPStore
 from shardtune.workers.rank.process import deadline, parent_death
 
 _BACKLOG = 2048
-"""Connections that may wait to be accepted, as torch's own listener allows: all ranks connect at once."""
+"""Number of connections that may wait until they are accepted, as large as that of torch's own listener, since all
+ranks connect at once."""
 
 
 class PortsTaken(Exception):
-    """No port of the range for the rendezvous store is free on this host."""
+    """Exception for a range of ports of which none is free on this host for the rendezvous store."""
 
 
 def serve(folder: Path, ports: range, address: str, announce: Callable[[int], object]) -> NoReturn:
-    """Serve the rendezvous store at one address of this host, on the first free port (0: the kernel chooses), and
-    announce the port; ends with the trial's deadline at the latest.
+    """Serve the rendezvous store (through which ranks find each other) at one address of this host, on the first free
+    port of a range, and announce the port. Port 0 means that the kernel chooses. The store ends with the trial's
+    deadline at the latest.
 
     Raises:
         PortsTaken: no port of the range is free.

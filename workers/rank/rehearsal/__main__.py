@@ -17,12 +17,13 @@ from shardtune.workers.rank.process import parent_death
 from shardtune.workers.rank.rehearsal import problems, rank_steps
 
 MOST_MEMORY = 2 << 30
-"""Bytes that a rehearsing process (one rank's step on tensors without values) may allocate after the libraries are loaded; it
-needs about a tenth."""
+"""Maximum bytes that a rehearsing process (which runs one rank's step on tensors without values) may allocate after it
+has loaded its libraries. It usually needs about a tenth of them."""
 
 
 def answer(task: RehearsalTask) -> RehearsalAnswer:
-    """Rehearse the task's rank (build and step it without values), or return the reason why that is impossible."""
+    """Rehearse the task's rank: build it and run its step on tensors without values. Returns the result, or the reason
+    why that is impossible."""
     obstacle = rehearsal_support.obstacle(task.trial)
     if obstacle is not None:
         return RehearsalAnswer(problem=obstacle)
@@ -33,7 +34,8 @@ def answer(task: RehearsalTask) -> RehearsalAnswer:
 
 
 def main() -> None:
-    """Read a rehearsal task from standard input, run it, and write its result."""
+    """Read a rehearsal task (one rank's step on tensors without values) from standard input, run it, and write its
+    result."""
     task = RehearsalTask.model_validate_json(sys.stdin.read())
     if len(sys.argv) > 1:
         # A rank started this process; the command line has a parent-death signal of its own.

@@ -8,9 +8,10 @@ from shardtune.workers.rank.device import CpuDevice
 
 
 class RehearsedDevice(CpuDevice):
-    """Device of a rehearsed rank: a CPU whose tensors have no memory.
+    """Device of a rehearsed rank (one that runs on tensors without values): a CPU on which tensors have no memory.
 
-    It is not CUDA: a torch built for CPUs cannot fill tensors of a GPU, and the host's GPUs must stay free for trials.
+    It is not CUDA, because a torch built for CPUs cannot fill tensors of a GPU, and because the host's GPUs must stay
+    free for trials.
     """
 
     def __init__(self) -> None:

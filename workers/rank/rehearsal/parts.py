@@ -13,12 +13,13 @@ from shardtune.workers.rank.process import bounded_child
 
 _MODULE = "shardtune.workers.rank.rehearsal"
 LEAST_FREE = 1 << 30
-"""Bytes of memory that a host must have free to start a rehearsing process, which takes up to 0.5 GiB for a model of 70B
-parameters."""
+"""Bytes of memory that a host must have free before a rehearsing process starts (one that runs a rank's step on tensors
+without values). The process takes up to 0.5 GiB for a model of 70B parameters."""
 
 
 def rehearse(task: TargetRehearsalTask, least_free: int = LEAST_FREE) -> RehearsalReport:
-    """Rehearse the parts of a task (one rank each) one after the other, up to the first problem."""
+    """Rehearse the parts of a task one after the other, each as one rank on tensors without values; stop at the first
+    problem."""
     begin = time.monotonic()
     answers: list[RehearsalAnswer] = []
     for part in task.parts:
@@ -29,7 +30,8 @@ def rehearse(task: TargetRehearsalTask, least_free: int = LEAST_FREE) -> Rehears
 
 
 def ask(part: RehearsalTask, limit_s: float, module: str = _MODULE) -> RehearsalAnswer:
-    """Result of one rehearsing process. A process that takes too long, or ends without a result, also counts as a problem."""
+    """Result of one rehearsing process (which builds and steps one rank on tensors without values). A process that
+    takes too long, or ends without a result, also counts as a problem."""
     end = bounded_child.ask(module, part.model_dump_json().encode(), limit_s)
     if end.code is None:
         return _problem("time", f"rehearsing rank {part.rank} took more than {limit_s:g} s")
@@ -42,7 +44,8 @@ def ask(part: RehearsalTask, limit_s: float, module: str = _MODULE) -> Rehearsal
 
 
 def _shortage(least_free: int) -> RehearsalAnswer | None:
-    """Problem to report where the host has too little free memory for a rehearsal; None where it has enough."""
+    """Problem to report if the host has too little free memory for a rehearsal (a trial step on tensors without
+    values); None if it has enough."""
     # Such a process would end another program, or be ended, by the kernel; nothing of the study is worth that.
     free = psutil.virtual_memory().available
     if free >= least_free:

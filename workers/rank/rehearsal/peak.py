@@ -17,12 +17,12 @@ _NAMES = {
     "Optstate": "optimizer",
     "Other": "other",
 }
-"""Names of the parts of peak memory, by the kinds of tensors that torch's MemTracker knows. Gradients of shards count as
-memory of backward, where torch first sees them."""
+"""Names of the parts of peak memory, by the kinds of tensors that torch's MemTracker distinguishes. Gradients of shards
+count as memory of the backward pass, in which torch first sees them."""
 
 
 class PeakTracker(MemTracker):  # type: ignore[no-untyped-call]
-    """Tracker of all bytes of tensors, without torch's statistics of single modules.
+    """Tracker of the bytes of all tensors. It leaves out torch's statistics of single modules.
 
     Those statistics reject a second forward pass of a model (torch 2.13), which each further micro batch needs.
     """
@@ -49,7 +49,7 @@ class PeakTracker(MemTracker):  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def without_sharding_rules(self) -> Iterator[None]:
-        """Do not count, inside a `with` block, the operators that DTensor runs on whole tensors only to learn the shapes of
+        """Context in which operators are not counted that DTensor runs on whole tensors only to learn the shapes of
         results."""
         # They have no memory on a rank. The tracker knows them by a fake mode of their own, and DTensor takes the one that
         # is active (2.13): logits of the whole vocabulary would count, which no rank has.

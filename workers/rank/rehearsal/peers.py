@@ -11,18 +11,19 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 
 def join(rank: int, ranks: int) -> None:
-    """Join a simulated process group of this number of ranks: its collectives return at once and transfer nothing."""
+    """Join a simulated process group of this number of ranks. Its collectives return at once and transfer nothing."""
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
 
 
 def process_groups() -> int:
-    """Number of process groups that this rank belongs to."""
+    """Number of process groups to which this rank belongs."""
     return len(dist.distributed_c10d._world.pg_map)
 
 
 @contextlib.contextmanager
 def agreeing_stages() -> Iterator[None]:
-    """Skip, inside a `with` block, the vote in which torch's pipeline stages agree that their tensor shapes are given."""
+    """Context in which torch's pipeline stages take the shapes of their tensors as given. They would otherwise ask each
+    other by messages, and read an answer; but in a rehearsal tensors have no values."""
     # torch's stages vote on it before their first step and read the result's value (2.13, `_warmup_p2p`); tensors that
     # nobody sent have none.
     schedule: Any = schedules._PipelineSchedule

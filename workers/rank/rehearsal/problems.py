@@ -8,8 +8,8 @@ _LONGEST = 500
 
 
 def problem_of(error: BaseException) -> RehearsalProblem:
-    """Describe an exception that ended a rehearsal as a problem to report. A ValueError that names a field means that the
-    strategy rejects the configuration."""
+    """Describe an exception that ended a rehearsal (a trial on tensors without values) as a problem to report. A
+    ValueError that names a field counts as a rejection of the configuration by the strategy."""
     text = printable(" ".join(str(error).split()))[:_LONGEST]
     rejection = RehearsalProblem.misfit(text)
     if isinstance(error, ValueError) and rejection.field is not None:

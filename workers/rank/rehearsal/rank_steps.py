@@ -21,16 +21,17 @@ from shardtune.workers.rank.training.batches import MicroBatches
 from shardtune.workers.rank.training.step_runs import Steps, run_steps
 
 _STEPS = 2
-"""Number of steps that a rehearsal runs. In the first, DTensor runs each operator on whole tensors to learn its sharding, and
-the optimizer makes its states."""
+"""Number of steps that a rehearsal runs (a trial on tensors without values). The first one differs from the others:
+DTensor runs each operator on whole tensors to learn its sharding, and the optimizer creates its states."""
 
 
 def rehearse(task: RehearsalTask) -> RehearsedRank:
-    """Build one rank of the task's trial and run its steps on tensors without values; returns its peak memory and times.
+    """Build one rank of the task's trial and run its steps on tensors without values. Returns the rank's peak memory,
+    and how much time the rehearsal took.
 
     Raises:
         ValueError: the strategy rejects the configuration.
-        Exception: any error of the model's code or of torch about tensors without values.
+        Exception: any error that the model's code or torch raises because tensors have no values.
     """
     trial, device = task.trial, RehearsedDevice()
     begin = time.perf_counter()

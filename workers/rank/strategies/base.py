@@ -21,33 +21,36 @@ from shardtune.workers.rank.rank_context import RankContext
 class Trainer(Protocol):
     """Wrapped model with its optimizer.
 
-    A step calls `begin_step`, then `micro_step` once per micro batch of this rank, with `last` true for the last, then
-    `optimizer_step`.
+    A step calls `begin_step`, then `micro_step` once for each micro batch of this rank (its argument `last` is true for
+    the last of them), then `optimizer_step`.
     """
 
     def begin_step(self, micro_batches: int) -> None:
-        """Begin a step of this number of micro batches, over which gradients are averaged; the number may differ from step to
-        step."""
+        """Begin a step of this many micro batches, over which gradients are averaged. The number may differ from step
+        to step."""
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """Run forward and backward of one micro batch; returns its mean loss on the device, detached."""
+        """Run forward and backward of one micro batch. Returns the micro batch's mean loss as a detached tensor on the
+        device."""
 
     def optimizer_step(self) -> torch.Tensor | float:
-        """Clip the gradients, update the weights, and clear the gradients; returns the global norm before clipping,
-        without waiting for the device."""
+        """Clip the gradients, update the weights, and clear the gradients. Returns the gradients' global norm before
+        clipping, without waiting for the device."""
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """Sum and sum of squares of all master weights of the whole model, in fp64."""
+        """Sum and sum of squares of all master weights (those that the optimizer updates) of the whole model over all
+        ranks, in float64."""
 
     def save(self, folder: Path) -> None:
-        """Write master weights and optimizer state into a folder that all ranks see. All ranks must call this together."""
+        """Save master weights and optimizer state in a folder that all ranks share. All ranks must call this
+        together."""
 
     def load(self, folder: Path) -> None:
         """Load the state that a trainer of the same configuration saved. All ranks must call this together, before the first
         step."""
 
     def close(self) -> None:
-        """Release the trainer's resources that would outlive the process or make other ranks wait."""
+        """Release what the trainer holds and what would otherwise outlive the process or make other ranks wait."""
 
 
 def causal_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
@@ -72,7 +75,7 @@ class TrainingSetup:
 
     @classmethod
     def of(cls, task: TrialTask, place: RankContext, loss: Loss = causal_loss) -> "TrainingSetup":
-        """Derive gradient accumulation from the global batch.
+        """Make the setup with as many micro batches per step (gradient accumulation) as the global batch requires.
 
         Raises:
             ValueError: the global batch is not a multiple of micro batch and data-parallel size.
@@ -82,7 +85,8 @@ class TrainingSetup:
 
     @property
     def data_rank(self) -> int:
-        """Index of this rank's data-parallel group: the ranks of a group train on the same samples."""
+        """Index of the data-parallel group to which this rank belongs. All ranks of a group train on the same
+        samples."""
         config = self.task.config
         stages = config.strategy.stages
         # Pipeline stages are the outermost axis: they send least, so that the busiest collectives run between neighbours.
@@ -95,7 +99,7 @@ class TrainingSetup:
 
     @property
     def weights_dtype(self) -> torch.dtype:
-        """Dtype of the weights that the backend holds for forward and backward."""
+        """Dtype of the weights with which the backend computes forward and backward."""
         return DTYPES[self.task.workload.precision.weights_dtype]
 
     @property
@@ -105,7 +109,7 @@ class TrainingSetup:
 
     @property
     def cast_loss(self) -> Loss:
-        """Loss function of the setup, run under autocast where the precision uses autocast."""
+        """Loss function of this setup. It runs under autocast if the study's precision uses autocast."""
         precision, device = self.task.workload.precision, self.context.device.type
         if not precision.autocast:
             return self.loss
@@ -122,8 +126,8 @@ class TrainingSetup:
         return DTYPES[self.task.workload.precision.master_dtype]
 
     def dtype_of(self, parameter: nn.Parameter) -> torch.dtype:
-        """Dtype in which a backend with master weights keeps a parameter: frozen weights beside an adapter have no
-        master copy."""
+        """Dtype in which a backend with master weights stores this parameter: the weights' dtype for frozen weights
+        beside an adapter, which have no master copy, and the master dtype for all others."""
         if self.task.workload.adapter is not None and not parameter.requires_grad:
             return self.weights_dtype
         return self.master_dtype
@@ -135,7 +139,8 @@ class TrainingSetup:
 
 
 def group_by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Group parameters by device mesh: no operator of torch takes DTensors of several meshes (2.13)."""
+    """Group parameters by device mesh, because no operator of torch 2.13 takes DTensors of different meshes
+    together."""
     groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in parameters:
         groups.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
@@ -148,13 +153,16 @@ def clip_gradients_(
     norm_parameters: list[nn.Parameter] | None = None,
     stages: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Clip gradients to a global L2 norm, if one is configured; returns the norm before clipping. Does not wait for the
-    device.
+    """Clip gradients to a global L2 norm, if one is configured. Returns the norm before clipping, without waiting for
+    the device.
 
     Args:
         parameters: all parameters of this rank; their gradients are scaled.
-        norm_parameters: the parameters that enter the norm; None: all. One that two stages hold is given in one of them.
-        stages: the group of pipeline stages over whose ranks the squares are summed.
+        max_norm: largest norm that the gradients may keep; None: they are not clipped.
+        norm_parameters: the parameters whose gradients count in the norm; None: all. A parameter that two pipeline
+            stages hold must be given on one of them only.
+        stages: process group of the pipeline stages, over which the squared norms are summed; None without pipeline
+            stages.
     """
     norms = [_norm_of(group) for group in group_by_mesh(parameters if norm_parameters is None else norm_parameters)]
     norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
@@ -176,8 +184,8 @@ def _norm_of(parameters: list[nn.Parameter]) -> torch.Tensor:
 
 
 _SUMMED_AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 24}
-"""Number of elements converted to fp64 at a time, by device type. It is small on the CPU, since the first checksums are taken
-while the steps' peak memory is measured."""
+"""Number of elements that a checksum converts to float64 at a time, by device type. The number is small on the CPU,
+where the first checksums are taken while the peak memory of the steps is being measured."""
 
 
 @torch.no_grad()
@@ -194,7 +202,8 @@ def checksum_of(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 def reduce_checksum(
     local: torch.Tensor, place: RankContext, group: dist.ProcessGroup | None = None
 ) -> tuple[float, float]:
-    """Sum the parameter checksums of all ranks of a group; returns (sum, sum of squares)."""
+    """Add up the parameter checksums of all ranks of a process group; returns the sum of elements and the sum of their
+    squares."""
     total = local.to(place.device)
     dist.all_reduce(total, group=group)
     return float(total[0]), float(total[1])

@@ -14,7 +14,7 @@ from shardtune.workers.rank.strategies.wrapped_model import WrappedModel
 
 
 class DdpTrainer(WrappedModel):
-    """Trainer with a full replica of the model on every rank."""
+    """Trainer for DDP, with a full replica of the model on every rank."""
 
     def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: DdpConfig) -> None:
         workload, place = setting.task.workload, setting.context
@@ -44,7 +44,7 @@ class DdpTrainer(WrappedModel):
         return norm
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`); every rank
-        holds all parameters, so nothing is reduced."""
+        """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`). No sum over
+        ranks is needed, because every rank holds all parameters."""
         total = base.checksum_of(self._parameters)
         return float(total[0]), float(total[1])

@@ -7,12 +7,11 @@ from torch.distributed.pipelining import PipelineStage
 
 
 class ExchangeBuffers:
-    """Memory that a whole step needs for exchanges between pipeline stages, and a short step (of fewer micro batches) does
-    not.
+    """Memory that a whole step needs for exchanges between pipeline stages and that a short step (one with fewer micro
+    batches) would not need. It is allocated so that a short step reaches the peak of the whole one.
 
-    torch's stages allocate a receive buffer for each micro batch of a step before they run. Schedules with several stages
-    on a rank also wait for their sends at the step's end alone, and hold what they sent until then (2.13). So a short
-    step alone would have a lower peak than the whole one.
+    torch's stages allocate a receive buffer for each micro batch of a step before they run. Schedules with several
+    stages on a rank also wait for their sends only at the step's end, and hold what they sent until then (2.13).
     """
 
     def __init__(self, stages: Sequence[PipelineStage], whole: int, hidden: torch.Tensor, *, holds_sent: bool) -> None:
@@ -34,7 +33,8 @@ class ExchangeBuffers:
         self._most, self._held = 0, torch.empty(0, dtype=torch.uint8)
 
     def hold_for(self, micro_batches: int) -> None:
-        """Allocate the exchange buffers that a whole step would have beyond a step of this many micro batches."""
+        """Allocate as many bytes as a whole step needs for exchanges in addition to what a step of this many micro
+        batches needs."""
         if micro_batches > self._most:
             self._most = micro_batches
             # Released first: both at once would be a peak of their own.

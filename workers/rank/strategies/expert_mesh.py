@@ -21,7 +21,8 @@ _EXPERT, _SHARD = "ep", "expert_shard"
 
 
 class DividedExperts:
-    """Expert layers of one rank's part of the model, divided among ranks; empty without expert parallelism."""
+    """Expert layers in one rank's part of the model, whose experts are divided among ranks. Without expert parallelism
+    there are none."""
 
     def __init__(self, model: nn.Module, ranks: int, config: Fsdp2Config, setting: TrainingSetup) -> None:
         """Divide the model's experts over `ranks` ranks, in place.
@@ -49,8 +50,8 @@ class DividedExperts:
         return [layer for layer in self._layers if id(layer) in inside]
 
     def shard(self, modules: Sequence[nn.Module], options: dict[str, Any]) -> list[nn.Module]:
-        """Apply `fully_shard` to the expert layers within the modules, with the options of the surrounding unit;
-        returns the sharded layers."""
+        """Apply `fully_shard` to the expert layers within the given modules, with the same options as for the FSDP2
+        unit around them; returns the sharded layers."""
         layers = self.of(modules)
         if not layers:
             return []
@@ -71,9 +72,10 @@ class DividedExperts:
         return layers
 
     def average(self) -> None:
-        """Divide expert gradients by the number of ranks that divide experts.
+        """Divide expert gradients by the number of ranks among which experts are divided.
 
-        A gradient is the sum over these ranks, whose tokens the expert saw, and the mean over the other ranks.
+        Such a gradient is a sum over these ranks, whose tokens the expert processed, and already a mean over the other
+        ranks.
         """
         gradients = [
             parameter.grad for layer in self._layers for parameter in layer.parameters() if parameter.grad is not None
@@ -85,10 +87,11 @@ class DividedExperts:
 
 
 def _detach_hooks_from_modes(layer: nn.Module) -> None:
-    """Run the hooks of a sharded layer outside of torch's dispatch modes.
+    """Run the FSDP2 hooks of a sharded layer outside of torch's dispatch modes.
 
-    The hooks gather in forward, and often need not gather again when the surrounding block is recomputed: selective
-    checkpointing, which counts operators, would then miss some (torch 2.13).
+    The hooks gather parameters in forward, but often need not gather them again when the surrounding block is
+    recomputed. Selective checkpointing, which counts operators, would then find fewer of them than expected (torch
+    2.13).
     """
     hooks: Any
     for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
@@ -102,8 +105,8 @@ def _without_modes(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _make_mesh(config: Fsdp2Config, place: RankContext) -> DeviceMesh:
-    """Device mesh for experts, over the ranks of the main mesh in the same order: neighbours divide experts and
-    exchange tokens."""
+    """Device mesh for experts, over the ranks of the main mesh in the same order. Ranks with neighbouring numbers
+    divide experts and exchange tokens."""
     axes = {"pp": config.pipeline_parallel, "dp_replicate": config.dp_replicate}
     axes |= {_SHARD: config.dp_shard // config.expert_parallel, _EXPERT: config.expert_parallel}
     sizes = {name: size for name, size in axes.items() if size > 1 or name in (_SHARD, _EXPERT)}

@@ -29,8 +29,8 @@ from shardtune.workers.rank.strategies.wrapped_model import WrappedModel
 
 
 class Fsdp1Trainer(WrappedModel):
-    """Trainer for FSDP1 that materializes and shards block by block, so that at most one whole block is in memory
-    besides the shards."""
+    """Trainer for FSDP1 that gives values to the model and shards it block by block, so that besides the shards at most
+    one whole block is in memory."""
 
     def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: Fsdp1Config) -> None:
         workload, place = setting.task.workload, setting.context
@@ -55,8 +55,9 @@ class Fsdp1Trainer(WrappedModel):
         return norm
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`); only the shard
-        group is summed, and padding at the end of a flat parameter is zero."""
+        """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`). Only the ranks
+        of one shard group are added up, since its replicas are equal; the padding at the end of a flat parameter is
+        zero."""
         # Replicate groups hold equal shards: a sum over all ranks would count each element once per replica.
         total = base.checksum_of(self._parameters)
         if self._sharded:
@@ -98,9 +99,9 @@ def _shard(model: nn.Module, setting: base.TrainingSetup, config: Fsdp1Config) -
 
 
 def _mesh_option(config: Fsdp1Config, place: RankContext) -> dict[str, object]:
-    """Keyword argument with the device mesh of a hybrid strategy, else empty.
+    """Keyword argument `device_mesh` for a hybrid sharding strategy; an empty dictionary for other strategies.
 
-    Neighbouring ranks shard, so that a shard group lies within one host where it fits.
+    Ranks with neighbouring numbers shard together, so that a shard group lies within one host if it fits.
     """
     if config.sharding_strategy not in HYBRID:
         return {}

@@ -29,14 +29,14 @@ from shardtune.workers.rank.strategies.loss_scale import LossScale
 from shardtune.workers.rank.strategies.state_dtypes import StateCheck
 
 TENSOR = "tp"
-"""Mesh axis of the ranks that split the model's matrices."""
+"""Name of the mesh axis along which ranks split the model's matrices (tensor parallelism)."""
 STAGE = "pp"
-"""Mesh axis of the ranks that hold the pipeline stages of one replica."""
+"""Name of the mesh axis along which ranks hold the pipeline stages of one replica."""
 
 
 class Fsdp2Trainer:
-    """Trainer for FSDP2 whose parameters are DTensors, sharded on axis 0 and by the tensor plan; each rank initialises
-    only its own part."""
+    """Trainer for FSDP2. Parameters are DTensors, sharded on axis 0 and by the tensor-parallel plan; each rank
+    initialises only its own part."""
 
     def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: Fsdp2Config) -> None:
         workload, place = setting.task.workload, setting.context
@@ -90,8 +90,8 @@ class Fsdp2Trainer:
             self._pipeline.begin_step(micro_batches)
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss; with
-        pipeline stages, the call for the last micro batch trains on all of them."""
+        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss. With
+        pipeline stages, the call for the last micro batch runs all micro batches of the step."""
         # `loss_parallel` computes the loss of logits that are split by vocabulary on their parts, forward and backward.
         with loss_parallel() if self._is_split else contextlib.nullcontext():
             if self._pipeline is not None:
@@ -103,7 +103,8 @@ class Fsdp2Trainer:
         return mean_loss.full_tensor() if isinstance(mean_loss, DTensor) else mean_loss
 
     def _begin_backward(self, root: nn.Module, last: bool) -> None:
-        """Tell FSDP2 whether this backward pass is the last of the step, and which gradients to reduce after it."""
+        """Tell FSDP2 whether this backward pass is the last of the step, and which reductions of gradients over ranks
+        follow it."""
         sharded = cast(FSDPModule, root)
         sharded.set_is_last_backward(last)
         if self._grad_sync == "last":
@@ -125,8 +126,8 @@ class Fsdp2Trainer:
         return norm
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`); shards that
-        several ranks hold alike count once."""
+        """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`). A shard that
+        several ranks hold is counted once."""
         total = torch.zeros(2, dtype=torch.float64)
         for parameter in self._counted:
             shard = cast(DTensor, parameter)
@@ -148,8 +149,8 @@ class Fsdp2Trainer:
 def make_mesh(config: Fsdp2Config, place: RankContext) -> DeviceMesh:
     """Device mesh of a configuration, with the axis of pipeline stages outermost.
 
-    Neighbouring ranks split matrices and the next wider groups shard, so that a group lies within a host where it fits. Stages
-    send the least data, so they may span hosts.
+    Ranks with neighbouring numbers split matrices, and the next wider groups shard, so that such a group lies within a
+    host if it fits. Stages send the least data, so they may span hosts.
     """
     axes = {STAGE: config.pipeline_parallel, "dp_replicate": config.dp_replicate, "dp_shard": config.dp_shard}
     axes |= {TENSOR: config.tensor_parallel}
@@ -159,7 +160,7 @@ def make_mesh(config: Fsdp2Config, place: RankContext) -> DeviceMesh:
 
 
 def _data_axes(mesh: DeviceMesh) -> DeviceMesh:
-    """Part of the device mesh with the axes over which FSDP2 shards and replicates."""
+    """Part of the device mesh that FSDP2 gets: the axes over which it shards and replicates."""
     names = tuple(name for name in mesh.mesh_dim_names or () if name not in (TENSOR, STAGE))
     return mesh if names == mesh.mesh_dim_names else mesh[names]
 
@@ -174,7 +175,7 @@ def _split(model: nn.Module, mesh: DeviceMesh, task: TrialTask) -> None:
     """Apply the tensor-parallel plan to the model.
 
     Raises:
-        ValueError: the model's or the workload's sizes do not divide by the number of ranks.
+        ValueError: the number of ranks does not divide the sizes of the model or the workload.
     """
     size, context = mesh.size(), task.config.context_parallel
     stages = task.config.strategy.stages
@@ -188,8 +189,8 @@ def _shard(
 ) -> list[list[FSDPModule]]:
     """Apply `fully_shard` to each FSDP unit and to the root.
 
-    Returns for each unit, in order, its first block, by which the unit is addressed, and its layers of experts that are split over
-    expert-parallel ranks.
+    Returns a list for each unit, in order: the unit's first block, through which FSDP2 addresses the unit, then its
+    layers of experts that are split over expert-parallel ranks.
     """
     mixed = setting.weights_dtype != setting.master_dtype
     policy = MixedPrecisionPolicy(
@@ -216,7 +217,8 @@ def _shard(
 
 @contextlib.contextmanager
 def _one_mesh_after_forward() -> Iterator[None]:
-    """Share one mesh between FSDP units that reshard after forward to groups of ranks of the same size."""
+    """Context in which FSDP units that reshard after forward to groups of the same number of ranks share one device
+    mesh."""
     # torch makes a mesh for each unit, with communicators of its own (2.13; pytorch #153302, #187155): a deep model has
     # hundreds of units, and each NCCL communicator takes memory of the device.
     module: Any = fully_shard_module
@@ -240,8 +242,11 @@ def _one_mesh_after_forward() -> Iterator[None]:
 def _materialize(
     part: pipeline.RankPart, setting: base.TrainingSetup, config: Fsdp2Config, unpacked: Mapping[str, Any]
 ) -> None:
-    """Give each rank the initial values of its own rows; the ranks of a replicate group get equal values by
-    construction. `unpacked`: weights that are to be packed in 4 bits, by name."""
+    """Give each rank the initial values of its own rows. Ranks with copies of the same rows get equal values, because
+    values depend only on the parameter's name, the position and the seed.
+
+    `unpacked`: weights that must still be packed in 4 bits, by name.
+    """
     place, model = setting.context, part.module
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with place.accelerator.materializing():
@@ -268,7 +273,8 @@ def _materialize(
 
 
 def _set_prefetch(units: list[list[FSDPModule]], config: Fsdp2Config) -> None:
-    """Configure FSDP2 to gather more units ahead than by default (none explicitly in forward, one in backward)."""
+    """Configure FSDP2 to gather more units ahead than by default. The default is no unit in forward and one in
+    backward."""
     for i, (unit, *_) in enumerate(units):
         if config.forward_prefetch:
             unit.set_modules_to_forward_prefetch([*chain(*units[i + 1 : i + 1 + config.forward_prefetch])])

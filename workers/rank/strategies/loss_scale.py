@@ -11,27 +11,28 @@ from shardtune.workers.rank.strategies.optimizers import OptimizerSet
 
 
 class LossScale:
-    """Dynamic scale of a trainer's loss against float16 underflow; precisions that need no scale train without one."""
+    """Dynamic loss scale of a trainer, which keeps float16 gradients from underflowing. With a precision that needs no
+    scale, the loss is not scaled."""
 
     def __init__(self, setting: TrainingSetup, *, has_flat_shards: bool = False) -> None:
-        """Prepare the scale. `has_flat_shards`: gradients are plain tensors that differ between ranks, so that only some may
-        overflow."""
+        """Prepare the scale. `has_flat_shards`: whether gradients are plain tensors that differ between ranks, so that
+        they may overflow on some ranks only."""
         kind, scaler = setting.context.device.type, _SharedScaler if has_flat_shards else GradScaler
         self.scaler = scaler(kind) if setting.task.workload.precision.scales_loss else None
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Run backward of the scaled loss."""
+        """Scale the loss and run its backward pass."""
         scaled = loss if self.scaler is None else self.scaler.scale(loss)
         scaled.backward()  # type: ignore[no-untyped-call]
 
     def unscale(self, optimizers: OptimizerSet) -> None:
-        """Divide the gradients by the scale, before they are clipped."""
+        """Divide the gradients by the loss scale; call this before they are clipped."""
         if self.scaler is not None:
             for member in optimizers.members:
                 self.scaler.unscale_(member)
 
     def step(self, optimizers: OptimizerSet) -> None:
-        """Update the weights, unless a gradient of any rank overflowed, and adapt the scale."""
+        """Update the weights, unless a gradient overflowed on any rank, and adapt the loss scale."""
         if self.scaler is None:
             optimizers.step()
             return
@@ -41,10 +42,10 @@ class LossScale:
 
 
 class _SharedScaler(GradScaler):
-    """Scaler whose ranks agree on whether any of them overflowed.
+    """Gradient scaler with which all ranks skip a step if gradients overflowed on any of them.
 
-    Torch's `ShardedGradScaler` (2.13) reports an overflow as a tensor of shape [1], which the fused AdamW cannot subtract from
-    its counts of steps: "output with shape [] doesn't match the broadcast shape [1]".
+    Torch's `ShardedGradScaler` (2.13) reports an overflow as a tensor of shape [1], which the fused AdamW cannot
+    subtract from its counts of steps: "output with shape [] doesn't match the broadcast shape [1]".
     """
 
     def _unscale_grads_(

@@ -22,7 +22,8 @@ from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.exchange_buffers import ExchangeBuffers
 
 Sync = Callable[[nn.Module, bool], None]
-"""Callback before a stage's backward pass; takes the stage and whether the pass is the step's last."""
+"""Callback that runs before a stage's backward pass; its arguments are the stage, and whether the pass is the last one
+in the step."""
 
 
 @dataclass(frozen=True)
@@ -32,23 +33,25 @@ class RankPart:
     module: nn.Module
     blocks: list[nn.Module]
     names: Mapping[str, str]
-    """Names of the part's parameters in the whole model, by their names in the part, where the two differ."""
+    """Names of parameters in the whole model, by their names in this part, for those parameters whose two names
+    differ."""
     twins: tuple[str, ...] = ()
     """Names of tied parameters that the first and the last stage both hold (see `stage_cut.Cut`)."""
     index: int = 0
     """Index of the stage, 0 for the first."""
     width: int | None = None
-    """Width of the hidden states between stages; None without stages."""
+    """Width of the hidden states that stages exchange; None if the model is not cut into stages."""
 
     @classmethod
     def of(
         cls, model: nn.Module, setting: base.TrainingSetup, mesh: DeviceMesh | None, virtual: int, schedule: str
     ) -> "list[RankPart]":
-        """Cut the stages of this rank out of the model, in order; without a mesh, take the whole model.
+        """Cut the pipeline stages of this rank out of the model, in order. Without a mesh, the whole model is the only
+        part.
 
         Args:
-            mesh: the ranks of the pipeline.
-            virtual: stages per rank.
+            mesh: the ranks of the pipeline; None: there is no pipeline.
+            virtual: number of stages per rank.
 
         Raises:
             ValueError: the model cannot be cut, or the number of micro batches does not fit the stages.
@@ -94,7 +97,7 @@ class Pipeline:
         self._batches: list[torch.Tensor] = []
 
     def begin_step(self, micro_batches: int) -> None:
-        """Prepare the next step with the schedule for this number of micro batches."""
+        """Prepare the schedule for the next step, which has this many micro batches."""
         self._accumulation = micro_batches
         self._buffers.hold_for(micro_batches)
         for stage in self._stages:
@@ -110,10 +113,10 @@ class Pipeline:
             )
 
     def run_when_complete(self, batch: torch.Tensor, last: bool) -> torch.Tensor:
-        """Collect micro batches; when the step's last micro batch arrives, run the pipeline on all of them.
+        """Collect micro batches; when the step's last one arrives, run the pipeline on all of them.
 
-        Returns losses whose mean over micro batches and ranks is the step's loss; zero on stages that do not compute
-        it.
+        Returns a loss whose mean over all micro batches and ranks is the step's loss. It is zero on ranks without the
+        last stage, and for all micro batches but the last.
         """
         self._batches.append(batch)
         zero = torch.zeros((), device=self._device)
@@ -131,7 +134,8 @@ class Pipeline:
         return self._group
 
     def sum_twins(self, twins: Sequence[nn.Parameter]) -> None:
-        """Sum the gradients of tied parameters, of which the first and the last stage hold one copy each."""
+        """Add up the gradients of tied parameters over their two copies, of which the first stage holds one and the
+        last stage the other."""
         gradients = [twin.grad for twin in twins if twin.grad is not None]
         local = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
         if self._is_v:
@@ -171,7 +175,7 @@ def _make_stage(
 
 
 def _hidden(setting: base.TrainingSetup, part: RankPart, ranks: int) -> torch.Tensor:
-    """Hidden states of one micro batch between two stages, on the meta device."""
+    """Hidden states of one micro batch as two stages exchange them, on the meta device (without values)."""
     task = setting.task
     assert part.width is not None
     shape = (task.config.micro_batch, task.workload.sequence_length // (task.config.sharing // ranks), part.width)
@@ -179,16 +183,17 @@ def _hidden(setting: base.TrainingSetup, part: RankPart, ranks: int) -> torch.Te
 
 
 def make_synced_stage(sync: Sync, module: nn.Module, *args: Any, **options: Any) -> PipelineStage:
-    """Make a pipeline stage that reduces gradients, and frees parameters, as the configuration specifies."""
+    """Make a pipeline stage that reduces its gradients, and frees its parameters, at the times that the configuration
+    specifies."""
     stage = _ShardedStage(_OpaqueModule(module), *args, **options)
     stage.before_backward = functools.partial(sync, module)
     return stage
 
 
 class _OpaqueModule(nn.Module):
-    """Wrapper that keeps torch from detecting that a pipeline stage is wrapped by FSDP2.
+    """Wrapper that hides from torch's schedules that a pipeline stage is sharded by FSDP2.
 
-    With several stages on a rank, torch's schedules would gather such a stage whole and keep it so (2.13).
+    If a rank has several stages, torch 2.13's schedules would gather such a stage whole and keep it so.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -201,9 +206,11 @@ class _OpaqueModule(nn.Module):
 
 
 class _ShardedStage(PipelineStage):
-    """Pipeline stage under FSDP2 whose gradients are reduced, and parameters freed, as the configuration specifies.
+    """Pipeline stage under FSDP2 that reduces its gradients, and frees its parameters, at the times that the
+    configuration specifies.
 
-    torch's own stage keeps parameters and gradients whole until the last backward (2.13, `backward_maybe_with_nosync`).
+    torch's own stage keeps whole parameters and gradients until its last backward pass (2.13,
+    `backward_maybe_with_nosync`).
     """
 
     before_backward: Callable[[bool], None]

@@ -17,4 +17,5 @@ TRAINERS: dict[str, Callable[[nn.Module, TrainingSetup, Any], Trainer]] = {
     "fsdp2": Fsdp2Trainer,
     "fsdp1": Fsdp1Trainer,
 }
-"""Trainer factories by backend; each takes the plain model, the training setup and its own kind of strategy."""
+"""Functions that make a trainer, by backend. Each takes the plain model, the training setup and the strategy of its own
+backend."""

@@ -16,14 +16,14 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 @dataclass(frozen=True)
 class CheckpointParts:
-    """Options for the contents of a rank's checkpoint: frozen weights, loss scale, pipeline stages."""
+    """Options for the contents of a rank's checkpoint, about frozen weights, loss scale and pipeline stages."""
 
     in_stages: bool = False
     """Whether ranks hold different blocks of the model (pipeline stages), and not only shards of the same ones."""
     trained_only: bool = False
     """Whether frozen weights are left out of the checkpoint: the trainer loads them from the base model."""
     scaler: GradScaler | None = None
-    """Dynamic loss scale; None where the precision needs none."""
+    """Dynamic loss scale; None if the precision needs none."""
 
 
 ALL_PARTS = CheckpointParts()
@@ -33,7 +33,7 @@ _SCALE = "loss_scale"
 def save(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], folder: Path, parts: CheckpointParts = ALL_PARTS
 ) -> None:
-    """Write master weights and optimizer state to a checkpoint. Collective."""
+    """Write master weights and optimizer state to a checkpoint. All ranks must call this together."""
     state = _state(model, optimizers, _options(parts.in_stages))
     scale = _scale_of(parts.scaler)
     with _unwrapped_failure():
@@ -43,7 +43,8 @@ def save(
 def load(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], folder: Path, parts: CheckpointParts = ALL_PARTS
 ) -> None:
-    """Load weights and optimizer state into a model and optimizers of the same shape. Collective."""
+    """Load weights and optimizer state into a model and optimizers of the same shape. All ranks must call this
+    together."""
     options = _options(parts.in_stages)
     state = _state(model, optimizers, options)
     # Frozen weights stay in `state` as they are, so that backends find every weight that they ask for.
@@ -62,12 +63,13 @@ def load(
 
 
 def _scale_of(scaler: GradScaler | None) -> dict[str, Any]:
-    """State of the dynamic loss scale, for a checkpoint; empty where there is no such scale."""
+    """State of the dynamic loss scale, for a checkpoint; empty if there is none."""
     return {} if scaler is None else {_SCALE: scaler.state_dict()}
 
 
 def _without_frozen(state: dict[str, Any]) -> dict[str, Any]:
-    """Reduce a state to the weights that the optimizer updates, and the optimizer's own state."""
+    """Keep only those parts of a state that a checkpoint of trained weights needs: the weights that the optimizer
+    updates, and the optimizer's own state."""
     trained = state["optimizer"]["state"]
     weights = {name: value for name, value in state["model"].items() if name in trained}
     return {"model": weights, "optimizer": state["optimizer"]}
@@ -91,6 +93,6 @@ def _unwrapped_failure() -> Iterator[None]:
 
 
 def _state(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], options: StateDictOptions) -> dict[str, Any]:
-    """Views of the weights and optimizer moments on this rank; an optimizer without state creates its state in this call."""
+    """Weights and optimizer moments on this rank, as views. If the optimizer has no state yet, this call creates it."""
     weights, moments = get_state_dict(model, optimizers, options=options)
     return {"model": weights, "optimizer": moments}

@@ -15,11 +15,13 @@ from shardtune.workers.rank.strategies.base import TrainingSetup
 _MOMENTS = ("state1", "state2")
 """Names of bitsandbytes' moments."""
 _QUANTISED = 4096
-"""Number of elements from which on bitsandbytes keeps a tensor's moments in 8 bits (`min_8bit_size`)."""
+"""Number of elements in a tensor from which on bitsandbytes keeps the tensor's optimizer moments in 8 bits
+(`min_8bit_size`)."""
 
 
 class StateCheck:
-    """Check of the optimizer states' dtype, made once, after the first step of a training whose states are below float32."""
+    """Check of the dtype of optimizer states in a training whose states are kept in less than float32. It runs once,
+    after the first step."""
 
     def __init__(self, setting: TrainingSetup) -> None:
         workload = setting.task.workload
@@ -28,7 +30,7 @@ class StateCheck:
         self._name, self._dtype = precision.name, setting.master_dtype
 
     def after_step(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Compare the states' dtype with that of the master weights.
+        """Compare the dtype of the optimizer states with that of the master weights.
 
         Raises:
             NumericsError: a state has another dtype.
@@ -66,8 +68,8 @@ def require_8bit_moments(optimizers: Iterable[torch.optim.Optimizer]) -> None:
 
 
 def kept_dtypes(optimizer: torch.optim.Optimizer) -> dict[str, torch.dtype]:
-    """Dtype of each optimizer state with one value per element (such as the moments, but not a count of steps), by the state's
-    name."""
+    """Dtypes of the optimizer states that have one value per element, such as the moments, by the state's name. A count
+    of steps has one value only, and is left out."""
     states = [(name, state) for held in optimizer.state.values() for name, state in held.items()]
     return {
         name: state.dtype

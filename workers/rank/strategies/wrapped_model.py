@@ -15,7 +15,8 @@ from shardtune.workers.rank.strategies.state_dtypes import StateCheck
 
 
 class WrappedModel:
-    """Part of a trainer that DDP and FSDP1 share: micro batches and checkpoints. Subclasses clip and update."""
+    """Part of a trainer that DDP and FSDP1 share: micro batches and checkpoints. Subclasses clip gradients and update
+    weights."""
 
     def __init__(
         self,

@@ -24,11 +24,12 @@ from shardtune.workers.rank.strategies.optimizers import adamw
 from shardtune.workers.rank.strategies.state_dtypes import StateCheck
 
 _TAG = "engine"
-"""Tag of the checkpoint: DeepSpeed's name for one of several checkpoints in a folder; here each folder has one."""
+"""DeepSpeed's name ("tag") for a checkpoint among several in a folder. Each folder contains one only, so that the name
+is fixed."""
 
 
 class ZeroTrainer:
-    """Trainer around a DeepSpeed engine; stage 3 builds the model sharded, one parameter at a time."""
+    """Trainer around a DeepSpeed engine. With ZeRO stage 3 the model is built sharded, one parameter at a time."""
 
     def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: ZeroConfig) -> None:
         _quieten()
@@ -84,8 +85,8 @@ class ZeroTrainer:
             engine.micro_steps = 0
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss. DeepSpeed's
-        engine divides by the number of micro batches itself, and counts them by the calls of `step`."""
+        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss.
+        DeepSpeed's engine itself divides by the number of micro batches, which it counts by the calls of `step`."""
         loss = self._loss(self._engine, batch)
         self._engine.backward(loss)
         if not last:
@@ -102,8 +103,8 @@ class ZeroTrainer:
         return norm
 
     def _skips(self) -> bool:
-        """Run the engine's step; returns whether its loss scale skipped the update, in which case the gradient norm is
-        meaningless.
+        """Run the engine's step. Returns whether the engine's loss scale skipped the update; if so, the gradient norm
+        has no meaning.
 
         Raises:
             NumericsError: gradients overflow at the smallest scale.
@@ -119,8 +120,8 @@ class ZeroTrainer:
         return self._scales_loss and bool(self._engine.optimizer.overflow)
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`); padding at the
-        end of a partition is zero and stays so."""
+        """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`). The padding at
+        the end of a partition does not change them: it is zero and stays so."""
         return base.reduce_checksum(base.checksum_of(_masters(self._engine.optimizer)), self._place)
 
     def save(self, folder: Path) -> None:
@@ -141,7 +142,7 @@ def require_cuda_toolkit(cuda_home: str | None) -> None:
     """Check that DeepCompile's operator can be built.
 
     Raises:
-        SetupError: there is no CUDA toolkit, without which DeepSpeed (0.19.8) ends in a TypeError.
+        SetupError: there is no CUDA toolkit. Without this check DeepSpeed (0.19.8) would fail with a TypeError.
     """
     if cuda_home is None:
         raise SetupError(
@@ -151,7 +152,7 @@ def require_cuda_toolkit(cuda_home: str | None) -> None:
 
 
 def _masters(optimizer: Any) -> list[torch.Tensor]:
-    """Flat master weights of this rank, from the attribute that each of DeepSpeed's optimizers uses."""
+    """Flat master weights of this rank. Each of DeepSpeed's optimizers keeps them in an attribute of another name."""
     for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
         if hasattr(optimizer, name):
             masters: list[torch.Tensor] = getattr(optimizer, name)
@@ -160,7 +161,8 @@ def _masters(optimizer: Any) -> list[torch.Tensor]:
 
 
 def _stepped(optimizer: Any) -> list[torch.optim.Optimizer]:
-    """Torch optimizers behind one DeepSpeed optimizer: with partial offload there are two, one for each device."""
+    """Torch optimizers that one DeepSpeed optimizer uses. With partial offload there are two: one for the host, one for
+    the device."""
     inner = (optimizer.optimizer, getattr(optimizer, "backup_optimizer", None))
     return [member for member in inner if member is not None]
 
@@ -175,7 +177,7 @@ def _quieten() -> None:
 
 
 def _restore_buffers(model: nn.Module, buffers: dict[str, torch.Tensor]) -> None:
-    """Restore the dtype of buffers: some versions of DeepSpeed cast rotary frequencies to bfloat16, which changes
+    """Restore the dtype of buffers. Some versions of DeepSpeed cast rotary frequencies to bfloat16, which changes the
     training."""
     for name, buffer in model.named_buffers():
         if buffer.dtype != buffers[name].dtype:
@@ -184,11 +186,11 @@ def _restore_buffers(model: nn.Module, buffers: dict[str, torch.Tensor]) -> None
 
 
 class _Partitioner(deepspeed.zero.Init):  # type: ignore[misc]
-    """Variant of DeepSpeed's zero.Init for a model on the meta device: each rank computes its own partition instead of
-    receiving it."""
+    """Variant of DeepSpeed's zero.Init for a model on the meta device. Each rank computes the values of its own
+    partition instead of receiving them."""
 
     def place(self, parameter: Any, name: str, seed: int, round_to: torch.dtype) -> None:
-        """Turn a parameter without memory into a ZeRO-3 partition with its initial values."""
+        """Turn a parameter on the meta device into a ZeRO-3 partition with its initial values."""
         self._convert_to_deepspeed_param(parameter)
         size = -(-parameter.ds_numel // self.dp_world_size)
         start = min(size * self.rank, parameter.ds_numel)

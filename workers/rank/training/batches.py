@@ -9,12 +9,12 @@ from shardtune.workers.rank.training.step import Step
 
 
 class MicroBatches:
-    """Maker of this rank's micro batches; each micro batch holds whole samples, even where the rank trains only on a part of
-    each sample (context parallelism)."""
+    """Maker of this rank's micro batches. Each contains whole samples, even if the rank trains on only a part of each
+    sample (context parallelism)."""
 
     def __init__(self, setting: TrainingSetup, step: Step | None) -> None:
-        """Prepare the maker. `step` makes the batches; it is None where a user's script makes its own, so that each step has
-        an empty list."""
+        """Prepare the maker. `step` makes the batches. It is None if a user's script makes its own; every step then
+        gets an empty list."""
         self._setting, self._source = setting, step
 
     @property
@@ -23,12 +23,12 @@ class MicroBatches:
         return self._source is None
 
     def of_step(self, step: int, count: int | None = None) -> list[Any]:
-        """Micro batches of a step. `count` is their number; None: as many as the whole step has."""
+        """Micro batches of a step. `count` is their number; if None, it is that of a whole step."""
         return self._make(step, self._setting.accumulation if count is None else count, copies=1)
 
     def of_recorded_step(self, step: int, short: ShortSteps | None) -> list[Any]:
-        """Micro batches of a step whose loss, norm and checksum are recorded. In a study with short steps (of fewer micro
-        batches), they contain copies of the same few samples in all runs."""
+        """Micro batches of a step whose loss, norm and checksum are recorded. In a study with short steps (of fewer
+        micro batches), these micro batches contain copies of the same few samples in all runs."""
         if short is None:
             return self.of_step(step)
         setting, count = self._setting, short.parity_accumulation

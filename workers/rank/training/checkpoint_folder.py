@@ -30,9 +30,9 @@ from shardtune.workers.rank.trial_dir import ProgressFile
 _POSITION = "position.json"
 """Name of the file that is written last and thereby marks a checkpoint as complete."""
 _PROBE = 64 << 20
-"""Size in bytes of the file that measures the disk's rate before a checkpoint is saved."""
+"""Size in bytes of a test file, by which the disk's rate is measured before a checkpoint is saved."""
 _FULL = 64 << 20
-"""Free bytes below which a failed save is classified as a full disk."""
+"""Number of free bytes on the disk. If fewer are free after a failed save, the disk counts as full."""
 
 
 class CheckpointFolder:
@@ -42,7 +42,8 @@ class CheckpointFolder:
         self._path, self._place, self._progress = path, place, progress
 
     def save(self, trainer: Trainer, step: int, parameters: int) -> CheckpointPart:
-        """Save a checkpoint after `step` steps of a model with `parameters` parameters. Collective.
+        """Save a checkpoint after `step` steps of a model that has `parameters` parameters. All ranks must call this
+        together.
 
         Raises:
             SetupError: the disk has too little free space.
@@ -68,7 +69,7 @@ class CheckpointFolder:
         )
 
     def load(self, trainer: Trainer) -> CheckpointPart:
-        """Load the saved checkpoint into the trainer. Collective."""
+        """Load the saved checkpoint into the trainer. All ranks must call this together."""
         step = int(json.loads((self._path / _POSITION).read_text())["step"])
         begin = self._synchronized_s()
         with self._report_progress("loading", step):
@@ -90,8 +91,8 @@ class CheckpointFolder:
     def _report_progress(
         self, phase: Literal["saving", "loading"], step: int
     ) -> contextlib.AbstractContextManager[None]:
-        """Context in which the progress file is written regularly: saving may take longer than the launcher's
-        no-progress limit."""
+        """Context in which the progress file is written regularly. Otherwise a save that takes long would count as
+        hanging."""
         return self._progress.refreshed(Progress(phase=phase, step=step))
 
 
@@ -99,7 +100,7 @@ def require_room(folder: Path, needed: int) -> None:
     """Check that the folder's disk has `needed` bytes free.
 
     Raises:
-        SetupError: less is free; the message names the needed and the free bytes.
+        SetupError: the disk has less free space; the message names the needed and the free bytes.
     """
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -111,13 +112,14 @@ def require_room(folder: Path, needed: int) -> None:
 
 @contextlib.contextmanager
 def full_disk_as_setup_error(folder: Path) -> Iterator[None]:
-    """Context that raises `SetupError` where saving failed because the disk is full, which is no fault of the
-    configuration.
+    """Context that raises `SetupError` if saving failed because the disk is full, for which the configuration is not to
+    blame.
 
-    The writers report a full disk in many ways. The partial checkpoint is removed: the rank's report needs space too.
+    The libraries that write report a full disk in many ways. The partial checkpoint is removed, because the rank's
+    report needs space, too.
 
     Raises:
-        SetupError: in place of the writer's own exception.
+        SetupError: the disk is full; raised in place of the library's exception.
     """
     try:
         yield
@@ -133,7 +135,7 @@ def full_disk_as_setup_error(folder: Path) -> Iterator[None]:
 
 
 def _has_no_space(error: BaseException | None) -> bool:
-    """Whether an exception or one in its chain reports that the disk is full or the quota used up."""
+    """Whether an exception, or one of its causes, reports that the disk is full or the user's quota is used up."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -142,8 +144,8 @@ def _has_no_space(error: BaseException | None) -> bool:
 
 
 def _write_through(folder: Path) -> None:
-    """Flush all files of a checkpoint to the disk and drop them from the kernel's cache, so that saving and loading are
-    measured on the disk."""
+    """Write all files of a checkpoint to the disk and drop them from the kernel's cache. Otherwise the times of saving
+    and loading would not include the disk."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -158,7 +160,8 @@ def _size(folder: Path) -> tuple[int, int]:
 
 
 def _save_random_state(path: Path, place: RankContext) -> None:
-    """Save random generator states: a user's own model may draw numbers while it trains, unlike catalogue models."""
+    """Save the states of random number generators. A user's own model may draw random numbers while it trains; models
+    of transformers are built so that they draw none."""
     torch.save({"cpu": torch.get_rng_state(), "device": place.accelerator.random_state()}, path)
 
 

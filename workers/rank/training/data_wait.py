@@ -15,7 +15,7 @@ from shardtune.workers.rank.device import Device
 
 
 class DataWait:
-    """Accumulated wait for data of a script that trains on this device."""
+    """Total time for which a user's script waited for data while its device had nothing to compute."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -23,12 +23,13 @@ class DataWait:
         """Seconds waited for data so far; None until a DataLoader was asked for a batch."""
 
     def add(self, seconds: float) -> None:
-        """Count a wait of the host for data, unless the device is still computing and so does not wait."""
+        """Add a wait of the host for data. It counts as 0 s if the device is still computing and so does not wait."""
         self.seconds = (self.seconds or 0.0) + (0.0 if self._device.is_busy() else seconds)
 
 
 class _TimedBatches:
-    """Iterator of a DataLoader that times each `next`; all other attributes are the loader's."""
+    """Iterator of a DataLoader that measures how long each `next` takes; all other attributes are those of the original
+    iterator."""
 
     def __init__(self, batches: Iterator[Any], wait: DataWait) -> None:
         self._batches, self._wait = batches, wait

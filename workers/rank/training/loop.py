@@ -13,8 +13,8 @@ from shardtune.workers.rank.training.step_loop import Checksum, StepLoop
 from shardtune.workers.rank.training.step_runs import Steps, StepTime
 
 PROFILED_STEPS = 2
-"""Number of first steps in which memory is profiled: the optimizer creates its state in the first, and has all of it in
-the second."""
+"""Number of first steps in which memory is profiled. The optimizer creates its state in the first one, and all of its
+state exists throughout the second."""
 _STEPS_PER_REPORT = 10
 """Maximum number of untimed steps between two writes of the progress file."""
 
@@ -34,7 +34,8 @@ class Loop(StepLoop):
         self._spent_s: list[float] = []
 
     def steps(self, meter: MemoryMeter) -> Steps[None]:
-        """Yield all steps of the plan: recorded first steps, steps of which only the loss is kept, warm-up, timed windows.
+        """Yield all steps of the plan: first steps that are recorded, further steps of which only the loss is kept,
+        warm-up steps, and timed windows (groups of steps timed together).
 
         Raises:
             NumericsError, OverLimitError: as in `_record_first_steps`.
@@ -50,7 +51,8 @@ class Loop(StepLoop):
             yield from self._measure()
 
     def _record_first_steps(self, meter: MemoryMeter) -> Steps[None]:
-        """Record losses, norms and checksums of the first steps, and on the CPU the memory peak of the first two.
+        """Record losses, gradient norms and parameter checksums of the first steps; on the CPU also the memory peak of
+        the first two.
 
         Raises:
             NumericsError: loss or norm is not finite.
@@ -64,8 +66,8 @@ class Loop(StepLoop):
                 self._require_memory_limit(meter.end_of_profiled_steps())
 
     def _keep_losses(self) -> Steps[None]:
-        """Train further first steps of which only the loss is kept, for the comparison of two training recipes by their
-        losses.
+        """Train further steps of which only the loss is kept. These losses serve to compare two ways of training, such
+        as two precisions.
 
         Raises:
             NumericsError: a loss is not finite.
@@ -97,7 +99,8 @@ class Loop(StepLoop):
             outcome.warmup_step_times_s = times
 
     def _measure(self) -> Steps[None]:
-        """Time windows of steps until the plan's precision is reached or its limits end the timing."""
+        """Time windows (groups of steps that are timed together) until the step time is as precise as the plan
+        requires, or the plan's limits end the timing."""
         if self._plan.is_extended:
             yield from self._measure_short_steps()
             return
@@ -116,8 +119,8 @@ class Loop(StepLoop):
             self._report_progress("measuring")
 
     def _measure_short_steps(self) -> Steps[None]:
-        """Time pairs of short steps (of two numbers of micro batches) until the whole step's time, extrapolated from each
-        pair, is precise enough."""
+        """Time pairs of short steps, which have two different numbers of micro batches. From each pair the time of a
+        whole step is extrapolated. The timing ends when this time is precise enough."""
         outcome, spent = self.outcome, self._spent_s
         self._reuse_steady_steps(window_steps=1)
         times = outcome.window_step_times_s
@@ -131,8 +134,8 @@ class Loop(StepLoop):
             self._report_progress("measuring")
 
     def _time_step(self) -> Steps[StepTime]:
-        """Time a step, or a cycle of steps whose samples have several lengths; with short steps, time one at each of two
-        numbers of micro batches and extrapolate to the whole step."""
+        """Time one step; if samples have several lengths, a cycle of steps. With short steps, time one step at each of
+        two numbers of micro batches, and extrapolate to the whole step."""
         counts = None if self._short is None else self._short.accumulations
         if counts is None:
             cycle = [self._micro_batches.of_step(self._step + i) for i in range(self._cycle)]
@@ -154,11 +157,13 @@ class Loop(StepLoop):
 
     @property
     def warmup_steps(self) -> int:
-        """Number of warm-up steps, without those that count as timed windows."""
+        """Number of warm-up steps; those that also count as timed windows (groups of steps timed together) are left
+        out."""
         return len(self.outcome.warmup_step_times_s) * self._cycle
 
     def short_step_times(self) -> ShortStepTimes | None:
-        """Times of the short steps from which the windows' times were extrapolated; None in a run of whole steps."""
+        """Times of the short steps (steps with fewer micro batches) from which step times were extrapolated; None if
+        the run timed whole steps."""
         short, windows = self._short, len(self.outcome.window_step_times_s)
         if short is None:
             return None
@@ -172,7 +177,8 @@ class Loop(StepLoop):
         )
 
     def _reuse_steady_steps(self, window_steps: int) -> None:
-        """Count the last warm-up steps as timed windows, too, if they are steady and a window holds only one step."""
+        """Count the last warm-up steps as timed windows (groups of steps timed together), too, if their times were
+        steady and a window has only one step."""
         # A script's waits for data are counted within its windows alone, so its warm-up cannot stand in for them.
         if self._micro_batches.are_own:
             return

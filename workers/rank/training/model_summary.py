@@ -52,8 +52,8 @@ def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
 
 
 def _counted(adapter: AdapterSchema | None) -> AdapterSchema | None:
-    """Copy of an adapter's settings without quantisation of the base weights: the meta device cannot run 4-bit products, and
-    the numbers of weights and FLOPs are the same."""
+    """Copy of an adapter's settings without quantisation of the base weights. The meta device cannot multiply 4-bit
+    weights, and numbers of weights and FLOPs do not depend on it."""
     if quantization_of(adapter) is None:
         return adapter
     assert adapter is not None
@@ -61,15 +61,15 @@ def _counted(adapter: AdapterSchema | None) -> AdapterSchema | None:
 
 
 def _plans(model: nn.Module) -> dict[str, Any]:
-    """Sizes of a model that decide how ranks can split it, before an adapter adds layers of its own."""
+    """Sizes of a model that decide how ranks can split it. They are taken before an adapter adds layers of its own."""
     plans = tensor_plan.widths_of(model)._asdict() | stage_plan.blocks_of(model)._asdict()
     plans |= experts.sizes_of(model)._asdict()
     return plans | {"mlp_note": mlp_modules.note_of([block for _, block in repeated_blocks(model)])}
 
 
 def _flop_counts(model: nn.Module, model_summary: ModelSummary, length: int, text: Any) -> dict[str, Any]:
-    """FLOPs of a forward pass, counted on the meta device where it can run the model; some models read the value of a tensor,
-    and fail there."""
+    """FLOPs of a forward pass, counted on the meta device; or a note with the reason why they could not be counted.
+    Some models read the value of a tensor, and so cannot run there."""
     try:
         flops, by_block = _forward_flops(model, [block.name for block in model_summary.blocks], length)
         least, _ = _forward_flops(model, [], _mean_attended(length, getattr(text, "sliding_window", None)))
@@ -86,7 +86,7 @@ def _flop_counts(model: nn.Module, model_summary: ModelSummary, length: int, tex
 
 
 def of_model(model: nn.Module) -> ModelSummary:
-    """Summary of a module's structure, made without running the module."""
+    """Summary of a module's structure, for which the module is not run."""
     blocks = repeated_blocks(model)
     parameters = list(model.parameters())
     total = sum(p.numel() for p in parameters)
@@ -129,8 +129,8 @@ def _active_parameters(model: nn.Module, pairs: list[tuple[nn.Module, nn.Module]
 
 
 def _mean_attended(length: int, window: int | None) -> int:
-    """Upper bound of the number of positions that a token attends to on average with a causal mask: half the sequence, or the
-    window.
+    """Upper bound of the number of positions that a token attends to on average with a causal mask: half the sequence,
+    or the attention window if that is less.
 
     Attention costs as much per token as in an unmasked sequence of this length.
     """
@@ -152,7 +152,8 @@ def _forward_flops(model: nn.Module, blocks: list[str], length: int) -> tuple[fl
 
 
 def _training_flops(model: nn.Module, length: int) -> float:
-    """FLOPs of one token's forward and backward pass, without the gradients that frozen weights do not need."""
+    """FLOPs of the forward and backward pass of one token. Gradients that frozen weights do not need are not
+    counted."""
     tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
     mask = torch.ones(1, length, dtype=torch.bool, device="meta")
     counter = FlopCounterMode(display=False)

@@ -10,7 +10,8 @@ from shardtune.workers.rank.strategies.base import Trainer
 
 
 class OffloadingTrainer:
-    """Trainer whose checkpointed blocks keep their inputs in host memory: each step is checked before it updates."""
+    """Trainer whose checkpointed blocks keep their inputs in host memory. Before each update of weights it checks that
+    these inputs were really moved."""
 
     def __init__(self, trainer: Trainer, inputs: HostInputs) -> None:
         self.inner = trainer

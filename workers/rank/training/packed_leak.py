@@ -15,11 +15,11 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.model import build, packed_batch
 
 LARGEST_LEAK = 1e-5
-"""Largest accepted change of a sample's logits, in units of their standard deviation, when another sample of its packed row
-changes."""
+"""Maximum accepted influence between packed samples: how much a sample's logits may change when another sample in its
+row changes, in units of the logits' standard deviation."""
 LEAST_PLANTED = 0.1
-"""Least change of logits that the test must show where the samples of a row are deliberately not kept apart. A test that shows
-less could miss a leak."""
+"""Minimum influence between packed samples (change of a sample's logits, in units of their standard deviation) that the
+test must find in rows whose samples are deliberately not kept apart. A test that finds less could miss a leak."""
 _FIRST, _SECOND, _ROWS, _VOCABULARY = 9, 15, 2, 97
 _SIZES = {
     "vocab_size": _VOCABULARY,
@@ -48,13 +48,16 @@ class Leak(NamedTuple):
     deviation."""
 
     packed: float
-    """Change where positions restart at each sample, as in packed rows: it should be none."""
+    """Change of the second sample's logits with positions that restart at each sample, as in packed rows. The samples
+    must not influence each other then, so it should be 0."""
     planted: float
-    """Change where positions run through the whole row, so that the samples see each other."""
+    """Change of the second sample's logits with positions that run through the whole row, so that the samples influence
+    each other."""
 
 
 def check(spec: ModelSpec, workload: Workload, device: torch.device) -> None:
-    """Reject packed samples that would see each other with the model's code and the installed attention.
+    """Reject packed samples if, with the model's code and the installed attention, the samples of a row would influence
+    each other.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -121,8 +124,8 @@ def _model(config: Any, workload: Workload, device: torch.device, dtype: torch.d
 
 
 def tiny_config(spec: ModelSpec) -> Any:
-    """Configuration of a model with the architecture, head dimension and kinds of layers of a task's model, but narrow and
-    shallow."""
+    """Configuration of a small model that has the architecture, head dimension and kinds of layers of a task's model,
+    but is narrow and shallow."""
     text = build.config_of(spec).get_text_config()
     values: dict[str, Any] = text.to_dict()
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -139,8 +142,8 @@ def tiny_config(spec: ModelSpec) -> Any:
 
 
 def _fewer_layers(values: dict[str, Any]) -> dict[str, Any]:
-    """Number of layers and values by layer for a tiny configuration: one layer of each kind that the given configuration
-    has."""
+    """Number of layers of a tiny configuration, with one layer of each kind that the given configuration has; and the
+    values that the configuration lists by layer."""
     depth_key = next(key for key in _DEPTHS if key in values)
     depth = values[depth_key]
     by_layer = {key: value for key, value in values.items() if isinstance(value, list) and len(value) == depth}

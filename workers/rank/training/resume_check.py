@@ -22,7 +22,7 @@ from shardtune.workers.rank.trial_dir import ProgressFile
 from shardtune.workers.rank.versions import library_versions
 
 FOLDER = "checkpoint"
-"""Folder of the checkpoint in the trial directory; the agent removes it when the attempt is over."""
+"""Name of the folder, in the trial directory, for the checkpoint. The agent removes it when the attempt is over."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class RankTraining:
     step: Step
     trainer: Trainer
     parameters: int
-    """Number of parameters of the whole model that a checkpoint contains."""
+    """Number of parameters of the whole model that are saved in a checkpoint."""
 
 
 def run(task: ResumeTask, built: RankTraining, folder: Path, progress: ProgressFile) -> RankReport:
-    """Run the first or the second launch of a resume check, as the launch order says.
+    """Run one of the two launches of a resume check; the launch order says which.
 
     Raises:
         SetupError: the disk has no room for the checkpoint.
@@ -68,16 +68,16 @@ def run(task: ResumeTask, built: RankTraining, folder: Path, progress: ProgressF
 
 
 class ResumeLoop(StepLoop):
-    """Loop over the steps of a resume plan. In a study with short steps (of fewer micro batches), these steps are short, too,
-    because they are compared only with each other."""
+    """Loop over the steps of a resume plan. If the study times short steps (with fewer micro batches), these steps are
+    short, too: they are compared only with each other."""
 
     def continue_at(self, step: int) -> None:
-        """Continue the training data at a given step."""
+        """Continue at the given step, so that the training data are the same as in an uninterrupted run."""
         self._step = self._reported_step = step
 
     def train(self, plan: ResumePlan) -> Steps[None]:
-        """Yield the steps before the checkpoint: at least the plan's minimum, then until the plan's time or step
-        limit."""
+        """Yield the steps before the checkpoint. Their number is at least the plan's minimum; further steps follow
+        until the plan's limit of time or steps is reached."""
         spent_s, step_count = 0.0, 0
         self._planned = plan.fewest_steps + plan.steps_after
         while step_count < plan.fewest_steps or (step_count < plan.most_steps and spent_s < plan.max_train_s):

@@ -13,15 +13,16 @@ from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.training.step_runs import StepResult, Steps
 
 MOST_TRIES = 16
-"""Maximum number of tries of one step that float16 overflows make the loss scale skip. Each try halves the scale, from 65,536
-to 1. Gradients that still overflow then would overflow without any scale."""
+"""Maximum number of tries of one step. A try fails if its gradients overflow float16; it then halves the loss scale,
+which begins at 65,536 and so reaches 1. Gradients that still overflow would overflow without any loss scale."""
 MOST_WINDOWS = 8
-"""Maximum number of timed windows that a run measures again because the loss scale skipped a step in them. A settled loss
-scale still doubles once in 2,000 steps, and may overflow then."""
+"""Maximum number of timed windows (groups of steps that are timed together) that a run measures again because the loss
+scale skipped a step in them. Even a settled loss scale doubles once in 2,000 steps, and may then overflow."""
 
 
 class SkippedSteps:
-    """Count of a run's steps that the loss scale skipped. Every rank sees the same gradient norms, and so decides alike."""
+    """Count of a run's steps that the dynamic loss scale skipped. Every rank sees the same gradient norms, so that all
+    ranks count the same steps."""
 
     def __init__(self, place: RankContext, *, scales_loss: bool) -> None:
         self._place, self._scales_loss = place, scales_loss
@@ -30,8 +31,8 @@ class SkippedSteps:
         self._windows = 0
 
     def trained(self, batches: list[Any], step: int) -> Steps[StepResult]:
-        """Yield a step until it updates the weights; returns its result. Weights and samples are the same in each try, so that
-        the result does not depend on the loss scale with which the run began.
+        """Repeat a step until it updates the weights; returns its result. Weights and samples are the same in each try,
+        so that the result does not depend on the loss scale with which the run began.
 
         Raises:
             NumericsError: the step's gradients overflow at any scale.
@@ -52,8 +53,8 @@ class SkippedSteps:
         )
 
     def spoils(self, norms: Sequence[torch.Tensor | float | None]) -> bool:
-        """Count the skipped steps of a timed window, recognised by gradient norms that are not finite; returns whether it must
-        be measured again.
+        """Count the skipped steps of a timed window (a group of steps that are timed together): those whose gradient
+        norm is not finite. Returns whether the window had such a step and must be measured again.
 
         Raises:
             NumericsError: too many windows had skipped steps.

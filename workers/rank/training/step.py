@@ -30,11 +30,12 @@ class Step(Protocol):
         """Build the model in training mode, with parameters on the meta device and buffers computed."""
 
     def make_batch(self, step: int, samples: Sequence[int], device: torch.device) -> Any:
-        """Make the given samples of the step's global batch; the values do not depend on the rank that asks. A user's own code
-        gets only ranges as `samples`."""
+        """Make those samples of the step's global batch that `samples` lists. Their values do not depend on the rank
+        that asks. A user's own code gets only ranges as `samples`."""
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """Scalar mean over the batch's samples, computed by calling `model` as given (it may be wrapped)."""
+        """Mean loss over the batch's samples, as a scalar tensor. It is computed by calling `model` as given, which may
+        be wrapped."""
 
 
 class UserStep(Protocol):
@@ -47,15 +48,16 @@ class UserStep(Protocol):
     def make_batch(
         self, config: dict[str, Any], workload: Workload, step: int, samples: range, device: torch.device
     ) -> Any:
-        """Make the given samples of a step's global batch (see `Step.make_batch`); `samples` lies within
-        `range(workload.global_batch)`."""
+        """Make those samples of a step's global batch that `samples` lists (see `Step.make_batch`); `samples` lies
+        within `range(workload.global_batch)`."""
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """Scalar mean loss over the batch's samples (see `Step.loss`)."""
 
 
 class UserStepError(Exception):
-    """The user's own code is missing, or failed while the model was built; the configuration is not at fault."""
+    """Exception for a user's own code that is missing or failed while it built the model. The trial's configuration is
+    not at fault."""
 
 
 def of(
@@ -63,8 +65,8 @@ def of(
 ) -> Step:
     """Training step (model, data and loss) for a task.
 
-    For a model of transformers, `context` is the group of ranks that share samples, and `config` says how the loss is
-    computed (None: from the logits of a whole micro batch).
+    `context`: group of ranks that share each sample (context parallelism); only for a model of transformers. `config`:
+    configuration that says how the loss is computed; if None, from the logits of a whole micro batch.
 
     Raises:
         UserStepError: the entry point is not installed, cannot be imported or lacks a function.
@@ -77,7 +79,7 @@ def of(
 
 
 class CausalStep:
-    """Next-token prediction of a transformers model on synthetic tokens."""
+    """Training step that predicts the next token, with a model of transformers and synthetic tokens."""
 
     def __init__(
         self,
@@ -107,7 +109,8 @@ class CausalStep:
     def make_batch(
         self, step: int, samples: Sequence[int], device: torch.device
     ) -> torch.Tensor | padded_batch.PaddedBatch | packed_batch.PackedBatch:
-        """Token ids of the samples, int64 [samples, sequence length]; padded or packed where their lengths differ."""
+        """Token ids of the samples, int64 of shape [samples, sequence length]. Samples of different lengths are padded
+        or packed."""
         workload, plan = self._workload, self._workload.sample_plan
         if isinstance(plan, PackedPlan):
             return packed_batch.make_batch(
@@ -177,7 +180,7 @@ class EntryPointStep:
 
 
 def _load(name: str) -> UserStep:
-    """Import the code of an entry point in the group `shardtune.models`, by the entry point's name."""
+    """Import the code that is registered under this name in the entry-point group `shardtune.models`."""
     # Only ranks come here: an import may start threads, and a process with threads cannot fork safely.
     candidates = list(entry_points(group=GROUP, name=name))
     if len(candidates) != 1:

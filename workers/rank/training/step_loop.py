@@ -26,12 +26,13 @@ from shardtune.workers.rank.training.step import Step
 from shardtune.workers.rank.training.step_runs import LoopRecord, Steps
 
 Checksum = Callable[[], tuple[float | None, float | None]]
-"""Function that returns a parameter checksum (see `Trainer.parameter_checksum`), with None values where the weights
+"""Function that returns a parameter checksum (see `Trainer.parameter_checksum`). Its values are None if the weights
 cannot be read."""
 
 
 class StepLoop:
-    """Loop over training steps. Subclasses choose the steps; each decision is based on numbers that are equal on all ranks."""
+    """Loop over training steps. Subclasses choose the steps. Decisions use only numbers that are equal on all ranks, so
+    that all ranks decide alike."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class StepLoop:
         step: Step | None,
         progress: trial_dir.ProgressFile,
     ) -> None:
-        """Prepare the loop at step 0; `step` makes the batches, and is None where a user's script makes its own."""
+        """Prepare the loop at step 0; `step` makes the batches, and is None if a user's script makes its own."""
         self._checksum = checksum
         self._setting = setting
         self._micro_batches = MicroBatches(setting, step)
@@ -76,8 +77,8 @@ class StepLoop:
         self._garbage.end_step()
 
     def _while_compiling(self) -> contextlib.AbstractContextManager[None]:
-        """Context in which the progress file is written regularly while a first step compiles: no step ends during
-        compilation, which repeats where shapes differ."""
+        """Context in which the progress file is written regularly while a first step compiles, because no step ends
+        during that time. Compilation is repeated for new shapes."""
         if not self._task.config.compiles:
             return contextlib.nullcontext()
         return self._progress.refreshed(Progress(phase="warming_up", step=self._step))
@@ -102,8 +103,9 @@ class StepLoop:
     def _timed(
         self, steps: list[list[Any]], after_step: Callable[[], None] = lambda: None
     ) -> Steps[tuple[list[float], float]]:
-        """Run steps back to back; returns mean losses and seconds. Losses are fetched after the clock has stopped. Where the
-        loss scale skipped a step, all steps are run again, since a skipped step lacks the update."""
+        """Run steps back to back; returns mean losses and seconds. Losses are fetched after the clock has stopped. If
+        the loss scale skipped a step, all steps are run again, because a skipped step takes less time: it lacks the
+        update."""
         first_step = self._step
         while True:
             # The same samples again: a step's number says which samples it trains, also after a resume.
@@ -130,7 +132,7 @@ class StepLoop:
         return mesh.mean(torch.stack(losses), self._place), norms, seconds
 
     def _slowest(self, seconds: float) -> float:
-        """Seconds of the slowest rank, by a maximum over all ranks."""
+        """Largest of all ranks' seconds: those of the slowest rank."""
         (slowest,) = mesh.largest([seconds], self._place)
         return slowest
 

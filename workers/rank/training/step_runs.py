@@ -10,15 +10,15 @@ import torch
 from shardtune.api_schemas.trials.measurements import StepRecord
 
 StepResult = tuple[torch.Tensor, torch.Tensor | float | None]
-"""Result of an optimizer step: this rank's mean loss and the gradient norm, both possibly still being computed on the
-device."""
+"""Result of an optimizer step: this rank's mean loss and the gradient norm. The device may not have finished computing
+them."""
 _Result = TypeVar("_Result")
 Steps = Generator[list[Any], StepResult, _Result]
-"""Generator that yields the micro batches of each step to run, and receives the step's result."""
+"""Generator that yields the micro batches of each step to run. It receives the result of the step in return."""
 
 
 class StepRunner(Protocol):
-    """Protocol of the trainer methods that make up a step."""
+    """Part of a trainer's interface: the methods that make up a step."""
 
     def begin_step(self, micro_batches: int) -> None:
         """Begin a step of this number of micro batches, as `Trainer.begin_step` describes."""
@@ -51,32 +51,35 @@ class LoopRecord:
 
     trajectory: list[StepRecord] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    """Mean loss over the global batch, of every step in order."""
+    """Mean losses over the global batch, one for each step in order."""
     first_losses: int = 0
-    """Number of losses before the warm-up: of the fully recorded steps, and of the steps of which only the loss is kept."""
+    """Number of losses before the warm-up: those of the steps that are fully recorded, and of the steps of which only
+    the loss is kept."""
     warmup_step_times_s: list[float] = field(default_factory=list)
     is_steady: bool = False
-    """Whether the last steps of the warm-up took equally long."""
+    """Whether the last warm-up steps took the same time, so that the timing began in a steady state."""
     is_pruned: bool = False
     """Whether the trial was ended early as too slow to win; see `Measurement.is_pruned`."""
     window_step_times_s: list[float] = field(default_factory=list)
-    """Seconds per step of the slowest rank, one entry per timed window."""
+    """Seconds per step of the slowest rank, one entry for each timed window (a group of steps timed together)."""
     own_step_times_s: list[float] = field(default_factory=list)
-    """Seconds per step of this rank, one entry per timed window."""
+    """Seconds per step of this rank, one entry for each timed window (a group of steps timed together)."""
     short_pairs_s: list[tuple[float, float]] = field(default_factory=list)
-    """Seconds of the slowest rank in each pair of timed short steps, warm-up included; see `ShortStepTimes`."""
+    """Seconds of each pair of timed short steps (steps with fewer micro batches) on the slowest rank; pairs of the
+    warm-up included. See `ShortStepTimes`."""
     data_wait_s: float | None = None
-    """Seconds that the script waited for data; see `RankReport.data_wait_s`."""
+    """Seconds that a user's script waited for data; see `RankReport.data_wait_s`."""
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Time of one step: measured on itself, a mean over a cycle of steps, or extrapolated from steps of fewer micro batches."""
+    """Time of one step. It was measured directly, is the mean over a cycle of steps, or was extrapolated from steps of
+    fewer micro batches."""
 
     own_s: float
     """Seconds of the step on this rank."""
     slowest_s: float
     """Seconds of the step on the slowest rank."""
     spent_s: float
-    """Seconds that the measurement took on the slowest rank: less than a whole step where its time was extrapolated from short
-    steps."""
+    """Seconds that the measurement itself took on the slowest rank. If the step's time was extrapolated from short
+    steps, they are fewer than those of a whole step."""

@@ -30,7 +30,8 @@ from shardtune.workers.rank.versions import library_versions
 from shardtune.workers.trial_dir import TRACES
 
 _WATCHED = 2
-"""Number of first steps whose memory is recorded: the optimizer's state exists from the end of the first step."""
+"""Number of first steps whose memory is recorded. Two are needed, because the optimizer creates its state at the end of
+the first step."""
 
 
 def moment_recorder(task: TraceTask, place: RankContext) -> MomentRecorder:
@@ -47,10 +48,11 @@ def moment_recorder(task: TraceTask, place: RankContext) -> MomentRecorder:
 
 @contextmanager
 def described_oom(recorder: MomentRecorder | None) -> Iterator[None]:
-    """Context that adds the memory in use to an out-of-memory error of the device, once for each recorder.
+    """Context that adds a description of the memory in use to an out-of-memory error of the device. Only the first
+    error of each recorder gets it.
 
     Raises:
-        OutOfMemoryError: the original, with the recorded moment after torch's message.
+        OutOfMemoryError: torch's message, followed by the recorded moment.
     """
     try:
         yield
@@ -93,7 +95,8 @@ def run(
 
 
 def _profiled(loop: "TraceLoop", steps: int, trainer: "NamedTrainer", place: RankContext) -> profile:
-    """Trace the steps, again if the loss scale skips one of them, and return the profiler of the last try.
+    """Trace the steps and return the profiler. If the loss scale skips a step, all are traced again, and the profiler
+    is that of the last try.
 
     Raises:
         NumericsError: a loss is not finite, or too many traces had skipped steps.
@@ -113,14 +116,14 @@ def _activities(place: RankContext) -> list[ProfilerActivity]:
 
 
 class TraceLoop(StepLoop):
-    """Loop over the steps of a trace task."""
+    """Loop over the steps of a trace task, which records training steps with torch's profiler."""
 
     is_traced = False
     """Whether all traced steps updated the weights, that is, the loss scale skipped none."""
 
     def warm_up(self, count: int) -> Steps[None]:
-        """Yield warm-up steps, each timed, including tries that the loss scale skipped, but not traced. Their number is fixed:
-        the loop does not wait for steady times."""
+        """Yield warm-up steps, which are timed but not traced; tries that the loss scale skipped count in the time.
+        Their number is fixed: the loop does not wait for steady times."""
         self._planned = count
         for _ in range(count):
             seconds = yield from self._train_step(self._micro_batches.of_step(self._step))
@@ -128,8 +131,8 @@ class TraceLoop(StepLoop):
             self._report_progress("warming_up")
 
     def record(self, count: int) -> Steps[None]:
-        """Yield the traced steps back to back; their batches are made beforehand, as in a timed window. Where the loss scale
-        skipped a step, no figure is recorded, and the caller traces all steps again.
+        """Yield the traced steps back to back, with batches that are made beforehand, as in a timed window. If the loss
+        scale skipped a step, no figure is recorded, and the caller traces all steps again.
 
         Raises:
             NumericsError: a loss is not finite, or too many traces had skipped steps.
@@ -179,7 +182,8 @@ class NamedTrainer:
 
 
 class NamedStep:
-    """Training step that labels its forward pass in the trace; the rest of a micro batch is the backward pass."""
+    """Training step that labels its forward pass in the trace. What is not labelled within a micro batch is the
+    backward pass."""
 
     def __init__(self, step: Step) -> None:
         self.build_model, self.make_batch = step.build_model, step.make_batch

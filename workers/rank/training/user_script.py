@@ -36,15 +36,16 @@ from shardtune.workers.rank.training.loop import Loop
 from shardtune.workers.rank.training.step_runs import Steps
 
 _SILENT_S = 60
-"""Seconds without a report from the script after which its stack is written to the rank's log, once."""
+"""Seconds without a report from the script after which the script's stack is written to the rank's log, once per
+run."""
 _PROFILE_CONFIGS: dict[Backend, TrialConfig] = {
     "ddp": TrialConfig(strategy=DdpConfig()),
     "zero": TrialConfig(strategy=ZeroConfig(stage=2)),
     "fsdp1": TrialConfig(strategy=Fsdp1Config(dp_shard=1)),
     "fsdp2": TrialConfig(strategy=Fsdp2Config(dp_shard=1)),
 }
-"""Configurations under which a script runs for a model summary, since such a task has no configuration; the script is ended as
-soon as its model is known."""
+"""Configurations under which a script runs when only a summary of its model is wanted: such a task names no
+configuration. The script is ended as soon as its model is known."""
 
 _NOT_TRACED = TraceFailure(
     code="script",
@@ -53,8 +54,8 @@ _NOT_TRACED = TraceFailure(
 
 
 class ScriptRecorder:
-    """Receiver of a user script's reports; once it is `complete`, `loop` contains the measurements. It measures memory from
-    its creation on."""
+    """Receiver of a user script's reports. Once it is `complete`, `loop` contains the measurements. Memory is measured
+    from the creation of this object on."""
 
     def __init__(self, task: TrialTask, place: RankContext, folder: Path, progress: trial_dir.ProgressFile) -> None:
         setting = base.TrainingSetup.of(task, place)
@@ -104,8 +105,8 @@ class ScriptRecorder:
             raise adapter.Stopped from None
 
     def _checksum(self) -> tuple[float | None, float | None]:
-        """Sum and sum of squares of the trained parameters over all ranks; None where the script's sharding hides
-        parameters."""
+        """Sum and sum of squares of the trained parameters over all ranks; None if parameters cannot be read because of
+        the way the script shards them."""
         assert self._model is not None
         total = torch.zeros(3, dtype=torch.float64)
         for parameter in self._model.parameters():
@@ -205,7 +206,7 @@ def _options(task: TrialTask | ModelSummaryTask) -> dict[str, Any]:
 
 
 def _run(folder: Path, rank: int, trial: adapter.ScriptTrial) -> None:
-    """Run the user's script as `python` would, in this process, to its end or until the trial ends it."""
+    """Run the user's script in this process as `python` would run it, until it ends or the trial ends it."""
     command = json.loads((folder / "script.json").read_text())
     path = str(command["path"])
     adapter.hand_in(trial)
@@ -264,7 +265,7 @@ def _require_group(place: RankContext, folder: Path) -> None:
 
 
 def _local_part(parameter: nn.Parameter, world_size: int) -> tuple[torch.Tensor, int]:
-    """Part of a parameter that this rank holds, and the number of ranks that hold the same part."""
+    """Part of a parameter that this rank holds, and how many ranks hold the same part."""
     if not isinstance(parameter, DTensor):
         return parameter, world_size
     axes = parameter.device_mesh

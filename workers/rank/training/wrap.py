@@ -18,10 +18,10 @@ from shardtune.workers.rank.training.offload_check import OffloadingTrainer
 
 
 def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
-    """Prepare the blocks and wrap the model for the configuration's backend.
+    """Prepare the blocks and wrap the model for the backend of the configuration.
 
     Raises:
-        ValueError: the backend rejects the combination.
+        ValueError: the backend rejects the configuration.
         NumericsError: linear layers would train without the float8 or the 4-bit base weights that the study asks for.
     """
     task = setting.task

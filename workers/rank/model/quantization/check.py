@@ -15,7 +15,7 @@ from shardtune.workers.rank.classify import NumericsError
 from shardtune.workers.rank.model.quantization.layers import is_quantised, quantised_layers
 
 _WORD = 8
-"""Bytes that are summed at a time."""
+"""Number of bytes that are added up at a time."""
 
 
 def require_packed(blocks: Sequence[nn.Module], adapter: AdapterSchema | None) -> None:
@@ -44,7 +44,7 @@ def require_packed(blocks: Sequence[nn.Module], adapter: AdapterSchema | None) -
 
 
 class FrozenWeights:
-    """Sums of a rank's packed weights and scales, taken before training and compared after it."""
+    """Checksums of the packed 4-bit weights and scales on one rank, taken before training and compared after it."""
 
     def __init__(self, model: nn.Module, adapter: AdapterSchema | None) -> None:
         self._quantization: Quantization | None = quantization_of(adapter)
@@ -65,8 +65,8 @@ class FrozenWeights:
                 )
 
     def _sums(self) -> list[tuple[Any, ...]]:
-        """Sums of the bytes of every layer, and a hash of the first layer: unlike a sum, it also changes where values swap
-        places."""
+        """Sums of the bytes of every layer, and a hash of the first layer. Unlike a sum, the hash also changes if two
+        values swap places."""
         sums: list[tuple[Any, ...]] = [
             tuple(_sum_of(tensor) for tensor in (_local(layer.weight), *_scales(layer))) for _, layer in self._layers
         ]
@@ -98,8 +98,8 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_of(tensor: torch.Tensor) -> int:
-    """Sum of a tensor's bytes as 64-bit words, modulo 2^64. A tensor whose offset forbids a view as 64-bit words is copied
-    first."""
+    """Sum of a tensor's bytes as 64-bit words, modulo 2^64. If the tensor's offset in memory forbids a view as 64-bit
+    words, it is copied first."""
     content = _bytes_of(tensor)
     whole = content.numel() // _WORD * _WORD
     # A part that begins at an odd word of a larger tensor cannot be viewed in wider ones.

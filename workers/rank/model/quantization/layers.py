@@ -22,7 +22,7 @@ from shardtune.workers.rank.classify import SetupError
 _MARK = "packs_frozen_weights"
 """Name of the class attribute that marks a layer with 4-bit weights."""
 Fill = Callable[[torch.Tensor], None]
-"""Function that writes the initial values of one weight into a tensor of its shape."""
+"""Function that writes the initial values of one weight into a tensor that has the weight's shape."""
 
 
 def is_installed() -> bool:
@@ -31,8 +31,10 @@ def is_installed() -> bool:
 
 
 def convert(blocks: Sequence[nn.Module], lora: Lora, dtype: torch.dtype) -> None:
-    """Put 4-bit layers in place of the linear layers of a model's repeated blocks, on the meta device; biases, norms and the
-    names of parameters stay. `dtype`: dtype of the computation.
+    """Replace the linear layers of a model's repeated blocks on the meta device by 4-bit layers. Biases, norms and the
+    names of parameters stay.
+
+    `dtype`: dtype of the computation.
 
     Raises:
         SetupError: bitsandbytes is missing.
@@ -64,7 +66,8 @@ def is_quantised(module: nn.Module) -> bool:
 
 
 def is_unpacked(parameter: nn.Parameter) -> bool:
-    """Whether a parameter is the weight of a 4-bit layer whose values are still to be made and packed."""
+    """Whether a parameter is the weight of a 4-bit layer that has no values yet, so that they must still be made and
+    packed."""
     return hasattr(parameter, "bnb_quantized") and not parameter.bnb_quantized
 
 
@@ -87,13 +90,15 @@ def packed(parameter: Any, fill: Fill, device: torch.device) -> nn.Parameter:
 
 
 def declare_packed(model: nn.Module, storage: torch.dtype) -> dict[str, Any]:
-    """Give the 4-bit layers of a model on the meta device parameters of the packed weights' size, in words of a dtype, so that
-    a backend can shard them before they have values. Returns the weights that are to be packed, by parameter name.
+    """Give the 4-bit layers of a model on the meta device parameters as large as the packed weights, so that a backend
+    can shard them before they have values. Their elements have the given dtype, each holding several packed values.
+    Returns the weights that must be packed later, by parameter name.
 
-    One dtype in all of a unit's parameters lets FSDP gather them at once, as with transformers' `bnb_4bit_quant_storage`.
+    If all parameters of a unit have one dtype, FSDP can gather them at once, as with transformers'
+    `bnb_4bit_quant_storage`.
 
     Raises:
-        ValueError: the packed size of a weight is not a whole number of words of that dtype.
+        ValueError: the packed size of a weight is not a whole number of elements of that dtype.
     """
     unpacked = {}
     for name, layer in quantised_layers(model):

@@ -11,7 +11,8 @@ from shardtune.workers.rank.strategies import base
 
 
 def options(settings: AdamSettings) -> dict[str, Any]:
-    """Keyword arguments that every AdamW takes: torch's, DeepSpeed's CPU Adam and bitsandbytes'; weight decay applies to all parameters."""
+    """Keyword arguments that every AdamW takes: torch's, DeepSpeed's CPU Adam and that of bitsandbytes. Weight decay
+    applies to all parameters."""
     return {
         "lr": settings.lr,
         "betas": (settings.beta1, settings.beta2),
@@ -21,7 +22,7 @@ def options(settings: AdamSettings) -> dict[str, Any]:
 
 
 def make(settings: AdamW, parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
-    """Fused AdamW: one pass over memory, and no temporaries the size of the model."""
+    """Fused AdamW of torch, which reads and writes memory once and needs no temporary tensors as large as the model."""
     groups = [{"params": group} for group in base.group_by_mesh(parameters)]
     return torch.optim.AdamW(groups, fused=True, **options(settings))
 
@@ -29,5 +30,5 @@ def make(settings: AdamW, parameters: Iterable[nn.Parameter]) -> torch.optim.Ada
 def members(
     settings: AdamW, parameters: list[nn.Parameter], _matrices: list[nn.Parameter], _shard: int
 ) -> list[torch.optim.Optimizer]:
-    """Single AdamW for all parameters: unlike Muon, it does not treat matrices separately."""
+    """One AdamW for all parameters; an optimizer such as Muon would treat matrices separately."""
     return [make(settings, parameters)]

@@ -16,7 +16,7 @@ _PACKAGE = "bitsandbytes"
 def members(
     settings: AdamW8bit, parameters: list[nn.Parameter], _matrices: list[nn.Parameter], _shard: int
 ) -> list[torch.optim.Optimizer]:
-    """Single 8-bit AdamW for all parameters: unlike Muon, it does not treat matrices separately.
+    """One 8-bit AdamW for all parameters; an optimizer such as Muon would treat matrices separately.
 
     Raises:
         SetupError: bitsandbytes is not installed.

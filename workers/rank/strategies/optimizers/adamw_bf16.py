@@ -18,22 +18,23 @@ from shardtune.api_schemas.training.optimizers import AdamWBf16
 from shardtune.workers.rank.strategies.optimizers import adamw
 
 _PIECE = {"cpu": 1 << 16, "cuda": 1 << 22}
-"""Number of elements that are computed in float32 at a time, by device type: copies of a whole parameter, or of ZeRO's
-partition, would take five times the memory of weights and moments."""
+"""Number of elements that are computed in float32 at a time, by device type. Float32 copies of a whole parameter, or of
+a whole partition under ZeRO, would take five times the memory of weights and moments."""
 _LOWER_BITS = 16
-"""Bits of a float32 that a bfloat16 lacks."""
+"""Number of bits that a float32 has and a bfloat16 lacks."""
 
 
 class StochasticAdamW(torch.optim.Optimizer):
     """AdamW that keeps weights and moments in bfloat16 and rounds them stochastically.
 
-    Random numbers depend only on the step, the parameter and the part of it that this rank holds. So replicas draw the same
-    numbers and stay equal, and a training resumed from a checkpoint draws the same numbers as an uninterrupted one.
+    Its random numbers depend only on the step, the parameter and the part of it that this rank holds. Replicas
+    therefore draw the same numbers and stay equal, and a training that was resumed from a checkpoint draws the same
+    numbers as an uninterrupted one.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], shard: int = 0, **options: Any) -> None:
-        """Make the optimizer. `shard`: index of this rank's part of the parameters, where these are plain tensors; a DTensor
-        itself knows which part a rank holds. `options`: options of torch's AdamW."""
+        """Make the optimizer. `shard`: index of this rank's part of the parameters if these are plain tensors; a
+        DTensor itself knows which part a rank holds. `options`: options of torch's AdamW."""
         super().__init__(parameters, options)
         self._shard = shard
         self._streams: dict[torch.Tensor, int] = {}
@@ -86,8 +87,9 @@ def _step_in_float32(options: dict[str, Any], values: list[torch.Tensor], step: 
 
 
 def round_by_chance_(target: torch.Tensor, values: torch.Tensor, generator: torch.Generator) -> None:
-    """Write float32 values to a bfloat16 tensor, each rounded up or down with the probability that keeps the mean (stochastic
-    rounding). A value that bfloat16 represents exactly stays as it is. `values` is overwritten."""
+    """Write float32 values to a bfloat16 tensor by stochastic rounding: each is rounded up or down at random, with such
+    probabilities that the mean stays the same. Values that bfloat16 represents exactly stay as they are. `values` is
+    overwritten."""
     noise = torch.randint(1 << _LOWER_BITS, values.shape, dtype=torch.int32, device=values.device, generator=generator)
     # The NaN of a GPU has all lower bits set: a carry would turn it into -0.0.
     noise.mul_(values.isfinite())
@@ -101,7 +103,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _part(parameter: torch.Tensor, shard: int) -> tuple[int, ...]:
-    """Position of this rank's part of a parameter: equal on ranks that hold the same part."""
+    """Position of this rank's part within a parameter. Ranks that hold the same part have the same position."""
     if not isinstance(parameter, DTensor):
         return (shard,)
     coordinate = parameter.device_mesh.get_coordinate() or ()
@@ -111,8 +113,8 @@ def _part(parameter: torch.Tensor, shard: int) -> tuple[int, ...]:
 
 
 def _pieces(tensors: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]:
-    """Views of the tensors in pieces, in the same order for each tensor: small pieces where all tensors are contiguous, else
-    each whole."""
+    """Views of the tensors, cut into pieces in the same order for each tensor. The pieces are small if all tensors are
+    contiguous; otherwise each tensor is one piece."""
     if not all(tensor.is_contiguous() for tensor in tensors):
         return [(tensor,) for tensor in tensors]
     return [tensor.view(-1).split(_PIECE[tensor.device.type]) for tensor in tensors]  # type: ignore[no-untyped-call]
@@ -121,5 +123,5 @@ def _pieces(tensors: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]
 def members(
     settings: AdamWBf16, parameters: list[nn.Parameter], _matrices: list[nn.Parameter], shard: int
 ) -> list[torch.optim.Optimizer]:
-    """Single bfloat16 AdamW for all parameters: unlike Muon, it does not treat matrices separately."""
+    """One bfloat16 AdamW for all parameters; an optimizer such as Muon would treat matrices separately."""
     return [StochasticAdamW(parameters, shard, **adamw.options(settings))]

@@ -10,8 +10,8 @@ from shardtune.workers.rank.strategies.optimizers import adamw
 def members(
     settings: Muon, parameters: list[nn.Parameter], matrices: list[nn.Parameter], _shard: int
 ) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices, and AdamW for the other parameters if there are any. Torch's Muon orthogonalises a sharded matrix
-    as a whole, not each shard."""
+    """Muon for the matrices, and AdamW for the other parameters if there are any. Torch's Muon orthogonalises a sharded
+    matrix as a whole, and not each shard separately."""
     muon = torch.optim.Muon(
         matrices,
         lr=settings.lr,

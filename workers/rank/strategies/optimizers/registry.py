@@ -12,8 +12,8 @@ from shardtune.api_schemas.training.optimizers import OPTIMIZERS, OptimizerSchem
 from shardtune.workers.rank.strategies.optimizers import adamw, adamw_8bit, adamw_bf16, muon
 
 Maker = Callable[[Any, list[nn.Parameter], list[nn.Parameter], int], list[torch.optim.Optimizer]]
-"""Function that makes torch optimizers from four arguments: settings, all trained parameters, those of them that are matrices
-of blocks, and the index of this rank's shard (see `make`)."""
+"""Function that makes the torch optimizers of a trial. Its arguments are the settings, all trained parameters, those of
+them that are matrices of blocks, and the index of this rank's shard (see `make`)."""
 
 MAKERS: Mapping[str, Maker] = {
     "adamw": adamw.members,
@@ -25,7 +25,7 @@ MAKERS: Mapping[str, Maker] = {
 
 @dataclass(frozen=True)
 class OptimizerSet:
-    """Torch optimizers, each with parameters of its own, that together update a model."""
+    """Torch optimizers that together update one model; each has its own part of the parameters."""
 
     members: tuple[torch.optim.Optimizer, ...]
 
@@ -41,7 +41,7 @@ class OptimizerSet:
 
 
 def installed_kinds() -> list[str]:
-    """Kinds of optimizers that come from packages other than torch, as far as these packages are installed."""
+    """Kinds of optimizers that packages other than torch provide, limited to the packages that are installed."""
     packages = {kind: settings.package for kind, settings in OPTIMIZERS.items()}
     return [kind for kind, package in packages.items() if package and importlib.util.find_spec(package)]
 

@@ -29,8 +29,7 @@ class Product:
     client: ServiceClient | None = None
     """Client of the service that stores studies; None without one."""
     confirmation_key: Callable[[], bytes] = _process_key
-    """Function that returns the key which signs confirmation codes; by default a key that is lost when this process
-    ends."""
+    """Function that returns the key which signs confirmation codes. The default key is lost when this process ends."""
 
     def service(self, tool: str) -> ServiceClient:
         """Return the client of the service.

@@ -8,7 +8,7 @@ from shardtune.service.cli.terminal import PrintableConsole
 from shardtune.service.wording import plan_words
 
 _WIDTH = 190
-"""Characters per line where stdout is not a terminal."""
+"""Width of the output in characters if stdout is not a terminal."""
 _HEADINGS = ("GPUs", "evidence", "tokens/s/GPU", "days", "GPU-hours", "cost", "ends", "in time", "configuration")
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-"""Device files that show a loaded NVIDIA driver: the first exists on Linux, the second on WSL2."""
+"""Device files that exist while an NVIDIA driver is loaded: the first on Linux, the second on WSL2."""
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 

@@ -7,7 +7,7 @@ from shardtune.service.pages.charts.scale import LogScale, Position, tick_label
 
 WIDTH, HEIGHT = 460, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 28, 44
-"""Margins of the plotting area; text is set in the margins."""
+"""Margins around a chart's plotting area, in SVG units; axis labels and titles are drawn in the margins."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Line:
     kind: str
     """CSS class, which decides colour and dash."""
     label: str = ""
-    """Text of the legend; empty: not in the legend."""
+    """Text of the line in the chart's legend. If empty, the legend leaves the line out."""
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,9 @@ class StudyContext:
     tone: str
     sentence: str
     failure: NoAnswer
-    """Details of the study's failure; empty for a study that did not fail."""
+    """Description of why the study failed; empty for a study that did not fail."""
     changes: str
-    """Knobs in which the best configuration differs from the baseline."""
+    """Text that lists the knobs in which the best configuration differs from the baseline."""
     best_title: str
     baseline_origin: str
     """Origin of the baseline: the user, a documented default, or the search; empty without a result."""
@@ -69,7 +69,8 @@ class StudyContext:
     next_step: NextStep | None
     log: tuple[LogLine, ...]
     read_as: tuple[str, ...]
-    """Notes about how the service read the study's request: the baseline file, the precision, keys without effect."""
+    """Notes about how the service interpreted the study's request: the baseline file, the precision, and keys without
+    effect."""
     freshness: StudyFreshness
     verdict_chart: Interval | None
     search: SearchCharts
@@ -77,7 +78,8 @@ class StudyContext:
     matching: int
     setbacks: tuple[Setback, ...]
     failure_kinds: tuple[tuple[str, str], ...]
-    """Kinds of failures that the study had, each with its description, for the filter of trials."""
+    """Kinds of failures that occurred in the study, each with its description; the list of trials can be filtered by
+    them."""
     recipes: tuple[tuple[str, tuple[Trust, ...]], ...]
     """Name of each recipe (another precision or optimizer, float8) that the study compared, and lines about its loss
     and speed."""

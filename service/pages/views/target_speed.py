@@ -14,7 +14,7 @@ from shardtune.service.pages.charts.over_time import SpeedMeasurement, over_time
 from shardtune.service.pages.charts.plot import Plot
 
 _MOST = 200
-"""Maximum number of answers and of canaries (checks for slowdowns) in the chart: the newest ones."""
+"""Maximum number of answers in the chart, and of canaries (checks for slowdowns); the newest are shown."""
 _EVER_RECOMMENDED = (RecommendationState.RECOMMENDED, RecommendationState.RETIRED)
 _CANARY_TEXTS = {
     CanaryVerdict.NORMAL: "canary, as fast as before",

@@ -65,8 +65,8 @@ def of_most_validation_runs(study: Study, number: int) -> str:
 
 
 def most_validation_runs(study: Study) -> int:
-    """Return the maximum number of validation runs of a final comparison whose pairs all have equal load. It ends earlier
-    if the pairs decide it."""
+    """Return the maximum number of validation runs of a final comparison, if the two runs of each pair have equal
+    load. The comparison ends earlier if fewer pairs decide it."""
     if study.final_comparison_runs is not None:
         return study.final_comparison_runs
     return final_comparison.max_runs(study.spec.budget.most_trials - 1, study.spec.budget.max_pairs)

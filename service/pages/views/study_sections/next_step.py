@@ -20,17 +20,18 @@ from shardtune.service.wording.more_pairs import more_pairs
 from shardtune.tuner.prediction import catalogue
 
 QUIET_WAIT_MINUTES = 30
-"""Minutes that the runs of a repeated study may wait in all until a machine that was too busy is quiet."""
+"""Maximum total minutes for which the runs of a study that is repeated wait for a quiet machine, because the machine
+was too busy before."""
 _MORE_TRIALS = 10
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """Action that a person takes next."""
+    """Action that the page proposes to the user as the next step."""
 
     text: str
     label: str = ""
-    """Label of the button; empty without one."""
+    """Label of the button; empty if the step has no button."""
     href: str = ""
     """Address of the page that the button opens; empty for a button that sends a form."""
     action: str = ""

@@ -20,7 +20,8 @@ from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.space.legal_values import Flat
 
 _MOST_CHARTED = 2_000
-"""Maximum number of trials in the charts, newest first; more trials are rare and do not change the charts' shape."""
+"""Maximum number of trials in the charts; the newest are shown. Few studies have more trials, and more points would
+not change the shape of the charts."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class SearchCharts:
     """Pareto front of speed and memory as rows of a table, for readers who cannot use the chart."""
     importance: Importance
     backends: frozenset[str]
-    """Backends of the measured trials, for the legend."""
+    """Names of the backends of the measured trials, which the charts' legend lists."""
     has_unusable: bool
-    """Whether the charts leave out measured trials, such as those that train differently."""
+    """Whether the charts leave out some measured trials, such as trials whose losses differ from the others'."""
 
 
 def charted_points(session: Session, study_id: str) -> list[TrialPoint]:

@@ -140,7 +140,8 @@ class ServiceClient(FleetClient):
         return self._calls.read_rows(_STUDIES, self._calls.pages("/v1/studies", "studies", params, at_most))
 
     def events(self, study_id: str, after: int = 0, patience_s: float | None = None) -> EventPage:
-        """Return the events of a study with numbers above `after`. `patience_s`: shorter patience than the client's."""
+        """Return the events of a study whose numbers are above `after`. `patience_s` replaces the client's total
+        waiting time in seconds for a busy service."""
         params = {"after": after, "limit": _EVENTS}
         return self._calls.read(
             EventPage, self._calls.send("GET", f"/v1/studies/{study_id}/events", params=params, patience_s=patience_s)
@@ -153,8 +154,8 @@ class ServiceClient(FleetClient):
         timeout_s: float | None = None,
         poll_s: float = 2.0,
     ) -> Study:
-        """Follow a study until it ends, and return it; the callback `seen` receives the study now and after each of its
-        events.
+        """Follow a study until it ends, and return it. The callback `on_change` receives the study at once, and again
+        after each event of the study.
 
         Raises:
             TimeoutError: the study had not ended after `timeout_s`.

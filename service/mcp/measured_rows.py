@@ -58,7 +58,7 @@ def trained(adapter: AdapterSchema | None, model: ModelSpec) -> str:
 
 
 def samples(data: SampleLengths | None) -> str:
-    """Return in words how long the samples are."""
+    """Describe in words how long the samples are."""
     return "equal lengths" if data is None else data.describe()
 
 

@@ -52,7 +52,7 @@ INSTRUCTIONS = (
 
 
 class Host(Protocol):
-    """Host of the MCP server: a process on a user's machine, or the service."""
+    """Host of the MCP server: either a process on a user's machine, or the service."""
 
     has_service: bool
     """Whether studies can be read."""

@@ -19,7 +19,8 @@ _BAND_95 = "95 % interval within the run"
 
 
 def trial_row(trial: Trial, study_id: str) -> AnswerRow:
-    """Return the row of a trial: what its search run measured, what was predicted before, and why it ended early."""
+    """Return the table row of a trial: what its search run measured, what had been predicted, and the reason if it
+    ended early."""
     predicted = trial.prediction
     return AnswerRow(
         cells(
@@ -67,7 +68,8 @@ def configurations(result: StudyResult, study_id: str) -> RowTable:
 
 
 def best_so_far(study: Study) -> RowTable:
-    """Return the table of the fastest configuration of a study without a result, which nothing has confirmed."""
+    """Return the table of the fastest configuration so far of a study without a result; no run has confirmed this
+    configuration."""
     contender = study.best_so_far
     rows = (
         []
@@ -110,7 +112,8 @@ def rejected_row(rejection: Rejection) -> AnswerRow:
 
 
 def projected(projection: StudyProjection | None) -> RowTable:
-    """Return the table of the configurations that a study projects to its target, which nothing has measured."""
+    """Return the table of the configurations that a study projects to its target (a larger cluster); none of their
+    figures is measured."""
     if projection is None:
         return RowTable("target", "", [])
     source = f"projection from measurements on {counted(projection.measured_gpus, 'GPU')}"

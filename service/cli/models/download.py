@@ -30,7 +30,8 @@ else:
     )
 
 _LIMIT_S = 40.0
-"""Seconds in which a model must be read; huggingface_hub 2.4 repeats failed requests for 23 seconds."""
+"""Maximum seconds for reading a model from the hub; huggingface_hub 2.4 alone repeats failed requests for 23
+seconds."""
 _HOW_TO_LOG_IN = "log in with an account that may read it (`hf auth login`, or HF_TOKEN)"
 
 

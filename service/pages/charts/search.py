@@ -24,11 +24,12 @@ from shardtune.service.wording.backend_words import backend_mark, backend_name
 from shardtune.tuner.insights import pareto
 
 _MOST_MARKS = 400
-"""Maximum number of points; more cannot be told apart and make the page heavy."""
+"""Maximum number of points in a chart; more could not be distinguished and would make the page heavy."""
 
 
 def limit_peak_gib(point: TrialPoint) -> float | None:
-    """Return the peak in GiB that the memory limit applies to (reserved on a GPU, allocated on CPU ranks), if known."""
+    """Return the peak memory in GiB that the memory limit applies to: reserved memory on a GPU, allocated memory on
+    CPU ranks. None if it is not known."""
     return point.failure_peak_gib if point.measured_peak_gib is None else point.measured_peak_gib
 
 
@@ -116,7 +117,7 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
 
 
 def pareto_front(measured: Sequence[tuple[float, TrialPoint]]) -> list[tuple[float, TrialPoint]]:
-    """Return the feasible trials that no other beats in both speed and memory, by ascending memory."""
+    """Return the feasible trials for which no other trial is both faster and smaller in memory, by ascending memory."""
     feasible = [entry for entry in measured if entry[1].state.is_feasible]
     return pareto.front(feasible, lambda entry: entry[0], lambda entry: _speed(entry[1]))
 

@@ -15,17 +15,18 @@ from shardtune.service.wording import study_words
 
 @dataclass(frozen=True)
 class Setback:
-    """Number of trials or runs without a usable measurement, or with a doubtful one, for one reason."""
+    """Number of trials or runs that have no usable measurement, or only a doubtful one, for the same reason."""
 
     tone: str
     number: int
     text: str
     query: str = ""
-    """Query string that filters the table to these trials; empty where no filter exists."""
+    """Query string that filters the table of trials to the counted ones; empty if there is no such filter."""
 
 
 def setbacks(session: Session, study: Study, points: Sequence[TrialPoint]) -> tuple[Setback, ...]:
-    """Return a study's setbacks by reason, failures first. `points`: the study's trials."""
+    """Return counts of a study's trials and runs without a usable measurement, by reason, with failures first.
+    `points`: the study's trials."""
     failures = [
         Setback(words.TRIAL_TONES[TrialState(state)], number, words.FAILURES.get(kind, kind), f"?reason={kind}")
         for state, kind, number in trial_points.failure_counts(session, study.study_id)

@@ -19,7 +19,8 @@ from shardtune.service.trusted_proxies import check_proxies
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
 SECRET_FIELDS = ("database_url", "secret_key")
-"""Names of secret settings, whose values no error message repeats, not even the error about parsing the settings."""
+"""Names of the settings that are secret. No error message shows their values, not even the error that the settings
+cannot be parsed."""
 
 
 class Settings(BaseSettings):
@@ -38,9 +39,8 @@ class Settings(BaseSettings):
     database_statement_s: float | None = Field(default=None, gt=0)
     """Maximum duration of one SQL statement in seconds. Default: half of `lease_s`."""
     database_idle_s: float | None = Field(default=None, gt=0)
-    """Seconds of inactivity after which Postgres ends a transaction. Limits how long the transaction of a crashed host
-    keeps its row locks. Default: half of `lease_s`.
-    """
+    """Seconds of inactivity after which Postgres ends a transaction. It limits how long the transaction of a crashed
+    host keeps its row locks. Default: half of `lease_s`."""
     log_level: str = "INFO"
     """Lowest level of log lines: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
     require_keys: bool = False
@@ -74,9 +74,8 @@ class Settings(BaseSettings):
     sweep_s: float = Field(default=2, gt=0)
     """Interval in seconds at which the service checks for expired leases."""
     poll_s: float = Field(default=0.5, gt=0)
-    """Interval in seconds at which the service queries the database for changed studies while workers' requests for
-    work are kept open.
-    """
+    """Interval in seconds at which the service queries the database for changed studies while requests of workers wait
+    for work."""
     worker_live_s: float = Field(default=90, gt=0)
     """Seconds since a worker's last request during which the worker counts as live."""
     fingerprint_check_s: float = Field(default=5, gt=0)
@@ -100,18 +99,17 @@ class Settings(BaseSettings):
     and starts the canaries that are due.
     """
     run_deadline_s: float = Field(default=300, gt=0)
-    """Time limit of a run in seconds, including building the model. The time for its training steps is added: three
-    times the predicted step time, or the measured one.
-    """
+    """Time limit of a run in seconds, including building the model. The time for its training steps is added: for each
+    step, three times its predicted or, without a prediction, its measured time."""
     no_progress_s: float = Field(default=60, gt=0)
-    """Seconds without progress of any rank after which a run is ended; the time of three steps is added."""
+    """Seconds after which a run is ended because no rank made progress; the time of three steps is added to them."""
     stream_heartbeat_s: float = Field(default=15, gt=0)
     """Interval in seconds at which an idle event stream gets a comment, so that proxies keep the connection open."""
     max_streams_per_client: int = Field(default=16, ge=1)
     """Maximum number of event streams that one client may keep open at one service process."""
     max_streams: int = Field(default=1000, ge=1)
     """Maximum number of event streams that all clients together may keep open at one service process. One project can
-    open at most as many as it leaves free, that is, half of them."""
+    open at most as many as then remain free, which is at most half of them."""
     secret_key: SecretStr | None = Field(default=None, min_length=32)
     """Key from which the secrets of webhooks are derived, and the key that signs the confirmation codes for coding
     agents; at least 32 characters, the same for every replica of the service. Without it, a key file is created beside
@@ -197,7 +195,8 @@ class Settings(BaseSettings):
     otherwise the connection is closed.
     """
     measure: MeasurePlan = MeasurePlan()
-    """Measurement plan of runs: number of warm-up steps and timed windows. JSON in the environment."""
+    """Plan of each run's measurement: number of warm-up steps, and of timed windows (groups of steps that are timed
+    together). JSON in the environment."""
     resume_check: ResumePlan = ResumePlan()
     """Number of steps that a study's winner trains before its checkpoint and after resuming from it (resume check).
     JSON in the environment.
@@ -256,9 +255,8 @@ class Settings(BaseSettings):
 
     @property
     def database_limits(self) -> DatabaseLimits:
-        """Database limits (lock, statement and idle seconds): the values set by the operator, else defaults derived
-        from the lease.
-        """
+        """Limits of the database: maximum seconds of waiting for a lock, of a statement, and of an idle transaction.
+        Values that the operator did not set are derived from the lease."""
         # Derived from `lease_s`: a lost replica's locks must be gone before leases of the others' workers expire.
         limits = DatabaseLimits.for_lease(self.lease_s, self.database_connections)
         limits = replace(

@@ -140,8 +140,8 @@ class ServiceClient(FleetClient):
         return self._calls.read_rows(_STUDIES, self._calls.pages("/v1/studies", "studies", params, at_most))
 
     def events(self, study_id: str, after: int = 0, patience_s: float | None = None) -> EventPage:
-        """Return the events of a study whose numbers are above `after`. `patience_s` replaces the client's total
-        waiting time in seconds for a busy service."""
+        """Return the events of a study whose numbers are above `after`. `patience_s`: maximum seconds for which this
+        call waits for a busy service, if lower than the client's maximum."""
         params = {"after": after, "limit": _EVENTS}
         return self._calls.read(
             EventPage, self._calls.send("GET", f"/v1/studies/{study_id}/events", params=params, patience_s=patience_s)

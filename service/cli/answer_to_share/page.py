@@ -17,8 +17,8 @@ _SIGNS = {"good": "for", "warn": "against", "bad": "against", "quiet": "also"}
 
 
 def as_markdown(study: Study, result: StudyResult, trials: Sequence[Trial], changes: str | None) -> str:
-    """Return a study's answer as a Markdown page. `changes`: text of the study's `changes.md`; None without any
-    change."""
+    """Return a study's answer as a Markdown page. `changes`: text of the study's `changes.md`; None if there is no
+    such text."""
     spec = study.spec
     trained = ", ".join((spec.workload.precision.name, *study_words.trained_parts(spec.workload)))
     lines = [

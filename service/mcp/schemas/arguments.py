@@ -89,7 +89,7 @@ class ExplainConfigArguments(JobArguments):
     """Configuration in Shardtune's format (`dp_shard`: GPUs that share one copy of the states), or the unchanged content
     of a DeepSpeed JSON, an Accelerate configuration or TrainingArguments."""
     global_batch: int | None = None
-    """Samples per optimizer step; null: one forward pass a step. Required for a file of another program."""
+    """Samples per optimizer step; null: as many as one forward pass takes. Required for a file of another program."""
 
 
 class PlanArguments(Schema):
@@ -120,7 +120,7 @@ class PlanArguments(Schema):
     precision: PrecisionName = "auto"
     """Dtypes of training."""
     overhead: float = 0.15
-    """Time for evaluation, data and pauses, as a fraction of step time."""
+    """Time for evaluation, data and pauses, which is added to the step time, as a fraction of it."""
     measurements: tuple[dict[str, JsonValue], ...] = ()
     """Measurements on a few GPUs (`gpu`, `gpus`, `config`, `tokens_per_s_per_gpu`), from which larger numbers are
     projected."""

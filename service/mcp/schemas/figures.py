@@ -39,7 +39,7 @@ class Figure(Schema):
 
 
 def rounded(value: float) -> float:
-    """Round a value to four significant digits; more would claim a precision that no prediction has."""
+    """Round a value to four significant digits, because no prediction is more precise."""
     if value == 0 or not math.isfinite(value):
         return value
     return round(value, _DIGITS - 1 - math.floor(math.log10(abs(value))))

@@ -178,8 +178,8 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.transport.abort()
 
     def _linger(self, transport: asyncio.Transport) -> bool:
-        """Shut down only the sending direction and discard incoming bytes, instead of closing a connection whose client
-        still sends. Returns whether it did so.
+        """Shut down only the sending direction of a connection whose client still sends, and discard the incoming
+        bytes, instead of closing the connection. Returns whether this was done.
 
         Closing a socket with unread data would reset the connection, and the client would lose the response. If the
         reset comes after the end of the response, the client sees that its body is unwanted (EPIPE), and not a broken
@@ -221,21 +221,22 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
 
 
 class _LingeringTransport:
-    """Transport whose first `close` may first read the rest of the request. From that moment on, `is_closing` is true."""
+    """Transport whose first call of `close` may first read the rest of the request. From that call on, `is_closing` is
+    true."""
 
     def __init__(self, transport: asyncio.Transport, linger: Callable[[asyncio.Transport], bool]) -> None:
         self._transport, self._linger = transport, linger
         self._lingers = False
 
     def close(self) -> None:
-        """Close the transport, or let the connection first discard the rest of its request."""
+        """Close the transport at once, or let the connection first discard the rest of its request."""
         if self._transport.is_closing() or not self._linger(self._transport):
             self._transport.close()
         else:
             self._lingers = True
 
     def is_closing(self) -> bool:
-        """Whether the transport closes, or will close after the rest of a request has been discarded."""
+        """Whether the transport closes now, or will close once the rest of a request has been discarded."""
         return self._lingers or self._transport.is_closing()
 
     def __getattr__(self, name: str) -> Any:

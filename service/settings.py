@@ -66,9 +66,8 @@ class Settings(BaseSettings):
     """
 
     lease_s: float = Field(default=20, gt=0)
-    """Seconds without a heartbeat after which a worker loses its run. A shorter time recovers faster from a crash, but
-    tolerates shorter network outages.
-    """
+    """Seconds without a heartbeat after which a worker loses its run. With a shorter time, the service recovers faster
+    from a crash, but only shorter network outages are tolerated."""
     heartbeat_s: float = Field(default=2, gt=0)
     """Interval in seconds at which a worker renews its lease; several must fit into `lease_s`."""
     sweep_s: float = Field(default=2, gt=0)
@@ -77,19 +76,17 @@ class Settings(BaseSettings):
     """Interval in seconds at which the service queries the database for changed studies while requests of workers wait
     for work."""
     worker_live_s: float = Field(default=90, gt=0)
-    """Seconds since a worker's last request during which the worker counts as live."""
+    """Maximum seconds since a worker's last request for which the worker counts as live."""
     fingerprint_check_s: float = Field(default=5, gt=0)
     """Interval in seconds at which the fingerprints (hardware and software versions) of recommendations are compared
     with those of the workers.
     """
     fingerprint_debounce_s: float = Field(default=300, ge=0)
-    """Seconds without a further change after which a change of workers' fingerprints (hardware and software versions)
-    is announced and a retune requested, so that a rolling upgrade causes one event.
-    """
+    """Seconds that must pass without a further change before a change of workers' fingerprints (hardware and software
+    versions) is announced and a retune requested. A rolling upgrade therefore causes only one event."""
     fingerprint_gone_s: float = Field(default=3600, ge=0)
-    """Seconds for which a silent worker's last fingerprint (hardware and software versions) still counts, so that a
-    reboot makes no recommendation stale.
-    """
+    """Seconds for which the last fingerprint (hardware and software versions) of a worker that sends nothing still
+    counts, so that a reboot does not make a recommendation stale."""
     canary_period_s: float | None = Field(default=None, ge=60)
     """Interval in seconds at which a recommended configuration runs again on one worker (canary), to detect slow-downs.
     Default: never.
@@ -149,17 +146,17 @@ class Settings(BaseSettings):
     keep_workers_days: float = Field(default=90, gt=0)
     """Days without a request after which a worker is removed from all lists, until the worker registers again."""
     max_workers: int = Field(default=2000, ge=1)
-    """Maximum number of workers of one project, and separately of workers that serve every project."""
+    """Maximum number of workers of one project. The same maximum applies to the workers that serve every project."""
     registrations_per_minute: int = Field(default=600, ge=1)
-    """Maximum number of new workers and changed fingerprints that a project may register per minute, at each process.
-    """
+    """Maximum number of new workers and changed fingerprints (hardware and software versions) that a project may
+    register per minute at each service process."""
     requires_approval: bool = False
     """Require a person's approval before a new best configuration is recommended, in every project, whatever the
     project's own setting is.
     """
     max_webhooks: int = Field(default=100, ge=1)
-    """Maximum number of webhooks of one project, and separately of webhooks that receive the events of every project.
-    """
+    """Maximum number of webhooks of one project. The same maximum applies to the webhooks that receive the events of
+    every project."""
     price_per_gpu_hour: float | None = Field(default=None, ge=0)
     """Price of one GPU (or CPU rank) for an hour, used in cost reports. Default: costs are reported in GPU-seconds
     only.
@@ -185,22 +182,19 @@ class Settings(BaseSettings):
     max_schedules: int = Field(default=100, ge=1)
     """Maximum number of schedules of one project."""
     schedule_least_gap_s: float = Field(default=300, ge=60)
-    """Minimum distance in seconds between two ticks of one schedule."""
+    """Minimum seconds between two ticks (scheduled runs) of one schedule."""
     max_connections: int = Field(default=4096, ge=64)
-    """Maximum number of connections that one process keeps open, including event streams and workers waiting for work.
-    Further connections get 503.
-    """
+    """Maximum number of connections that one process keeps open, including event streams and the connections of
+    workers that wait for work. Further connections get 503."""
     request_receive_s: float = Field(default=30, gt=0)
-    """Seconds within which a request must arrive after its first byte, and within which a client must read a response;
-    otherwise the connection is closed.
-    """
+    """Maximum seconds from a request's first byte until all of it has arrived, and maximum seconds that a client may
+    take to read a response. After that, the connection is closed."""
     measure: MeasurePlan = MeasurePlan()
     """Plan of each run's measurement: number of warm-up steps, and of timed windows (groups of steps that are timed
     together). JSON in the environment."""
     resume_check: ResumePlan = ResumePlan()
-    """Number of steps that a study's winner trains before its checkpoint and after resuming from it (resume check).
-    JSON in the environment.
-    """
+    """Number of steps that a study's winner trains before its checkpoint is saved, and after it resumes from the
+    checkpoint (resume check). JSON in the environment."""
 
     @field_validator("retune_timezone")
     @classmethod

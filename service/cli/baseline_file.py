@@ -97,7 +97,7 @@ class _BoundedLoader(yaml.SafeLoader):
     _merged = 0
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Construct the value of a node.
+        """Construct the Python value of a YAML node.
 
         Raises:
             MarkedYAMLError: the node cannot be read as a value, or its tag contradicts its text, as in `!!int x`.

@@ -42,7 +42,7 @@ def without_collections() -> Iterator[None]:
 
 
 class LazyModule:
-    """Proxy that imports its module on the first attribute access."""
+    """Proxy for a module, which is imported when one of its attributes is first used."""
 
     def __init__(self, module: str) -> None:
         self._module = module

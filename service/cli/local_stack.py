@@ -104,7 +104,8 @@ def state_directory(path: Path) -> Iterator[Path]:
 
 
 def make_state_directory(path: Path) -> Path:
-    """Make the state directory, with its parents, and return its absolute path; an existing one is only checked.
+    """Make the state directory, with its parents, and return its absolute path. A directory that exists is only
+    checked.
 
     Raises:
         InputError: the directory cannot be written, or other users can write in it.
@@ -242,7 +243,8 @@ class LocalWorker:
         self._child.stop(patience_s=15)
 
     def _registration_times(self) -> set[datetime]:
-        """Return the registration times of workers with this name; a new time shows that this worker has registered."""
+        """Return the times at which workers with this worker's name registered; a new time shows that this worker has
+        registered."""
         return {worker.registered_at for worker in self._client.workers() if worker.name == self.name}
 
 

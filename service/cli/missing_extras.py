@@ -24,7 +24,7 @@ _EXTRAS = {
     "ray": ("ray",),
     "telemetry": ("opentelemetry",),
 }
-"""Modules that each extra of `pyproject.toml` installs."""
+"""Names of the Python modules that each extra of `pyproject.toml` installs."""
 
 
 def remedy(error: ModuleNotFoundError) -> str | None:

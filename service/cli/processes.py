@@ -25,7 +25,7 @@ from shadowing the module."""
 
 
 class Child:
-    """A child process in its own session; its output goes to a log file."""
+    """A child process in a session of its own, whose output goes to a log file."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, *, environment: dict[str, str] | None = None
@@ -77,7 +77,7 @@ class Child:
             return []
 
     def failure(self, event: str) -> PlatformFailure:
-        """Return the error to raise for an unexpected end, with the last lines of the log."""
+        """Return the error for a process that ended unexpectedly, with the last lines of its log."""
         tail = [f"  {line}" for line in self.log_tail()]
         return PlatformFailure(f"{self.name} {event}; its log is {self.log}:", *tail)
 

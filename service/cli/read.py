@@ -12,7 +12,7 @@ _MOST_SHOWN = 500
 
 
 def read_text(path: Path, name: str, remedy: str, most_bytes: int = regular_file.MOST_BYTES) -> str:
-    """Read the text of a regular file of at most `most_bytes`.
+    """Read the text of a regular file whose size is at most `most_bytes`.
 
     Raises:
         InputError: the file cannot be read; the message holds `name`, the path, the reason and `remedy`.

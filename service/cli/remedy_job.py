@@ -116,7 +116,7 @@ def _run_study(
 
 
 def remedy_result(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> RemedyResult:
-    """Return the result of the study that measured a remedy: the verdict, or the reason why there is none."""
+    """Return the result of the study that measured a remedy: its verdict, or the reason why there is no verdict."""
     result = study.result
     if result is not None and result.speedup is not None:
         measured = result.speedup

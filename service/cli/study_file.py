@@ -54,7 +54,7 @@ def is_bare_config(values: dict[str, JsonValue]) -> bool:
 
 
 def validate_study(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
-    """Validate a study file; `model`, `baseline` and `workload.data` may be paths relative to it.
+    """Validate a study file. Its fields `model`, `baseline` and `workload.data` may be paths relative to the file.
 
     Raises:
         InputError: a field is missing, unknown or wrong.

@@ -76,7 +76,8 @@ def trial_counts(trials: Mapping[str, int]) -> dict[str, int]:
 
 
 def reasons(study: Study, result: StudyResult, trials: Sequence[Trial]) -> tuple[Trust, ...]:
-    """Return the reasons for and against believing the answer, as the study's page shows them."""
+    """Return the reasons for and against believing the answer of a study; they are the same that the study's page
+    shows."""
     # `result` may be newer than the study's own: a running extension keeps the previous answer.
     return trust(study.model_copy(update={"result": result}), result_runs(study, result, trials))
 
@@ -112,8 +113,8 @@ def as_text(
 
 
 def _recipe_rows(result: StudyResult) -> list[tuple[str, str]]:
-    """Return rows about the recipes (other precisions or optimizers, float8) that the study compared; none replaces
-    the answer."""
+    """Return rows about the recipes (other precisions or optimizers, float8) that the study compared. No such recipe
+    replaces the study's answer."""
     rows = []
     for recipe in result.recipes:
         texts = [f"{_MARKS[line.tone]} {line.text}" for line in recipe_words.lines(recipe)]

@@ -50,8 +50,8 @@ class PrintableConsole(Console):
         super().__init__(file=cast(TextIO, getattr(stream, "unchecked", stream)), markup=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render to segments of printable text; Rich's own control segments, such as cursor movements, pass
-        unchanged."""
+        """Convert Rich's output to segments of printable text. Rich's own control segments, such as cursor movements,
+        pass unchanged."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(printable(text), style)

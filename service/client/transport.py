@@ -61,7 +61,8 @@ class ServiceRejected(ServiceError):
         return 400 <= self.status < 500
 
     def lines(self) -> list[str]:
-        """Format the service's error response for a person: one line per wrong field, or the detail text."""
+        """Format the service's error response for a person: one line for each wrong field or, if it names none, the
+        detail text."""
         lines = [field_line(error) for error in self.errors]
         return lines or [self.detail]
 

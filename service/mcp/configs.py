@@ -16,7 +16,7 @@ _MOST_DIFFERENCES = 12
 
 
 def short_config(config: TrialConfig) -> dict[str, JsonValue]:
-    """Return a configuration without the fields that have their default value; the result is valid input for tools."""
+    """Return a configuration without the fields that have their default value; tools accept the result as input."""
     values: dict[str, JsonValue] = config.model_dump(mode="json", exclude_defaults=True)
     strategy = config.strategy.model_dump(mode="json", exclude_defaults=True)
     # The discriminator of the strategies is a default itself.

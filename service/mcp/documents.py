@@ -10,7 +10,8 @@ from shardtune.service.mcp.errors import ToolRejected
 
 PREFIX = "shardtune://docs/"
 _FOLDER = Path(__file__).with_name("pages")
-"""Folder of the documentation's pages: symbolic links in a checkout, copies of the pages in a built package."""
+"""Folder of the documentation's pages. It holds symbolic links in a checkout, and copies of the pages in a built
+package."""
 _GENERATED = "<!-- generated:"
 """Marker of a table that is generated when the documentation site is built. Pages that contain the marker are not
 served, because the OpenAPI document and the tools' schemas state the same facts."""

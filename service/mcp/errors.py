@@ -14,7 +14,7 @@ _MOST_LINES = 10
 
 
 class ToolRejected(Exception):
-    """Expected failure of an MCP tool call, with lines that the agent reads."""
+    """Expected failure of an MCP tool call; the agent reads its lines."""
 
     def __init__(self, *lines: str) -> None:
         self.lines = tuple(truncate(line) for line in lines[:_MOST_LINES])

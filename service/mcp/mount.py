@@ -26,7 +26,8 @@ from shardtune.service.process.principal import Principal
 from shardtune.service.webhooks.secrets import master_key
 
 _AT_ONCE, _OF_ONE_SENDER = 8, 4
-"""Maximum number of tool calls that one process handles at the same time, in total and for one sender."""
+"""Maximum number of tool calls that one process handles at the same time: the first number for all senders together,
+the second for one sender."""
 
 
 class _ServiceHost:

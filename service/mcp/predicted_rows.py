@@ -13,8 +13,8 @@ _SHOWN_TERMS = 5
 
 
 def job_fields(table: PredictionTable, notes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the fields of an answer that describe the training job: model, cluster, sequence length, precision and
-    so on."""
+    """Return the fields of an answer that describe the training job, such as model, cluster, sequence length and
+    precision."""
     precision_note = (table.precision_note,) if table.precision_note is not None else ()
     return {
         "model": table.model,

@@ -50,5 +50,6 @@ def product_of_service(
     diagnose_folder: Callable[[Path], Diagnosis] | None = None,
     confirmation_key: Callable[[], bytes] = _process_key,
 ) -> Product:
-    """Return the functions of a service, whose predictions use rates and calibrations measured by its workers."""
+    """Return the functions that MCP tools call if a service is given. The service's predictions use rates and
+    calibrations that its workers measured."""
     return Product(client.predict, client.plan, diagnose_folder, client, confirmation_key)

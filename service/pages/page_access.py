@@ -80,7 +80,7 @@ def _require_login(request: Request) -> None:
 
 
 def _identify_once(request: Request, context: Context) -> Principal:
-    """Identify the sender of a request; the result is cached for the duration of the request."""
+    """Identify the sender of a request; the result is kept until the request ends."""
     sender = getattr(request.state, "sender", None)
     if isinstance(sender, Principal):
         return sender
@@ -106,7 +106,7 @@ def _principal_of_session(context: Context, session: Session, token: str) -> Pri
 
 
 LOGIN_REQUIRED = Depends(_require_login)
-"""Dependency of every page except the login."""
+"""Dependency of every page except the login page: it requires a login."""
 
 
 def requires(action: Action) -> Any:

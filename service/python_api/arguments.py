@@ -80,7 +80,7 @@ def stated(workload: Mapping[str, Any]) -> dict[str, Any]:
 def study_fields(
     model: ModelLike, cluster: ClusterLike | None, fields: Mapping[str, Any], workload: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields of a study file: those that the `model` argument's file contains, overridden by the other
+    """Return the fields of a study file: those of the file that the argument `model` names, overridden by the other
     arguments.
 
     Raises:

@@ -57,7 +57,8 @@ def trial_row(trial: Trial, study_id: str) -> AnswerRow:
 
 
 def configurations(result: StudyResult, study_id: str) -> RowTable:
-    """Return the table of a result's recommended configuration, its baseline and its candidate."""
+    """Return the table of the configurations that a result names: the recommended one, the baseline and the
+    candidate."""
     named = {"recommended": result.best, "baseline": result.baseline, "candidate": result.candidate}
     rows = [
         _measured_row(role, measured_rows.measured_config(contender, study_id), contender.config)
@@ -91,7 +92,7 @@ def known_configurations(known: BestConfig) -> RowTable:
 
 
 def speedup(compared: Speedup | None, study_id: str) -> RowTable:
-    """Return the table of a measured speed-up over the baseline; without rows if nothing was compared."""
+    """Return the table of a measured speed-up over the baseline; it has no rows if nothing was compared."""
     value = measured_rows.speedup_figure(compared, study_id)
     rows = [] if value is None else [AnswerRow(cells(comparison="candidate over baseline", speedup=value))]
     return RowTable("speedup", "Speed-up in paired runs", rows)

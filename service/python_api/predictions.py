@@ -30,9 +30,8 @@ class Predictions(Result):
 
 @dataclass(frozen=True, repr=False)
 class ExplainedConfig(Result):
-    """Explained configuration, with the tables `configuration` (together with the fastest one), `memory`, `step` and
-    `differences`.
-    """
+    """Explanation of one configuration, in the tables `configuration` (which also holds the fastest one), `memory`,
+    `step` and `differences`."""
 
     values: ExplainConfigAnswer | None = None
     """All values of the explanation."""

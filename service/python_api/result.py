@@ -20,7 +20,7 @@ class Result:
     summary: str
     """Summary of the answer in one or two sentences."""
     tables: tuple[RowTable, ...]
-    """Tables of the answer, the most important one first."""
+    """Tables of the answer, starting with the most important one."""
     subject: str = ""
     """Description of the model, cluster and workload."""
     notes: tuple[str, ...] = ()

@@ -53,7 +53,7 @@ class AnswerRow:
 
 @dataclass(frozen=True)
 class RowTable:
-    """Table: rows with a name and a caption."""
+    """Table of an answer: rows, with a name and a caption."""
 
     name: str
     """Name for `records` and `to_pandas`."""

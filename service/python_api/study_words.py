@@ -39,7 +39,7 @@ def answer(result: StudyResult) -> str:
 
 
 def reasons(study: Study, result: StudyResult, trials: Sequence[Trial]) -> tuple[str, ...]:
-    """Return the reasons for and against believing a study's answer, followed by the answer's notes."""
+    """Return the reasons for and against believing a study's answer, followed by the notes of the answer."""
     marks = {"good": "for the answer", "warn": "warning", "bad": "against the answer"}
     believed = (
         f"{marks[reason.tone]}: {reason.text}" if reason.tone in marks else reason.text

@@ -23,7 +23,7 @@ class ComparedLine:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no compared configuration has a value in this row."""
+        """Whether none of the compared configurations has a value in this row."""
         return all(value in (_NONE, _NO_KNOB) for value in self.values)
 
     @property

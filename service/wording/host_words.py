@@ -30,6 +30,6 @@ def _host_text(host: object) -> str:
 
 
 def listing(names: Sequence[str]) -> str:
-    """List the first names and count the rest: `n0, n1 and 3 more`."""
+    """List the first names of a list and count the others: `n0, n1 and 3 more`."""
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -17,7 +17,7 @@ class MorePairs:
     """Additional paired runs that should decide an open verdict."""
 
     pairs: int
-    """Number of pairs to add, with an allowance for pairs in which the candidate is slower."""
+    """Number of pairs to add, including spare pairs in case the candidate is slower in some."""
     needed: int
     """Number of additional pairs that would decide the verdict if the candidate is faster in all of them."""
     waits_for_quiet: bool

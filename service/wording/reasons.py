@@ -13,7 +13,7 @@ _AGAINST = ("bad", "warn")
 
 @dataclass(frozen=True)
 class Reasons:
-    """Reasons for and against a study's answer, in the order in which its page shows them."""
+    """Reasons for and against believing a study's answer, in the order in which its page shows them."""
 
     supporting: tuple[str, ...]
     opposing: tuple[Trust, ...]

@@ -43,7 +43,7 @@ def run_name(purpose: RunPurpose) -> str:
 
 
 def is_done(trial: Trial) -> bool:
-    """Whether a trial has ended, successfully or not."""
+    """Whether a trial has ended, with or without success."""
     return not trial.state.is_open
 
 
@@ -94,9 +94,8 @@ def pruning_note(trial: Trial) -> str:
 
 
 def rejection_text(rejection: Rejection) -> str:
-    """Return the reason why the memory gate rejected a configuration (predicted not to fit), with the configuration's
-    description.
-    """
+    """Return the description of a configuration that the memory gate rejected (predicted not to fit), with the
+    reason."""
     description, reason = rejection.config.describe(), " ".join(rejection.reason.split())
     return reason if reason.startswith(description) else f"{description}: {reason}"
 
@@ -191,12 +190,12 @@ def checkpoint_cost(check: ResumeCheck, every_s: float) -> str | None:
 
 
 def disturbed_searches(result: StudyResult) -> str:
-    """Count the disturbed search runs of a result: `3 of 12 search runs were disturbed`; empty if none was."""
+    """Say how many search runs of a result were disturbed: `3 of 12 search runs were disturbed`; empty if none was."""
     return count_disturbed(result.disturbed_search_runs, result.search_runs)
 
 
 def count_disturbed(disturbed: int, search_runs: int) -> str:
-    """Format a count of disturbed search runs: `3 of 12 search runs were disturbed`; empty for 0."""
+    """Format a number of disturbed search runs: `3 of 12 search runs were disturbed`; empty if the number is 0."""
     if not disturbed:
         return ""
     return (

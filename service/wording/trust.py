@@ -106,7 +106,7 @@ def _range(ratios: Sequence[float]) -> str:
 
 
 def _wide_interval(result: StudyResult) -> list[Trust]:
-    """Warn where a speed-up is confirmed but its interval is wide, so that its size is uncertain."""
+    """Warn if a speed-up is confirmed but its interval is wide, so that its size is uncertain."""
     if result.verdict is not Verdict.CONFIRMED or result.speedup is None:
         return []
     low, high = result.speedup.ci95
@@ -174,7 +174,8 @@ def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
 
 
 def _launch_bound(study: Study, result: StudyResult) -> list[Trust]:
-    """Warn where the GPUs mostly wait for kernel launches, so that configurations are ranked by host overheads."""
+    """Warn if the GPUs mostly wait for kernel launches: the ranking of configurations then shows overheads of the
+    host."""
     if study.cluster.device != "cuda" or study.model_summary is None:
         return []
     shape = traced_shape.of_study(study.spec.model, study.model_summary, study.spec.workload.adapter)
@@ -222,9 +223,8 @@ def _measured_runs(result: StudyResult, stored: ResultRuns) -> tuple[Measurement
 
 
 def _compared_values(study: Study, fresh: Sequence[Measurement]) -> str:
-    """List the values of the first training steps (losses, gradient norms, weights) by which configurations were
-    compared; a user's script must report losses and may omit the others.
-    """
+    """List the values of the first training steps (losses, gradient norms, weights) in which the configurations were
+    compared. A user's script must report losses and may omit the other values."""
     steps = [step for run in fresh for step in run.trajectory]
     if not steps and study.spec.model.script is not None:
         return "losses, and what else the script reports,"

@@ -13,7 +13,8 @@ from shardtune.service.wording.result_runs import result_runs
 from shardtune.tuner.export.quoting import remark
 
 _SIGNS = {"good": "for", "warn": "against", "bad": "against", "quiet": "also"}
-"""Word before each reason for or against the answer, by the reason's tone (`good`, `warn`, `bad`, `quiet`)."""
+"""Word that stands before each reason for or against the answer, by the reason's tone (`good`, `warn`, `bad`,
+`quiet`)."""
 
 
 def as_markdown(study: Study, result: StudyResult, trials: Sequence[Trial], changes: str | None) -> str:

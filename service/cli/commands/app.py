@@ -110,7 +110,7 @@ class _LazyCommand(TyperCommand):
 
 
 class _CommandTable(TyperGroup):
-    """Group of the commands of `shardtune`, each of which is imported only when it is called."""
+    """Group of the commands of `shardtune`, which imports each command only when it is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands."""

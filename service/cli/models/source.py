@@ -57,7 +57,7 @@ def named_model(name: str) -> JsonValue:
 
 
 def is_name(argument: str) -> bool:
-    """Whether a command's argument names a model rather than a file: a folder, a preset, or a model on the hub."""
+    """Whether a command's argument names a model (a folder, a preset, or a model on the hub) rather than a file."""
     path = Path(argument)
     return argument in preset_names() or read.is_folder(path) or (not read.exists(path) and path.suffix != ".json")
 

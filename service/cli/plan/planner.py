@@ -82,7 +82,7 @@ def _line(entry: dict[str, Any]) -> str:
 
 
 def read_day(day: date | str | None, name: str) -> date | None:
-    """Return a day; `name` is the option or argument that holds it.
+    """Parse a text as a day; `name` is the option or argument that holds the text, for error messages.
 
     Raises:
         InputError: the text is no day.

@@ -29,7 +29,7 @@ _NO_WORKER = "no_worker"
 
 
 def check_unchanged(options: TuneOptions) -> None:
-    """Reject options that would change the stored study.
+    """Reject command-line options that would change the stored study that the command continues.
 
     Raises:
         InputError: names the option, its value and the remedy.
@@ -215,7 +215,8 @@ def due_extension(study: Study, options: TuneOptions) -> Extension | None:
 
 
 def write_study(study: Study, state_dir: Path) -> Path:
-    """Write the stored study as a study file, which a command can name to run it again, and return its path.
+    """Write a stored study as a study file and return the file's path, which a command can name to run the study
+    again.
 
     Raises:
         InputError: the file cannot be written.

@@ -28,7 +28,7 @@ class TuneOptions:
     out: Path
     as_json: bool
     allowed: tuple[str, ...] = ()
-    """Worker options that allow the user's own code: each option followed by its value."""
+    """Worker options that allow the user's own models and scripts to run, each option followed by its value."""
     add_pairs: int | None = None
     """Number of additional paired runs for the newest study that has an answer."""
     hosts: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class TuneOptions:
         return shlex.join([*words, *self.hosts, *self.allowed])
 
     def from_the_start(self) -> str:
-        """Return the command that creates the study anew from its study file."""
+        """Return the command that creates and runs the study again from its study file."""
         assert self.study is not None, "a continued study is written into a file first"
         words = [str(self.study)]
         words += ["--max-trials", str(self.max_trials)] if self.max_trials else []

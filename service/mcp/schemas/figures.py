@@ -14,7 +14,7 @@ _DIGITS = 4
 
 
 class Figure(Schema):
-    """Number with its unit, its basis and its band."""
+    """Number with its unit, its basis (how it was obtained) and its band (the range in which it probably lies)."""
 
     value: float
     """Value in `unit`."""
@@ -53,7 +53,7 @@ def figure(
     ends: tuple[float, float] | None = None,
     band: str = BAND_90,
 ) -> Figure:
-    """Return a rounded figure; `ends` are the lower and the upper end of its band."""
+    """Return a figure whose value is rounded; `ends` are the lower and the upper end of its band."""
     if ends is None:
         return Figure(value=rounded(value), unit=unit, basis=basis, source=source)
     low, high = rounded(ends[0]), rounded(ends[1])

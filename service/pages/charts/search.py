@@ -34,8 +34,8 @@ def limit_peak_gib(point: TrialPoint) -> float | None:
 
 
 def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
-    """Return the chart of each measured trial's speed, with a line of the best speed so far; None without a measured
-    trial."""
+    """Return the chart of each measured trial's speed, with a line of the best speed so far; None if no trial was
+    measured."""
     spent, best = 0.0, 0.0
     measured: list[tuple[float, TrialPoint]] = []
     climbs: list[tuple[float, float]] = []
@@ -67,7 +67,8 @@ def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
 
 
 def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: str, best: int | None) -> Plot | None:
-    """Return the chart of measured trials, with the Pareto front of the feasible ones and the memory limit."""
+    """Return the chart of speed and memory of the measured trials, with the Pareto front of the feasible ones and the
+    memory limit."""
     sized_points = [(m, p) for p in points if (m := limit_peak_gib(p)) is not None]
     units, unit = memory_unit([m for m, _ in sized_points] or [limit_gib])
     sized, limit = [(m * units, p) for m, p in sized_points], limit_gib * units

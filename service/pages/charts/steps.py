@@ -57,8 +57,8 @@ def rank_bars(diagnosis: Diagnosis) -> Steps:
 
 
 def timeline(shown: Timeline) -> Steps:
-    """Return the timeline of one step of each rank; each rank's bar starts where its own step starts, not at a
-    common time."""
+    """Return the timeline of one step of each rank. The timelines are aligned at the beginnings of the steps, which
+    differ in time between ranks."""
     scale, longest = _scale(shown.seconds), max(len(lane.parts) for lane in shown.lanes)
     cell_s = shown.seconds / max(1, longest)
     return _drawn([_lane(lane, scale, cell_s) for lane in shown.lanes], scale)

@@ -48,7 +48,7 @@ def download(context: ContextDep, study_id: str, name: str, which: str = "best",
 
 
 def _form(name: str) -> ExportFormat:
-    """Return a format by its name."""
+    """Return the export format with the given name."""
     match = next((form for form in FORMS if form == name), None)
     if match is None:
         raise NotFound("unknown_file", f"There is no export format {name}; the formats are {', '.join(FORMS)}.")

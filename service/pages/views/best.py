@@ -93,7 +93,8 @@ def home(session: Session, project_id: str | None, text: str, device: str | None
 
 
 def read_models(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
-    """Convert database rows to studies; two queries count the trials and rejections of all studies together."""
+    """Convert database rows to studies. Two queries count the trials and the rejected configurations of all studies
+    together."""
     ids = [row.id for row in rows]
     counts, rejected = studies.trial_counts(session, ids), studies.rejection_counts(session, ids)
     return [shown.study_view(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]

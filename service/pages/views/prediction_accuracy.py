@@ -72,7 +72,7 @@ def _rank_correlation(points: Sequence[TrialPoint]) -> float | None:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value; equal values share their mean rank."""
+    """Return the rank of each value in the order of the values; equal values share their mean rank."""
     below = sorted(values)
     return [(bisect_left(below, value) + bisect_right(below, value)) / 2 for value in values]
 

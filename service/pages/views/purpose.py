@@ -21,7 +21,7 @@ class Purpose:
     kind: str
     """Kind of the study: `search`, `challenge`, `new search` or `canary`."""
     explained: str
-    """Explanation of the study's kind, as a sentence."""
+    """Sentence that explains the study's kind."""
     of_study: str | None = None
     """Id of the study that found the recommendation which this study measures again."""
     cause: str = ""

@@ -99,7 +99,8 @@ class Recommended:
     newer: Proposal | None
     """Newer answer that waits for approval, if this is the current recommendation; else None."""
     recommended_study: str | None
-    """Id of the study whose answer is recommended for this tuning target instead; None if it is this study."""
+    """Id of the other study whose answer is recommended for this tuning target; None if this study's answer is
+    recommended, or none."""
     stale_fields: tuple[str, ...]
     """Fields of the machine's fingerprint (its hardware and software versions) that changed, if this is the current
     recommendation and it is stale; else empty."""

@@ -65,7 +65,7 @@ class StudyContext:
     best_peak_gib: float | None
     progress: StudyProgress
     reasons: Reasons | None
-    """Reasons for and against the answer; None without an answer."""
+    """Reasons for and against believing the answer; None without an answer."""
     next_step: NextStep | None
     log: tuple[LogLine, ...]
     read_as: tuple[str, ...]
@@ -96,7 +96,7 @@ class StudyContext:
 
 
 def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page, now: datetime) -> StudyContext:
-    """Return the values of a study's page, with one page of its trials."""
+    """Return the values that a study's page shows, including one page of the list of its trials."""
     study = best.read_models(session, [row])[0]
     points = search_charts.charted_points(session, row.id)
     answer = best.answer(study)

@@ -26,8 +26,8 @@ _CANARY_TEXTS = {
 
 
 def chart(session: Session, study_id: str) -> Plot | None:
-    """Return the chart of a tuning target's speed over time, on all hardware and software; None for fewer than two
-    measurements."""
+    """Return the chart of a tuning target's speed over time, on all hardware and software; None if there are fewer
+    than two measurements."""
     row = study_recommendations.newest_of_study(session, study_id)
     if row is None:
         return None

@@ -53,7 +53,7 @@ class TrialContext:
     pruned: str
     """Steps and speed of the trial, if it was pruned (ended early because it was slow); else empty."""
     default: str
-    """Description of the documented default that the configuration is compared with."""
+    """Description of the documented default configuration that the trial's configuration is compared with."""
     changed: tuple[ChangedKnob, ...]
     """Knobs in which the trial's configuration differs from the documented default."""
     knobs: dict[str, Any]

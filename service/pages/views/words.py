@@ -85,7 +85,8 @@ def cluster_memory(value: Cluster) -> str:
 
 
 def workload(value: Workload) -> str:
-    """Describe a workload: `sequence 4,096 · global batch 256 · bf16-mixed`, an optimizer other than AdamW, an adapter, lengths."""
+    """Describe a workload: `sequence 4,096 · global batch 256 · bf16-mixed`. An optimizer other than AdamW, an adapter
+    and samples of several lengths are added."""
     batch = f"sequence {value.sequence_length:,} · global batch {value.global_batch:,}"
     return " · ".join((batch, value.precision.name, *study_words.trained_parts(value)))
 
@@ -110,8 +111,8 @@ def phase(study: Study, validation_runs: int) -> str:
 
 
 def verdict(study: Study, purpose: Purpose) -> tuple[str, str]:
-    """Return tone (colour) and sentence of a study's verdict, or of the outcome of a retune that ended with this
-    study."""
+    """Return tone (colour) and sentence for a study's verdict or, if a retune ended with this study, for the outcome
+    of the retune."""
     result = study.result
     # A retune that kept its recommendation has no verdict of its own worth showing: its outcome says more.
     if purpose.outcome:

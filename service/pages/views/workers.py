@@ -44,7 +44,7 @@ class LastRun:
     end: str
     ended_at: datetime
     notes: tuple[tuple[str, str], ...]
-    """Tone (colour) and sentence of each warning."""
+    """Tone (colour) and sentence of each warning about the worker's machine."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class WorkerCard:
     condition: str | None
     """Slowdown that canaries (repeated runs of a recommendation) found on this worker; None without a slowdown."""
     last: LastRun | None
-    """Last run; None for workers that are not live."""
+    """Last run of the worker; None if the worker is not live."""
     fingerprint: Fingerprint
     periods: tuple[WorkerPeriod, ...]
 

@@ -78,7 +78,8 @@ def validation_runs(study: Study, trials: Sequence[Trial]) -> list[tuple[Trial, 
 
 
 def runs_of_comparison(study: Study, trials: Sequence[Trial], purpose: RunPurpose) -> list[tuple[Trial, Run]]:
-    """Return the complete runs of a purpose that belong to a study's current final comparison, with their trials."""
+    """Return the complete runs with a given purpose that belong to a study's current final comparison, with their
+    trials."""
     # A study that was extended compares again: runs of earlier comparisons may be from a different day.
     complete = runs_of(trials, purpose, TrialState.COMPLETE)
     return [(trial, run) for trial, run in complete if run.final_comparison in (None, study.final_comparison)]

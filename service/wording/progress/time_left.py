@@ -25,7 +25,7 @@ class RunCounts:
     """Counts and durations of a study's runs so far. A run's seconds are the time for which it occupied its worker."""
 
     finished: int
-    """Number of trials that have ended, successfully or not."""
+    """Number of the study's trials that have ended, successfully or not."""
     shortest_search_s: float | None
     """Seconds of the shortest complete search run; None before the first one is complete."""
     validation_runs: int

@@ -24,7 +24,7 @@ ACTION_HELP = {
     "approve": "Recommend this configuration to training jobs",
     "pin": "Keep recommending it, even after a faster one is found",
 }
-"""Explanation of each action on a recommendation, by the action's name."""
+"""Explanation of what each action on a recommendation does, by the action's name."""
 
 
 @dataclass(frozen=True)

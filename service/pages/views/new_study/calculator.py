@@ -90,7 +90,7 @@ class NewPage:
     precisions: tuple[str, ...]
     optimizers: tuple[tuple[str, str], ...]
     layouts: tuple[tuple[str, str], ...]
-    """Kind and description of each layout of samples of several lengths, such as `packed`."""
+    """Kind and description of each layout (arrangement of samples of several lengths in a batch), such as `packed`."""
     workers: tuple[Hardware, ...]
     catalogue: tuple[Hardware, ...]
     errors: tuple[FieldError, ...]
@@ -189,7 +189,7 @@ def _cost(
 
 
 class _FormAnswer(NamedTuple):
-    """Predictions for the form's values, or the errors in its fields."""
+    """Result of the form's calculator: predictions for the form's values, or the errors in its fields."""
 
     table: PredictionTable | None = None
     lengths: LengthsView | None = None

@@ -144,19 +144,20 @@ def with_catalogue_name(form: StudyForm) -> StudyForm:
 
 
 def worker_of(form: StudyForm, live: Sequence[WorkerRow]) -> WorkerRow | None:
-    """Return the form's worker; None for hardware of the catalogue, and for a worker that is no longer live."""
+    """Return the worker that the form names; None if the form names a GPU of the catalogue, or the worker is no longer
+    live."""
     name = form.hardware.removeprefix("worker:")
     return None if name == form.hardware else next((worker for worker in live if worker.name == name), None)
 
 
 def measured_rates(form: StudyForm, live: Sequence[WorkerRow]) -> MeasuredHardware | None:
-    """Return the rates that the form's worker measured; None for hardware of the catalogue."""
+    """Return the rates that the worker named in the form measured; None if the form names a GPU of the catalogue."""
     worker = worker_of(form, live)
     return None if worker is None else worker.offer.measured
 
 
 def model_of(form: StudyForm) -> ModelSpec:
-    """Convert the form's model.
+    """Convert the form's fields to a model.
 
     Raises:
         FormErrors: the text is not JSON, or not a model configuration.
@@ -215,7 +216,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
 
 
 def _adapter(form: StudyForm) -> dict[str, Any] | None:
-    """Return the form's adapter in the format of a workload; None where all weights are trained."""
+    """Return the adapter that the form describes, as a workload states it; None if all weights are trained."""
     if not form.lora.strip():
         if form.quantization:
             raise error(

@@ -117,7 +117,8 @@ def _finish(
 
 
 def _count_ticks(across: Position, plan: Plan) -> tuple[AxisTick, ...]:
-    """Return axis ticks at the planned numbers of GPUs or, where their labels would overlap, at round numbers."""
+    """Return the ticks of an axis of GPU counts. They are the counts of the plan or, if their labels would overlap,
+    round numbers."""
     counts = sorted({row.gpus for row in plan.rows})
     if len(counts) > 8 or not isinstance(across, LogScale):
         return ticks(across, 5)

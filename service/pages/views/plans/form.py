@@ -49,7 +49,7 @@ def plan_request(form: PlanForm) -> PlanRequest:
     """Convert the form to a request.
 
     Raises:
-        FormErrors: fields that cannot be used.
+        FormErrors: some fields cannot be used.
     """
     model = model_of(StudyForm(model=form.model, hub=form.hub, config=form.config))
     values: dict[str, Any] = {

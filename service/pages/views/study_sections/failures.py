@@ -50,7 +50,7 @@ def failure_kinds(session: Session, study_id: str) -> tuple[tuple[str, str], ...
 
 
 def closest_rejections(session: Session, study: Study) -> tuple[str, ...]:
-    """Describe the rejected configurations that came closest to fitting."""
+    """Describe those configurations rejected as too large that came closest to fitting in memory."""
     # Without a query where there are none, as in most studies.
     rejected = [row.value for row in trials.rejections(session, study.study_id)] if study.rejected else []
     return tuple(study_words.closest_rejections(rejected))

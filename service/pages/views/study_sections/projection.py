@@ -24,7 +24,8 @@ class ProjectedLine:
     may_not_fit: bool
     chance: str
     measured: float
-    """Tokens per second and GPU that were measured on the study's own, smaller cluster."""
+    """Speed in tokens per second and GPU that was measured on the study's own cluster, which is smaller than the
+    target."""
     rank: int
     """Rank by measured speed."""
 
@@ -57,7 +58,8 @@ class ProjectionSection:
     """Sentences about the projection: the order of the configurations, the sizes at which another configuration
     becomes the fastest, and how well smaller sizes predicted larger ones."""
     rehearsals: tuple[str, ...]
-    """Sentences on rehearsals: which configurations could be built, without GPUs, at the target's number of ranks."""
+    """Sentences about rehearsals, which say which configurations could be built, without GPUs, at the target's number
+    of ranks."""
     assumptions: tuple[str, ...]
     plot: Plot
 

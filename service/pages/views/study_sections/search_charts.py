@@ -33,7 +33,8 @@ class SearchCharts:
     predicted: Predicted | None
     expected: Expected | None
     front: tuple[ParetoPoint, ...]
-    """Pareto front of speed and memory as rows of a table, for readers who cannot use the chart."""
+    """Trials that no other trial beats in both speed and memory (Pareto front), as rows of a table for readers who
+    cannot use the chart."""
     importance: Importance
     backends: frozenset[str]
     """Names of the backends of the measured trials, which the charts' legend lists."""
@@ -49,7 +50,8 @@ def charted_points(session: Session, study_id: str) -> list[TrialPoint]:
 
 
 def search_charts(points: Sequence[TrialPoint], limit_gib: float, link: str, best_number: int | None) -> SearchCharts:
-    """Return the charts of trials. `link`: address of the trials' pages, without the number."""
+    """Return the charts of a search's trials. `link`: address of the trials' pages, to which a trial's number is
+    added."""
     plots = (best_so_far(points, link), speed_against_memory(points, limit_gib, link, best_number))
     flat = [flatten(TrialConfig.model_validate(point.config)) for point in points]
     return SearchCharts(

@@ -69,7 +69,8 @@ class Settings(BaseSettings):
     """Seconds without a heartbeat after which a worker loses its run. With a shorter time, the service recovers faster
     from a crash, but only shorter network outages are tolerated."""
     heartbeat_s: float = Field(default=2, gt=0)
-    """Interval in seconds at which a worker renews its lease; several must fit into `lease_s`."""
+    """Interval in seconds at which a worker renews its lease (its claim on a run); several intervals must fit into
+    `lease_s`."""
     sweep_s: float = Field(default=2, gt=0)
     """Interval in seconds at which the service checks for expired leases."""
     poll_s: float = Field(default=0.5, gt=0)
@@ -136,15 +137,14 @@ class Settings(BaseSettings):
     keep_traces_days: float = Field(default=30, gt=0)
     """Days for which raw traces of runs under the profiler are kept; their diagnoses are always kept."""
     keep_traces_mib: float = Field(default=256, ge=0)
-    """Maximum total size in MiB of the raw traces of one project; the oldest are deleted to make room. 0: the service
-    stores no traces, and each stays with the worker that recorded it.
-    """
+    """Maximum total size in MiB of the raw traces of one project; the oldest are deleted to make room. With 0, the
+    service stores no traces, and each trace stays with the worker that recorded it."""
     max_trace_mib: float = Field(default=16, ge=0, le=32)
     """Maximum size of one rank's raw trace in MiB. A larger trace stays with the worker that recorded it, and the
     diagnosis reports that.
     """
     keep_workers_days: float = Field(default=90, gt=0)
-    """Days without a request after which a worker is removed from all lists, until the worker registers again."""
+    """Days without a request after which a worker is removed from all lists. It appears again when it registers."""
     max_workers: int = Field(default=2000, ge=1)
     """Maximum number of workers of one project. The same maximum applies to the workers that serve every project."""
     registrations_per_minute: int = Field(default=600, ge=1)

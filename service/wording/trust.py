@@ -31,7 +31,7 @@ _RESUME_TONES = {"passed": "good", "failed": "bad", "not_checked": "warn"}
 
 
 def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
-    """Return the reasons for and against believing a study's result that its own measurements give.
+    """Return the reasons, taken from a study's own measurements, for and against believing its result.
 
     The sentences are based on the study's result and on the `stored` runs. Without stored runs, reasons that need them
     are left out.

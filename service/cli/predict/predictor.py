@@ -48,7 +48,7 @@ class PredictOptions:
     global_batch: int | None = None
     top: int = 10
     trace: bool = False
-    """Whether to build the model and count its FLOPs even where formulas exist for its architecture."""
+    """Whether to build the model and count its FLOPs even if formulas exist for its architecture."""
     optimizer: str | None = None
     """Kind of the optimizer, such as `adamw`. If None, the study file decides; without a study file it is AdamW."""
     checkpointing: str = "none"

@@ -71,8 +71,8 @@ def write_all_files(client: ServiceClient, study: Study, options: TuneOptions) -
 
 
 def _write_target(client: ServiceClient, study: Study, options: TuneOptions) -> list[str]:
-    """Write the files for the study's target, or remove the target files of an earlier study; return the written
-    paths.
+    """Write the files for the study's target (the larger cluster that the answer is projected to), or remove the
+    target files of an earlier study; return the written paths.
 
     The target's files are in a separate folder: they are for more GPUs than this machine has, and no run has confirmed
     them.
@@ -97,8 +97,8 @@ def export_command(study: Study, options: TuneOptions) -> str | None:
 
 def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str | None:
     """Return the command that may decide a study which is undecided, or whose machine was too busy; None for a decided
-    study. Also None for a study on one of the smaller clusters of `--rungs`: its speeds are projected whatever its
-    verdict."""
+    study. Also None for a study on one of the smaller clusters of `--rungs`, because its speeds are used for
+    projections whatever its verdict."""
     if options.rung is not None:
         return None
     if result.too_busy is not None:

@@ -116,7 +116,7 @@ def as_input_error(error: Invalid) -> InputError:
 def expected_cluster(
     spec: StudyRequest, ranks: int | None, gpu_files: Sequence[Path] = local_devices.DRIVERS
 ) -> Cluster | None:
-    """Return the cluster that the study will run on; None where only the worker can detect it.
+    """Return the cluster that the study will run on; None if only the worker can detect it.
 
     Raises:
         Invalid: the cluster's name is unknown.

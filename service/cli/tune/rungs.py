@@ -35,8 +35,8 @@ RunStudy = Callable[[Path, StudyRequest, TuneOptions], Study]
 
 
 def parse(text: str) -> tuple[int, ...]:
-    """Parse `--rungs`, the numbers of nodes or ranks of smaller clusters on which the study runs first; and return
-    them smallest first.
+    """Parse the value of `--rungs` (the numbers of nodes or ranks of smaller clusters on which the study runs first),
+    and return the numbers, smallest first.
 
     Raises:
         InputError: the text is no list of different numbers of at least 1, or the list is too long.

@@ -117,7 +117,7 @@ class PlanArguments(Schema):
     sequence_length: int | None = None
     """Tokens per sample; null: the model's maximum, up to 4096."""
     global_batch: int | None = None
-    """Samples per optimizer step; null: chosen by the FLOPs of the run."""
+    """Samples per optimizer step; null: chosen according to the FLOPs of the run."""
     precision: PrecisionName = "auto"
     """Dtypes of training."""
     overhead: float = 0.15

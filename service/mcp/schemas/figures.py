@@ -24,9 +24,9 @@ class Figure(Schema):
     """Basis of the value: `measured` in a run, `projected` from measurements on fewer GPUs, or `predicted` without any
     run. Only a measured value is a result."""
     low: float | None = None
-    """Lower end of the band; null without a band."""
+    """Lower end of the band (the range in which the value probably lies); null without a band."""
     high: float | None = None
-    """Upper end of the band; null without a band."""
+    """Upper end of the band (the range in which the value probably lies); null without a band."""
     band: str | None = Field(default=None, examples=[BAND_90])
     """Meaning of the band."""
     source: str = Field(examples=["predictor with the catalogue's rates"])

@@ -21,7 +21,8 @@ _TITLE_CHARACTERS = 16
 """Maximum number of characters per line of an axis's title."""
 _MOST_AXES = 9
 _FEWEST_LINES = 15
-"""Minimum number of trials for the chart: with fewer, the table of trials shows more than lines do."""
+"""Minimum number of trials for the chart, which draws a line for each; with fewer trials, their table is more
+useful."""
 _MOST_LINES = 60
 """Maximum number of trials in the chart (the fastest ones): more lines would hide each other."""
 
@@ -146,5 +147,5 @@ def _value_label(knob: str, value: Any) -> str:
 
 
 def _title_lines(title: str) -> tuple[str, ...]:
-    """Break a title into at most two lines, so that it does not run into the next one."""
+    """Break the title of an axis into at most two lines, so that it does not overlap the title of the next axis."""
     return tuple(wrap(title, max(_TITLE_CHARACTERS, -(-len(title) // 2) + 4)))
